@@ -11,6 +11,10 @@ OPERATIONS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
 MINUTES ?= 10
+# Percent.
+LOSS ?= 2
+VERBS_verbs-loss = --loss $(LOSS)
+VERBS_verbs-cuts = --cuts $(RUNS)
 PACKAGE ?= pmnet-resp
 MUTANTS_OPTIONS ?=
 COMMANDS ?= 1000000
@@ -38,7 +42,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: what finds redis-server in PATH finds that one.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist dist-test image image-test upgrade
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test helm-test kernel kernels nvdimm powercut verbs verbs-loss verbs-cuts attack page alerts fuzz soak dist dist-test image image-test upgrade
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -70,6 +74,8 @@ help:
 	@echo "make nvdimm RUNS=$(RUNS)     the power of a machine with persistent memory is cut under load: is everything there? (in QEMU)"
 	@echo "make powercut RUNS=$(RUNS)   a log on ext4 and xfs, as every flush leaves it, and parts of writes: is it whole? (in QEMU)"
 	@echo "make verbs           RDMA: a NIC (soft-RoCE) acknowledges, processes are killed and stopped: is all there, in order? (in QEMU)"
+	@echo "make verbs-loss LOSS=$(LOSS)   the same with two machines, and so many percent of loss between them (in QEMU)"
+	@echo "make verbs-cuts RUNS=$(RUNS)   slots and log in persistent memory, and so many power cuts under load: is everything there? (in QEMU)"
 	@echo "make attack PACKETS=$(PACKETS)   an adversary in each link of a chain with keys: processes, AF_XDP, the kernel; each a third of so many packets"
 	@echo "make page            the page of the status port in Chromium, over real processes; pictures in target/page (UPDATE=1: also in docs)"
 	@echo "make alerts MINUTES=$(MINUTES)   load with a kill a minute that heals, watched by a real Prometheus: does any alert cry wolf?"
@@ -81,6 +87,7 @@ help:
 	@echo "make dist            packages of this machine's architecture, with library, archive and SBOM, in target/dist"
 	@echo "make dist-test       installs them in a new Debian, uses and purges them (root; mmdebstrap, lintian)"
 	@echo "make image           a container image of what make dist made (buildah); make image-test runs it with runc"
+	@echo "make helm-test       the Helm chart: lint, schemas of Kubernetes, refused values; its pods run as processes (Go, the first time for 25 minutes; root)"
 	@echo "make upgrade BEFORE=$(BEFORE)   one release (a tag or commit) and this tree, mixed under checked load, forth and back"
 	@echo "make python          the wheel of pmnet for Python, in target/wheels"
 	@echo "make build           the optimised binaries: the product, and the laboratory around it"
@@ -89,7 +96,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs attack page alerts fuzz soak dist upgrade: rust
+build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs verbs-loss verbs-cuts attack page alerts fuzz soak dist upgrade helm-test: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -132,6 +139,14 @@ image:
 
 image-test:
 	@python3 dist/image.py --test
+
+# Not in make test: Helm is compiled for a quarter of an hour.
+helm-test:
+	@sh tests/setup.sh packages
+	@$(CARGO) build --release --locked -p pmnet
+	@python3 tests/helm/run.py tools
+	@python3 tests/helm/run.py
+	@python3 tests/helm/run.py pods
 
 # The release before is built apart, from a checkout of its own.
 upgrade:
@@ -273,10 +288,11 @@ attack:
 		$(CARGO) run --quiet --release --locked -p pmnet-lab -- attack --mode $$mode --packets $$(($(PACKETS) / 3 + 1)) || exit 1; \
 	done
 
-verbs:
-	@$(CARGO) build --release --locked -p pmnet
+verbs verbs-loss verbs-cuts:
+	@sh tests/setup.sh packages
+	@$(CARGO) build --release --locked -p pmnet -p pmnet-lab
 	@$(CARGO) build --release --locked -p pmnet-verbs --example rude
-	@python3 tests/verbs/run.py $(KERNELS)
+	@python3 tests/verbs/run.py $(VERBS_$@) $(KERNELS)
 
 page:
 	@sh tests/setup.sh packages

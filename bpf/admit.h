@@ -14,6 +14,16 @@
 
 #include "reads.h"
 
+/*
+ * Has the session's front as much of the log as it may have while others need room? Without keys
+ * there are no fronts.
+ */
+static __always_inline bool is_over_share(const struct pm_shard *shard,
+					  const struct pm_session *session)
+{
+	return PM_KEYED && (shard->over >> (session->share & 63) & 1);
+}
+
 /* An update that passed ingress. A duplicate of what is committed is acknowledged again. */
 static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct pm_packet *pkt,
 						    const struct pm_maps *m,
@@ -43,6 +53,8 @@ static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct p
 			verdict = PM_ACK;
 		}
 		session->heard |= verdict == PM_ACK;
+	} else if (is_over_share(shard, session)) {
+		COUNT(m->counts, over_share);
 	} else if (!append(ctx, pkt, m, session, zero)) {
 		COUNT(m->counts, full);
 	} else {

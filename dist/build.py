@@ -285,7 +285,7 @@ def product(build, pages, root):
     for path in sorted((HERE / "etc").iterdir()):
         install(path, root / "etc/pmnet" / path.name)
     documents(build, root, "pmnet", "pmnet")
-    for path in ["prometheus/pmnet.rules.yml", "grafana/pmnet.json"]:
+    for path in ["prometheus/pmnet.rules.yml", "grafana/pmnet.json", "wireshark/pmnet.lua"]:
         install(ROOT / "contrib" / path, root / "usr/share/doc/pmnet" / path)
     return debug
 
@@ -432,8 +432,12 @@ def spec(build, roots):
     def files(root):
         lines = []
         for path in sorted(root.rglob("*")):
-            if path.is_file() or path.is_symlink():
-                place = f"/{path.relative_to(root)}"
+            place = f"/{path.relative_to(root)}"
+            if path.is_dir() and not path.is_symlink():
+                # Of folders only ours: the others belong to the system.
+                if "pmnet" in place and place != "/etc/pmnet":
+                    lines.append(f"%dir {place}")
+            else:
                 lines.append(f"%config(noreplace) {place}" if place.startswith("/etc/") else place)
         return "\n".join(lines)
 
@@ -502,6 +506,9 @@ def rpms(build, roots):
         libraries = root / "usr/lib" / build.triplet
         if libraries.exists():
             libraries.rename(root / "usr/lib64")
+        completions = root / "usr/share/zsh/vendor-completions"
+        if completions.exists():
+            completions.rename(root / "usr/share/zsh/site-functions")
         for config in root.rglob("pmnet.pc"):
             install(config.read_text().replace(f"/usr/lib/{build.triplet}", "/usr/lib64"), config)
         settle(root, build.epoch)

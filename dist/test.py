@@ -2,7 +2,8 @@
 """Tests the packages of target/dist, as a stranger uses them: in the root of a new Debian, without this tree.
 
 Installs them, starts what the unit starts, as its user, sets and gets a key through a real Redis, compiles a program in C against
-the library, and purges everything. Also lintian, systemd-analyze, and a container by runc. Needs root.
+the library, and purges everything. The .rpm likewise, in a root of its own: a Debian, too, so without looking at what they depend on. Also lintian and
+systemd-analyze. Needs root.
 """
 
 import os
@@ -75,11 +76,14 @@ class Root:
         policy.chmod(0o755)
         self.children = []
 
-    def close(self):
+    def end_children(self):
         for child in self.children:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
+
+    def close(self):
+        self.end_children()
         for name in ("dev", "proc"):
             subprocess.run(["umount", "-R", "-l", str(self.path / name)], check=False)
 
@@ -194,10 +198,7 @@ def compiles(root):
 
 
 def leaves_nothing(root, before):
-    for child in root.children:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+    root.end_children()
     root.run("dpkg", "--purge", "pmnet-dbgsym", "libpmnet-dev", "libpmnet0", "pmnet")
     left = root.files() - before
     gone = before - root.files()
@@ -206,6 +207,62 @@ def leaves_nothing(root, before):
     if "pmnet" in (root.path / "etc/passwd").read_text():
         sys.exit("dist-test: the user pmnet is left")
     said("the purge leaves nothing")
+
+
+def debian_packages(folder):
+    root = Root(folder)
+    try:
+        before = root.files()
+        for package in packages(".deb"):
+            shutil.copy(package, root.path / "tmp")
+        root.run("sh", "-c", "dpkg -i /tmp/*.deb")
+        said(root.run("pmnet", "--version").splitlines()[0])
+        units(root)
+        serves(root)
+        compiles(root)
+        leaves_nothing(root, before)
+    finally:
+        root.close()
+
+
+def rpm_packages(folder):
+    """What the scriptlets call is in a Debian, too. The names of its packages are others, so nothing can be said of what they depend on."""
+    if not shutil.which("rpm"):
+        sys.exit("dist-test: no rpm (apt-get install rpm)")
+    root = Root(folder)
+    rpm = ["rpm", "--root", root.path, "--dbpath", "/var/lib/rpm", "--force-debian"]
+    try:
+        before = root.files()
+        run(*rpm, "-i", "--nodeps", *packages(".rpm"))
+        # Sizes, sums, modes, owners and times of all files are those of the packages.
+        changed = run(*rpm, "-V", "--nodeps", "pmnet", "libpmnet", "libpmnet-devel").strip()
+        owner = root.run("stat", "-c", "%U:%G %a", "/etc/pmnet").strip()
+        if changed or owner != "root:pmnet 750":
+            sys.exit(f"dist-test: .rpm: {changed} /etc/pmnet is {owner}")
+        said(f".rpm: installed by {run('rpm', '--version').strip()}, all files are as in the packages")
+        units(root)
+        # The unit's StateDirectory.
+        root.run("install", "-d", "-o", "pmnet", "-g", "pmnet", "-m", "750", "/var/lib/pmnet")
+        serves(root)
+        root.end_children()
+        erased(root, rpm, before)
+    finally:
+        root.close()
+
+
+def erased(root, rpm, before):
+    """Nothing is left but the user (as of all packages there), the data, and a file that an operator has changed."""
+    (root.path / "etc/pmnet/controller.env").open("a").write("# changed\n")
+    run(*rpm, "-e", "pmnet", "libpmnet", "libpmnet-devel")
+    after = root.files()
+    kept = {"etc/pmnet", "etc/pmnet/controller.env.rpmsave", "var/lib/pmnet", "var/lib/pmnet/device.pmlog", "var/lib/rpm"}
+    # Folders of the system that a Debian does not have.
+    foreign = {place for place in after - before if (root.path / place).is_dir() and "pmnet" not in place}
+    left = {place for place in after - before - kept - foreign if not place.startswith("var/lib/rpm/")}
+    missing = (before | {"etc/pmnet/controller.env.rpmsave"}) - after
+    if left or missing:
+        sys.exit(f"dist-test: after the erase there is {sorted(left)[:20]}, and missing is {sorted(missing)[:20]}")
+    said(".rpm: the erase leaves the changed file and the log, and nothing else")
 
 
 def main():
@@ -220,20 +277,9 @@ def main():
     run("ip", "link", "set", "lo", "up")
     if "--no-lint" not in sys.argv:
         lint()
-    with tempfile.TemporaryDirectory(dir=ROOT / "target") as folder:
-        root = Root(folder)
-        try:
-            before = root.files()
-            for package in packages(".deb"):
-                shutil.copy(package, root.path / "tmp")
-            root.run("sh", "-c", "dpkg -i /tmp/*.deb")
-            said(root.run("pmnet", "--version").splitlines()[0])
-            units(root)
-            serves(root)
-            compiles(root)
-            leaves_nothing(root, before)
-        finally:
-            root.close()
+    for test in (debian_packages, rpm_packages):
+        with tempfile.TemporaryDirectory(dir=ROOT / "target") as folder:
+            test(folder)
     said("all is well")
 
 

@@ -1,6 +1,6 @@
-"""What the lanes with an emulated guest share: Debian's packages, QEMU, the guest's file system.
+"""What the lanes with an emulated guest share: Debian's packages, QEMU, the guest's file system and machine.
 
-tests/kernels, tests/nvdimm and tests/powercut use it. Packages are kept in target/kernels; nothing but QEMU is ever installed.
+tests/kernels, tests/nvdimm, tests/powercut and tests/verbs use it. Packages are kept in target/kernels; nothing but QEMU is ever installed.
 """
 
 import fcntl
@@ -9,10 +9,13 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tarfile
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / "target" / "kernels"
@@ -27,6 +30,8 @@ class Trouble(Exception):
 
 def alone(out, work):
     """What work() gives, (good, line), if this machine can do it and does not do it already: else why not."""
+    # Who is asked to end turns machines off first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     CACHE.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     # Two at once would boot each other's files.
@@ -223,6 +228,99 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
     guest = out / "guest.cpio"
     guest.write_bytes(archive(entries))
     return guest
+
+
+def nvdimms(memories, mib, labels_mib):
+    """Arguments of QEMU for persistent memory: a file for each, which is made if it is not there. Sizes in MiB, labels included."""
+    arguments = []
+    for number, memory in enumerate(memories):
+        if not memory.exists():
+            with memory.open("wb") as file:
+                file.truncate(mib << 20)
+        backend = f"memory-backend-file,id=m{number},share=on,mem-path={memory},size={mib}M"
+        arguments += ["-object", backend, "-device", f"nvdimm,id=n{number},memdev=m{number},label-size={labels_mib}M"]
+    return arguments
+
+
+class Machine:
+    """A guest's machine. It is off, until it is booted; its files and its name are those of the folder `out`."""
+
+    def __init__(self, out, kernel, guest):
+        self.out, self.kernel, self.guest = out, kernel, guest
+        self.process = self.log = self.door = None
+
+    def boot(self, name, hardware, **parameters):
+        """Turns it on: `hardware` are QEMU's arguments, `parameters` are for the guest's `init`, each as pmnet_NAME."""
+        self.log, door, errors = self.out / f"{name}.log", self.out / f"{name}.door", self.out / f"{name}.qemu"
+        door.unlink(missing_ok=True)
+        words = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
+        command = [
+            QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            # Never KVM: what is tried here must not depend on the host's kernel.
+            "-accel", "tcg", *hardware,
+            "-serial", f"file:{self.log}", "-serial", f"unix:{door},server=on,wait=off",
+            "-kernel", str(self.kernel), "-initrd", str(self.guest),
+            # The kernel's test of its timer fails where others keep the processor busy.
+            "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4{words}",
+        ]  # fmt: skip
+        self.log.write_bytes(b"")
+        with errors.open("wb") as file:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+    def said(self):
+        """What the guest said since it was turned on."""
+        return self.log.read_text(errors="replace").replace("\r", "")
+
+    def wait(self, texts, limit):
+        """Waits until the guest has said all of these patterns."""
+        end = time.monotonic() + limit
+        while True:
+            said = self.said()
+            trouble = re.search(r"^guest: trouble: (.*)|^.*(?:Kernel panic|Oops|BUG:).*", said, re.MULTILINE)
+            if trouble:
+                raise Trouble(f"the guest says: {trouble[0]}")
+            missing = [text for text in texts if not re.search(text, said)]
+            if not missing:
+                return said
+            if self.process.poll() is not None:
+                raise Trouble(f"QEMU ended: {self.log.with_suffix('.qemu').read_text(errors='replace').strip()[-500:]}")
+            if time.monotonic() > end:
+                raise Trouble(f"the guest did not say {missing} within {limit} s")
+            time.sleep(0.05)
+
+    def tell(self, command):
+        """The guest's `init` gets a line, by its second serial port."""
+        if self.door is None:
+            self.door = socket.socket(socket.AF_UNIX)
+            self.door.connect(str(self.log.with_suffix(".door")))
+        self.door.sendall(command.encode() + b"\n")
+
+    def cut(self):
+        """Cuts the power."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+        if self.door:
+            self.door.close()
+            self.door = None
+
+    def finish(self, limit):
+        """Lets the guest turn its machine off; what it said."""
+        said = self.wait(["guest: done\n"], limit)
+        try:
+            self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            pass
+        self.cut()
+        return said
+
+
+def free_port(kind=socket.SOCK_STREAM):
+    """A port of 127.0.0.1 that nobody has at the moment."""
+    with socket.socket(socket.AF_INET, kind) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Redis:

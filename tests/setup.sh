@@ -24,7 +24,9 @@ packages() {
     command -v memcached >/dev/null 2>&1 || missing="$missing memcached"
     command -v memccapable >/dev/null 2>&1 || missing="$missing libmemcached-tools"
     command -v strace >/dev/null 2>&1 || missing="$missing strace"
+    command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
+    command -v tshark >/dev/null 2>&1 || missing="$missing tshark"
     # For the programs in bpf/.
     command -v clang >/dev/null 2>&1 || missing="$missing clang"
     [ -e /usr/include/bpf/bpf_helpers.h ] || missing="$missing libbpf-dev"

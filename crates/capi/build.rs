@@ -1,4 +1,5 @@
-//! Names the shared library as programs are linked with it: `libpmnet.so.0`, which changes when a program must be compiled again.
+//! Gives the shared library the name with which programs are linked: `libpmnet.so.0`. The name changes when
+//! programs must be compiled again.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -14,7 +14,7 @@ use pmnet_lab::resp::Reply;
 use rustix::process::Signal;
 
 use crate::common::{binaries, pmnet, start};
-use crate::support::{Answer, Caller, bulk, ok};
+use crate::support::{Answer, Caller, bulk, eventually, ok};
 
 /// A process has read its file again, or says that it has not, within this time.
 const RELOAD_MAX: Duration = Duration::from_secs(10);
@@ -201,6 +201,16 @@ fn refused_by_the_devices(cluster: &Cluster, key: &Path) {
     let mut front = Process::start(spec, cluster.folder(), RELOAD_MAX).unwrap();
     let answer = Caller::new(listen).call(&["SET", "late", "1"]);
     assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
+    // Both say what it is: the front that nobody answers, and the device whose key the front has not.
+    eventually("the front says what to look at", RELOAD_MAX, || {
+        front.stderr().contains("PM3213 no device has answered")
+    });
+    let (_, head) = cluster
+        .processes()
+        .find(|(role, _)| *role == Role::Device(0))
+        .unwrap();
+    let said = head.stderr();
+    assert!(said.contains("PM1118 a front is not served"), "{said}");
     front.stop().unwrap();
 }
 

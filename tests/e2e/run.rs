@@ -72,7 +72,7 @@ fn a_chain_of_two_in_one_process_has_one_line_and_ends_well() {
     eventually("SIGHUP is answered", SOON, || {
         process
             .stderr()
-            .contains("SIGHUP: there is nothing to reload")
+            .contains("SIGHUP: read again: the configuration")
     });
     assert!(process.stop().unwrap(), "{}", process.stderr());
     // The log is whole: the next start has all of it.

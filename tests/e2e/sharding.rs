@@ -23,6 +23,7 @@ use pmnet_resp::{ReplyLimits, Scanner};
 use crate::clients::{repository, run as run_program, set_up};
 use crate::common::{binaries, folder, skip};
 use crate::promote::said;
+use crate::status::{Metrics, place};
 use crate::support::{Answer, Caller, SetOnDrop, bulk, connect, eventually, ok, refuses, seed};
 
 /// Longest wait for anything.
@@ -32,12 +33,20 @@ const KEYS: [&str; 3] = ["bar", "c", "foo"];
 
 /// Three shards; the first and last with one device, the second with two.
 fn three(name: &str, deadline_ms: u64) -> Option<Shards> {
+    three_with(name, deadline_ms, &[])
+}
+
+/// The same, with more flags for the front.
+fn three_with(name: &str, deadline_ms: u64, more: &[&str]) -> Option<Shards> {
     if find_program("redis-server").is_none() {
         skip("redis-server is not installed");
         return None;
     }
     let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
     topology.front_args = vec!["--deadline-ms".into(), deadline_ms.to_string()];
+    topology
+        .front_args
+        .extend(more.iter().map(|word| (*word).to_owned()));
     Some(Shards::start(binaries(), folder(), name, 3, &topology).expect("the shards start"))
 }
 
@@ -261,6 +270,107 @@ fn messages_over_three_shards() {
             assert!(subscriber.text().ends_with(&format!(":{left}\r\n")));
         }
     }
+}
+
+/// Each number of the router moves, and no other one with it.
+#[test]
+fn the_routers_numbers_move() {
+    let most = ["--connections-max", "12", "--status", "127.0.0.1:0"];
+    let Some(mut shards) = three_with("shards-metrics", 10_000, &most) else {
+        return;
+    };
+    let place = place(shards.front());
+    let endpoint = shards.endpoint();
+    let mut client = connect(endpoint);
+    let count = |before: &Metrics, to: &str| {
+        let label = format!("to=\"{to}\"");
+        Metrics::of(place).since(before, "pmnet_router_commands_total", &[&label])
+    };
+    let all = [
+        "one",
+        "all",
+        "state",
+        "subscriptions",
+        "router",
+        "cross_slot",
+        "cluster_down",
+        "try_again",
+    ];
+    let mut does = |line: &str, to: &str| {
+        let before = Metrics::of(place);
+        let reply = ask(&mut client, line);
+        for other in all {
+            let expected = u64::from(other == to);
+            assert_eq!(
+                count(&before, other),
+                expected,
+                "{line}: {other}, {reply:?}"
+            );
+        }
+    };
+    for key in KEYS {
+        does(&format!("SET {key} 1"), "one");
+        does(&format!("GET {key}"), "one");
+    }
+    does("DBSIZE", "all");
+    does("CLIENT SETNAME me", "state");
+    does("READONLY", "router");
+    does("MGET bar c", "cross_slot");
+    does("INFO pmnet", "one");
+    // Of the three ranges one has a hole (slot 5061 is moving, and 12182 is served by nobody).
+    shards
+        .change_map(
+            "moving = \"5061\"\n",
+            &["0-5461", "5462-10922", "10923-12181,12183-16383"],
+        )
+        .unwrap();
+    eventually("the map is another one", WAIT, || {
+        Metrics::of(place).sum("pmnet_router_map_changes_total", &[]) == 1.0
+    });
+    does("GET bar", "try_again");
+    does("GET foo", "cluster_down");
+    does("GET c", "one");
+    let now = Metrics::of(place);
+    assert_eq!(now.sum("pmnet_router_slots_unserved", &[]), 1.0);
+    assert_eq!(now.sum("pmnet_router_slots_moving", &[]), 1.0);
+    let times = |class: &str| now.sum("pmnet_router_command_seconds_count", &[class]);
+    assert!(times("to=\"one\"") >= 8.0 && times("to=\"all\"") == 1.0);
+    let info = ask(&mut client, "INFO pmnet").text().unwrap();
+    for line in [
+        "pmnet_router_shards:3\r\n",
+        "pmnet_router_slots_unserved:1\r\n",
+        "pmnet_router_commands_all:1\r\n",
+        "pmnet_router_commands_refused:3\r\n",
+        "# Pmnet\r\n",
+    ] {
+        assert!(info.contains(line), "{line}: {info}");
+    }
+    // A change of the state waits for the replies before it.
+    let before = Metrics::of(place);
+    for _ in 0..50 {
+        pipeline(&mut client, &["GET c", "CLIENT SETNAME me", "GET c"]);
+    }
+    assert!(Metrics::of(place).since(&before, "pmnet_router_held_total", &[]) > 0);
+    let mut subscriber = Raw::connect(endpoint);
+    subscriber.send("SUBSCRIBE bar");
+    subscriber.text();
+    assert_eq!(count(&before, "subscriptions"), 1);
+    // Too many.
+    let held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
+    eventually("somebody is turned away", WAIT, || {
+        Metrics::of(place).sum("pmnet_router_clients_refused_total", &[]) > 0.0
+    });
+    let now = Metrics::of(place);
+    assert_eq!(now.sum("pmnet_router_clients", &[]), 12.0);
+    assert!(now.sum("pmnet_router_clients_accepted_total", &[]) >= 12.0);
+    drop(held);
+    // Not made here: a client that is late for a minute, and a command under way while the map changes.
+    for rare in ["pmnet_router_clients_late_total", "pmnet_router_before_map"] {
+        assert_eq!(now.sum(rare, &[]), 0.0);
+    }
+    let (ready, said) = crate::status::ask(&["--at", &place.to_string()]);
+    assert!(ready && said.contains("loop router"), "{said}");
+    assert_eq!(shards.stop().unwrap(), Vec::<String>::new());
 }
 
 /// A client of others, unmodified: an ordinary one, and one that speaks with clusters.

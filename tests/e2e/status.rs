@@ -61,10 +61,10 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
 
 /// Metrics of one process at one moment: each line but the comments.
 #[derive(Clone, Debug, Default)]
-struct Metrics(BTreeMap<String, f64>);
+pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {
-    fn of(address: SocketAddr) -> Metrics {
+    pub fn of(address: SocketAddr) -> Metrics {
         let (status, text) = get(address, "/metrics");
         assert_eq!(status, 200, "{text}");
         let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -76,7 +76,7 @@ impl Metrics {
     }
 
     /// Returns the sum of all values of a metric whose labels include these (`key="value"`, each).
-    fn sum(&self, name: &str, labels: &[&str]) -> f64 {
+    pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let is = |line: &str| {
             let (found, rest) = line.split_once('{').unwrap_or((line, ""));
             found == name && labels.iter().all(|label| rest.contains(label))
@@ -96,7 +96,7 @@ impl Metrics {
     }
 
     /// Returns how much a counter has grown since then.
-    fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
+    pub fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
         let grown = self.sum(name, labels) - before.sum(name, labels);
         assert!(grown >= 0.0, "{name}: {grown}");
         // Counts below 2^53 are exact.
@@ -123,10 +123,20 @@ fn all(cluster: &Cluster) -> BTreeMap<Role, Metrics> {
 
 /// Acknowledged operations of checked load, by kind.
 pub fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
-    let mut options = Options::new(cluster.endpoint().unwrap());
+    let never = AtomicBool::new(false);
+    load_until(cluster.endpoint().unwrap(), Some(4_000), &never)
+}
+
+/// The same, of at most so many operations, or until `over` is set.
+pub fn load_until(
+    endpoint: SocketAddr,
+    operations: Option<u64>,
+    over: &AtomicBool,
+) -> (Ledger, BTreeMap<Op, u64>) {
+    let mut options = Options::new(endpoint);
     options.clients = CLIENTS;
-    options.operations = Some(4_000);
-    options.duration = Duration::from_secs(60);
+    options.operations = operations;
+    options.duration = Duration::from_secs(120);
     options.workload = Workload::Checked(CheckedOptions {
         prefix: "s:".into(),
         ring: 50,
@@ -144,7 +154,7 @@ pub fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
         record: Some(&mut record),
         progress: None,
     };
-    let summary = run(&options, hooks, &AtomicBool::new(false)).unwrap();
+    let summary = run(&options, hooks, over).unwrap();
     assert_eq!((summary.failed, summary.unknown), (0, 0));
     (ledger, done)
 }
@@ -353,7 +363,7 @@ fn a_role_is_ready_while_it_serves() {
 }
 
 /// Returns whether `pmnet status` says that all is well, and its text.
-fn ask(args: &[&str]) -> (bool, String) {
+pub fn ask(args: &[&str]) -> (bool, String) {
     let mut command = std::process::Command::new(common::pmnet());
     let output = command.arg("status").args(args).output().unwrap();
     (
@@ -398,6 +408,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("pmnet_kernel_", "needs root and a network of namespaces"),
     ("pmnet_controller_", "needs etcd"),
     ("pmnet_memcached_", "another front"),
+    ("pmnet_router_", "needs many shards: sharding"),
     ("pmnet_device_lease_seconds_left", "needs etcd"),
 ];
 
@@ -408,6 +419,7 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_device_dropped_total reason="kind""#,
     r#"pmnet_device_dropped_total reason="misled""#,
     r#"pmnet_device_dropped_total reason="no_route""#,
+    r#"pmnet_device_dropped_total reason="other_epoch""#,
     r#"pmnet_device_dropped_total reason="silenced""#,
     r#"pmnet_device_dropped_total reason="stale_epoch""#,
     r#"pmnet_device_dropped_total reason="unexpected""#,
@@ -415,12 +427,14 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_device_duplicates_total"#,
     r#"pmnet_device_opens_refused_total"#,
     r#"pmnet_device_other_mode_total"#,
+    r#"pmnet_device_over_share_total"#,
     r#"pmnet_device_retransmissions_total"#,
     r#"pmnet_device_send_problems_total problem="fragmented""#,
     r#"pmnet_device_send_problems_total problem="send_dropped""#,
     r#"pmnet_device_send_problems_total problem="send_errors""#,
     r#"pmnet_device_sessions_ended_total reason="crowded_out""#,
     r#"pmnet_device_sessions_ended_total reason="expired""#,
+    r#"pmnet_device_sessions_ended_total reason="over_share""#,
     r#"pmnet_device_sessions_ended_total reason="succeeded""#,
     r#"pmnet_front_clients_closed_unread_total"#,
     r#"pmnet_front_dropped_total reason="forged""#,
@@ -441,6 +455,7 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_server_dropped_total reason="forged""#,
     r#"pmnet_server_dropped_total reason="from_nowhere""#,
     r#"pmnet_server_dropped_total reason="misled""#,
+    r#"pmnet_server_dropped_total reason="other_epoch""#,
     r#"pmnet_server_expired_total"#,
     r#"pmnet_server_fallbacks_total"#,
     r#"pmnet_server_other_mode_total"#,

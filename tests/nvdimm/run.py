@@ -46,7 +46,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
-from guest import QEMU, ROOT, Redis, Trouble, alone, download, install_qemu, make_guest, unpack  # noqa: E402
+from guest import ROOT, Machine, Redis, Trouble, alone, download, free_port, install_qemu, make_guest, nvdimms, unpack  # noqa: E402
 
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
@@ -71,77 +71,23 @@ PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt":
 # ---- the guest ------------------------------------------------------------------------------------
 
 
-class Machine:
+class Nvdimms(Machine):
     """The guest's machine: its memory stays while it is off."""
 
     def __init__(self, kernel, guest, folder, ports):
-        self.kernel, self.guest, self.ports = kernel, guest, ports
+        super().__init__(OUT, kernel, guest)
+        self.ports = ports
         self.memories = [folder / "nvdimm0", folder / "nvdimm1"]
-        for memory in self.memories:
-            with memory.open("wb") as file:
-                file.truncate(NVDIMM_MIB << 20)
-        self.process = None
-        self.log = None
 
-    def boot(self, name, what, domain, processor, **parameters):
-        """Turns the machine on; `what` it is to do, and parameters for that."""
-        self.log = OUT / f"{name}.log"
+    def start(self, name, domain, processor, **parameters):
+        """Turns the machine on; `do` among the parameters says what it is to do."""
         forward = ",".join(f"hostfwd=udp:127.0.0.1:{port}-10.0.2.15:{51001 + n}" for n, port in enumerate(self.ports))
-        more = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
-        command = [
-            QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            "-M", f"q35,nvdimm=on,nvdimm-persistence={domain}", "-m", "512,slots=4,maxmem=4G",
-            # Never KVM: what is tried here must not depend on the host's kernel.
-            "-accel", "tcg", "-cpu", processor, "-smp", "1",
+        hardware = [
+            "-M", f"q35,nvdimm=on,nvdimm-persistence={domain}", "-m", "512,slots=4,maxmem=4G", "-cpu", processor, "-smp", "1",
             "-netdev", f"user,id=net0,{forward}", "-device", "virtio-net-pci,netdev=net0,romfile=",
-            "-serial", f"file:{self.log}", "-kernel", str(self.kernel), "-initrd", str(self.guest),
-            # The kernel's test of its timer fails where others keep the processor busy.
-            "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4 pmnet_do={what}{more}",
+            *nvdimms(self.memories, NVDIMM_MIB, LABELS_MIB),
         ]  # fmt: skip
-        for number, memory in enumerate(self.memories):
-            backend = f"memory-backend-file,id=m{number},share=on,mem-path={memory},size={NVDIMM_MIB}M"
-            command += ["-object", backend, "-device", f"nvdimm,id=n{number},memdev=m{number},label-size={LABELS_MIB}M"]
-        self.log.write_bytes(b"")
-        with (OUT / "qemu.log").open("wb") as errors:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
-
-    def said(self):
-        """What the guest said since it was turned on."""
-        return self.log.read_text(errors="replace").replace("\r", "")
-
-    def wait(self, texts, limit):
-        """Waits until the guest has said all of these patterns."""
-        end = time.monotonic() + limit
-        while True:
-            said = self.said()
-            trouble = re.search(r"^guest: trouble: (.*)|^.*(?:Kernel panic|Oops|BUG:).*", said, re.MULTILINE)
-            if trouble:
-                raise Trouble(f"the guest says: {trouble[0]}")
-            if all(re.search(text, said) for text in texts):
-                return said
-            if self.process.poll() is not None:
-                raise Trouble(f"QEMU ended: {(OUT / 'qemu.log').read_text(errors='replace').strip()[-500:]}")
-            if time.monotonic() > end:
-                missing = [text for text in texts if not re.search(text, said)]
-                raise Trouble(f"the guest did not say {missing} within {limit} s")
-            time.sleep(0.05)
-
-    def cut(self):
-        """Cuts the power."""
-        if self.process:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def finish(self, limit):
-        """Lets the guest turn its machine off; what it said."""
-        said = self.wait(["guest: done\n"], limit)
-        try:
-            self.process.wait(limit)
-        except subprocess.TimeoutExpired:
-            pass
-        self.cut()
-        return said
+        self.boot(name, hardware, **parameters)
 
 
 # ---- outside ---------------------------------------------------------------------------------------
@@ -213,7 +159,7 @@ class World:
         self.processes, self.servers, self.fronts, self.clients = [], [], [], []
         self.over, self.pause = threading.Event(), threading.Event()
         self.waiting, self.condition = set(), threading.Condition()
-        self.redis_port = free_port(socket.SOCK_STREAM)
+        self.redis_port = free_port()
 
     def idle(self, client):
         """Where a client waits while nobody is to write."""
@@ -350,13 +296,6 @@ class World:
             process.wait()
 
 
-def free_port(kind):
-    """A port of 127.0.0.1 that nobody has at the moment."""
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 # ---- the runs --------------------------------------------------------------------------------------
 
 
@@ -376,7 +315,7 @@ def cuts(machine, world, arguments, nexts):
         domain, processor = dice.choice(sorted(DOMAINS)), dice.choice(sorted(PROCESSORS))
         started = time.monotonic()
         parameters = {"unsafe": arguments.unsafe} | {f"next{n}": port for n, port in enumerate(nexts)}
-        machine.boot("serve", "serve", domain, processor, of=world.of, size=STORE_SIZE, **parameters)
+        machine.start("serve", domain, processor, do="serve", of=world.of, size=STORE_SIZE, **parameters)
         said = machine.wait(ready_lines(world.of), BOOT_LIMIT)
         booted = time.monotonic() - started
         if not arguments.unsafe:
@@ -445,7 +384,7 @@ def run(arguments, folder):
     for of in [arguments.of] if arguments.of else list(ELEMENTS):
         place = folder / of
         place.mkdir()
-        machine = Machine(kernel, guest, place, [free_port(socket.SOCK_DGRAM) for _ in range(2)])
+        machine = Nvdimms(kernel, guest, place, [free_port(socket.SOCK_DGRAM) for _ in range(2)])
         print(f"making namespaces on {name.removeprefix('vmlinuz-')}", flush=True)
         well, line = run_one(arguments, machine, World(arguments.pmnet, place, of))
         good, lines = good and well, [*lines, line]
@@ -458,7 +397,7 @@ def run_one(arguments, machine, world):
     """The cuts of one kind; a line about them."""
     of = world.of
     try:
-        machine.boot("prepare", "prepare", "mem-ctrl", "max")
+        machine.start("prepare", "mem-ctrl", "max", do="prepare")
         machine.finish(BOOT_LIMIT)
         nexts = world.start_servers() if of == "log" else []
         done, only_in_log, wrong = cuts(machine, world, arguments, nexts)
@@ -470,7 +409,7 @@ def run_one(arguments, machine, world):
         if wrong:
             return False, f"{facts}: {'; '.join(wrong[:5])}"
         world.stop()
-        machine.boot("checks", "checks", "mem-ctrl", "max", of=of, method="clwb")
+        machine.start("checks", "mem-ctrl", "max", do="checks", of=of, method="clwb")
         checks = re.findall(r"^guest: check (.*): (ok|FAILED.*)$", machine.finish(CHECKS_LIMIT), re.MULTILINE)
         failed = [f"{check}: {verdict}" for check, verdict in checks if verdict != "ok"]
         if failed or not checks:

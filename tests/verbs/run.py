@@ -1,28 +1,34 @@
 #!/usr/bin/env python3
 """Does the ordered queue over RDMA keep what a NIC has acknowledged by itself, in order?
 
-Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.12 if apt knows it, with soft-RoCE. First `pmnet doctor --verbs`
-looks whether slots are taken in real-time order. Then a device with slots, its server and two fronts run in the guest. Clients outside
-write through the fronts, while device and fronts are killed (SIGKILL), the device is stopped for seconds (SIGSTOP), and rude clients send messages that are longer than a slot, garbage and nothing, and
-die in the middle of a message.
+Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.12 if apt knows it, with soft-RoCE.
 
-  tests/verbs/run.py                      both kernels
+  tests/verbs/run.py                      both kernels: the order of slots, clients cut off, processes killed
   tests/verbs/run.py linux-image-amd64    packages by name
+  tests/verbs/run.py --loss 2             two guests, fronts and head, with so many percent of loss between them in either direction
+  tests/verbs/run.py --cuts 50            slots and log on devdax; QEMU is killed so often
 
-  --seconds N     of load for each kernel (45)
+  --seconds N     of load for each kernel (60)
   --seed N        of moments (1)
-  --pmnet BINARY  (target/release/pmnet)
-  --rude BINARY   (target/release/examples/rude)
+  --pmnet BINARY, --lab BINARY, --rude BINARY   (target/release/pmnet, pmnet-lab, examples/rude)
 
-Each client writes increasing numbers to a key (SET), and takes one element off a list (LTRIM, acknowledged early by --assume-ok) after each: what is lost
-shows in the key, what is lost or there twice in the list's length. Two more clients write to a key by one front and then by the other, and
-read it: what was acknowledged first must come first, across connections.
+First `pmnet doctor --verbs` looks whether slots are taken in real-time order. Then two shards run in one guest, each with a queue of its own: one device with slots and a server
+with a packet store; two devices, a server, and Redis. A rude client is cut off in the middle of messages: the others must go on. Then devices, servers, Redis
+and fronts are killed (SIGKILL), and a device is stopped for seconds (SIGSTOP), at random moments.
 
-QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guest said in target/verbs. The last lines are one for
+With --cuts server and Redis are outside of the guest. For most cuts the device is stopped (SIGSTOP) a moment before, so that what its NIC acknowledges then is nowhere but in the slots;
+Redis is killed in between, and started again. The persistence domain changes from boot to boot.
+
+Clients outside of the guests write increasing numbers to a key (SET), and take one element off a list (LTRIM, acknowledged early by --assume-ok) after each: what is lost
+shows in the key, what is lost or there twice in the list's length. Other clients contend for a few registers and counters, by all fronts of a shard. `pmnet-lab check` says whether their history is
+linearizable.
+
+QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guests said in target/verbs. The last lines are one for
 each kernel; the exit code is 1 if something was lost, twice, or out of order, or could not be tried. Soft-RoCE shows function only: it says nothing about time.
 """
 
 import argparse
+import json
 import pathlib
 import random
 import re
@@ -30,25 +36,42 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
-from guest import QEMU, ROOT, Redis, Trouble, alone, call, download, install_qemu, is_known, make_guest, unpack  # noqa: E402
-from guest import CACHE  # noqa: E402
+sys.path.insert(0, str(HERE.parent))
+from guest import CACHE, ROOT, Machine, Redis, Trouble, alone, call, download, free_port, install_qemu, is_known, make_guest, nvdimms, unpack  # noqa: E402
+from clients import REPLY_LIMIT, SETTLE_LIMIT, World  # noqa: E402
 
 OUT = ROOT / "target" / "verbs"
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
 MODULES = ("crc32_generic", "ib_core", "ib_uverbs", "udp_tunnel", "ip6_udp_tunnel", "rdma_rxe", "virtio_pci", "virtio_net")
-# Packages of a program that uses RDMA. The tool that makes a soft-RoCE device is the host's.
+LOSS_MODULES, MEMORY_MODULES = ("sch_netem",), ("nfit", "nd_pmem", "dax_pmem", "device_dax")
+# Packages of a program that uses RDMA.
 LIBRARIES = ("libibverbs1", "ibverbs-providers", "libnl-3-200", "libnl-route-3-200")
 # Seconds.
-BOOT_LIMIT, DOCTOR_LIMIT, SETTLE_LIMIT, REPLY_LIMIT = 120, 120, 90, 120
-FRONTS, CLIENTS, ELEMENTS = 2, 3, 4000
+BOOT_LIMIT, DOCTOR_LIMIT, START_LIMIT, CHECK_LIMIT = 180, 120, 30, 300
 # Few: they run out, and clients hear RNR.
 SLOTS = 8
+# Connections of a rude client; more would take the places of others (fewer connections than slots).
+RUDE = 6
+# Of each NVDIMM, in MiB; without its labels it is a multiple of 16.
+NVDIMM_MIB, LABELS_MIB = 130, 2
+DOMAINS = {"mem-ctrl": "death of the process", "cpu": "power loss"}
+
+# What each fault is, and its command in the guest.
+FAULTS = {
+    "device killed": "kill -9 $(cat /tmp/device0.pid)",
+    "head of two killed": "kill -9 $(cat /tmp/device1.pid)",
+    "device stopped for 3 s": "kill -STOP $(cat /tmp/device0.pid); sleep 3; kill -CONT $(cat /tmp/device0.pid)",
+    "Redis killed": "kill -9 $(cat /tmp/redis.pid)",
+    "front killed": "kill -9 $(cat /tmp/front1.pid)",
+    "tail killed": "kill -9 $(cat /tmp/tail1.pid)",
+    "rude client": f"rude rxe0 10.0.2.15 10.0.2.15:51000 {RUDE} 2>&1 | named rude &",
+    "server killed": "kill -9 $(cat /tmp/server0.pid)",
+}
 
 
 def rdma_files():
@@ -69,218 +92,56 @@ def rdma_files():
     return files
 
 
-class Machine:
-    """A guest that runs."""
-
-    def __init__(self, kernel, guest, name, what, ports=()):
-        self.log = OUT / f"{name}.log"
-        self.log.write_bytes(b"")
-        self.door = OUT / f"{name}.door"
-        self.door.unlink(missing_ok=True)
-        forward = "".join(f",hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:{6380 + n}" for n, port in enumerate(ports))
-        command = [
-            QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-M", "q35", "-m", "768",
-            # Never KVM: what is tried here must not depend on the host's kernel.
-            "-accel", "tcg", "-cpu", "max", "-smp", "2",
-            "-netdev", f"user,id=net0{forward}", "-device", "virtio-net-pci,netdev=net0,romfile=",
-            "-serial", f"file:{self.log}", "-serial", f"unix:{self.door},server=on,wait=off",
-            "-kernel", str(kernel), "-initrd", str(guest),
-            # The kernel's test of its timer fails where others keep the processor busy.
-            "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4 pmnet_do={what} pmnet_slots={SLOTS}",
-        ]  # fmt: skip
-        with (OUT / "qemu.log").open("wb") as errors:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors)
-        self.socket = None
-
-    def said(self):
-        """What the guest said since it was turned on."""
-        return self.log.read_text(errors="replace").replace("\r", "")
-
-    def wait(self, texts, limit):
-        """Waits until the guest has said all of these patterns."""
-        end = time.monotonic() + limit
-        while True:
-            said = self.said()
-            trouble = re.search(r"^guest: trouble: (.*)|^.*(?:Kernel panic|Oops|BUG:).*", said, re.MULTILINE)
-            if trouble:
-                raise Trouble(f"the guest says: {trouble[0]}")
-            if all(re.search(text, said) for text in texts):
-                return said
-            if self.process.poll() is not None:
-                raise Trouble(f"QEMU ended: {(OUT / 'qemu.log').read_text(errors='replace').strip()[-500:]}")
-            if time.monotonic() > end:
-                raise Trouble(f"the guest did not say {[text for text in texts if not re.search(text, said)]} within {limit} s")
-            time.sleep(0.05)
-
-    def tell(self, command):
-        """The guest runs a command."""
-        if self.socket is None:
-            self.socket = socket.socket(socket.AF_UNIX)
-            self.socket.connect(str(self.door))
-        self.socket.sendall(command.encode() + b"\n")
-
-    def end(self):
-        """It is turned off."""
-        self.process.kill()
-        self.process.wait()
-        if self.socket:
-            self.socket.close()
+def tool(name, package):
+    """Path of a program of this machine."""
+    path = shutil.which(name)
+    if not path:
+        raise Trouble(f"there is no {name}: apt-get install {package}")
+    return pathlib.Path(path)
 
 
-class Client(threading.Thread):
-    """Writes, one command after the other, and knows what was acknowledged."""
-
-    def __init__(self, world, name, ports):
-        super().__init__(daemon=True)
-        self.world, self.name, self.ports = world, name, ports
-        self.connections = {}
-        self.acknowledged = self.unknown = 0
-        self.trouble = None
-        self.wrong = []
-
-    def run(self):
-        try:
-            while not self.world.over.is_set():
-                self.step()
-        except Exception as error:  # pylint: disable=broad-except
-            self.trouble = f"{self.name}: {error!r}"
-
-    def ask(self, front, *words):
-        """A command by a front: "ok", the reply of a read, or "unknown"; the connection is made again if the front was killed."""
-        try:
-            if front not in self.connections:
-                self.connections[front] = Redis(("127.0.0.1", self.ports[front]), REPLY_LIMIT)
-            reply = self.connections[front].ask(*words)
-        except (ConnectionError, OSError):
-            self.connections.pop(front, None)
-            time.sleep(0.1)
-            reply = "-ERR pmnet: outcome unknown"
-        if isinstance(reply, str) and reply.startswith("-"):
-            self.unknown += 1
-            return "unknown"
-        self.acknowledged += 1
-        return "ok" if reply == "OK" else reply
+def network(ports=()):
+    """QEMU's arguments for the guest's first network interface; `ports` here are those of its fronts."""
+    forward = "".join(f",hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:{6380 + n}" for n, port in enumerate(ports))
+    return ["-netdev", f"user,id=net0{forward}", "-device", "virtio-net-pci,netdev=net0,romfile="]
 
 
-class Counter(Client):
-    """Writes numbers to a key of its own, and takes elements off a list."""
-
-    def __init__(self, world, name, ports, front):
-        super().__init__(world, name, ports)
-        self.front, self.number = front, 0
-        self.possible, self.taken, self.perhaps = {None}, 0, 0
-
-    def step(self):
-        """One SET and one LTRIM."""
-        self.number += 1
-        number = str(self.number)
-        if self.ask(self.front, "SET", f"key:{self.name}", number) == "ok":
-            self.possible = {number}
-        else:
-            self.possible.add(number)
-        verdict = self.ask(self.front, "LTRIM", f"list:{self.name}", 1, -1)
-        self.taken += verdict == "ok"
-        self.perhaps += verdict != "ok"
-        if self.taken + self.perhaps >= ELEMENTS:
-            self.world.over.wait()
-
-    def compare(self, redis):
-        """What is not as it was acknowledged: sentences about loss, and about what is there twice."""
-        value, left = redis.ask("GET", f"key:{self.name}"), redis.ask("LLEN", f"list:{self.name}")
-        lost, twice = [], []
-        # An update of unknown outcome may take effect after later ones of another session.
-        unknown = self.unknown > 0
-        if value not in self.possible and not (unknown and value is not None and int(value) <= self.number):
-            lost.append(f"key:{self.name} is {value}, acknowledged was one of {sorted(map(str, self.possible))}")
-        gone = ELEMENTS - left
-        if gone < self.taken:
-            lost.append(f"list:{self.name}: {gone} taken off, {self.taken} acknowledged")
-        if gone > self.taken + self.perhaps:
-            twice.append(f"list:{self.name}: {gone} taken off, {self.taken} acknowledged, {self.perhaps} unknown")
-        return lost, twice
+def usual(ports=()):
+    """A machine without persistent memory."""
+    return ["-M", "q35", "-m", "768", "-cpu", "max", "-smp", "2", *network(ports)]
 
 
-class Baton(Client):
-    """Writes to a key by one front, then by the other, and reads it."""
-
-    def __init__(self, world, name, ports):
-        super().__init__(world, name, ports)
-        self.generation, self.number = 0, 0
-        self.last = None
-
-    def step(self):
-        """A write, and sometimes a read."""
-        key = f"baton:{self.name}:{self.generation}"
-        self.number += 1
-        if self.ask(self.number % FRONTS, "SET", key, self.number) != "ok":
-            # It may take effect at any time: this key is not looked at again.
-            self.generation += 1
-            self.last = None
-            return
-        self.last = str(self.number)
-        if self.number % 5 == 0:
-            found = self.ask(self.number // 5 % FRONTS, "GET", key)
-            if found not in ("unknown", self.last):
-                self.wrong.append(f"{key} is {found} after {self.last} was acknowledged")
+def ready(fronts, devices):
+    """What a guest says when everything in it serves, each to the end of the line."""
+    return [f"guest: device{number}: ready device.*\n" for number in devices] + [f"guest: front{number}: ready redis.*\n" for number in fronts]
 
 
-class World:
-    """The clients."""
+class Kernel:
+    """A kernel's package, and guests for it."""
 
-    def __init__(self, ports):
-        self.over = threading.Event()
-        counters = [(front, number) for front in range(FRONTS) for number in range(CLIENTS)]
-        self.counters = [Counter(self, f"{front}:{number}", ports, front) for front, number in counters]
-        self.batons = [Baton(self, str(number), ports) for number in range(2)]
-        self.ports = ports
+    def __init__(self, package, arguments):
+        self.arguments, self.package = arguments, download(package)
+        name, content = unpack(self.package, r"\./boot/vmlinuz-[^/]+")
+        self.name = name.removeprefix("vmlinuz-")
+        self.image = OUT / "kernel"
+        self.image.write_bytes(content)
 
-    def clients(self):
-        """All of them."""
-        return [*self.counters, *self.batons]
-
-    def probe(self, limit):
-        """A connection to the first front, once all before was applied."""
-        end = time.monotonic() + limit
-        while True:
-            try:
-                redis = Redis(("127.0.0.1", self.ports[0]), REPLY_LIMIT)
-                if isinstance(redis.ask("INCR", "probe"), int):
-                    return redis
-            except (ConnectionError, OSError):
-                pass
-            if time.monotonic() > end:
-                raise Trouble("the shard does not serve")
-            time.sleep(0.2)
-
-    def fill(self, redis):
-        """Fills the lists."""
-        for client in self.counters:
-            while (have := redis.ask("LLEN", f"list:{client.name}")) < ELEMENTS:
-                redis.ask("RPUSH", f"list:{client.name}", *["x"] * min(2000, ELEMENTS - have))
+    def guest(self, modules=(), tools=None):
+        """A machine whose guest has the programs of this lane."""
+        arguments = self.arguments
+        programs = {"pmnet": arguments.pmnet, "rude": arguments.rude, "rdma": tool("rdma", "iproute2"), "tc": tool("tc", "iproute2")}
+        programs["redis-server"] = tool("redis-server", "redis-server")
+        init = (HERE / "init").read_bytes()
+        return Machine(OUT, self.image, make_guest(OUT, init, programs, tools or {}, self.package, MODULES + modules, rdma_files()))
 
 
-def free_port():
-    """A port of 127.0.0.1 that nobody has at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-FAULTS = {
-    "device killed": "kill -9 $(cat /tmp/device.pid)",
-    "device stopped": "kill -STOP $(cat /tmp/device.pid); sleep 3; kill -CONT $(cat /tmp/device.pid)",
-    "front killed": "kill -9 $(cat /tmp/front1.pid)",
-    "rude clients": "rude rxe0 10.0.2.15 10.0.2.15:51000 6 2>&1 | named rude",
-}
-
-
-def doctor(kernel, guest, name):
+def doctor(machine, name):
     """How many messages, completions before those of earlier slots, and violations the doctor has seen."""
-    machine = Machine(kernel, guest, f"{name}-doctor", "doctor")
+    machine.boot(f"{name}-doctor", usual(), do="doctor")
     try:
-        said = machine.wait(["guest: done\n"], BOOT_LIMIT + DOCTOR_LIMIT)
+        said = machine.finish(BOOT_LIMIT + DOCTOR_LIMIT)
     finally:
-        machine.end()
+        machine.cut()
     good = re.search(r"(\d+) messages of \d+ connections are in their slots in real-time order; (\d+) completions", said)
     if not good:
         line = re.search(r"^guest: doctor: .*", said, re.MULTILINE)
@@ -288,95 +149,290 @@ def doctor(kernel, guest, name):
     return int(good[1]), int(good[2])
 
 
-def load(kernel, guest, name, arguments):
-    """Clients, with faults; a sentence, and what was wrong."""
-    ports = [free_port() for _ in range(FRONTS)]
-    machine = Machine(kernel, guest, name, "serve", ports)
-    world = World(ports)
-    dice = random.Random(arguments.seed)
-    made = dict.fromkeys(FAULTS, 0)
+def linearizable(arguments, world, name):
+    """Whether the history is; a sentence about it."""
+    path = OUT / f"{name}.jsonl"
+    world.write_history(path)
+    command = [str(arguments.lab), "check", "--json", "--history", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CHECK_LIMIT, check=False)
     try:
-        machine.wait(["guest: device: ready device.*\n", *[f"guest: front{n}: ready redis.*\n" for n in range(FRONTS)]], BOOT_LIMIT)
-        world.fill(world.probe(SETTLE_LIMIT))
-        for client in world.clients():
-            client.start()
-        end = time.monotonic() + arguments.seconds
-        order = list(FAULTS)
-        while time.monotonic() < end:
-            time.sleep(dice.uniform(1, 4))
-            fault = order[sum(made.values()) % len(order)]
-            machine.tell(FAULTS[fault])
-            made[fault] += 1
-            time.sleep(4 if fault == "device stopped" else dice.uniform(1, 3))
-        world.over.set()
-        for client in world.clients():
-            client.join(REPLY_LIMIT)
-            if client.is_alive():
-                raise Trouble(f"a command of client {client.name} did not end")
-            if client.trouble:
-                raise Trouble(client.trouble)
-        redis = world.probe(SETTLE_LIMIT)
-        lost, twice = [], []
-        for client in world.counters:
-            found = client.compare(redis)
-            lost += found[0]
-            twice += found[1]
-        disorder = [text for client in world.batons for text in client.wrong]
-        # The device says at its end what it did since its start.
-        machine.tell("kill $(cat /tmp/device.pid)")
-        machine.wait(["what the NIC and its connections did"], SETTLE_LIMIT)
-        # The shell reads no more.
-        machine.tell("break")
-        said = machine.wait(["guest: done\n"], SETTLE_LIMIT)
-    finally:
-        world.over.set()
-        machine.end()
-    counter = dict(re.findall(r"^guest: counter (\S+) (\d+)", said, re.MULTILINE))
-    rnrs = int(counter.get("rcvd_rnr_err", 0))
-    holes = [int(number) for number in re.findall(r"holes: (\d+)", said)]
-    broken = len(re.findall(r"in the middle of a message for too long", said))
-    recovered = sum(int(number) for number in re.findall(r"entered=(\d+)", said))
-    acknowledged = sum(client.acknowledged for client in world.clients())
-    unknown = sum(client.unknown for client in world.clients())
-    faults = ", ".join(f"{number} times {fault}" for fault, number in made.items())
+        (verdict,) = json.loads(done.stdout)["histories"]
+    except (ValueError, KeyError) as error:
+        raise Trouble(f"{' '.join(command)}: {done.stderr.strip()[-500:]}") from error
+    keys, operations = len(verdict["keys"]), verdict["operations"]
+    if operations == 0:
+        raise Trouble("the history is empty")
+    word = "linearizable" if verdict["linearizable"] else f"NOT linearizable ({verdict['not_linearizable']} keys; {verdict['undecided']} undecided)"
+    return verdict["linearizable"], f"{operations} operations of contending clients, {keys} keys: {word}"
+
+
+def counters(said):
+    """The NIC's counters."""
+    return {name: int(number) for name, number in re.findall(r"^guest: counter (\S+) (\d+)", said, re.MULTILINE)}
+
+
+def blocked(said):
+    """How often the oldest slot was open for too long."""
+    return len(re.findall(r"PM1706", said))
+
+
+def recovered(said):
+    """Updates that recoveries have found in slots alone."""
+    return sum(int(number) for number in re.findall(r"entered=(\d+)", said))
+
+
+def cut_off(machine, world):
+    """A rude client is cut off in the middle of messages; a sentence, and what was wrong."""
+    time.sleep(1)
+    for client in world.clients():
+        client.longest = 0.0
+    unknown, before = world.unknown(), blocked(machine.said())
+    machine.tell(FAULTS["rude client"])
+    said = machine.wait([r"guest: rude: .*\n"], SETTLE_LIMIT)
+    world.wait_for_each(SETTLE_LIMIT)
+    told = re.search(r"(\d+) messages longer than a slot; (\d+) cut off in the middle of a message, (\d+) of them disconnected; (\d+) cut off and gone", said)
+    if not told:
+        raise Trouble(f"the rude client says {re.findall('guest: rude: .*', said)}")
+    long, cut, ended, gone = map(int, told.groups())
+    open_slots, wrong = blocked(said) - before, []
+    if not 0 < ended == cut:
+        wrong.append(f"of {cut} clients that were cut off in the middle of a message {ended} were disconnected")
+    if open_slots == 0:
+        wrong.append("no slot was open for too long: this says nothing about a client that is cut off")
+    if (more := world.unknown() - unknown) > 0:
+        wrong.append(f"{more} commands of other clients had no outcome within their deadline")
+    longest = max(client.longest for client in world.clients())
     line = (
-        f"{acknowledged} commands acknowledged, {unknown} unknown, {faults}; {rnrs} RNRs, {recovered} updates found in slots alone, {broken} times the oldest slot open for too long, {sum(holes)} holes at the end; "
-        f"out of order {len(disorder)}, lost {len(lost)}, twice {len(twice)}"
+        f"{cut} clients cut off in the middle of a message, {gone} cut off and gone, {long} messages longer than a slot: {open_slots} times the oldest slot open for too long; "
+        f"every other client went on within its deadline, after {longest:.1f} s at most"
     )
-    wrong = [*disorder, *lost, *twice]
-    if rnrs == 0:
-        wrong.append("no client heard RNR: this says nothing about a queue without slots")
-    if acknowledged == 0:
+    return line, wrong
+
+
+def judge(arguments, world, name):
+    """At the end: a sentence, and what was wrong."""
+    world.end()
+    lost, twice = world.compare()
+    good, history = linearizable(arguments, world, name)
+    line = f"{world.acknowledged()} commands acknowledged, {world.unknown()} unknown; {history}; lost {len(lost)}, twice {len(twice)}"
+    wrong = [*lost, *twice, *([] if good else [history])]
+    if world.acknowledged() == 0:
         wrong.append("nothing was acknowledged")
     return line, wrong
 
 
-def attempt(package, arguments):
-    """Tries one kernel; whether all is well, and a line about it."""
-    deb = download(package)
-    name, content = unpack(deb, r"\./boot/vmlinuz-[^/]+")
-    name = name.removeprefix("vmlinuz-")
-    kernel = OUT / "kernel"
-    kernel.write_bytes(content)
-    rdma = shutil.which("rdma")
-    if not rdma:
-        raise Trouble("there is no tool rdma: apt-get install iproute2")
-    programs = {"pmnet": arguments.pmnet, "rude": arguments.rude, "rdma": pathlib.Path(rdma)}
-    guest = make_guest(OUT, (HERE / "init").read_bytes(), programs, {}, deb, MODULES, rdma_files())
-    print(f"booting {name}", flush=True)
-    messages, overtaken = doctor(kernel, guest, name)
-    line, wrong = load(kernel, guest, name, arguments)
+def load(machine, name, arguments):
+    """Clients, with faults; a sentence, and what was wrong."""
+    ports = [free_port() for _ in range(3)]
+    world = World([ports[:2], ports[2:]])
+    dice = random.Random(arguments.seed)
+    made = dict.fromkeys(FAULTS, 0)
+    machine.boot(name, usual(ports), do="both", slots=SLOTS)
+    try:
+        machine.wait(ready(range(3), range(2)), BOOT_LIMIT)
+        world.start()
+        rude, wrong = cut_off(machine, world)
+        end = time.monotonic() + arguments.seconds
+        while time.monotonic() < end or 0 in made.values():
+            time.sleep(dice.uniform(1, 3))
+            fault = list(FAULTS)[sum(made.values()) % len(FAULTS)]
+            machine.tell(FAULTS[fault])
+            made[fault] += 1
+            time.sleep(4 if "stopped" in fault else dice.uniform(1, 3))
+        line, more = judge(arguments, world, name)
+        # The device says at its end what it did since its start.
+        machine.tell("kill $(cat /tmp/device0.pid)")
+        machine.wait(["what the NIC and its connections did"], SETTLE_LIMIT)
+        machine.tell("break")
+        said = machine.finish(SETTLE_LIMIT)
+    finally:
+        world.over.set()
+        machine.cut()
+    wrong += more
+    rnrs = counters(said).get("rcvd_rnr_err", 0)
+    if rnrs == 0:
+        wrong.append("no client heard RNR: this says nothing about a queue without slots")
+    faults = ", ".join(f"{fault} {number}" for fault, number in made.items())
+    return f"{rude}; faults: {faults}; {rnrs} RNRs, {recovered(said)} updates found in slots alone; {line}", wrong
+
+
+def whole(kernel):
+    """Order, clients cut off, faults."""
+    machine = kernel.guest()
+    messages, overtaken = doctor(machine, kernel.name)
+    line, wrong = load(machine, kernel.name, kernel.arguments)
     if overtaken == 0:
         wrong.append("no completion overtook an earlier slot: this says nothing about order")
+    return f"doctor: {messages} messages in order, {overtaken} completions overtook an earlier slot; {line}", wrong
+
+
+def lossy(kernel):
+    """Two guests, with loss between them."""
+    head, fronts = kernel.guest(LOSS_MODULES), Machine(OUT, kernel.image, OUT / "guest.cpio")
+    ports, wire, loss = [free_port() for _ in range(2)], free_port(), kernel.arguments.loss
+    world = World([ports])
+    link = {number: ["-netdev", f"socket,id=net1,{how}=127.0.0.1:{wire}", "-device", f"virtio-net-pci,netdev=net1,romfile=,mac=52:54:00:00:01:0{number}"] for number, how in ((1, "listen"), (2, "connect"))}
+    try:
+        head.boot(f"{kernel.name}-head", [*usual(), *link[1]], do="head", here="10.1.0.1", loss=loss, slots=SLOTS)
+        head.wait(["guest: kernel"], BOOT_LIMIT)
+        fronts.boot(f"{kernel.name}-fronts", [*usual(ports), *link[2]], do="fronts", here="10.1.0.2", head="10.1.0.1", loss=loss)
+        head.wait(ready((), (0,)), BOOT_LIMIT)
+        fronts.wait(ready(range(2), ()), BOOT_LIMIT)
+        world.start()
+        dice, kills = random.Random(kernel.arguments.seed), 0
+        end = time.monotonic() + kernel.arguments.seconds
+        while time.monotonic() < end:
+            time.sleep(dice.uniform(5, 15))
+            head.tell(FAULTS["device killed"])
+            kills += 1
+        line, wrong = judge(kernel.arguments, world, f"{kernel.name}-loss")
+        for machine in (head, fronts):
+            machine.tell("break")
+        said = [machine.finish(SETTLE_LIMIT) for machine in (head, fronts)]
+    finally:
+        world.over.set()
+        head.cut()
+        fronts.cut()
+    dropped = [sum(map(int, re.findall(r"guest: netem: .*dropped (\d+)", text))) for text in said]
+    again = counters(said[0]).get("duplicate_request", 0) + counters(said[0]).get("out_of_seq_request", 0)
+    if 0 in dropped or again == 0:
+        wrong.append(f"{dropped} packets dropped, {again} RoCE packets out of sequence: this says nothing about loss")
+    return (
+        f"{loss} % of packets lost in either direction: {dropped[0]} from the head, {dropped[1]} from the fronts; {again} RoCE packets out of sequence or again; "
+        f"{kills} times device killed; {blocked(said[0])} times the oldest slot open for too long; {line}"
+    ), wrong
+
+
+class Outside:
+    """Redis and the server of a guest that loses its power."""
+
+    def __init__(self, pmnet, folder):
+        self.folder, self.port = folder, free_port()
+        self.redis = self.start_redis()
+        command = [str(pmnet), "server", "--listen", "127.0.0.1:0", "--store", f"redis://127.0.0.1:{self.port}", "--json", "--insecure"]
+        with (OUT / "server.log").open("wb") as log:
+            self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
+        line = self.server.stdout.readline()
+        if not line:
+            raise Trouble("the server ended: see target/verbs/server.log")
+        self.listen = int(json.loads(line)["listen"].rsplit(":", 1)[1])
+
+    def start_redis(self):
+        """A Redis that loses nothing when it is killed."""
+        command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--appendonly", "yes", "--appendfsync", "always"]
+        with (OUT / "redis.log").open("ab") as log:
+            redis = subprocess.Popen([*command, "--dir", str(self.folder)], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        end = time.monotonic() + START_LIMIT
+        while True:
+            try:
+                Redis(("127.0.0.1", self.port), REPLY_LIMIT)
+                return redis
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise Trouble(f"redis-server does not answer: {error}") from error
+                time.sleep(0.05)
+
+    def restart_redis(self):
+        """It is killed, and started again."""
+        self.redis.kill()
+        self.redis.wait()
+        self.redis = self.start_redis()
+
+    def stop(self):
+        """Ends both."""
+        for process in (self.server, self.redis):
+            process.kill()
+            process.wait()
+
+
+def persistent(memories, domain, ports=()):
+    """A machine with two NVDIMMs."""
+    hardware = ["-M", f"q35,nvdimm=on,nvdimm-persistence={domain}", "-m", "768,slots=4,maxmem=4G", "-cpu", "max", "-smp", "2"]
+    return [*hardware, *network(ports), *nvdimms(memories, NVDIMM_MIB, LABELS_MIB)]
+
+
+def cuts(machine, world, memories, outside, arguments):
+    """Power cuts under load; what was seen, and what was wrong."""
+    dice, seen, wrong = random.Random(arguments.seed), {"cuts": 0, "slots": 0, "entered": 0, "redis": 0}, []
+    ports = world.shards[0]
+    while True:
+        domain, begun = dice.choice(sorted(DOMAINS)), time.monotonic()
+        machine.boot("persistent", persistent(memories, domain, ports), do="persistent", next=f"10.0.2.2:{outside.listen}", slots=SLOTS)
+        said = machine.wait([*ready(range(2), (0,)), "entered="], BOOT_LIMIT)
+        seen["entered"] += recovered(said)
+        survives = re.search(r'guest: device0: ready device.*survives="?([^"]*)', said)
+        if not survives or not survives[1].startswith(DOMAINS[domain]):
+            raise Trouble(f"nvdimm-persistence={domain}: the device says survives={survives and survives[1]}")
+        if seen["cuts"] == 0:
+            world.start()
+        else:
+            lost, twice = world.compare()
+            wrong += [*lost, *twice]
+            world.resume()
+        if wrong or seen["cuts"] == arguments.cuts:
+            return seen, wrong
+        booted, before = time.monotonic() - begun, world.acknowledged()
+        time.sleep(dice.uniform(0.5, 2))
+        stops, alone_in_slots = dice.random() < 0.75, 0
+        if dice.random() < 0.3:
+            outside.restart_redis()
+            seen["redis"] += 1
+        if stops:
+            machine.tell("kill -STOP $(cat /tmp/device0.pid); echo guest: stopped")
+            machine.wait(["guest: stopped"], SETTLE_LIMIT)
+            at_stop = world.acknowledged()
+            time.sleep(dice.uniform(0.1, 1))
+            alone_in_slots = world.acknowledged() - at_stop
+        machine.cut()
+        seen["cuts"] += 1
+        seen["slots"] += alone_in_slots
+        # What came before the cut is taken in; then nobody works.
+        world.rest()
+        shutil.copy(machine.log, OUT / "persistent.before.log")
+        words = f"{alone_in_slots} of them while the device was stopped" if stops else "the device ran"
+        print(f"cut {seen['cuts']}: {domain}, up after {booted:.0f} s, {world.acknowledged() - before} acknowledged, {words}", flush=True)
+
+
+def powerless(kernel):
+    """QEMU is killed, with slots and log on devdax."""
+    machine = kernel.guest(MEMORY_MODULES, {"ndctl": "ndctl"})
+    world = World([[free_port() for _ in range(2)]])
+    with tempfile.TemporaryDirectory(dir=OUT) as folder:
+        folder = pathlib.Path(folder)
+        memories = [folder / "nvdimm0", folder / "nvdimm1"]
+        outside = Outside(kernel.arguments.pmnet, folder)
+        try:
+            machine.boot("prepare", persistent(memories, "mem-ctrl"), do="prepare")
+            machine.finish(BOOT_LIMIT)
+            seen, wrong = cuts(machine, world, memories, outside, kernel.arguments)
+            line, more = judge(kernel.arguments, world, f"{kernel.name}-cuts") if not wrong else ("ended early", [])
+        finally:
+            world.over.set()
+            machine.cut()
+            outside.stop()
+    wrong += more
+    if seen["entered"] == 0:
+        wrong.append("no recovery found an update in slots alone: this says nothing about slots")
+    return (
+        f"{seen['cuts']} kills of QEMU with slots and log on devdax, {seen['slots']} commands acknowledged while the device was stopped, {seen['entered']} updates found in slots alone, "
+        f"{seen['redis']} times Redis killed; {line}"
+    ), wrong
+
+
+def attempt(package, arguments):
+    """Tries one kernel; whether all is well, and a line about it."""
+    kernel = Kernel(package, arguments)
+    print(f"booting {kernel.name}", flush=True)
+    line, wrong = (lossy if arguments.loss else powerless if arguments.cuts else whole)(kernel)
     for text in wrong[:20]:
         print(f"    | {text}")
-    return not wrong, f"{name}: doctor: {messages} messages in order, {overtaken} completions overtook an earlier slot; {line}"
+    return not wrong, f"{kernel.name}: {line}"
 
 
 def work(arguments):
     """All kernels."""
     install_qemu()
-    for program in (arguments.pmnet, arguments.rude):
+    for program in (arguments.pmnet, arguments.lab, arguments.rude):
         if not program.exists():
             raise Trouble(f"there is no {program}: make verbs builds it")
     good, lines = True, []
@@ -391,10 +447,13 @@ def main():
     """See the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", metavar="KERNEL")
-    parser.add_argument("--seconds", type=int, default=45)
+    parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pmnet", type=pathlib.Path, default=ROOT / "target" / "release" / "pmnet")
-    parser.add_argument("--rude", type=pathlib.Path, default=ROOT / "target" / "release" / "examples" / "rude")
+    parser.add_argument("--loss", type=float, default=0)
+    parser.add_argument("--cuts", type=int, default=0)
+    release = ROOT / "target" / "release"
+    for name, path in (("pmnet", release / "pmnet"), ("lab", release / "pmnet-lab"), ("rude", release / "examples" / "rude")):
+        parser.add_argument(f"--{name}", type=pathlib.Path, default=path)
     arguments = parser.parse_args()
     good, line = alone(OUT, lambda: work(arguments))
     print(line)

@@ -1,4 +1,4 @@
-//! Kinds of errors, and which error is of which.
+//! Kinds of errors, and the kind of each error.
 
 use pmnet_client::{Closed, Refused, SessionError};
 use pmnet_server::program::{ProgramError, RowsError};
@@ -7,25 +7,25 @@ use pmnet_server::program::{ProgramError, RowsError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Kind {
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Argument = -1,
-    /// The object is none: closed, or never opened.
+    /// The handle is invalid: its object is closed, or was never opened.
     Handle = -2,
     /// Another thread is using the object at this moment.
     Thread = -3,
     /// The object was opened before a fork, in another process.
     Fork = -4,
-    /// The system refused: a socket, memory, a thread.
+    /// The operating system refused a socket, memory or a thread.
     System = -5,
     /// Too many calls are under way.
     Full = -6,
-    /// Longer than 16 MiB, or all rows are longer than fits one blob.
+    /// A payload or reply is longer than 16 MiB, or all rows together do not fit into one blob.
     Length = -7,
     /// The session is closed.
     Closed = -8,
-    /// Updates that were acknowledged are lost.
+    /// Acknowledged updates are lost.
     DataLoss = -9,
-    /// Fewer devices hold the updates than were asked for.
+    /// Fewer devices hold the updates than required.
     Copies = -10,
     /// The call has no effect, and never will.
     Failed = -11,
@@ -33,15 +33,15 @@ pub enum Kind {
     Unknown = -12,
     /// The server refused the request.
     Refused = -13,
-    /// A read was asked for while calls of the session were under way.
+    /// A read was requested while calls of the session were under way.
     Pending = -14,
-    /// No device has answered a read in time.
+    /// No device answered a read in time.
     NoAnswer = -15,
     /// The stored rows are damaged, or do not belong together.
     Rows = -16,
     /// The stored rows are those of another shard.
     Shard = -17,
-    /// A batch was confirmed twice, or another one is the present one.
+    /// A batch was confirmed twice, or is not the present one.
     Order = -18,
     /// A reply is missing, was given twice, or is for an update.
     Reply = -19,
@@ -51,17 +51,17 @@ pub enum Kind {
     Bug = -21,
 }
 
-/// Why a call failed: its kind, and a sentence.
+/// Why a call failed: its kind, and a text.
 #[derive(Clone, Debug)]
 pub struct Fault {
-    /// Kind.
+    /// The kind of the error.
     pub kind: Kind,
-    /// Sentence for the user.
+    /// The text for the user.
     pub text: String,
 }
 
 impl Fault {
-    /// A fault of this kind, with its sentence.
+    /// Makes a fault of this kind with this text.
     pub fn new(kind: Kind, text: impl ToString) -> Fault {
         Fault {
             kind,
@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// A fault of an argument.
+    /// Makes a fault about an argument.
     pub fn argument(text: impl ToString) -> Fault {
         Fault::new(Kind::Argument, text)
     }

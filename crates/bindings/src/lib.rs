@@ -1,8 +1,11 @@
-//! The common part of the libraries for other languages (`capi`, `python`): clients and servers from a caller's options, payloads and replies in
-//! the form of programs (`docs/spec/wire.md` §6), and kinds of errors.
+//! The common part of the libraries for other languages (`capi`, `python`): opens clients and servers from a
+//! caller's options, handles payloads and replies in the form of programs (`docs/spec/wire.md` §6), and
+//! defines the kinds of errors.
 //!
-//! Purpose: a name, a bound, a default and an error are the same in each language. Invariants: what a caller passes is judged here, before
-//! anything is begun; each error has exactly one kind. May not: know a language, or decide anything about the protocol.
+//! Purpose: names, bounds, defaults and errors are the same in each language.
+//! Invariants: a caller's arguments are checked in this crate before anything is begun. Each error has
+//! exactly one kind.
+//! Not allowed here: knowing a language, deciding anything about the protocol.
 
 mod fault;
 
@@ -24,42 +27,43 @@ use tracing_subscriber::filter::LevelFilter;
 
 /// Longest chain, in devices.
 const DEVICES_MAX: u32 = 8;
-/// Entries of a batch that may be asked for, at most.
+/// Most entries of a batch that a caller may configure.
 const ENTRIES_MAX: u32 = 65_536;
-/// Bytes of a batch that may be asked for, at most.
+/// Most bytes of a batch that a caller may configure.
 const BYTES_MAX: u32 = 1 << 30;
-/// Characters of a server's refusal that an error shows, at most.
+/// Most characters of a server's refusal that an error shows.
 const REFUSAL_MAX: usize = 300;
 
-/// How a client is opened.
+/// Options of a client.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Addresses of the devices of the chain, `HOST:PORT` with commas between them, the head first.
+    /// Addresses of the chain's devices, `HOST:PORT` with commas between them, the head first.
     pub devices: String,
-    /// Shard.
+    /// Number of the shard.
     pub shard: u32,
     /// An acknowledgement by fewer devices than this closes the session; 1 to 8.
     pub copies_min: u32,
     /// Longest time for one call.
     pub timeout: Duration,
-    /// Calls that may be under way at once.
+    /// Most calls that may be under way at once.
     pub calls_max: u32,
-    /// File of the program's key (`pmnet key front`); `None`: it has none, and the devices must have none either.
+    /// File of the program's key (`pmnet key front`); `None`: no key, and then the devices must have none
+    /// either.
     pub key_file: Option<PathBuf>,
 }
 
 impl ClientOptions {
-    /// Devices that must hold an update, if nothing else is said.
+    /// Default of `copies_min`: number of devices that must hold an update.
     pub const COPIES_MIN: u32 = 1;
-    /// The time for one call, if nothing else is said.
+    /// Default of `timeout`.
     pub const TIMEOUT: Duration = Duration::from_secs(10);
-    /// Calls under way, if nothing else is said.
+    /// Default of `calls_max`.
     pub const CALLS_MAX: u32 = 4096;
 
     /// Opens the client's session, without waiting for a device.
     ///
     /// # Errors
-    /// [`Kind::Argument`], [`Kind::System`].
+    /// [`Kind::Argument`] or [`Kind::System`].
     pub fn open(&self) -> Result<Session, Fault> {
         let devices = self.devices.split(',').map(|device| address(device.trim()));
         let devices = devices.collect::<Result<Vec<_>, _>>()?;
@@ -83,31 +87,32 @@ impl ClientOptions {
     }
 }
 
-/// How a server is opened.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// `HOST:PORT`, UDP: where the last device of the chain sends to.
+    /// UDP address `HOST:PORT` to which the last device of the chain sends.
     pub listen: String,
-    /// Shard.
+    /// Number of the shard.
     pub shard: u32,
-    /// Entries of the log in one batch, at most.
+    /// Most entries of the log in one batch.
     pub batch_entries_max: u32,
-    /// Bytes of payloads in one batch, at most; a batch of one entry may have more.
+    /// Most bytes of payloads in one batch. A batch of one entry may have more.
     pub batch_bytes_max: u32,
-    /// File of the cluster's key (`pmnet key new`); `None`: there is none, and the devices must have none either.
+    /// File of the cluster's key (`pmnet key new`); `None`: no key, and then the devices must have none
+    /// either.
     pub key_file: Option<PathBuf>,
 }
 
 impl ServerOptions {
-    /// Entries of a batch, if nothing else is said.
+    /// Default of `batch_entries_max`.
     pub const BATCH_ENTRIES_MAX: u32 = 1024;
-    /// Bytes of a batch, if nothing else is said.
+    /// Default of `batch_bytes_max`.
     pub const BATCH_BYTES_MAX: u32 = 4 << 20;
 
-    /// Returns what [`Stored::open`] wants.
+    /// Returns the configuration for [`Stored::open`].
     ///
     /// # Errors
-    /// [`Kind::Argument`].
+    /// [`Kind::Argument`] if an option is invalid.
     pub fn config(&self) -> Result<ServeConfig, Fault> {
         let mut server = ServerConfig::new(self.shard);
         server.batch_entries_max =
@@ -120,26 +125,26 @@ impl ServerOptions {
     }
 }
 
-/// The rows that a program has stored.
+/// The rows that a program has stored, in one of two forms.
 #[derive(Clone, Debug)]
 pub enum Stored {
-    /// All of them, one by one; none before the first batch.
+    /// All rows, one by one; none before the first batch.
     Rows(Vec<(RecordKey, Bytes)>),
-    /// All of them in one piece.
+    /// All rows in one piece.
     Watermark(Bytes),
 }
 
 impl Stored {
-    /// Returns the fault of a caller that hands over rows and a watermark.
+    /// Returns the error for a caller that passes rows and a watermark.
     #[must_use]
     pub fn twice() -> Fault {
         Fault::argument("there are rows and a watermark: hand over one of them")
     }
 
-    /// Opens the program's server. Its thread begins.
+    /// Opens the program's server, and starts its thread.
     ///
     /// # Errors
-    /// [`Kind::Rows`], [`Kind::Shard`], [`Kind::System`].
+    /// [`Kind::Rows`], [`Kind::Shard`] or [`Kind::System`].
     pub fn open(self, config: ServeConfig) -> Result<Program, Fault> {
         let opened = match self {
             Stored::Rows(rows) => Program::open(config, rows),
@@ -149,7 +154,7 @@ impl Stored {
     }
 }
 
-/// A key file that cannot be used is an argument that makes no sense.
+/// Returns the error for a key file that cannot be used: the argument is invalid.
 fn unusable(error: KeyFileError) -> Fault {
     Fault::argument(error.to_string())
 }
@@ -162,7 +167,7 @@ fn bounded(what: &str, value: u32, max: u32) -> Result<usize, Fault> {
     }
 }
 
-/// Returns an address of `HOST:PORT`.
+/// Resolves an address `HOST:PORT`.
 fn address(text: &str) -> Result<SocketAddr, Fault> {
     let found = text.to_socket_addrs();
     let mut found = found.map_err(|error| Fault::argument(format!("{text:?}: {error}")))?;
@@ -170,10 +175,10 @@ fn address(text: &str) -> Result<SocketAddr, Fault> {
     found.next().ok_or_else(none)
 }
 
-/// Returns the payload of a program's request.
+/// Returns the payload for a program's request.
 ///
 /// # Errors
-/// [`Kind::Length`].
+/// [`Kind::Length`] if the request is too long.
 pub fn payload(bytes: &[u8]) -> Result<Bytes, Fault> {
     if bytes.len() > pmnet_wire::MESSAGE_BYTES_MAX {
         return Err(Fault::new(Kind::Length, Refused::TooLarge));
@@ -181,16 +186,16 @@ pub fn payload(bytes: &[u8]) -> Result<Bytes, Fault> {
     Ok(program::payload(bytes).into())
 }
 
-/// Returns the hash of a key; 0, no key, for a request that concerns several.
+/// Returns the hash of a key; 0 without a key, for a request that concerns several.
 #[must_use]
 pub fn key_hash(key: Option<&[u8]>) -> u64 {
     key.map_or(0, pmnet_wire::command::key_hash)
 }
 
-/// Returns what the program replied.
+/// Returns the program's part of a reply.
 ///
 /// # Errors
-/// [`Kind::Refused`]: its server, or another store, refused the request.
+/// [`Kind::Refused`]: the program's server, or another store, refused the request.
 pub fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
     program::reply_body(reply).ok_or_else(|| {
         let text = String::from_utf8_lossy(reply);
@@ -202,29 +207,30 @@ pub fn reply(reply: &[u8]) -> Result<&[u8], Fault> {
     })
 }
 
-/// The answer of a device to a read.
+/// A device's answer to a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading<'a> {
     /// The newest update of the key; `None`: the device does not know it.
     pub payload: Option<&'a [u8]>,
-    /// Epoch of the chain.
+    /// The epoch of the chain.
     pub epoch: u32,
-    /// Order of that update, or the one that a server must have applied to know the key.
+    /// The order of the newest update; without an update, the order that a server must have applied to know
+    /// the key.
     pub order: u64,
 }
 
 impl<'a> Reading<'a> {
-    /// Reads an answer.
+    /// Converts an answer.
     ///
     /// # Errors
-    /// [`Kind::NoAnswer`].
+    /// [`Kind::NoAnswer`] if no device answered.
     pub fn of(answer: &'a ReadAnswer) -> Result<Reading<'a>, Fault> {
         let (payload, epoch, order) = match answer {
             ReadAnswer::Hit {
                 epoch,
                 order,
                 payload,
-                // Another payload than a program's is of no use here, and so a miss (reads.md §2).
+                // A payload that is not a program's cannot be used, so it counts as a miss (reads.md §2).
             } => (program::body(payload), *epoch, *order),
             ReadAnswer::Miss { epoch, need, .. } => (None, *epoch, *need),
             ReadAnswer::None => return Err(SessionError::NoAnswer.into()),
@@ -237,8 +243,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Writes warnings of the loops, which no function returns, from now on: each is one line. The library of each language has its own
-/// listener, whatever else is in the process.
+/// From now on, writes the loops' warnings, which no function returns, to this writer, one in each line. Each
+/// language's library has its own listener, whatever else is in the process.
 pub fn warnings_to<W: Write + 'static>(writer: fn() -> W) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -247,7 +253,7 @@ pub fn warnings_to<W: Write + 'static>(writer: fn() -> W) {
             .with_ansi(false)
             .with_target(false)
             .with_writer(writer);
-        // A static library may be in a program with a listener of its own.
+        // A static library may be in a program that has a listener already.
         let _ = lines.try_init();
     });
 }

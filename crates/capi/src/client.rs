@@ -9,22 +9,22 @@ use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// A bypass only reads: the server may run it at any time, and more than once.
+/// A bypass only reads: the server may execute it at any time, and more than once.
 pub const PMNET_READ_ONLY: u32 = 1;
 /// A read was answered with the newest update of the key.
 pub const PMNET_HIT: u32 = 1;
 /// A read was answered with the order that a server must have applied to know the key.
 pub const PMNET_MISS: u32 = 2;
 
-/// A client: one session of a shard. {0} is none.
+/// A client: one session of a shard. The handle {0} is invalid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_client {
-    /// Its number.
+    /// Number of the client's object.
     pub id: u64,
 }
 
-/// How a client is opened. Begin with all zeros; a field that is 0 or NULL has its default.
+/// Options of a client. Begin with all zeros; a field that is 0 or NULL has its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_client_options {
@@ -32,34 +32,36 @@ pub struct pmnet_client_options {
     pub size: u32,
     /// Number of the shard.
     pub shard: u32,
-    /// The devices of the chain, "HOST:PORT" with commas between them, the head first. No default.
+    /// Addresses of the chain's devices, "HOST:PORT" with commas between them, the head first. No default.
     pub devices: *const c_char,
     /// An acknowledgement by fewer devices than this closes the session with PMNET_E_COPIES. Default: 1.
     pub copies_min: u32,
     /// Each call ends within this many milliseconds. Default: 10,000.
     pub timeout_ms: u32,
-    /// Calls that may be under way at once. Default: 4,096.
+    /// Most calls that may be under way at once. Default: 4,096.
     pub calls_max: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
-    /// File of the program's key (pmnet key front). Default: none; the devices must have none either then.
+    /// File of the program's key (pmnet key front). Default: no key, and then the devices must have none
+    /// either.
     pub key_file: *const c_char,
 }
 
-// SAFETY: it is repr(C), its first field is `size`, and zeros are valid.
+// SAFETY: the struct is repr(C), its first field is `size`, and zeros are valid.
 unsafe impl Options for pmnet_client_options {}
 
 /// A call that was started and has ended.
 #[repr(C)]
 #[derive(Debug)]
 pub struct pmnet_event {
-    /// The caller's name of it.
+    /// The caller's name for the call.
     pub token: u64,
-    /// Of an update: how many devices hold it (0: the server itself). Of a bypass: 0. Or a code PMNET_E_.
+    /// For an update: how many devices hold it (0: the server has applied it). For a bypass: 0. On failure: a
+    /// code PMNET_E_.
     pub result: c_int,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// The reply to a bypass; the caller's, to be freed with pmnet_bytes_free().
+    /// The reply to a bypass. The caller owns it and frees it with pmnet_bytes_free().
     pub reply: pmnet_bytes,
 }
 
@@ -71,27 +73,27 @@ pub struct pmnet_reading {
     pub kind: u32,
     /// The epoch of the chain.
     pub epoch: u32,
-    /// Of a hit the update's order, of a miss the order that a server must have applied.
+    /// For a hit: the update's order. For a miss: the order that a server must have applied.
     pub order: u64,
-    /// Of a hit the update's payload; the caller's, to be freed with pmnet_bytes_free().
+    /// For a hit: the update's payload. The caller owns it and frees it with pmnet_bytes_free().
     pub payload: pmnet_bytes,
 }
 
-/// The client session that a handle stands for.
+/// The session of a client's handle.
 pub(crate) struct ClientObject(Session);
 
 impl Kind for ClientObject {
     const NAME: &'static str = "client";
 }
 
-/// Returns a wait in milliseconds; negative: for ever.
+/// Converts a wait in milliseconds; a negative one has no end.
 pub(crate) fn wait(milliseconds: c_int) -> Duration {
-    // Longer than any process lives, and added to no clock that overflows.
+    // Longer than any process lives, and short enough to be added to any clock.
     const FOR_EVER: Duration = Duration::from_secs(1 << 32);
     u64::try_from(milliseconds).map_or(FOR_EVER, Duration::from_millis)
 }
 
-/// Returns the default for 0.
+/// Returns `default` if the value is 0.
 pub(crate) fn or(value: u32, default: u32) -> u32 {
     if value == 0 { default } else { value }
 }
@@ -100,9 +102,10 @@ fn copies(count: u8) -> c_int {
     c_int::from(count)
 }
 
-/// Opens a client, without waiting for a device: the first call shows whether one is there.
+/// Opens a client, without waiting for a device: the first call shows whether one can be reached.
 ///
-/// Fills in *client, which is to be closed with pmnet_client_close(). The options, and what they point at, are copied.
+/// Fills in *client, which must be closed with pmnet_client_close(). The options, and the texts to which they
+/// point, are copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_client_open(
     options: *const pmnet_client_options,
@@ -113,7 +116,7 @@ pub unsafe extern "C" fn pmnet_client_open(
         if client.is_null() {
             return Err(memory::no_place());
         }
-        // SAFETY: the caller passes NULL or options that say their size.
+        // SAFETY: the caller passes NULL, or options that state their size.
         let options = unsafe { memory::options(options)? };
         // SAFETY: the caller passes NULL or a text, which lives during this call.
         let devices = unsafe { text(options.devices, "devices")? };
@@ -132,16 +135,17 @@ pub unsafe extern "C" fn pmnet_client_open(
         };
         let session = wanted.open()?;
         let id = table::insert(ClientObject(session))?;
-        // SAFETY: it is not NULL, and the caller owns it.
+        // SAFETY: the pointer is not NULL, and the caller owns the memory.
         unsafe { put(client, pmnet_client { id })? };
         Ok(PMNET_OK)
     })
 }
 
-/// Ends the session after everything that was started, and closes the client: it is none any more, also if this fails.
+/// Ends the session after all calls that were started, and closes the client. The handle is invalid
+/// afterwards, even if this fails.
 ///
-/// Waits for the device until the time for one call has passed; the results of calls that are under way are lost. PMNET_E_DATA_LOSS or
-/// PMNET_E_COPIES: the session has ended with that.
+/// Waits for the device at most for the time of one call. The results of calls that are under way are lost.
+/// PMNET_E_DATA_LOSS or PMNET_E_COPIES: the session has ended with that error.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_client_close(client: pmnet_client) -> c_int {
     entry(|| {
@@ -151,9 +155,9 @@ pub extern "C" fn pmnet_client_close(client: pmnet_client) -> c_int {
     })
 }
 
-/// Returns the hash of a key, for the functions that want one.
+/// Returns the hash of a key, for functions with an argument key_hash.
 ///
-/// NULL with len 0 is the empty key; NULL with another len has no hash, and 0 is returned.
+/// NULL with len 0 is the empty key. NULL with another len has no hash, and the result is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_key_hash(key: *const c_void, len: usize) -> u64 {
     let mut hash = 0;
@@ -165,10 +169,12 @@ pub unsafe extern "C" fn pmnet_key_hash(key: *const c_void, len: usize) -> u64 {
     hash
 }
 
-/// Sends an update, and waits until it is durable in the devices: from then on it is neither lost nor applied twice.
+/// Sends an update, and waits until it is durable in the devices. From then on it is neither lost nor applied
+/// twice.
 ///
-/// Returns how many devices hold it; 0: the server has applied it, because the log was full. key_hash is the hash of the key that it
-/// changes, 0 if it changes several. The payload is copied: up to 16 MiB, of any kind.
+/// Returns how many devices hold the update; 0: the server has applied it, because the log was full. key_hash
+/// is the hash of the key that the update changes; 0 if it changes several keys. The payload is copied. It
+/// may have up to 16 MiB of any bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_update(
     client: pmnet_client,
@@ -185,8 +191,8 @@ pub unsafe extern "C" fn pmnet_update(
     })
 }
 
-/// Starts an update, as pmnet_update() does, and does not wait. It ends as an event with this token. It is sent by the next call of
-/// pmnet_client_next(), together with all else that was started.
+/// Starts an update like pmnet_update(), and does not wait. The update ends as an event with this token. The
+/// next call of pmnet_client_next() sends it, together with all other calls that were started.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_update_start(
     client: pmnet_client,
@@ -212,10 +218,11 @@ fn read_only(flags: u32) -> Result<bool, Fault> {
     Ok(flags & PMNET_READ_ONLY != 0)
 }
 
-/// Sends a request to the server, and waits for its reply. The server runs it after every update that was acknowledged before, of
-/// whatever client; once, unless flags has PMNET_READ_ONLY.
+/// Sends a request to the server, and waits for its reply. The server executes the request after every update
+/// of any client that was acknowledged before. It executes the request once, unless flags has
+/// PMNET_READ_ONLY.
 ///
-/// Fills in *reply, which is the caller's, to be freed with pmnet_bytes_free(). The payload is copied.
+/// Fills in *reply. The caller owns it and frees it with pmnet_bytes_free(). The payload is copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bypass(
     client: pmnet_client,
@@ -236,13 +243,14 @@ pub unsafe extern "C" fn pmnet_bypass(
             Ok(session.bypass(payload, key_hash, read_only)?)
         })?;
         let found = pmnet_bytes::copied(pmnet_bindings::reply(&found)?);
-        // SAFETY: it is not NULL, and the caller owns it.
+        // SAFETY: the pointer is not NULL, and the caller owns the memory.
         unsafe { put(reply, found)? };
         Ok(PMNET_OK)
     })
 }
 
-/// Starts a request, as pmnet_bypass() does, and does not wait. It ends as an event with this token and the reply.
+/// Starts a request like pmnet_bypass(), and does not wait. The request ends as an event with this token and
+/// the reply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bypass_start(
     client: pmnet_client,
@@ -263,9 +271,9 @@ pub unsafe extern "C" fn pmnet_bypass_start(
     })
 }
 
-/// Returns a descriptor for poll(): it is readable while pmnet_client_next() has something to do, for example to send what was
-/// started. It is the library's, stays the same, and is closed with the client. When it is readable, call pmnet_client_next()
-/// until that returns PMNET_AGAIN.
+/// Returns a descriptor for poll(). It is readable while pmnet_client_next() has something to do, for example
+/// to send calls that were started. The descriptor belongs to the library, stays the same, and is closed with
+/// the client. When it is readable, call pmnet_client_next() until that returns PMNET_AGAIN.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_client_fd(client: pmnet_client) -> c_int {
     entry(|| {
@@ -288,7 +296,7 @@ fn event(finished: Finished) -> pmnet_event {
             ),
         })
     });
-    // The sentence about it is kept as for a call that blocks.
+    // The text of the error is kept as for a call that blocks.
     let (result, reply) = outcome.unwrap_or_else(|fault| (note(&fault), pmnet_bytes::NONE));
     pmnet_event {
         token: finished.token,
@@ -298,11 +306,12 @@ fn event(finished: Finished) -> pmnet_event {
     }
 }
 
-/// Sends what was started, and returns the next call that has ended; waits up to wait_ms milliseconds for it, for ever if that is
-/// negative.
+/// Sends all calls that were started, and returns the next call that has ended. Waits for it at most wait_ms
+/// milliseconds; if wait_ms is negative, without limit.
 ///
-/// Returns PMNET_OK and fills in *event, whose reply is the caller's; or PMNET_AGAIN: none has ended within the time, or a signal came. An
-/// error is one of the session; each call that was started has had its event before.
+/// Returns PMNET_OK and fills in *event, whose reply the caller owns. Returns PMNET_AGAIN if no call has
+/// ended within the time, or a signal came. An error is one of the session: each call that was started has
+/// had its event before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_client_next(
     client: pmnet_client,
@@ -319,17 +328,18 @@ pub unsafe extern "C" fn pmnet_client_next(
         let Some(finished) = finished else {
             return Ok(PMNET_AGAIN);
         };
-        // SAFETY: it is not NULL, and the caller owns it.
+        // SAFETY: the pointer is not NULL, and the caller owns the memory.
         unsafe { put(event, self::event(finished))? };
         Ok(PMNET_OK)
     })
 }
 
-/// Asks the device, without the server: for the newest update of the key with this hash (PMNET_HIT), or for the order that a server
-/// must have applied to know the key (PMNET_MISS; it is always a possible answer). Other keys may have the same hash: compare.
+/// Asks the device, not the server, for the newest update of the key with this hash (PMNET_HIT), or for the
+/// order that a server must have applied to know the key (PMNET_MISS). PMNET_MISS is always a possible
+/// answer. Other keys may have the same hash, so the program must compare the key.
 ///
-/// Only while no call of this client is under way. Fills in *reading, whose payload is the caller's, to be freed with
-/// pmnet_bytes_free().
+/// Allowed only while no call of this client is under way. Fills in *reading. The caller owns its payload and
+/// frees it with pmnet_bytes_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_read(
     client: pmnet_client,
@@ -357,7 +367,7 @@ pub unsafe extern "C" fn pmnet_read(
                 .payload
                 .map_or(pmnet_bytes::NONE, pmnet_bytes::copied),
         };
-        // SAFETY: it is not NULL, and the caller owns it.
+        // SAFETY: the pointer is not NULL, and the caller owns the memory.
         unsafe { put(reading, found)? };
         Ok(PMNET_OK)
     })

@@ -1,4 +1,4 @@
-//! Error codes, their texts, and the border that nothing unwinds across.
+//! Error codes, their texts, and the functions' boundary, which no panic crosses.
 
 use pmnet_bindings::{Fault, Kind};
 use std::cell::RefCell;
@@ -7,45 +7,45 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Success.
 pub const PMNET_OK: c_int = 0;
-/// Nothing has come within the time, or a signal came: no error, try again.
+/// Nothing has come within the time, or a signal came. This is no error: try again.
 pub const PMNET_AGAIN: c_int = 1;
-/// An argument is NULL or makes no sense.
+/// An argument is NULL or invalid.
 pub const PMNET_E_ARGUMENT: c_int = -1;
-/// The object is none: closed, never opened, or of the other kind.
+/// The handle is invalid: its object is closed, was never opened, or is of the other kind.
 pub const PMNET_E_HANDLE: c_int = -2;
 /// Another thread is using the object at this moment.
 pub const PMNET_E_THREAD: c_int = -3;
 /// The object was opened before a fork, in another process.
 pub const PMNET_E_FORK: c_int = -4;
-/// The system refused: a socket, memory, a thread.
+/// The operating system refused a socket, memory or a thread.
 pub const PMNET_E_SYSTEM: c_int = -5;
-/// Too many calls are under way: take the results of some first.
+/// Too many calls are under way: first take the results of some.
 pub const PMNET_E_FULL: c_int = -6;
-/// A payload or a reply is longer than 16 MiB, or all rows are longer than fits one blob.
+/// A payload or a reply is longer than 16 MiB, or all rows together do not fit into one blob.
 pub const PMNET_E_LENGTH: c_int = -7;
-/// The session is closed: the device does not know it any more. Open another one.
+/// The session is closed: the device no longer knows it. Open another one.
 pub const PMNET_E_CLOSED: c_int = -8;
-/// Updates that were acknowledged are lost. The text says which.
+/// Acknowledged updates are lost. The text says which.
 pub const PMNET_E_DATA_LOSS: c_int = -9;
-/// Fewer devices hold the updates than were asked for.
+/// Fewer devices hold the updates than required.
 pub const PMNET_E_COPIES: c_int = -10;
 /// The call has no effect, and never will.
 pub const PMNET_E_FAILED: c_int = -11;
 /// The outcome is unknown: the call takes effect at most once, or not at all.
 pub const PMNET_E_UNKNOWN: c_int = -12;
-/// The server refused the request. The text is the server's.
+/// The server refused the request. The text comes from the server.
 pub const PMNET_E_REFUSED: c_int = -13;
-/// A read was asked for while calls of the session were under way.
+/// A read was requested while calls of the session were under way.
 pub const PMNET_E_PENDING: c_int = -14;
-/// No device has answered a read in time: ask by a bypass.
+/// No device answered a read in time: ask the server by a bypass.
 pub const PMNET_E_NO_ANSWER: c_int = -15;
 /// The stored rows are damaged, or do not belong together.
 pub const PMNET_E_ROWS: c_int = -16;
 /// The stored rows are those of another shard.
 pub const PMNET_E_SHARD: c_int = -17;
-/// A batch was confirmed twice, or another one is the present one.
+/// A batch was confirmed twice, or is not the present one.
 pub const PMNET_E_ORDER: c_int = -18;
-/// A reply is missing, was given twice, or is for an update, which takes none.
+/// A reply is missing, was given twice, or is for an update, which gets none.
 pub const PMNET_E_REPLY: c_int = -19;
 /// The server has ended. The text says why, and what to do.
 pub const PMNET_E_STOPPED: c_int = -20;
@@ -83,15 +83,15 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
-/// Keeps the sentence for [`pmnet_last_error`]; returns the code.
+/// Keeps the text for [`pmnet_last_error`]. Returns the code.
 pub(crate) fn note(fault: &Fault) -> c_int {
     let text = fault.text.replace('\0', "?");
-    // A thread that is ending has no such place any more.
+    // A thread that is ending may have dropped its copy of `LAST`.
     let _ = LAST.try_with(|last| last.replace(CString::new(text).unwrap_or_default()));
     code(fault.kind)
 }
 
-/// Runs the body of one function of the interface: nothing unwinds out of it.
+/// Runs the body of one function of the interface. No panic unwinds out of it.
 pub(crate) fn entry(body: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(code)) => code,
@@ -132,21 +132,21 @@ const fn text_of(code: c_int) -> &'static CStr {
     }
 }
 
-/// Returns a sentence for a code. The text is constant, and not to be freed.
+/// Returns a text for a code. The text is constant, and must not be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_error_text(code: c_int) -> *const c_char {
     text_of(code).as_ptr()
 }
 
-/// Returns a sentence about the last failure of a function in this thread; an empty one if there was none. The text is the
-/// library's, and valid until the next failure in this thread.
+/// Returns a text about the last failure of a function in this thread; an empty one if there was none. The
+/// text belongs to the library, and is valid until the next failure in this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr())
         .unwrap_or(c"".as_ptr())
 }
 
-/// Returns the version of the library, as in "0.1.0". The text is constant, and not to be freed.
+/// Returns the version of the library, as in "0.1.0". The text is constant, and must not be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

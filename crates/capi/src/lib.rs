@@ -1,11 +1,14 @@
-//! `libpmnet`: what `include/pmnet.h` declares, over the crates `client` and `server` (`docs/use/programs.md`).
+//! `libpmnet`: implements the functions of `include/pmnet.h` with the crates `client` and `server`
+//! (`docs/use/programs.md`).
 //!
-//! Purpose: hand values across the border to C and back. Invariants: nothing unwinds into C; no pointer of a program is kept after the
-//! call; an object is a number in a table, so one that is closed, null, of another kind, in use by another thread or opened before a
-//! fork is refused and never touched. May not: decide anything about the protocol.
+//! Purpose: passes values from C to Rust and back.
+//! Invariants: no panic unwinds into C. No pointer of a program is kept after the call. An object is a number
+//! in a table. So an object that is closed, null, of another kind, in use by another thread, or opened before
+//! a fork is refused and never touched.
+//! Not allowed here: deciding anything about the protocol.
 
 #![allow(unsafe_code)]
-// As C writes them.
+// Names are written as in C.
 #![allow(non_camel_case_types)]
 
 mod client;

@@ -4,11 +4,12 @@ use std::ffi::c_int;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Where warnings go; negative: nowhere.
+/// File descriptor for warnings; negative: they are dropped.
 static FD: AtomicI32 = AtomicI32::new(2);
 
-/// Says where the library's warnings go: the descriptor of a file, 2 (stderr) if this function is not called, or -1 for nowhere. Each is one line.
-/// The library does not close the descriptor. May be called at any time, by any thread.
+/// Sets the file descriptor to which the library writes its warnings, one in each line. Without this call it
+/// is 2 (stderr); -1: warnings are dropped. The library does not close the descriptor. May be called at any
+/// time, by any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_log_to(fd: c_int) {
     FD.store(fd, Ordering::Relaxed);
@@ -23,7 +24,7 @@ impl Write for Line {
             // SAFETY: the bytes can be read for their whole length; the kernel checks the descriptor.
             unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
         }
-        // A warning that cannot be written is dropped: there is no other place for it.
+        // A warning that cannot be written is dropped, because there is no other place for it.
         Ok(bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
@@ -31,7 +32,7 @@ impl Write for Line {
     }
 }
 
-/// Begins to listen to the loops.
+/// Begins to listen to the loops' warnings.
 pub(crate) fn begin() {
     pmnet_bindings::warnings_to(|| Line);
 }

@@ -1,4 +1,4 @@
-//! Memory that crosses the border: arguments of a program, and bytes that it is given to keep.
+//! Memory at the interface: a program's arguments, and bytes that the program gets to keep.
 
 use crate::fault::entry;
 use pmnet_bindings::Fault;
@@ -7,13 +7,13 @@ use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::ptr;
 
-/// Bytes that the caller owns. {NULL, 0} has none.
+/// Bytes that the caller owns. {NULL, 0} has no bytes.
 #[repr(C)]
 #[derive(Debug)]
 pub struct pmnet_bytes {
     /// The bytes; NULL if there are none.
     pub data: *mut u8,
-    /// How many.
+    /// Number of the bytes.
     pub len: usize,
 }
 
@@ -23,7 +23,7 @@ impl pmnet_bytes {
         len: 0,
     };
 
-    /// Gives a copy away.
+    /// Makes a copy that the program will own.
     pub(crate) fn copied(bytes: &[u8]) -> pmnet_bytes {
         if bytes.is_empty() {
             return pmnet_bytes::NONE;
@@ -37,28 +37,29 @@ impl pmnet_bytes {
     }
 }
 
-/// Frees bytes that a function of pmnet has filled in, and empties the struct: freeing it again does nothing.
-/// NULL is allowed.
+/// Frees bytes that a function of pmnet has filled in, and empties the struct, so a second call has no
+/// effect. NULL is allowed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_bytes_free(bytes: *mut pmnet_bytes) {
     entry(|| {
-        // SAFETY: the caller passes NULL or a struct of his own, which no other thread uses now.
+        // SAFETY: the caller passes NULL, or a struct of its own that no other thread uses now.
         let Some(bytes) = (unsafe { bytes.as_mut() }) else {
             return Ok(0);
         };
         let pmnet_bytes { data, len } = std::mem::replace(bytes, pmnet_bytes::NONE);
         if !data.is_null() {
-            // SAFETY: pointer and length are those of the boxed slice that `copied` gave away; the struct that held them is empty now.
+            // SAFETY: pointer and length are those of the boxed slice that `copied` gave to the program. The
+            // struct that held them is empty now.
             drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(data, len)) });
         }
         Ok(0)
     });
 }
 
-/// Returns the bytes that a program hands over.
+/// Returns the bytes that a program passes.
 ///
 /// # Safety
-/// `data` is NULL, or `len` bytes can be read there as long as the result lives.
+/// `data` is NULL, or `len` bytes can be read at it while the result lives.
 pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
     if len == 0 {
         return Ok(&[]);
@@ -69,25 +70,25 @@ pub(crate) unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u
     if isize::try_from(len).is_err() {
         return Err(Fault::argument("no memory is so long"));
     }
-    // SAFETY: by this function's contract, and it is not NULL.
+    // SAFETY: by this function's contract, and because the pointer is not NULL.
     Ok(unsafe { std::slice::from_raw_parts(data.cast(), len) })
 }
 
-/// Returns a text that a program hands over.
+/// Returns a text that a program passes.
 ///
 /// # Safety
-/// `text` is NULL, or ends with a zero byte, and stays as it is as long as the result lives.
+/// `text` is NULL, or ends with a zero byte and does not change while the result lives.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if text.is_null() {
         return Err(Fault::argument(format!("{what} is NULL")));
     }
-    // SAFETY: by this function's contract, and it is not NULL.
+    // SAFETY: by this function's contract, and because the pointer is not NULL.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| Fault::argument(format!("{what} is not UTF-8")))
 }
 
-/// Returns the path that a C string of the caller names; `None` for NULL.
+/// Returns the path in a C string of the caller; `None` for NULL.
 ///
 /// # Safety
 /// As [`text`].
@@ -99,21 +100,21 @@ pub(crate) unsafe fn path(path: *const c_char, what: &str) -> Result<Option<Path
     unsafe { text(path, what) }.map(|path| Some(path.into()))
 }
 
-/// A struct of options, of which later versions may have more fields; zeros are always valid.
+/// A struct of options. Later versions may add fields. Zeros are always valid.
 ///
 /// # Safety
-/// It is `repr(C)`, begins with its size as `u32`, and is valid if all its bytes are zero.
+/// The type is `repr(C)`, begins with its size as `u32`, and is valid if all its bytes are zero.
 pub(crate) unsafe trait Options: Copy {}
 
-/// Returns the options that a program compiled with this or another version hands over.
+/// Returns the options that a program passes. The program may have been compiled with another version.
 ///
 /// # Safety
-/// `options` is NULL, or the number of bytes in its first field can be read there.
+/// `options` is NULL, or as many bytes can be read at it as its first field states.
 pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> {
     if options.is_null() {
         return Err(Fault::argument("the options are NULL"));
     }
-    // SAFETY: it is not NULL, and by the trait's contract it begins with its size.
+    // SAFETY: the pointer is not NULL, and by the trait's contract the struct begins with its size.
     let size = unsafe { options.cast::<u32>().read() } as usize;
     let own = size_of::<T>();
     if size < size_of::<u32>() || size > 4096 {
@@ -121,7 +122,7 @@ pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> 
             "the field size of the options is {size}: set it to sizeof of the struct, which is {own}"
         )));
     }
-    // SAFETY: this number of bytes can be read there by this function's contract.
+    // SAFETY: by this function's contract this number of bytes can be read.
     let more = unsafe { bytes(options.cast(), size)? };
     if more.iter().skip(own).any(|byte| *byte != 0) {
         return Err(Fault::argument(
@@ -129,13 +130,14 @@ pub(crate) unsafe fn options<T: Options>(options: *const T) -> Result<T, Fault> 
         ));
     }
     let mut copy = MaybeUninit::<T>::zeroed();
-    // SAFETY: both are at least so long, and they do not overlap.
+    // SAFETY: both have at least this length, and they do not overlap.
     unsafe { ptr::copy_nonoverlapping(more.as_ptr(), copy.as_mut_ptr().cast(), size.min(own)) };
-    // SAFETY: zeros are valid by the trait's contract, and the rest was copied from a program's value of this type.
+    // SAFETY: zeros are valid by the trait's contract, and the other bytes were copied from a program's value
+    // of this type.
     Ok(unsafe { copy.assume_init() })
 }
 
-/// Writes a result to where the program wants it.
+/// Writes a result to the program's memory.
 ///
 /// # Safety
 /// `place` is NULL, or can be written.
@@ -143,12 +145,13 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Fault> {
     if place.is_null() {
         return Err(no_place());
     }
-    // SAFETY: it is not NULL, and by this function's contract it can be written. The value before has no destructor.
+    // SAFETY: the pointer is not NULL, and by this function's contract it can be written. The old value has
+    // no destructor.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// The pointer to where the result is to go is NULL.
+/// Returns the error for a result pointer that is NULL.
 pub(crate) fn no_place() -> Fault {
     Fault::argument("the pointer to the result is NULL")
 }

@@ -12,18 +12,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// An update: its client knows that it is durable, and waits for no reply.
+/// An update. Its client knows that it is durable, and gets no reply.
 pub const PMNET_UPDATE: u32 = 1;
-/// A bypass that may change the program's data. It wants a reply, which is stored with the rows.
+/// A bypass that may change the program's data. It gets a reply, which is stored with the rows.
 pub const PMNET_BYPASS: u32 = 2;
-/// A bypass that must not change anything. It wants a reply.
+/// A bypass that must not change anything. It gets a reply.
 pub const PMNET_READ: u32 = 3;
 
-/// A server. {0} is none.
+/// A server. The handle {0} is invalid.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_server {
-    /// Its number.
+    /// Number of the server's object.
     pub id: u64,
 }
 
@@ -33,15 +33,15 @@ pub struct pmnet_server {
 pub struct pmnet_row {
     /// The key, of any bytes.
     pub key: *const c_void,
-    /// Its length in bytes.
+    /// Length of the key in bytes.
     pub key_len: usize,
-    /// The value; NULL: the row is to be deleted.
+    /// The value; NULL: the row must be deleted.
     pub value: *const c_void,
-    /// Its length in bytes.
+    /// Length of the value in bytes.
     pub value_len: usize,
 }
 
-/// How a server is opened. Begin with all zeros; a field that is 0 or NULL has its default.
+/// Options of a server. Begin with all zeros; a field that is 0 or NULL has its default.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_server_options {
@@ -49,26 +49,27 @@ pub struct pmnet_server_options {
     pub size: u32,
     /// Number of the shard.
     pub shard: u32,
-    /// "HOST:PORT", UDP: where the last device of the chain sends to. No default.
+    /// UDP address "HOST:PORT" to which the last device of the chain sends. No default.
     pub listen: *const c_char,
-    /// Entries of the log in one batch, at most. Default: 1,024.
+    /// Most entries of the log in one batch. Default: 1,024.
     pub batch_entries_max: u32,
-    /// Bytes of payloads in one batch, at most; a batch of one entry may have more. Default: 4 MiB.
+    /// Most bytes of payloads in one batch. A batch of one entry may have more. Default: 4 MiB.
     pub batch_bytes_max: u32,
-    /// All rows that the program has stored; NULL if it has never stored one, or hands over a watermark.
+    /// All rows that the program has stored. NULL if it has never stored one, or if it passes a watermark.
     pub rows: *const pmnet_row,
-    /// How many.
+    /// Number of the rows.
     pub rows_count: usize,
-    /// The result of pmnet_server_watermark() for the last batch that was stored; NULL, or zeros, if there was none. NULL if the program
-    /// hands over rows.
+    /// The result of pmnet_server_watermark() for the last batch that was stored. NULL, or zeros, if there
+    /// was no batch. NULL if the program passes rows.
     pub watermark: *const c_void,
-    /// Its length in bytes, or more: the rest does not count.
+    /// Length of the watermark in bytes. It may be longer: the bytes after the watermark are ignored.
     pub watermark_len: usize,
-    /// File of the cluster's key (pmnet key new). Default: none; the devices must have none either then.
+    /// File of the cluster's key (pmnet key new). Default: no key, and then the devices must have none
+    /// either.
     pub key_file: *const c_char,
 }
 
-// SAFETY: it is repr(C), its first field is `size`, and zeros are valid.
+// SAFETY: the struct is repr(C), its first field is `size`, and zeros are valid.
 unsafe impl Options for pmnet_server_options {}
 
 /// One update or bypass.
@@ -77,48 +78,51 @@ unsafe impl Options for pmnet_server_options {}
 pub struct pmnet_item {
     /// PMNET_UPDATE, PMNET_BYPASS or PMNET_READ.
     pub kind: u32,
-    /// 0.
+    /// Always 0.
     pub reserved: u32,
-    /// The client's session.
+    /// Number of the client's session.
     pub session: u64,
-    /// Of an update its number in the session, of a bypass the request's id. Each rises within a session.
+    /// For an update: its number in the session. For a bypass: the request's id. Both rise within a session.
     pub number: u64,
-    /// The place in the log. Of a bypass, and of an update that found the log full: how far the log was applied before it.
+    /// For an update: its order in the log. For a bypass, and for an update that found the log full: the
+    /// order up to which the log was applied before.
     pub order: u64,
-    /// The client's bytes; the library's, and valid until the batch is confirmed or given back.
+    /// The client's bytes. They belong to the library, and are valid until the batch is confirmed or given
+    /// back.
     pub payload: *const c_void,
-    /// How many.
+    /// Length of the payload in bytes.
     pub len: usize,
 }
 
-/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take effect.
+/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take
+/// effect.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct pmnet_batch {
-    /// Its number, for pmnet_server_done().
+    /// Number of the batch, for pmnet_server_done().
     pub number: u64,
-    /// The items; the library's, and valid until the batch is confirmed or given back.
+    /// The items. They belong to the library, and are valid until the batch is confirmed or given back.
     pub items: *const pmnet_item,
-    /// How many. There may be none: then there are only rows to store.
+    /// Number of the items. With none, the program only stores rows.
     pub count: usize,
 }
 
-/// The server that a handle stands for, and the memory lent to the program for the present batch.
+/// The server of a handle, and the memory that the program may read for the present batch.
 pub(crate) struct ServerObject {
     program: Program,
-    /// Keeps the payloads.
+    /// Owns the payloads.
     batch: Option<Batch>,
     items: Vec<pmnet_item>,
     rows: Vec<pmnet_row>,
     watermark: Vec<u8>,
 }
 
-// SAFETY: the pointers in `items` and `rows` lead into `batch` and `program` of the same object, which move with it and do not
-// move what they point at.
+// SAFETY: the pointers in `items` and `rows` point into `batch` and `program` of the same object. These move
+// with it, but their heap data stays in place.
 unsafe impl Send for ServerObject {}
 
 impl ServerObject {
-    /// Takes back what was lent.
+    /// Ends the program's access to the memory of the batch.
     fn clear(&mut self) {
         self.items.clear();
         self.rows.clear();
@@ -131,15 +135,16 @@ impl Kind for ServerObject {
     const NAME: &'static str = "server";
 }
 
-/// Keeps the signals of the program away from the library's thread as long as it lives: a thread begins with its parent's mask.
+/// Blocks the program's signals while this value exists, so that the library's new thread blocks them: a
+/// thread inherits its parent's mask.
 struct SignalsBlocked(libc::sigset_t);
 
 impl SignalsBlocked {
     fn begin() -> SignalsBlocked {
         let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
         let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
-        // SAFETY: both sets can be written; the first is filled before it is read. Faults of this very thread cannot be blocked, and
-        // are delivered all the same.
+        // SAFETY: both sets can be written; the first is filled before it is read. Signals for faults of this
+        // thread itself cannot be blocked, and are still delivered.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
@@ -171,7 +176,7 @@ fn open(options: &pmnet_server_options) -> Result<Program, Fault> {
     stored.open(config)
 }
 
-/// Copies what the program has stored.
+/// Copies the rows or the watermark that the program has stored.
 fn stored(options: &pmnet_server_options) -> Result<Stored, Fault> {
     // SAFETY: the caller passes a watermark of this length.
     let watermark = unsafe { bytes(options.watermark, options.watermark_len)? };
@@ -200,10 +205,11 @@ fn stored(options: &pmnet_server_options) -> Result<Stored, Fault> {
     Ok(Stored::Rows(rows))
 }
 
-/// Opens a server, with what the program has stored of it. A thread of the library begins, which gets no signals.
+/// Opens a server with the rows that the program has stored. Starts a thread of the library, which gets no
+/// signals.
 ///
-/// Refuses rows that are damaged, incomplete or another shard's: then nothing was begun. Fills in *server, which is to be closed with
-/// pmnet_server_close(). The options, and what they point at, are copied.
+/// Refuses rows that are damaged, incomplete or of another shard; then nothing was begun. Fills in *server,
+/// which must be closed with pmnet_server_close(). The options, and the data to which they point, are copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_open(
     options: *const pmnet_server_options,
@@ -214,7 +220,7 @@ pub unsafe extern "C" fn pmnet_server_open(
         if server.is_null() {
             return Err(memory::no_place());
         }
-        // SAFETY: the caller passes NULL or options that say their size.
+        // SAFETY: the caller passes NULL, or options that state their size.
         let options = unsafe { memory::options(options)? };
         let id = table::insert(ServerObject {
             program: open(&options)?,
@@ -223,13 +229,14 @@ pub unsafe extern "C" fn pmnet_server_open(
             rows: Vec::new(),
             watermark: Vec::new(),
         })?;
-        // SAFETY: it is not NULL, and the caller owns it.
+        // SAFETY: the pointer is not NULL, and the caller owns the memory.
         unsafe { put(server, pmnet_server { id })? };
         Ok(PMNET_OK)
     })
 }
 
-/// Closes the server. A batch that is not confirmed comes again after the next start, unless the program has stored it with its rows.
+/// Closes the server. An unconfirmed batch comes again after the next start, unless the program has stored it
+/// with its rows.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_close(server: pmnet_server) -> c_int {
     entry(|| {
@@ -238,7 +245,7 @@ pub extern "C" fn pmnet_server_close(server: pmnet_server) -> c_int {
     })
 }
 
-/// Returns the UDP port at which the server listens, for one that was opened with port 0.
+/// Returns the UDP port at which the server listens. Useful if it was opened with port 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_port(server: pmnet_server) -> c_int {
     entry(|| {
@@ -248,8 +255,8 @@ pub extern "C" fn pmnet_server_port(server: pmnet_server) -> c_int {
     })
 }
 
-/// Returns a descriptor for poll(): it is readable while pmnet_server_next() has something to return. It is the library's, and is
-/// closed with the server.
+/// Returns a descriptor for poll(). It is readable while pmnet_server_next() has something to return. The
+/// descriptor belongs to the library, and is closed with the server.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_fd(server: pmnet_server) -> c_int {
     entry(|| {
@@ -276,10 +283,11 @@ fn item(item: &Item) -> pmnet_item {
     }
 }
 
-/// Takes the next batch; waits up to wait_ms milliseconds for it, for ever if that is negative.
+/// Takes the next batch. Waits for it at most wait_ms milliseconds; if wait_ms is negative, without limit.
 ///
-/// Returns PMNET_OK and fills in *batch, whose items are the library's until the batch is confirmed; or PMNET_AGAIN: none has come within
-/// the time, or a signal came. While a batch is not confirmed there is no next one: PMNET_E_ORDER.
+/// Returns PMNET_OK and fills in *batch. Its items belong to the library until the batch is confirmed.
+/// Returns PMNET_AGAIN if no batch has come within the time, or a signal came. While a batch is not confirmed
+/// there is no next one: PMNET_E_ORDER.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_next(
     server: pmnet_server,
@@ -301,15 +309,16 @@ pub unsafe extern "C" fn pmnet_server_next(
                 count: server.items.len(),
             };
             server.batch = Some(found);
-            // SAFETY: it is not NULL, and the caller owns it.
+            // SAFETY: the pointer is not NULL, and the caller owns the memory.
             unsafe { put(batch, lent)? };
             Ok(PMNET_OK)
         })
     })
 }
 
-/// Gives the reply to a bypass of the present batch: item is its place in the batch, from 0. The reply is copied: up to 16 MiB, of any
-/// kind. Every bypass wants one, before the rows are asked for; an update wants none.
+/// Gives the reply to a bypass of the present batch. item is the bypass's index in the batch, from 0. The
+/// reply is copied. It may have up to 16 MiB of any bytes. Every bypass needs a reply before the rows are
+/// requested; an update gets none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_reply(
     server: pmnet_server,
@@ -327,10 +336,12 @@ pub unsafe extern "C" fn pmnet_server_reply(
     })
 }
 
-/// Fills in the rows that the program is to store in the same transaction as the batch: put each under its key, in place of what is
-/// there, or delete it if its value is NULL. A key occurs once. There are none if the batch only reads.
+/// Fills in the rows that the program must store in the same transaction as the batch. A row with a value
+/// replaces the row with the same key. A row whose value is NULL must be deleted. Each key occurs once. If
+/// the batch only reads there are no rows.
 ///
-/// The rows, and what they point at, are the library's, and valid until the batch is confirmed or given back.
+/// The rows, and the bytes to which they point, belong to the library, and are valid until the batch is
+/// confirmed or given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_rows(
     server: pmnet_server,
@@ -356,7 +367,7 @@ pub unsafe extern "C" fn pmnet_server_rows(
                     })
                     .collect();
             }
-            // SAFETY: neither is NULL, and the caller owns both.
+            // SAFETY: no pointer is NULL, and the caller owns the memory.
             unsafe {
                 put(rows, server.rows.as_ptr())?;
                 put(count, server.rows.len())?;
@@ -366,11 +377,12 @@ pub unsafe extern "C" fn pmnet_server_rows(
     })
 }
 
-/// Fills in all rows in one piece, as they are with the present batch, for a program that stores one value only, in place of the
-/// one before, in the same transaction as the batch. That takes time and room for all sessions at each batch: some 100 bytes for each
-/// session, and its last reply. 64 MiB at most; beyond it PMNET_E_LENGTH: store rows.
+/// Fills in all rows in one piece (the watermark), as they are after the present batch. It is for a program
+/// that stores a single value, which replaces the previous one in the same transaction as the batch. Each
+/// batch then takes time and space for all sessions: about 100 bytes for each session, and its last reply.
+/// The maximum is 64 MiB; above that the result is PMNET_E_LENGTH, and the program must store rows.
 ///
-/// The bytes are the library's, and valid until the batch is confirmed or given back.
+/// The bytes belong to the library, and are valid until the batch is confirmed or given back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pmnet_server_watermark(
     server: pmnet_server,
@@ -385,7 +397,7 @@ pub unsafe extern "C" fn pmnet_server_watermark(
             if server.watermark.is_empty() {
                 server.watermark = server.program.blob()?;
             }
-            // SAFETY: neither is NULL, and the caller owns both.
+            // SAFETY: no pointer is NULL, and the caller owns the memory.
             unsafe {
                 put(watermark, server.watermark.as_ptr().cast())?;
                 put(len, server.watermark.len())?;
@@ -395,11 +407,11 @@ pub unsafe extern "C" fn pmnet_server_watermark(
     })
 }
 
-/// Confirms the present batch: it is durable at the program's, together with its rows or its watermark. Devices may forget it, and
-/// clients get their replies.
+/// Confirms the present batch: the program has stored it durably, together with its rows or its watermark.
+/// Devices may forget it, and clients get their replies.
 ///
-/// Refuses, with PMNET_E_ORDER, a batch that was confirmed before, that is not the present one, or whose rows were not asked for; with
-/// PMNET_E_REPLY one with a bypass that has no reply.
+/// Fails with PMNET_E_ORDER if the batch was confirmed before, is not the present one, or its rows were not
+/// requested. Fails with PMNET_E_REPLY if a bypass has no reply.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {
     entry(|| {
@@ -414,9 +426,9 @@ pub extern "C" fn pmnet_server_done(server: pmnet_server, batch: u64) -> c_int {
     })
 }
 
-/// Gives the present batch back: the program has done nothing of it, and will not. It comes again after a pause, perhaps with more. A
-/// program that does not know whether its transaction took place must not call this: it closes the server, and opens it with
-/// what it finds stored.
+/// Gives the present batch back: the program has executed no part of it, and will not. The batch comes again
+/// after a pause, perhaps with more items. A program that does not know whether its transaction took place
+/// must not call this. It must close the server, and open it with the rows that it finds stored.
 #[unsafe(no_mangle)]
 pub extern "C" fn pmnet_server_undone(server: pmnet_server, batch: u64) -> c_int {
     entry(|| {

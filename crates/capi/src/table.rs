@@ -1,7 +1,7 @@
-//! Objects by number: what a program holds is never a pointer.
+//! Objects by number: a program never holds a pointer to one.
 //!
-//! A number has the process in its upper half, and is given once. So whatever a program passes, nothing is touched that is not a
-//! living object of this process, of the right kind, and unused.
+//! A number has the process in its upper half, and is given once. So whatever number a program passes, only a
+//! living, unused object of this process and of the right kind is touched.
 
 use pmnet_bindings::{Fault, Kind as FaultKind};
 use std::any::Any;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// A kind of object.
 pub(crate) trait Kind: Any + Send {
-    /// Its name in an error's text.
+    /// Name of the kind in error texts.
     const NAME: &'static str;
 }
 
@@ -26,7 +26,8 @@ struct Table {
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
 
-/// A child of a fork may find the table locked by a thread that it does not have.
+/// Most tries to lock the table. In the child of a fork, it may be locked by a thread that only the parent
+/// has.
 const TRIES: u32 = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -34,7 +35,7 @@ fn table() -> Result<MutexGuard<'static, Table>, Fault> {
     for _ in 0..TRIES {
         match TABLE.try_lock() {
             Ok(table) => return Ok(table),
-            // Nothing in it is ever half done.
+            // The table is never left in an incomplete state.
             Err(TryLockError::Poisoned(table)) => return Ok(table.into_inner()),
             Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
         }
@@ -49,26 +50,27 @@ fn table() -> Result<MutexGuard<'static, Table>, Fault> {
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Whether forks are counted.
 static COUNTS_FORKS: Once = Once::new();
-/// Bits of a number of a process on Linux (PID_MAX_LIMIT).
+/// Bits of a process number on Linux (PID_MAX_LIMIT).
 const PID_BITS: u32 = 22;
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns what tells this process from all those that have inherited its table. The process's number alone would not: in a namespace of
-/// its own a child can have that of its parent.
+/// Returns a number that tells this process from all others that have inherited its table. The process number
+/// alone is not enough: in a namespace of its own, a child can have its parent's number.
 fn process_part() -> u64 {
     COUNTS_FORKS.call_once(|| {
-        // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or handlers; it only changes an atomic,
-        // which is allowed in the child of a process with threads. If there is no memory for it, the process's number alone counts.
+        // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or
+        // handlers. It only changes an atomic, which is allowed in the child of a process with threads. If
+        // there is no memory for the handler, the process number alone counts.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
     let process = std::process::id().wrapping_add(FORKS.load(Ordering::Relaxed) << PID_BITS);
     u64::from(process) << 32
 }
 
-/// Keeps an object; returns its number.
+/// Adds an object. Returns its number.
 pub(crate) fn insert<K: Kind>(object: K) -> Result<u64, Fault> {
     let mut table = table()?;
     table.last = table.last.checked_add(1).ok_or_else(|| {
@@ -113,7 +115,7 @@ fn lock<K: Kind>(place: &Mutex<Option<Object>>) -> Result<MutexGuard<'_, Option<
     })
 }
 
-/// Lets one thread use an object.
+/// Gives one thread access to an object.
 pub(crate) fn with<K: Kind, T>(
     id: u64,
     body: impl FnOnce(&mut K) -> Result<T, Fault>,
@@ -124,11 +126,11 @@ pub(crate) fn with<K: Kind, T>(
     body(object.ok_or_else(none::<K>)?)
 }
 
-/// Takes an object out of the table: its number is none any more.
+/// Takes an object out of the table. Its number becomes invalid.
 pub(crate) fn remove<K: Kind>(id: u64) -> Result<K, Fault> {
     let place = place::<K>(id)?;
     let mut guard = match lock::<K>(&place) {
-        // One that has failed can still be closed.
+        // An object that has failed can still be closed.
         Err(fault) if fault.kind == FaultKind::Bug => {
             place.clear_poison();
             lock::<K>(&place)?

@@ -22,6 +22,7 @@ pub use end::{finish, parse, parse_by};
 pub use error::ConfigError;
 pub use files::bounded_text;
 pub use limits::open_files;
+pub use logs::{check_log_filter, filter_logs};
 pub use output::{notice, progress, said, tell, tell_all};
 pub use programs::find_program;
 pub use secrets::{password, warn_of_password};

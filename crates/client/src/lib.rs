@@ -1,9 +1,10 @@
-//! Client library: the sans-IO client on a UDP socket.
+//! Client library: the sans-IO client machine on a UDP socket.
 //!
-//! A client opens a session with the head of a chain of devices. Its *updates* are acknowledged as soon as all devices hold them, before the server has seen
-//! them; from then on each takes effect exactly once, in the session's order. Its *bypasses* are answered by the server, after everything that was
-//! acknowledged before. The language of payloads is between client and server (`docs/spec/wire.md` §6): commands
-//! for a Redis, bytes of any kind for a program of one's own (`pmnet_server::program`, `docs/use/programs.md`).
+//! A client opens a session with the head of a chain of devices. Its *updates* are acknowledged as soon as
+//! all devices hold them, before the server has them. From then on each takes effect exactly once, in the
+//! session's order. Its *bypasses* are answered by the server, after all updates that were acknowledged
+//! before. Client and server agree on the form of payloads (`docs/spec/wire.md` §6): commands for a Redis, or
+//! any bytes for a program (`pmnet_server::program`, `docs/use/programs.md`).
 //!
 //! ```no_run
 //! # use pmnet_client::{ClientConfig, Session};
@@ -20,9 +21,10 @@
 //! # }
 //! ```
 //!
-//! [`ClientNode`] is for programs with an event loop of their own (the RESP front): non-blocking,
-//! registers with a poll, many sessions. [`Session`] is for everybody else: one session, with calls that block, or with many calls under way.
-//! May not: decide anything about the protocol; that is `pmnet-proto`.
+//! [`ClientNode`] is for programs with an event loop of their own (the RESP front): it is non-blocking, can
+//! be registered with a poll, and has many sessions. [`Session`] is for all other programs: one session, with
+//! calls that block, or with many calls under way. Not allowed here: decisions about the protocol;
+//! `pmnet-proto` makes them.
 
 mod node;
 mod session;
@@ -35,8 +37,8 @@ pub use pmnet_proto::client::{
     Refused, SessionHandle,
 };
 pub use pmnet_udp::{
-    Clock, Latest, Pulse, STOP_TOKEN, SocketCounters, Spin, Stop, StopTrigger, owner_of_port,
-    path_mtu,
+    Clock, Latest, Latter, Pulse, STOP_TOKEN, SocketCounters, Spin, Stop, StopTrigger,
+    owner_of_port, path_mtu,
 };
 pub use pmnet_verbs::LinkCounters;
 pub use session::{Answer, Finished, Session, SessionError};

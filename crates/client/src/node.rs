@@ -16,15 +16,16 @@ use std::sync::Arc;
 
 use crate::whereabouts::Whereabouts;
 
-/// Bursts taken in by one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
+/// Most bursts received in one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
 const BURSTS_MAX: usize = 8;
 
-/// Time without an answer after which packets leave from another port. The port changes again each time this much passes.
+/// Time without an answer after which packets are sent from another port. The port changes again after each
+/// further such time.
 const OTHER_PORT_AFTER: Nanos = 6 * SECOND;
 
-/// Many sessions over one socket. The caller passes the time and calls, in its loop:
-/// [`ClientNode::receive`] when the socket is readable, [`ClientNode::flush`] once after everything
-/// that was submitted or received, and waits no longer than [`ClientNode::next_timeout`].
+/// Many sessions over one socket. The caller passes the time. In its loop, it calls [`ClientNode::receive`]
+/// when the socket is readable, and [`ClientNode::flush`] once after it has submitted or received anything.
+/// It must not wait longer than [`ClientNode::next_timeout`].
 #[derive(Debug)]
 pub struct ClientNode {
     machine: Client,
@@ -33,25 +34,25 @@ pub struct ClientNode {
     paths: Paths,
     whereabouts: Option<Arc<Whereabouts>>,
     keys: Option<Latter<FrontKey>>,
-    /// The address of the socket, without its port.
+    /// The local address of the socket, without its port.
     any: SocketAddr,
-    /// Events of the sockets before this one.
+    /// Counts of events of the earlier sockets.
     before: SocketCounters,
-    /// Time of the first packet since the last answer.
+    /// Time of the first packet since the last answer, or since the last change of the port.
     unanswered: Option<Time>,
-    /// The same, also if packets have left from several ports since then.
+    /// Time of the first packet since the last answer, whatever ports were used since.
     silent_since: Option<Time>,
-    /// The socket was replaced since the last question.
+    /// The socket was replaced since the last call of [`ClientNode::take_other_socket`].
     is_other: bool,
-    /// The way by RDMA, of all packets that need the order of the slots.
+    /// The RDMA queue. It carries all packets that need the order of the slots.
     queue: Option<Queue>,
 }
 
-/// The way to a device whose NIC acknowledges by itself.
+/// The queue to a device whose NIC acknowledges by itself.
 #[derive(Debug)]
 struct Queue {
     link: Link,
-    /// OPENs and PINGs, which go by UDP.
+    /// OPENs and PINGs, which are sent by UDP.
     beside: Outbox,
     due: Option<Time>,
 }
@@ -60,7 +61,7 @@ impl ClientNode {
     /// Binds a socket of the head's address family.
     ///
     /// # Errors
-    /// If the socket cannot be opened.
+    /// The socket cannot be opened.
     pub fn bind(config: ClientConfig) -> io::Result<ClientNode> {
         let any: IpAddr = match config.head.ip() {
             IpAddr::V4(ip) if ip.is_loopback() => Ipv4Addr::LOCALHOST.into(),
@@ -87,7 +88,7 @@ impl ClientNode {
         })
     }
 
-    /// Sends by RDMA, from this RDMA device to the head's queue of slots; answers come by UDP as ever.
+    /// Sends by RDMA, from this RDMA device to the head's queue of slots. Answers still come by UDP.
     ///
     /// # Errors
     /// The RDMA device cannot be used.
@@ -109,25 +110,25 @@ impl ClientNode {
         Ok(self)
     }
 
-    /// Events of the way by RDMA, if there is one.
+    /// Returns the counts of events of the RDMA queue, if there is one.
     #[must_use]
     pub fn link_counters(&self) -> Option<LinkCounters> {
         self.queue.as_ref().map(|queue| queue.link.counters())
     }
 
-    /// Returns the time of the first packet since the last answer. `None`: everything was answered.
+    /// Returns the time of the first packet since the last answer. `None`: every packet was answered.
     #[must_use]
     pub const fn unanswered_since(&self) -> Option<Time> {
         self.silent_since
     }
 
-    /// Returns the events of its socket, and of those that it had before.
+    /// Returns the counts of events of the socket and its predecessors.
     #[must_use]
     pub fn socket_counters(&self) -> SocketCounters {
         self.before.with(self.socket.counters())
     }
 
-    /// Takes in what has come by RDMA. Returns the number of news.
+    /// Takes what has come by RDMA. Returns the number of events.
     fn receive_by_rdma(&mut self, now: Time) -> usize {
         let Some(queue) = &mut self.queue else {
             return 0;
@@ -150,18 +151,19 @@ impl ClientNode {
         count
     }
 
-    /// Where devices are is told here from now on.
+    /// From now on takes the addresses of the devices from `whereabouts`.
     pub fn follow(&mut self, whereabouts: Arc<Whereabouts>) {
         self.whereabouts = Some(whereabouts);
     }
 
-    /// Returns whether the descriptor was replaced since the last call. This happens when no answer has come for long: a load balancer
-    /// before the device may still send all packets from the old port to the device's former place. Sessions go on from the new port.
+    /// Returns whether the descriptor was replaced since the last call. It is replaced if no answer has come
+    /// for long, because a load balancer may still send all packets from the old port to the device's former
+    /// address. Sessions continue from the new port.
     pub fn take_other_socket(&mut self) -> bool {
         std::mem::take(&mut self.is_other)
     }
 
-    /// Leaves a port that gets no answers.
+    /// Changes the port if it gets no answers.
     fn leave_port(&mut self, now: Time) {
         let Some(since) = self.unanswered else {
             return;
@@ -190,23 +192,23 @@ impl ClientNode {
         }
     }
 
-    /// The UDP socket, to wait for. A session has no RDMA.
+    /// Returns the UDP socket, to wait for it. The node of a [`Session`](crate::Session) has no RDMA.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.io().as_fd()
     }
 
-    /// See [`Client::open`].
+    /// Opens a session: [`Client::open`].
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`]; no session was opened.
     pub fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.machine.open(now)
     }
 
-    /// See [`Client::update`].
+    /// Submits an update: [`Client::update`].
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`]; nothing was submitted.
     pub fn update(
         &mut self,
         session: SessionHandle,
@@ -217,10 +219,10 @@ impl ClientNode {
         self.machine.update(session, payload, key_hash, deadline)
     }
 
-    /// See [`Client::bypass`].
+    /// Submits a bypass: [`Client::bypass`].
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`]; nothing was submitted.
     pub fn bypass(
         &mut self,
         session: SessionHandle,
@@ -233,10 +235,10 @@ impl ClientNode {
             .bypass(session, payload, key_hash, read_only, deadline)
     }
 
-    /// See [`Client::read`].
+    /// Submits a read: [`Client::read`].
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`]; nothing was submitted.
     pub fn read(
         &mut self,
         now: Time,
@@ -247,24 +249,24 @@ impl ClientNode {
         self.machine.read(now, hashes, replicas, deadline)
     }
 
-    /// See [`Client::open_mark`].
+    /// Opens a mark: [`Client::open_mark`].
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`]; no mark was opened.
     pub fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.machine.open_mark(now)
     }
 
-    /// See [`Client::end`].
+    /// Ends a session: [`Client::end`].
     pub fn end(&mut self, session: SessionHandle, deadline: Time) {
         self.machine.end(session, deadline);
     }
 
-    /// Takes in what the socket has, up to a bound; returns the number of datagrams, and `true` if it
-    /// must be called again.
+    /// Receives from the socket, up to a bound. Returns the number of datagrams, and `true` if it must be
+    /// called again.
     ///
     /// # Errors
-    /// Errors of the socket.
+    /// An error of the socket.
     pub fn receive(&mut self, now: Time) -> io::Result<(usize, bool)> {
         let mut total = self.receive_by_rdma(now);
         for _ in 0..BURSTS_MAX {
@@ -284,18 +286,18 @@ impl ClientNode {
         Ok((total, true))
     }
 
-    /// Takes its key from here from now on, and looks at each flush whether there is another one (`docs/spec/keys.md` §7).
-    /// To be called before there are sessions.
+    /// From now on takes its key from `keys`, and checks at each flush for a new one (`docs/spec/keys.md`
+    /// §7). Must be called before there are sessions.
     pub fn follow_keys(&mut self, keys: &Latest<FrontKey>) {
         let (present, latter) = keys.follow();
         self.machine.rekey(Time(0), present);
         self.keys = Some(latter);
     }
 
-    /// Runs due timers and sends everything that may be sent.
+    /// Runs due timers, and sends all packets that may be sent.
     ///
     /// # Errors
-    /// Errors of the socket.
+    /// An error of the socket.
     pub fn flush(&mut self, now: Time) -> io::Result<()> {
         self.receive_by_rdma(now);
         if let Some(peers) = self.whereabouts.as_ref().and_then(|one| one.take()) {
@@ -339,7 +341,7 @@ impl ClientNode {
         Ok(())
     }
 
-    /// Asks the system what the paths to the devices carry.
+    /// Asks the operating system for the largest packet on the paths to the devices.
     fn look_at_paths(&mut self, now: Time) {
         let size = self
             .paths
@@ -347,31 +349,31 @@ impl ClientNode {
         self.machine.set_path(size);
     }
 
-    /// Returns the next thing that happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.machine.poll_event()
     }
 
-    /// Returns when [`ClientNode::flush`] must be called at the latest.
+    /// Returns the latest time for the next call of [`ClientNode::flush`].
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let queue = self.queue.as_ref().and_then(|queue| queue.due);
         earliest(self.machine.next_timeout(), queue)
     }
 
-    /// What it was set up with.
+    /// Returns the configuration.
     #[must_use]
     pub const fn config(&self) -> &ClientConfig {
         self.machine.config()
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub const fn counters(&self) -> ClientCounters {
         self.machine.counters()
     }
 
-    /// See [`Client::fragment_size`].
+    /// Returns the present size of fragments: [`Client::fragment_size`].
     #[must_use]
     pub fn fragment_size(&self) -> FragmentSize {
         self.machine.fragment_size()

@@ -1,5 +1,5 @@
-//! One session, for a program of its own (Table I of the PMNet paper, see protocol.md §8: start, update, bypass, end): with blocking calls,
-//! and with many calls under way.
+//! One session of a program (operations of Table I of the PMNet paper, see protocol.md §8: start, update,
+//! bypass, end). Calls may block, or many calls may be under way.
 
 use crate::node::ClientNode;
 use bytes::Bytes;
@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Why a call gave no result.
+/// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The socket failed.
@@ -27,34 +27,35 @@ pub enum SessionError {
     /// The call was not accepted.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The session is over.
+    /// The session is closed.
     #[error("the session is closed: {0}")]
     Closed(Closed),
-    /// It has no effect and never will.
+    /// The call has no effect and never will.
     #[error("failed: {0}")]
     Failed(&'static str),
-    /// The deadline passed, or the session was closed: it takes effect at most once, or not at all.
+    /// The deadline passed, or the session was closed. The call takes effect at most once, or not at all.
     #[error(
         "outcome unknown: the deadline passed, or the session was closed; it may or may not take effect, at most once"
     )]
     Unknown,
-    /// A read was asked for while it could not say the truth about the session's own calls.
+    /// A read was requested at a time when its answer could miss effects of the session's own calls.
     #[error(
         "a call of this session is under way, or its outcome is unknown: read when all have ended, or by a bypass"
     )]
     NotClean,
-    /// No device has answered a read in time.
+    /// No device answered a read in time.
     #[error("the device has not answered the read in time: ask by a bypass")]
     NoAnswer,
-    /// The caller has given up ([`Session::give_up_if`]): a call takes effect at most once, or not at all.
+    /// The caller has given up ([`Session::give_up_if`]). A call takes effect at most once, or not at all.
     #[error("outcome unknown: given up; it may or may not take effect, at most once")]
     Interrupted,
 }
 
-/// Time between two questions whether a call that blocks shall be given up. A signal that comes just before a wait does not end the wait.
+/// Interval at which a blocked call asks whether it must be given up. A signal that comes just before a wait
+/// does not end the wait.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Tells whether a call that blocks shall be given up.
+/// Decides whether a call that blocks must be given up.
 struct GiveUp(Box<dyn FnMut() -> bool + Send>);
 
 impl fmt::Debug for GiveUp {
@@ -63,10 +64,10 @@ impl fmt::Debug for GiveUp {
     }
 }
 
-/// How a call succeeded.
+/// The result of a successful call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The update is durable in this many devices; 0: at the server itself, because the log was full.
+    /// The update is durable in this many devices; 0: the server has applied it, because the log was full.
     Committed(u8),
     /// The server's reply to a bypass.
     Reply(Bytes),
@@ -75,17 +76,18 @@ pub enum Answer {
 /// A call that was started and has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// The caller's name of it.
+    /// The caller's name for the call.
     pub token: u64,
-    /// How it ended.
+    /// The result of the call.
     pub result: Result<Answer, SessionError>,
 }
 
-/// One session over a socket of its own.
+/// One session with its own socket.
 ///
-/// A call that blocks returns within the deadline of [`Session::start`]. A call that is started ends within it too, as a [`Finished`] of
-/// [`Session::next`]. The next call of [`Session::next`] sends all that was started: the descriptor is readable
-/// until then. At most [`ClientConfig::queue_max`] calls are under way.
+/// A call that blocks returns within the deadline of [`Session::start`]. A call that is started ends within
+/// this deadline too, as a [`Finished`] of [`Session::next`]. The next call of [`Session::next`] sends all
+/// started calls; until then the descriptor is readable. At most [`ClientConfig::queue_max`] calls are under
+/// way.
 #[derive(Debug)]
 pub struct Session {
     endpoint: ClientNode,
@@ -93,14 +95,14 @@ pub struct Session {
     clock: Clock,
     deadline: Duration,
     closed: Option<Closed>,
-    /// Calls under way; `None`: the one that blocks.
+    /// Calls under way with their tokens; `None`: the call that blocks.
     calls: HashMap<CallId, Option<u64>>,
     finished: VecDeque<Finished>,
-    /// The result of the one that blocks.
+    /// The result of the call that blocks.
     own: Option<(CallId, Result<Answer, SessionError>)>,
-    /// An outcome is unknown, and no later bypass was answered.
+    /// A call had an unknown outcome, and no later bypass has been answered.
     doubtful: bool,
-    /// A read under way, and its answer.
+    /// The read under way, and its answer.
     reading: Option<(CallId, Option<ReadAnswer>)>,
     polled: Option<Polled>,
     give_up: Option<GiveUp>,
@@ -113,12 +115,12 @@ enum Slept {
     Signal,
 }
 
-/// A descriptor that the caller polls: readable if the socket is, or if something is due.
+/// The descriptor that the caller polls. It is readable if the socket is, or if something is due.
 #[derive(Debug)]
 struct Polled {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// Its setting.
+    /// Time to which the timer is set.
     set: Option<Time>,
 }
 
@@ -140,13 +142,13 @@ impl Polled {
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// It becomes readable at this time at the latest.
+    /// Makes the descriptor readable at this time at the latest.
     fn set(&mut self, at: Option<Time>, now: Time) -> io::Result<()> {
-        // The timer is never read: once it has expired, it stays readable until it is set anew.
+        // The timer is never read. Once it has expired, it stays readable until it is set again.
         if self.set == at {
             return Ok(());
         }
-        // Zero would disarm it.
+        // A time of zero would disarm the timer.
         let left = at.map_or(Duration::ZERO, |at| {
             Duration::from_nanos(at.since(now).max(1))
         });
@@ -162,10 +164,10 @@ impl Polled {
 }
 
 impl Session {
-    /// Opens a session; every later call ends within `deadline`.
+    /// Opens a session. Every later call ends within `deadline`.
     ///
     /// # Errors
-    /// If the socket cannot be opened. The first call shows whether the device is there.
+    /// The socket cannot be opened. The first call shows whether the device can be reached.
     pub fn start(config: ClientConfig, deadline: Duration) -> Result<Session, SessionError> {
         let clock = Clock::start();
         let mut endpoint = ClientNode::bind(config)?;
@@ -186,11 +188,11 @@ impl Session {
         })
     }
 
-    /// Returns the descriptor to poll: it is readable when [`Session::next`] has something to do. When it is readable, `next` is to be called
-    /// until it returns `None`. It stays the same.
+    /// Returns the descriptor to poll. It is readable when [`Session::next`] has something to do. Then `next`
+    /// must be called until it returns `None`. The descriptor stays the same.
     ///
     /// # Errors
-    /// The system has no descriptor left.
+    /// The operating system has no free descriptor.
     pub fn poll_fd(&mut self) -> io::Result<BorrowedFd<'_>> {
         if self.polled.is_none() {
             self.polled = Some(Polled::new(self.endpoint.as_fd())?);
@@ -209,11 +211,11 @@ impl Session {
         Time(self.clock.now().0.saturating_add(nanos))
     }
 
-    /// Sends an update; returns once the chain holds it, with the number of devices that do
-    /// (0: the server itself, because the log was full).
+    /// Sends an update, and waits until all devices of the chain hold it. Returns the number of devices that
+    /// do (0: the server has applied it, because the log was full).
     ///
     /// # Errors
-    /// [`SessionError`].
+    /// [`SessionError`] if the update has no certain result.
     pub fn update(&mut self, payload: Bytes, key_hash: u64) -> Result<u8, SessionError> {
         let call = self.submit_update(payload, key_hash)?;
         match self.wait(call)? {
@@ -222,10 +224,10 @@ impl Session {
         }
     }
 
-    /// Sends a bypass; returns the server's reply.
+    /// Sends a bypass. Returns the server's reply.
     ///
     /// # Errors
-    /// [`SessionError`].
+    /// [`SessionError`] if there is no reply.
     pub fn bypass(
         &mut self,
         payload: Bytes,
@@ -239,10 +241,11 @@ impl Session {
         }
     }
 
-    /// Starts an update, which the caller calls `token`; see [`Session::next`].
+    /// Starts an update with the name `token`. Its result comes from [`Session::next`].
     ///
     /// # Errors
-    /// [`SessionError::Refused`], [`SessionError::Closed`], [`SessionError::Io`]: then it was not started.
+    /// [`SessionError::Refused`], [`SessionError::Closed`] or [`SessionError::Io`]: the update was not
+    /// started.
     pub fn update_start(
         &mut self,
         payload: Bytes,
@@ -255,10 +258,11 @@ impl Session {
         Ok(())
     }
 
-    /// Starts a bypass, which the caller calls `token`; see [`Session::next`].
+    /// Starts a bypass with the name `token`. Its result comes from [`Session::next`].
     ///
     /// # Errors
-    /// [`SessionError::Refused`], [`SessionError::Closed`], [`SessionError::Io`]: then it was not started.
+    /// [`SessionError::Refused`], [`SessionError::Closed`] or [`SessionError::Io`]: the bypass was not
+    /// started.
     pub fn bypass_start(
         &mut self,
         payload: Bytes,
@@ -272,8 +276,8 @@ impl Session {
         Ok(())
     }
 
-    /// Makes the descriptor readable, so that the caller comes and lets a call be sent. Before the call: if the system refuses, it was not
-    /// started.
+    /// Makes the descriptor readable, so that the caller calls [`Session::next`], which sends the call. This
+    /// comes before the call is submitted: if the operating system refuses, the call was not started.
     fn wake(&mut self) -> Result<(), SessionError> {
         if let Some(polled) = &mut self.polled {
             polled.set(Some(Time(0)), self.clock.now())?;
@@ -307,15 +311,16 @@ impl Session {
         }
     }
 
-    /// Returns the next call that has ended. `None`: none did within `wait`, or a signal came.
+    /// Returns the next call that has ended. `None`: none ended within `wait`, or a signal came.
     ///
     /// # Errors
-    /// [`SessionError::Closed`] when the session is closed and all its calls were returned; [`SessionError::Io`].
+    /// [`SessionError::Closed`] once the session is closed and all its calls were returned;
+    /// [`SessionError::Io`].
     pub fn next(&mut self, wait: Duration) -> Result<Option<Finished>, SessionError> {
         let until = self.after(wait);
         let mut waited = false;
         loop {
-            // First what is there: a caller that does not wait must still send and receive.
+            // The first turn does not wait: even a caller that does not wait must send and receive.
             let slept = self.turn(if waited { until } else { Time(0) })?;
             if let Some(finished) = self.finished.pop_front() {
                 self.arm()?;
@@ -332,17 +337,17 @@ impl Session {
         }
     }
 
-    /// Returns a call that has ended already: nothing is sent or received. For a caller that takes all that one
-    /// [`Session::next`] has brought.
+    /// Returns a call that has already ended, without sending or receiving. For a caller that takes all calls
+    /// that one [`Session::next`] has ended.
     pub fn more(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
 
-    /// Asks the device for the newest update of a key, or how far the server must have applied the log to know it
-    /// (reads.md §2). No key: how far for all keys.
+    /// Asks the device for the newest update of a key, or for the order that the server must have applied to
+    /// know the key (reads.md §2). Without a key: for the order for all keys.
     ///
     /// # Errors
-    /// [`SessionError::NotClean`], [`SessionError::NoAnswer`], [`SessionError::Refused`].
+    /// [`SessionError::NotClean`], [`SessionError::NoAnswer`] or [`SessionError::Refused`].
     pub fn read(&mut self, key_hash: Option<u64>) -> Result<ReadAnswer, SessionError> {
         self.submit_read(key_hash)?;
         let answer = loop {
@@ -357,10 +362,11 @@ impl Session {
         answer
     }
 
-    /// Starts a read, as [`Session::read`] does, and does not wait. Calls that are started after it do not count.
+    /// Starts a read like [`Session::read`], and does not wait. Calls that are started later have no
+    /// influence on its answer.
     ///
     /// # Errors
-    /// Those of [`Session::read`]; [`SessionError::NotClean`] also while another read is under way.
+    /// Those of [`Session::read`]. [`SessionError::NotClean`] also if another read is under way.
     pub fn read_start(&mut self, key_hash: Option<u64>) -> Result<(), SessionError> {
         self.wake()?;
         self.submit_read(key_hash)
@@ -379,10 +385,10 @@ impl Session {
         Ok(())
     }
 
-    /// Returns the answer to a read that was started, once [`Session::next`] has brought it.
+    /// Returns the answer to the started read, once [`Session::next`] has received it.
     ///
     /// # Errors
-    /// [`SessionError::NoAnswer`].
+    /// [`SessionError::NoAnswer`] if no device answered.
     pub fn read_ended(&mut self) -> Result<Option<ReadAnswer>, SessionError> {
         self.take_reading().transpose()
     }
@@ -395,11 +401,12 @@ impl Session {
         })
     }
 
-    /// Ends the session, after everything that was started.
+    /// Ends the session, after all started calls.
     ///
     /// # Errors
-    /// If the socket failed. [`SessionError::Closed`] if the session has ended with a loss (protocol.md §3): no later call could report it.
-    /// A device that is not there lets the session expire.
+    /// The socket failed. [`SessionError::Closed`] if the session has ended with a loss (protocol.md §3),
+    /// because no later call could report it. If the device cannot be reached, the session expires at the
+    /// device.
     pub fn end(mut self) -> Result<(), SessionError> {
         self.end_start()?;
         loop {
@@ -413,24 +420,25 @@ impl Session {
         }
     }
 
-    /// Begins to end the session, as [`Session::end`] does, and does not wait. Then [`Session::next`] returns what was started, and at last
-    /// [`Closed::Ended`] as an error.
+    /// Begins to end the session like [`Session::end`], and does not wait. Then [`Session::next`] returns the
+    /// started calls, and at last [`Closed::Ended`] as an error.
     ///
     /// # Errors
-    /// [`SessionError::Io`].
+    /// [`SessionError::Io`] if the socket failed.
     pub fn end_start(&mut self) -> Result<(), SessionError> {
         self.wake()?;
         self.endpoint.end(self.session, self.until());
         Ok(())
     }
 
-    /// From now on asks this, at a signal and several times a second, whether a call that blocks shall be given up: it then ends as
-    /// [`SessionError::Interrupted`]. Not for [`Session::next`], which returns at each signal.
+    /// From now on calls `is_over` at each signal and several times a second while a call blocks. If it
+    /// returns true, the call ends as [`SessionError::Interrupted`]. It is not used for [`Session::next`],
+    /// which returns at each signal.
     pub fn give_up_if(&mut self, is_over: impl FnMut() -> bool + Send + 'static) {
         self.give_up = Some(GiveUp(Box::new(is_over)));
     }
 
-    /// Waits for packets, for a call that blocks.
+    /// Waits for packets during a call that blocks.
     fn block(&mut self, until: Time) -> Result<(), SessionError> {
         let until = match &self.give_up {
             Some(_) => self.after(PATIENCE).min(until),
@@ -446,8 +454,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the end of a call of this session's own. If the system fails meanwhile, or the caller gives up, the call goes on without
-    /// its caller: its end must not be taken for that of the next call.
+    /// Waits for the end of a call that blocks. If the operating system fails meanwhile, or the caller gives
+    /// up, the call continues without a caller. Its end must not be taken for that of the next call.
     fn wait(&mut self, call: CallId) -> Result<Answer, SessionError> {
         self.calls.insert(call, None);
         loop {
@@ -463,7 +471,7 @@ impl Session {
         }
     }
 
-    /// Takes note of what happened.
+    /// Handles an event.
     fn note(&mut self, event: Event) {
         match event {
             Event::Done { call, outcome, .. } => {
@@ -501,7 +509,7 @@ impl Session {
         }
     }
 
-    /// Sends, receives, and waits for packets if there are none, at most until then.
+    /// Sends and receives. If no packets have come, waits for some until `until` at the latest.
     fn turn(&mut self, until: Time) -> Result<Slept, SessionError> {
         let slept = self.wait_for_packets(until)?;
         while let Some(event) = self.endpoint.poll_event() {
@@ -520,7 +528,7 @@ impl Session {
         }
         let (received, _) = self.endpoint.receive(now)?;
         if received > 0 || until <= now {
-            // An answer may let more be sent.
+            // An answer may allow further packets to be sent.
             self.endpoint.flush(now)?;
             return Ok(Slept::Enough);
         }
@@ -539,7 +547,7 @@ impl Session {
         Ok(slept)
     }
 
-    /// Sets the descriptor that is polled to what is due next; what has ended is due now.
+    /// Sets the polled descriptor to the next due time. A call that has ended is due now.
     fn arm(&mut self) -> io::Result<()> {
         let Some(polled) = &mut self.polled else {
             return Ok(());

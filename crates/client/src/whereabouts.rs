@@ -1,10 +1,10 @@
-//! Where the devices are, as somebody outside of a client's loop learns it.
+//! The addresses of the devices, as another thread gives them to a client's loop.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The addresses among which the head is, for a [`ClientNode`](crate::ClientNode) that looks here at each flush.
+/// Addresses that include the head's. A [`ClientNode`](crate::ClientNode) checks them at each flush.
 #[derive(Debug, Default)]
 pub struct Whereabouts {
     is_new: AtomicBool,
@@ -12,15 +12,15 @@ pub struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// They are here from now on; the one that should be the head first. All of one address family.
+    /// Replaces the addresses. The first one should be the head's. All must be of one address family.
     pub fn tell(&self, peers: Vec<SocketAddr>) {
         *self.peers.lock().unwrap_or_else(PoisonError::into_inner) = peers;
         self.is_new.store(true, Ordering::Release);
     }
 
-    /// What was told since the last call.
+    /// Takes the addresses, if they were replaced since the last call.
     pub(crate) fn take(&self) -> Option<Vec<SocketAddr>> {
-        // Almost always nothing: no write to the word then.
+        // Usually there is nothing new. Then the flag is only read, because a write would be slower.
         let is_new =
             self.is_new.load(Ordering::Relaxed) && self.is_new.swap(false, Ordering::AcqRel);
         is_new.then(|| {

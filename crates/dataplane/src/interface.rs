@@ -52,7 +52,7 @@ impl Interface {
         }
     }
 
-    /// Returns its MTU. `None`: the address is that of every interface, or of none that is known.
+    /// Returns the MTU of the interface. `None`: the address is that of all interfaces, or of no known interface.
     pub(crate) fn mtu(&mut self) -> Option<usize> {
         if self.address.is_unspecified() {
             return None;

@@ -1,8 +1,8 @@
 //! How packets reach a device.
 //!
-//! [`relay`]: over a UDP socket, in bursts, without privileges. [`xdp`]: through its fast path in the kernel, in front of
-//! that socket. [`direct`]: past the kernel's network stack, into the packet buffers that are the log. [`af_xdp`]: the sockets
-//! that this takes.
+//! [`relay`] receives over a UDP socket, in bursts, without privileges. [`xdp`] adds a fast path in the kernel before
+//! that socket. [`direct`] bypasses the kernel's network stack and receives into the packet buffers of the log.
+//! [`af_xdp`] has the sockets that [`direct`] uses.
 
 pub mod af_xdp;
 mod burst;

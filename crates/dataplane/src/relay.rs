@@ -12,7 +12,7 @@ use pmnet_device::{
 };
 use pmnet_log::{Log, Media};
 use pmnet_proto::device::Device;
-use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
+use pmnet_proto::keys::{ClusterKeys, DeviceKeys, Unserved};
 use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
 pub use pmnet_udp::LeaseWords;
@@ -421,6 +421,54 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
     }
 }
 
+/// Says that a front is over its share, and that it is refused more and more; less and less often. `told`: as above.
+fn tell_of_shares(machine: &Device, told: &mut u64) {
+    let counters = machine.counters();
+    let all = counters.over_share + counters.over_share_opens + counters.over_share_sessions;
+    if all >= told.saturating_mul(2).max(1) {
+        *told = all;
+        let (front, refused) = machine.most_over_share().map_or_else(
+            || ("several".to_owned(), 0),
+            |(front, refused)| (format!("{:016x}", front.get()), refused),
+        );
+        tracing::warn!(
+            front,
+            refused,
+            updates = counters.over_share,
+            opens = counters.over_share_opens,
+            sessions_ended = counters.over_share_sessions,
+            "PM1116 a front had more than its share of the log or of the sessions while others needed room: it goes on at the server's pace, and the              others are acknowledged here (all since this device's start; `front` was refused most often, and `pmnet key show FILE` says the id of a key)"
+        );
+    }
+}
+
+/// Says which front is not served, and why; less and less often. `told`: packets of such fronts when it was said last.
+fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
+    let Some((front, why, packets)) = machine.unserved() else {
+        return;
+    };
+    if packets < told.saturating_mul(2).max(1) {
+        return;
+    }
+    *told = packets;
+    let id = front.get();
+    let print = id >> 32;
+    let own = machine.fingerprints().map(|print| format!("{print:08x}"));
+    let own = own.collect::<Vec<_>>().join(" and ");
+    match why {
+        Unserved::Refused => tracing::warn!(
+            packets,
+            "PM1117 a front is not served: its key, with the id {id:016x}, is on the list of refused fronts. Its calls end at their deadline. Give it a key \
+             with another name, or take it off the list"
+        ),
+        Unserved::OfAnotherCluster => tracing::warn!(
+            packets,
+            "PM1118 a front is not served: its key, with the id {id:016x}, is of the cluster {print:08x}, and this device has {own}. Its calls end at their \
+             deadline. Give it a key that follows from this cluster's (pmnet key front), or look whether it was led to the wrong device"
+        ),
+    }
+}
+
 /// Says that processes of the other mode send to this one, which they cannot speak with; less and less often. `told`: as above.
 fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
     let packets = machine.counters().other_mode;
@@ -455,9 +503,13 @@ pub(crate) fn watch<M: Media>(
     let mut large_lost = false;
     let mut sessions = 0;
     let mut other_mode = 0;
+    let mut over_share = 0;
+    let mut unserved = 0;
     move |node| {
         let machine = node.machine();
         tell_of_the_other_mode(machine, &mut other_mode);
+        tell_of_shares(machine, &mut over_share);
+        tell_of_unserved_fronts(machine, &mut unserved);
         if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
             tracing::warn!(
                 "PM1114 large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \

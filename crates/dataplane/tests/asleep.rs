@@ -187,7 +187,8 @@ fn in_every_order_of_steps_the_process_sees_what_was_appended_or_is_woken() {
     assert!(!lost);
 }
 
-/// The model finds the bug that there once was: a process slept over an acknowledged update. So the test above can fail.
+/// The model finds a bug of an earlier version, in which a process slept although an update was acknowledged. This
+/// shows that the test above can fail.
 #[test]
 fn outside_the_lock_there_is_an_order_in_which_it_sleeps_for_good() {
     assert!(explore(Looks::Outside).1);

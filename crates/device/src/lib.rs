@@ -15,4 +15,4 @@ pub use fast_path::{FastPath, Hold};
 pub use node::{DeviceError, DeviceNode, Rejects};
 pub use pmnet_proto::device::{Counters, DeviceConfig};
 pub use port::{Buffers, Port, PortCounters, Renewal, Served, Taken, Turn, Wake, serve};
-pub use slots::{SLOTS_A_TURN, SlotCounters, SlotRecovery, Slots};
+pub use slots::{Blocked, SLOTS_A_TURN, SlotCounters, SlotRecovery, Slots};

@@ -243,6 +243,7 @@ impl<M: Media> DeviceNode<M> {
             entries: room.entries,
             entries_max: self.log.entries_max(),
             frame_bytes: room.frame_bytes,
+            bytes_max: self.log.frame_bytes_max(),
         }
     }
 
@@ -284,7 +285,7 @@ impl<M: Media> DeviceNode<M> {
             fast.path.hand_reads_up();
         }
         self.follow(now)?;
-        if Device::may_admit(&packet.header) && self.machine.is_serving() {
+        if self.machine.may_admit(&packet.header) && self.machine.is_serving() {
             self.hold(now)?;
         }
         let room = self.room();
@@ -456,7 +457,7 @@ impl<M: Media> DeviceNode<M> {
             self.machine.refresh(now, |id| fast.path.heard(id));
         }
         self.machine.tick(now, &mut self.out);
-        if self.machine.has_own_entries() {
+        if self.machine.own_entries() > 0 {
             self.hold(now)?;
         }
         while let Some(header) = self.machine.poll_own_entry(now, self.room()) {
@@ -470,6 +471,7 @@ impl<M: Media> DeviceNode<M> {
         // A synchronous medium is done at once; one more look starts what arrived meanwhile.
         worked |= self.persist()?;
         self.forward(now);
+        self.machine.weigh(now, self.room());
         self.publish(now)?;
         self.machine.finish(now, self.room(), &mut self.out);
         Ok(worked || self.out.len() != before)
@@ -557,7 +559,8 @@ impl<M: Media> DeviceNode<M> {
     fn publish(&mut self, now: Time) -> Result<(), DeviceError> {
         let lags =
             |fast: &Fast| fast.in_chain && self.machine.fast_path_lags(&fast.seen, fast.before);
-        if self.machine.admits() && self.fast.as_ref().is_some_and(lags) {
+        let untold = self.fast.as_ref().is_some_and(lags) || self.machine.shares_untold();
+        if self.machine.admits() && untold {
             self.hold(now)?;
             self.forward(now);
         }

@@ -4,10 +4,11 @@
 //! so an update for which the log has no room stays in its slot, and all later ones wait. A slot is given back when its message is
 //! durable in the log. This module answers no client: the machine does that.
 
+use std::collections::VecDeque;
+
 use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::Media;
 use pmnet_log::slots::{Oldest, SlotQueue, SlotScan, SlotsError};
-use pmnet_proto::time::Nanos;
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::{Kind, Packet};
 
@@ -25,14 +26,65 @@ pub struct SlotCounters {
     pub waits: u64,
 }
 
+/// The oldest slot, which is open while later ones are complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocked {
+    /// Its number.
+    pub slot: u64,
+    /// Since when it is known that a client has it.
+    pub since: Time,
+    /// A connection with this number or a higher one does not have it: the slot was taken before that one was made. Nor has one that
+    /// is cleared ([`SlotQueue::is_cleared`]).
+    pub before: u32,
+}
+
+/// What was seen while slots were open: all slots below a complete one are taken. So several slots that stay open count their time side by side, and
+/// not one after the other. Both numbers go up from one to the next; there are at most as many as slots.
+#[derive(Debug, Default)]
+struct Sights(VecDeque<Sight>);
+
+#[derive(Debug)]
+struct Sight {
+    /// A complete slot.
+    upto: u64,
+    since: Time,
+    /// The number of the next connection at that time.
+    next: u32,
+}
+
+impl Sights {
+    /// `open`: the oldest slot, and the newest complete one.
+    fn look(&mut self, now: Time, open: Option<(u64, u64)>, next: u32) -> Option<Blocked> {
+        let Some((slot, newest)) = open else {
+            self.0.clear();
+            return None;
+        };
+        while self.0.front().is_some_and(|sight| sight.upto <= slot) {
+            self.0.pop_front();
+        }
+        if self.0.back().is_none_or(|sight| sight.upto < newest) {
+            self.0.push_back(Sight {
+                upto: newest,
+                since: now,
+                next,
+            });
+        }
+        let sight = self.0.front()?;
+        Some(Blocked {
+            slot,
+            since: sight.since,
+            before: sight.next,
+        })
+    }
+}
+
 /// The slots of one device that are posted.
 #[derive(Debug)]
 pub struct Slots<Q> {
     queue: SlotQueue<Q>,
     /// Each message below this number is in the log up to that order, or has no effect.
     noted: (u64, u64),
-    /// Since when the oldest slot has been open while a later one was complete.
-    blocked: Option<(u64, Time)>,
+    sights: Sights,
     counters: SlotCounters,
 }
 
@@ -85,16 +137,12 @@ impl<Q: Media> Slots<Q> {
         Ok(())
     }
 
-    /// Returns whether the oldest slot has been open for this long while later ones were complete: a client has died in the middle of a
-    /// message. The caller must then break all connections that may have it ([`SlotQueue::is_cleared`]). Call this once a turn.
-    pub fn is_blocked(&mut self, now: Time, deadline: Nanos) -> bool {
-        let since = |number| match self.blocked {
-            Some((before, since)) if before == number => since,
-            _ => now,
-        };
-        self.blocked = self.queue.blocked().map(|number| (number, since(number)));
-        self.blocked
-            .is_some_and(|(_, since)| now.since(since) >= deadline)
+    /// Returns the oldest slot, if it is open while later ones are complete: a client is in the middle of a message, or has died there. `next`: the number
+    /// that the next connection gets; numbers go up. Call this once a turn.
+    pub fn blocked(&mut self, now: Time, next: u32) -> Option<Blocked> {
+        let newest = self.queue.newest();
+        let open = self.queue.blocked().zip(newest);
+        self.sights.look(now, open, next)
     }
 
     /// Gives back the slots whose messages are durable in the log: begins to store the cursor, or looks whether it is stored.
@@ -214,7 +262,7 @@ impl<Q: Media> SlotRecovery<Q> {
         let queue = self.scan.begin()?;
         Ok(Slots {
             noted: (queue.processed(), 0),
-            blocked: None,
+            sights: Sights::default(),
             queue,
             counters: SlotCounters::default(),
         })
@@ -232,4 +280,35 @@ fn logged(slot: &[u8]) -> Option<&[u8]> {
     let packet = Packet::parse_first(slot).ok()?;
     let bytes = slot.get(..pmnet_wire::HEADER_LEN + packet.payload.len())?;
     matches!(packet.header.kind, Kind::Update | Kind::End).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_stay_open_count_their_time_side_by_side() {
+        let mut sights = Sights::default();
+        let blocked = |slot, since, before| {
+            let since = Time(since);
+            Some(Blocked {
+                slot,
+                since,
+                before,
+            })
+        };
+        assert_eq!(sights.look(Time(1), None, 7), None);
+        // 10 is open, and so is 12: that is known when 13 is complete.
+        assert_eq!(sights.look(Time(2), Some((10, 11)), 7), blocked(10, 2, 7));
+        assert_eq!(sights.look(Time(3), Some((10, 13)), 8), blocked(10, 2, 7));
+        assert_eq!(sights.look(Time(9), Some((10, 13)), 9), blocked(10, 2, 7));
+        assert_eq!(
+            sights.look(Time(10), Some((12, 13)), 9),
+            blocked(12, 3, 8),
+            "since then, and of a connection that was there then"
+        );
+        assert_eq!(sights.look(Time(11), Some((14, 15)), 9), blocked(14, 11, 9));
+        assert_eq!(sights.look(Time(12), None, 9), None, "none is open");
+        assert_eq!(sights.look(Time(13), Some((16, 17)), 9), blocked(16, 13, 9));
+    }
 }

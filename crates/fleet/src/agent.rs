@@ -1,9 +1,10 @@
-//! The agent of one device: it keeps the device's lease, in a thread of its own.
+//! The agent of one device: it renews the device's lease, in a thread of its own.
 //!
-//! A lease of the protocol is a lease of etcd *that is granted anew each time*, and the key `alive/ID` that goes with it. One
-//! transaction puts that key under the new lease if the word about the device, its last lease and its process are what the agent has
-//! just read. So a lease, and that the device was not declared stopped, are agreed on in one step, and a step that arrives
-//! late does nothing. The device's deadline is counted from before the grant was sent.
+//! A lease of the protocol is a lease of etcd *that is granted anew each time*, with the key `alive/ID` that
+//! belongs to it. One transaction puts that key under the new lease. Its condition is that the word about the
+//! device, its last lease and its process are unchanged since the agent read them. So a single step grants
+//! the lease and confirms that the device was not declared stopped. A step that arrives late has no effect.
+//! The device's deadline counts from the time before the grant was requested.
 
 mod told;
 
@@ -26,11 +27,11 @@ use crate::plan::{Order, Plan};
 use crate::record::{MemberRecord, Names, bytes};
 use crate::shard::{Row, Shard};
 
-/// Renewals of a lease before it would end.
+/// Renewals within the length of a lease.
 const RENEWALS: u64 = 3;
-/// Looks of the agent in one lease, also at the chain that is wanted.
+/// Reads of the shard's state within the length of a lease; each includes the wanted chain.
 const LOOKS: u64 = 16;
-/// One call of etcd ends within this part of a lease.
+/// Divisor of a lease's length that gives the longest time for a call of etcd.
 const CALLS: u64 = 6;
 
 /// Settings of an agent.
@@ -40,30 +41,31 @@ pub struct AgentConfig {
     pub members: Members,
     /// The shard's keys.
     pub names: Names,
-    /// The device.
+    /// Id of the device.
     pub id: u32,
-    /// Address at which it listens.
+    /// Address at which the device listens.
     pub address: SocketAddr,
-    /// Length of its leases.
+    /// Length of its leases, in seconds.
     pub seconds: u64,
-    /// It may be taken into a chain that is shorter than it shall be.
+    /// The device may be taken into a chain that is shorter than it shall be.
     pub spare: bool,
-    /// A person has said how it starts: the chain in etcd counts for it from its next change on.
+    /// An operator's flags decide how the device starts: the chain in etcd counts for it only from the
+    /// chain's next change on.
     pub by_hand: bool,
     /// The clock of the device's loop.
     pub clock: Clock,
 }
 
-/// The log of a device that runs.
+/// Facts about the log of a running device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its identity.
+    /// Identity of the log.
     pub log: u128,
-    /// Its incarnation.
+    /// Incarnation of the log.
     pub incarnation: u32,
 }
 
-/// An agent at work. It ends when this is dropped; the lease then runs out.
+/// A running agent. It ends when this value is dropped; then the lease expires.
 #[derive(Debug)]
 pub struct Agent {
     shared: Arc<Shared>,
@@ -90,11 +92,11 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// Its place in the chain in etcd.
+    /// How the chain in etcd wires the device.
     order: Option<Order>,
-    /// The device is this process's.
+    /// etcd has this process on record as the device's.
     registered: bool,
-    /// A person wants the device to leave, and it may.
+    /// An operator wants the device to leave, and the chain can continue without it.
     leaves: bool,
     failed: Option<String>,
 }
@@ -106,10 +108,10 @@ impl Shared {
 }
 
 impl Agent {
-    /// Begins.
+    /// Starts the agent.
     ///
     /// # Errors
-    /// The system gives no thread, or no random numbers.
+    /// The operating system gives no thread, or no random numbers.
     pub fn start(config: AgentConfig) -> std::io::Result<Agent> {
         let shared = Arc::new(Shared::default());
         let mut keeper = Keeper::new(config.clone(), shared.clone())?;
@@ -125,8 +127,8 @@ impl Agent {
         })
     }
 
-    /// The device runs with this log, wired so. `words`: of this run alone. The run is ended by them when the device is to be
-    /// to get another next hop, or must not go on.
+    /// Notes that the device runs with this log, and with this wiring. `words`: messages of this run alone.
+    /// With them the agent ends the run when the device must get another next hop, or must not continue.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -138,36 +140,38 @@ impl Agent {
         }
     }
 
-    /// Returns whether etcd knows the device as this process's: it may run.
+    /// Returns whether etcd has this process on record as the device's, so that the device may run.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         self.shared.state().registered
     }
 
-    /// Returns how the device is to be wired; `None`: nothing is known of that in etcd. To be asked once it is registered.
+    /// Returns how the device must be wired; `None`: etcd has no record of that. To be called once the device
+    /// is registered.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
     }
 
-    /// Returns why the device must not go on, if so: a sentence.
+    /// Returns why the device must not continue, as text; `None` if it may.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.state().failed.clone()
     }
 
-    /// Returns whether the device is to end and to give its lease back: a person wants that, and the chain can go on without it.
+    /// Returns whether the device must end and return its lease, because an operator wants that and the chain
+    /// can continue without it.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.shared.state().leaves
     }
 
-    /// Returns the lease back. **The device has ended**: it answers nothing by this lease any more.
+    /// Returns the lease. **The device must have ended**: it answers nothing under this lease any more.
     ///
     /// # Errors
-    /// A sentence: etcd does not answer. The lease then runs out.
+    /// A text: etcd does not answer. Then the lease expires by itself.
     pub fn give_back(mut self) -> Result<(), String> {
-        // No further lease is asked for.
+        // From now on no further lease is requested.
         self.finish();
         let timeout = Duration::from_nanos(crate::length(self.config.seconds) / CALLS);
         let mut etcd = Etcd::new(self.config.members.clone(), timeout);
@@ -182,7 +186,7 @@ impl Agent {
         self.shared.ends.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic there was printed.
+            // A panic in the thread was already printed.
             let _ = thread.join();
         }
     }
@@ -194,7 +198,7 @@ impl Drop for Agent {
     }
 }
 
-/// The last lease: the epoch and facts that it was given for, and the time when it was asked for.
+/// The last lease: the epoch and facts for which it was granted, and the time of the request.
 struct Held {
     epoch: Option<u32>,
     facts: Facts,
@@ -202,9 +206,9 @@ struct Held {
     sent_at: Time,
 }
 
-/// Reason why there is no lease now.
+/// Why there is no lease now.
 enum Not {
-    /// It may be had later.
+    /// The lease may be granted later.
     Yet(String),
     /// The device must end.
     Ever(String),
@@ -224,9 +228,9 @@ struct Keeper {
     /// Name of this process.
     process: String,
     held: Option<Held>,
-    /// The lease of another process that was there when this one came.
+    /// The lease of another process that existed when this agent first saw it.
     other: Option<u64>,
-    /// The chain in etcd that does not count, since a person has said otherwise after it: its number.
+    /// Number of the chain in etcd that does not count, because the operator's flags are newer.
     overruled: Option<u64>,
     told: Told,
 }
@@ -254,7 +258,8 @@ impl Keeper {
             if let Some(run) = run {
                 let words = run.words.clone();
                 words.attend();
-                // First the epoch: what is said of a later one is not claimed for it.
+                // The epoch is read before the device's standing, so that a standing in a later epoch is not
+                // recorded for this epoch.
                 let epoch = words.wanted();
                 let turned = self.turn(&run, epoch);
                 if let Err(Not::Ever(text)) = &turned {
@@ -271,7 +276,7 @@ impl Keeper {
         }
     }
 
-    /// Returns whether there is a lease for this epoch.
+    /// Returns whether the device has a lease for this epoch.
     fn lives(&self, epoch: Option<u32>) -> bool {
         self.held.as_ref().is_some_and(|held| {
             let deadline = lease::deadline(held.sent_at, self.length);
@@ -279,7 +284,7 @@ impl Keeper {
         })
     }
 
-    /// Looks at the chain as it shall be, and renews the lease, if it is time, or something is new.
+    /// Reads the chain as it shall be. Renews the lease if that is due, or if something is new.
     fn turn(&mut self, run: &Run, epoch: Option<u32>) -> Result<(), Not> {
         let (facts, words) = (run.facts, &run.words);
         let shard = Shard::read(&mut self.etcd, &self.config.names)?;
@@ -340,8 +345,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the run if the device is to get another next hop, or serves an epoch in which it was left out (the server then
-    /// tells it), or was not heard when it stated who is stopped.
+    /// Ends the run in three cases: the device must get another next hop; it serves an epoch in which it was
+    /// left out (the server then tells it); or its statement about stopped devices was not heard.
     fn follow(&mut self, shard: &Shard, row: &Row, run: &Run) {
         if self.config.by_hand && self.overruled.is_none() {
             self.overruled = Some(shard.plans);
@@ -371,14 +376,14 @@ impl Keeper {
         }
     }
 
-    /// Checks whether the device is this process's: no other one holds a lease for it.
+    /// Checks whether the device belongs to this process: no other process holds a lease for it.
     fn may_claim(&mut self, row: &Row, facts: Facts) -> Result<(), Not> {
         let Some(process) = row.process.as_ref().filter(|one| **one != self.process) else {
             self.other = None;
             return Ok(());
         };
         let before = row.record.as_ref().is_some_and(|record| {
-            // No two processes have one log open: the one before has ended.
+            // No two processes have the same log open, so the earlier process has ended.
             record.log == format!("{:032x}", facts.log) && record.incarnation < facts.incarnation
         });
         if before {
@@ -400,7 +405,7 @@ impl Keeper {
         )))
     }
 
-    /// One step in etcd, if nothing has changed since it was read.
+    /// Takes one step in etcd, if nothing has changed since it was read. Returns whether it was done.
     fn claim(&mut self, row: &Row, record: &MemberRecord) -> Result<bool, String> {
         let (names, id) = (&self.config.names, self.config.id);
         let lease = self.etcd.grant(self.config.seconds);
@@ -415,7 +420,8 @@ impl Keeper {
             value: self.process.clone().into_bytes(),
             lease,
         }];
-        // The record is not written again if it says the same, and the lease before still exists: its number stays, as that of a lease that never ended.
+        // If the record is unchanged and the previous lease still exists, the record is not written again.
+        // The lease's number stays the same, as if the lease had never ended.
         let renews = row.process.as_ref() == Some(&self.process);
         if !renews || row.record.as_ref() != Some(record) {
             puts.push(Put {
@@ -429,8 +435,8 @@ impl Keeper {
     }
 }
 
-/// Returns whether a member of the chain comes with another log, and it is not declared stopped yet. The server would refuse it; and a
-/// lease would say that it is there, so that no controller could leave it out.
+/// Returns whether a member of the chain comes with another log before it is declared stopped. The server
+/// would refuse it. With a lease it would seem alive, so no controller could leave it out.
 fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     let is_member = shard.plan.as_ref().is_some_and(|plan| {
         let is_joining = plan.joiner() == Some(id);
@@ -443,15 +449,17 @@ fn has_lost_its_log(shard: &Shard, row: &Row, id: u32, facts: Facts) -> bool {
     is_member && another && row.word != Word::Stopped
 }
 
-/// Returns whether a device that states who is stopped serves that very epoch nevertheless, and the chain of it has such a member: another
-/// device was not wired anew yet when it asked the server. By now it may be, and waits for this one to say it again.
+/// Returns whether the device's statement about stopped members was not heard: the device still serves the
+/// epoch of the statement, and the chain of that epoch still has such a member. This happens if another
+/// device had its old next hop when the device asked the server. By now the other device may be wired again,
+/// and wait for the statement to be repeated.
 fn is_unheard(plan: &Plan, order: Order, standing: &Standing) -> bool {
     let ids = plan.ids();
     order.shrink.is_some_and(|epoch| epoch == standing.epoch)
         && standing.chain.iter().any(|id| !ids.contains(id))
 }
 
-/// Returns how the chain wires this device. A spare that is not in it asks the server.
+/// Returns how the chain wires this device. A spare that is not in the chain sends to the server.
 fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     let waits = Order {
         next: plan.server,
@@ -461,8 +469,8 @@ fn wiring(plan: &Plan, id: u32, spare: bool) -> Option<Order> {
     plan.order(id).or(Some(waits).filter(|_| spare))
 }
 
-/// Checks whether the word about a device lets it have a lease for this epoch. To be there without serving is less than that: only
-/// who was declared stopped may not even be.
+/// Checks whether the word about a device allows a lease for this epoch. A lease without serving (`None`)
+/// needs less: only a device that was declared stopped gets none.
 fn allows(word: Word, epoch: Option<u32>) -> Result<(), String> {
     let allowed = match epoch {
         Some(epoch) => word.allows(epoch, Rules::ALL),

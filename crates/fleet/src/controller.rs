@@ -1,7 +1,7 @@
-//! A controller: looks at one shard in etcd, and does the next step (`docs/spec/protocol.md` §14).
+//! A controller: reads the state of one shard in etcd, and takes the next step (`docs/spec/protocol.md` §14).
 //!
-//! It keeps nothing but when it saw leases gone. Any number of controllers may run: each step is one transaction that is done only
-//! if nothing has changed of what it was decided from.
+//! Its only state is the times at which it saw leases disappear. Any number of controllers may run: each step
+//! is one transaction, which is done only if the state from which it was decided is unchanged.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use crate::plan::Plan;
 use crate::record::{Names, WordRecord, bytes};
 use crate::shard::Shard;
 
-/// Looks of the controller in one lease.
+/// Reads of the shard's state within the length of a lease.
 const LOOKS: u64 = 24;
-/// One call of etcd ends within this part of a lease.
+/// Divisor of a lease's length that gives the longest time for a call of etcd.
 const CALLS: u64 = 3;
 
 /// Settings of a controller.
@@ -28,9 +28,10 @@ pub struct ControllerConfig {
     pub members: Members,
     /// The shard's keys.
     pub names: Names,
-    /// Devices that the chain shall have, if there are spares, until a person says so in etcd; `None`: as many as it had at most.
+    /// Number of devices that the chain shall have, if there are spares, until an operator sets one in etcd.
+    /// `None`: the length of the longest chain so far.
     pub copies: Option<usize>,
-    /// It has etcd forget what was before the last minutes, for all users of that etcd.
+    /// The controller makes etcd forget the history before the last minutes, for all users of that etcd.
     pub compacts: bool,
 }
 
@@ -41,16 +42,16 @@ pub struct Controller {
     names: Names,
     copies: Option<usize>,
     clock: Clock,
-    /// The longest lease that was seen.
+    /// The longest lease that was seen, in nanoseconds.
     longest: Nanos,
     watch: Watch,
-    /// Some lease is gone and its margin is not over.
+    /// A lease is gone, and its margin is not over.
     waits: bool,
     history: History,
 }
 
 impl Controller {
-    /// Returns a controller that has seen nothing yet.
+    /// Makes a controller that has seen nothing yet.
     #[must_use]
     pub fn new(config: ControllerConfig) -> Controller {
         let longest = crate::length(crate::LEASE_SECONDS_USUAL);
@@ -66,12 +67,13 @@ impl Controller {
         }
     }
 
-    /// Looks after etcd's history, if that is due. Must be called after each turn. A sentence: what a person should know.
+    /// Checks etcd's history, if that is due. Must be called after each turn. Returns a text for the
+    /// operator, if there is something to report.
     pub fn look_after_etcd(&mut self) -> Option<String> {
         self.history.turn(self.clock.now(), &mut self.etcd)
     }
 
-    /// Returns how long to wait before the next turn.
+    /// Returns the pause before the next turn.
     #[must_use]
     pub fn pause(&self) -> Duration {
         let usual = self.longest / LOOKS;
@@ -82,17 +84,18 @@ impl Controller {
         })
     }
 
-    /// Looks once. [`Advice::Do`] is a step that was done; if another controller was faster, it is [`Advice::Well`].
+    /// Reads the state once. [`Advice::Do`] is a step that was done. If another controller was faster, the
+    /// result is [`Advice::Well`].
     ///
     /// # Errors
-    /// A sentence: etcd does not answer, or a key is not what it should be. A step may have been done.
+    /// A text: etcd does not answer, or a key has an unexpected value. The step may have been done.
     pub fn turn(&mut self) -> Result<Advice, String> {
         let shard = Shard::read(&mut self.etcd, &self.names)?;
         let now = self.clock.now();
         let records = shard.rows.values().filter_map(|row| row.record.as_ref());
         let longest = records.map(|record| crate::length(record.seconds)).max();
         if let Some(longest) = longest.filter(|&longest| longest > self.longest) {
-            // Leases that were seen with a shorter margin are waited for anew.
+            // Leases that were watched with a shorter margin are watched again from the beginning.
             self.longest = longest;
             self.watch = Watch::new(longest);
         }
@@ -120,7 +123,8 @@ impl Controller {
         Ok(if done { advice } else { Advice::Well })
     }
 
-    /// One step in etcd, if nothing has changed of what it was decided from. Returns whether it was done.
+    /// Takes one step in etcd, if the state from which it was decided is unchanged. Returns whether it was
+    /// done.
     fn act(&mut self, shard: &Shard, step: &Step) -> Result<bool, String> {
         let (are, put) = transaction(&self.names, shard, step);
         let done = self.etcd.put_if(&are, &[put]);
@@ -128,18 +132,19 @@ impl Controller {
     }
 }
 
-/// Returns the keys that must be unchanged, and those to put then.
+/// Returns the keys that must be unchanged, with their revisions, and the key to put.
 fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>, Put) {
     let mut are = vec![(names.chain(), shard.plans)];
     let put = match step {
         Step::Adopt(plan) | Step::Wire(plan) => {
-            // Each device that is left out was declared stopped, and no later word about it exists.
+            // The condition includes that each device that is left out was declared stopped, with no later
+            // word.
             for (id, row) in &shard.rows {
                 if row.word == Word::Stopped {
                     are.push((names.word(*id), row.words));
                 }
             }
-            // If another server serves now, that is still so.
+            // If the plan follows another server, that server must still be the one that serves.
             let says = shard.server.as_ref().map(|record| record.address);
             let before = shard.plan.as_ref().map(|plan| plan.server);
             if says == Some(plan.server) && before.is_some_and(|before| before != plan.server) {

@@ -1,8 +1,8 @@
-//! Wishes of an operator about a shard's chain, and whether they can be met now: pure functions of what etcd says
-//! (`docs/spec/protocol.md` §14).
+//! Wishes of an operator about a shard's chain, and whether they can be met now: pure functions of the state
+//! in etcd (`docs/spec/protocol.md` §14).
 //!
-//! The wish is written into etcd. It weakens no rule: a device gives its lease back, and controllers do what they do
-//! about any device without a lease, under the same conditions.
+//! The wish is written into etcd. A wish weakens no rule: the device returns its lease, and controllers treat
+//! it like any device without a lease, under the same conditions.
 
 use crate::etcd::{Etcd, Put};
 use crate::heal::{is_settled, may_leave};
@@ -12,51 +12,51 @@ use crate::shard::{Row, Shard};
 
 use pmnet_proto::lease::Word;
 
-/// The wish.
+/// A change that an operator wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// One copy more.
+    /// One more copy.
     Add,
     /// This device may be taken as a spare again.
     TakeBack(u32),
     /// The chain without this device, and one copy less from now on.
     Remove {
-        /// Device id.
+        /// Id of the device.
         device: u32,
-        /// Also if one copy alone is left.
+        /// Allowed even if a single copy is left.
         to_one: bool,
     },
-    /// A spare in the place of this device.
+    /// A spare in place of this device.
     Replace(u32),
 }
 
 /// A planned change, and the state to wait for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// The wish.
+    /// The wanted change.
     pub want: Want,
-    /// The chain as it is, head first.
+    /// The present chain, head first.
     pub now: Vec<u32>,
-    /// The device that leaves it.
+    /// The device that will leave the chain.
     pub leaves: Option<u32>,
-    /// The spare that joins, if none other is faster.
+    /// The spare that will join, unless another spare is faster.
     pub joins: Option<u32>,
-    /// Devices that the chain shall have in the end.
+    /// Number of devices in the final chain.
     pub copies: usize,
     puts: Vec<(String, u64, Put)>,
 }
 
 impl Intent {
-    /// Copies that an acknowledgement has while this is done.
+    /// Returns the number of copies of an acknowledged update during the change.
     #[must_use]
     pub fn copies_meanwhile(&self) -> usize {
         self.now.len() - usize::from(self.leaves.is_some())
     }
 
-    /// Writes the wish, if what it was decided from is as it was read. Returns whether it did.
+    /// Writes the wish, if the state from which it was decided is unchanged. Returns whether it did.
     ///
     /// # Errors
-    /// A sentence: etcd does not answer. It may have been done.
+    /// A text: etcd does not answer. The wish may have been written.
     pub fn put(&self, etcd: &mut Etcd) -> Result<bool, String> {
         let are: Vec<(String, u64)> = self
             .puts
@@ -67,11 +67,12 @@ impl Intent {
         etcd.put_if(&are, &puts).map_err(|error| error.to_string())
     }
 
-    /// Checks whether all is as it was wanted: the chain that is served has that length, without the device that was to leave, and all of it holds
-    /// everything. Otherwise a sentence about what is waited for.
+    /// Checks whether the wish is met: the chain that is served has the wanted length, without the device
+    /// that was to leave, and all its devices hold everything. Otherwise returns a text about what is still
+    /// missing.
     ///
     /// # Errors
-    /// That sentence.
+    /// The text of what is still missing.
     pub fn is_done(&self, shard: &Shard) -> Result<(), String> {
         if let Want::TakeBack(device) = self.want {
             let row = shard.row(device);
@@ -113,7 +114,8 @@ impl Intent {
         }
     }
 
-    /// Takes back the wish that a device leaves, since no device or controller has acted on it in time. `None`: it is over, or there was none.
+    /// Returns a plan that takes back the wish that a device leaves, because no device or controller has
+    /// acted on it in time. `None`: the wish is met, or there was none.
     #[must_use]
     pub fn taken_back(&self, names: &Names, shard: &Shard) -> Option<Intent> {
         let device = self.leaves?;
@@ -129,10 +131,10 @@ impl Intent {
     }
 }
 
-/// Returns the plan for this wish, or a sentence that says why it cannot be met now.
+/// Returns the plan for this wish, or a text that says why it cannot be met now.
 ///
 /// # Errors
-/// That sentence.
+/// The text of the reason.
 pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String> {
     if let Want::TakeBack(device) = want {
         return take_back(names, shard, want, device);
@@ -184,7 +186,7 @@ pub fn intend(names: &Names, shard: &Shard, want: Want) -> Result<Intent, String
     })
 }
 
-/// Returns the chain, if it is served as it shall be, and all of it hold everything and have a lease.
+/// Returns the chain, if it is served as it shall be, and all its devices hold everything and have a lease.
 fn settled(shard: &Shard) -> Result<&Plan, String> {
     let Some(plan) = &shard.plan else {
         return Err(

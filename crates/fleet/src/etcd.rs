@@ -1,9 +1,11 @@
-//! A small client of etcd: its JSON gateway (`/v3/…`, from etcd 3.4 on), blocking, with TLS and a user if that is wanted.
+//! A small client of etcd. It uses etcd's JSON gateway (`/v3/…`, from etcd 3.4 on), blocks, and supports TLS
+//! and a user.
 //!
-//! Four calls are all that a lease needs: read a range (linearizable), grant a lease, end one, and one transaction that compares
-//! revisions and puts. All go through the agreement of etcd's members. The keep-alive of etcd does not: a member that
-//! believes to be the leader renews alone. So it is used only for what is there for people to see ([`Etcd::keep_alive`]).
-//! The rest is about what etcd keeps ([`History`](crate::History)).
+//! A lease needs four calls: read a range (linearizable), grant a lease, revoke one, and a transaction that
+//! compares revisions and puts keys. In all of them, etcd's members agree on the result. This does not hold
+//! for etcd's keep-alive: a member that believes that it is the leader renews a lease alone. So keep-alive is
+//! used only for keys that are information for users ([`Etcd::keep_alive`]). The other calls are about the
+//! data that etcd keeps ([`History`](crate::History)).
 
 mod http;
 mod members;
@@ -20,19 +22,19 @@ pub use self::members::{Access, Login, Members};
 /// Most keys of one range.
 pub const LIMIT: u64 = 1_000;
 
-/// In what etcd says of a revision whose history is gone.
+/// Part of etcd's error about a revision whose history is gone.
 const COMPACTED: &str = "has been compacted";
 
-/// Reason why etcd did not answer, or not as it should.
+/// Why etcd gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdError {
-    /// This endpoint cannot be reached, or not in time.
+    /// This endpoint cannot be reached, or does not answer in time.
     #[error("{0}: {1}")]
     Unreachable(String, String),
-    /// It says no.
+    /// The endpoint refused the request.
     #[error("{0} says: {1}")]
     Refused(String, String),
-    /// It takes no writes: its database is as large as it may be.
+    /// etcd accepts no writes, because its database has reached the quota.
     #[error(
         "PM4103 {0} takes no writes: its database has reached --quota-backend-bytes (alarm NOSPACE). Until that is mended no device gets a \
          lease, and nobody is answered; what was acknowledged is kept. In this order: etcdctl --endpoints {0} compact --physical REVISION \
@@ -40,7 +42,7 @@ pub enum EtcdError {
          itself: --auto-compaction-mode periodic --auto-compaction-retention 5m"
     )]
     Full(String),
-    /// This is no answer of etcd 3.4 or later.
+    /// The answer does not come from etcd 3.4 or later.
     #[error("PM4104 {0} does not answer as etcd 3.4 or later does ({1})")]
     Foreign(String, &'static str),
     /// This process and this endpoint do not trust each other's certificates.
@@ -48,12 +50,12 @@ pub enum EtcdError {
         "PM4106 TLS with {0}: {1}. Until that is mended nothing is read or renewed there; what was acknowledged is kept"
     )]
     Distrusted(String, String),
-    /// It has users, and does not take this process for one.
+    /// etcd has users, and does not accept this process as one of them.
     #[error(
         "PM4107 {0}: {1}. Until that is mended nothing is read or renewed there; what was acknowledged is kept"
     )]
     Login(String, String),
-    /// The user may not do that.
+    /// The user lacks the right for the request.
     #[error(
         "PM4108 {0} does not allow this user to do that: its role needs to read and write below /pmnet/ (etcdctl role grant-permission \
          ROLE --prefix=true readwrite /pmnet/)"
@@ -61,7 +63,7 @@ pub enum EtcdError {
     Forbidden(String),
 }
 
-/// One key.
+/// A key with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Name.
@@ -70,7 +72,7 @@ pub struct Entry {
     pub value: Vec<u8>,
     /// Revision of the store at which it was last put.
     pub revision: u64,
-    /// Its lease; 0: none.
+    /// Number of the key's lease; 0: none.
     pub lease: i64,
 }
 
@@ -81,17 +83,17 @@ pub struct Put {
     pub key: String,
     /// Value.
     pub value: Vec<u8>,
-    /// Lease that the key goes with; 0: none.
+    /// Number of the lease with which the key ends; 0: none.
     pub lease: i64,
 }
 
-/// The members of one etcd, of which one is asked at a time.
+/// The members of one etcd. One of them is asked at a time.
 #[derive(Debug)]
 pub struct Etcd {
     http: Http,
-    /// Number of the endpoint that answered last.
+    /// Index of the endpoint that answered last.
     at: usize,
-    /// The highest revision that was heard of.
+    /// The highest known revision.
     revision: u64,
 }
 
@@ -100,21 +102,21 @@ pub struct Etcd {
 pub struct Storage {
     /// Version of etcd.
     pub version: String,
-    /// Size of the file: that counts for the quota.
+    /// Size of the database file, which counts for the quota.
     pub bytes: u64,
-    /// Bytes of it that are in use; the rest is free for what comes.
+    /// Bytes of it that are in use. The rest is free for new data.
     pub used: u64,
-    /// The quota; `None`: it does not say.
+    /// The quota; `None`: unknown.
     pub quota: Option<u64>,
-    /// It takes no writes any more.
+    /// etcd no longer accepts writes.
     pub is_full: bool,
 }
 
-/// The quota of an etcd that was given none.
+/// The quota of an etcd for which none is configured.
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {
-    /// Returns whether more than half of what it may be is reached.
+    /// Returns whether the size is more than half of the quota.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bytes > self.quota.unwrap_or(QUOTA_USUAL) / 2
@@ -122,7 +124,7 @@ impl Storage {
 }
 
 impl Etcd {
-    /// Returns a client of these members, each call of which ends within `timeout`.
+    /// Makes a client of these members. Each of its calls ends within `timeout`.
     #[must_use]
     pub fn new(members: Members, timeout: Duration) -> Etcd {
         Etcd {
@@ -132,25 +134,26 @@ impl Etcd {
         }
     }
 
-    /// Returns the highest revision of etcd that was heard of; 0: none.
+    /// Returns the highest known revision of etcd; 0: none.
     #[must_use]
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Returns how many endpoints there are.
+    /// Returns the number of endpoints.
     #[must_use]
     pub fn endpoints(&self) -> usize {
         self.http.urls().len()
     }
 
-    /// Returns all keys that begin with `prefix`, at one moment that is not before this call; at most [`LIMIT`].
+    /// Returns all keys that begin with `prefix`, at most [`LIMIT`]. They are the state at one moment, which
+    /// is not before this call.
     ///
     /// # Errors
-    /// [`EtcdError`]; another endpoint is asked the next time.
+    /// [`EtcdError`]. The next call asks another endpoint.
     pub fn range(&mut self, prefix: &str) -> Result<Vec<Entry>, EtcdError> {
         let mut end = prefix.as_bytes().to_vec();
-        // The next name that does not begin so. A prefix ends with a slash.
+        // The end of the range is the next name without the prefix. A prefix ends with a slash.
         if let Some(last) = end.last_mut() {
             *last = last.saturating_add(1);
         }
@@ -172,7 +175,7 @@ impl Etcd {
     /// Asks for a new lease of at least `seconds`.
     ///
     /// # Errors
-    /// [`EtcdError`].
+    /// [`EtcdError`] if no lease was granted.
     pub fn grant(&mut self, seconds: u64) -> Result<i64, EtcdError> {
         let answer = self.call("lease/grant", &json!({ "TTL": seconds.to_string() }))?;
         let granted = number(&answer["TTL"]).is_some_and(|ttl| ttl >= seconds);
@@ -181,19 +184,20 @@ impl Etcd {
             .ok_or_else(|| self.foreign("a lease is shorter than asked for"))
     }
 
-    /// Lets a lease last for its whole length again. Returns whether it was still there. **For people to see only**: no agreement of the members.
+    /// Restarts the time of a lease. Returns whether the lease still existed. **Only for information**: the
+    /// members do not agree on it.
     ///
     /// # Errors
-    /// [`EtcdError`].
+    /// [`EtcdError`] if etcd gave no usable answer.
     pub fn keep_alive(&mut self, lease: i64) -> Result<bool, EtcdError> {
         let answer = self.call("lease/keepalive", &json!({ "ID": lease.to_string() }))?;
         Ok(number(&answer["TTL"]).is_some())
     }
 
-    /// Returns whether this revision can still be read: it was not compacted away.
+    /// Returns whether this revision can still be read, because it was not compacted.
     ///
     /// # Errors
-    /// [`EtcdError`].
+    /// [`EtcdError`] if etcd gave no usable answer.
     pub fn keeps(&mut self, revision: u64) -> Result<bool, EtcdError> {
         let question = json!({
             "key": STANDARD.encode("/pmnet/"), "revision": revision.to_string(), "serializable": true,
@@ -205,10 +209,10 @@ impl Etcd {
         }
     }
 
-    /// Forgets what was before this revision, of **all** users of this etcd. The present values stay.
+    /// Removes the history before this revision, for **all** users of this etcd. The present values stay.
     ///
     /// # Errors
-    /// [`EtcdError`].
+    /// [`EtcdError`] if etcd gave no usable answer.
     pub fn compact(&mut self, revision: u64) -> Result<(), EtcdError> {
         match self.call(
             "kv/compaction",
@@ -220,10 +224,10 @@ impl Etcd {
         }
     }
 
-    /// Returns the database of the member that answered last.
+    /// Returns the state of the database of the member that answered last.
     ///
     /// # Errors
-    /// [`EtcdError`].
+    /// [`EtcdError`] if etcd gave no usable answer.
     pub fn storage(&mut self) -> Result<Storage, EtcdError> {
         let says = self.call("maintenance/status", &json!({}))?;
         let alarms = self.call(ALARM, &json!({ "action": "GET" }))?;
@@ -239,25 +243,27 @@ impl Etcd {
         })
     }
 
-    /// Only etcd 3.6 says it in its status; earlier ones in their metrics, if these are open to us.
+    /// Returns the quota. Only etcd 3.6 has it in its status; earlier versions have it in their metrics,
+    /// which may not be accessible.
     fn quota(&mut self) -> Option<u64> {
         let url = format!("{}/metrics", self.endpoint());
         quota_in(&self.http.text(&url)?)
     }
 
-    /// Ends a lease, and removes the keys that go with it.
+    /// Ends a lease, and removes its keys.
     ///
     /// # Errors
-    /// [`EtcdError`]: then it may or may not be done, or the lease was gone.
+    /// [`EtcdError`]: the lease may or may not have ended, or it did not exist.
     pub fn revoke(&mut self, lease: i64) -> Result<(), EtcdError> {
         self.call("lease/revoke", &json!({ "ID": lease.to_string() }))
             .map(|_| ())
     }
 
-    /// Puts all this in one step if each of these keys was last put at this revision (0: is not there). Returns whether it did.
+    /// Puts all these keys in one step, if each key of `are` was last put at the given revision (0: the key
+    /// does not exist). Returns whether it did.
     ///
     /// # Errors
-    /// [`EtcdError`]: then it may or may not be done.
+    /// [`EtcdError`]: the keys may or may not have been put.
     pub fn put_if(&mut self, are: &[(String, u64)], puts: &[Put]) -> Result<bool, EtcdError> {
         let compare: Vec<Value> = are
             .iter()
@@ -282,10 +288,11 @@ impl Etcd {
         Ok(answer["succeeded"] == true)
     }
 
-    /// Seconds that a lease has left; `None`: it is gone. For people only: one member of etcd answers alone.
+    /// Returns the remaining seconds of a lease; `None`: it is gone. Only for information: one member of etcd
+    /// answers alone.
     ///
     /// # Errors
-    /// [`EtcdError`].
+    /// [`EtcdError`] if etcd gave no usable answer.
     pub fn seconds_left(&mut self, lease: i64) -> Result<Option<u64>, EtcdError> {
         let answer = self.call("lease/timetolive", &json!({ "ID": lease.to_string() }))?;
         Ok(number(&answer["TTL"]))
@@ -319,7 +326,7 @@ impl Etcd {
     }
 }
 
-/// Numbers of 64 bits are strings in JSON; what is 0 or negative is left out or means nothing here.
+/// Parses a number. In JSON, numbers of 64 bits are strings. A missing, zero or negative number is `None`.
 fn number(value: &Value) -> Option<u64> {
     value.as_str().and_then(|text| text.parse().ok())
 }
@@ -330,7 +337,7 @@ fn quota_in(metrics: &str) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("etcd_server_quota_backend_bytes "))?;
     let bytes: f64 = line.trim().parse().ok()?;
-    // A quota is far below what a floating-point number holds exactly.
+    // A quota is far below the largest number that a floating-point value holds exactly.
     (bytes >= 1.0).then_some(bytes as u64)
 }
 

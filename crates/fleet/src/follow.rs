@@ -1,6 +1,7 @@
-//! Where the devices of a shard are, for its clients: looked up in etcd again and again, in a thread of its own.
+//! Finds the addresses of a shard's devices for its clients. It reads them from etcd at intervals, in a
+//! thread of its own.
 //!
-//! The addresses are a hint and nothing more: clients ask the device there, and the devices' epochs decide.
+//! The addresses are only a hint: clients ask the devices at them, and the devices' epochs decide.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,14 +15,14 @@ use crate::plan::CHAIN_MAX;
 use crate::record::Names;
 use crate::shard::Shard;
 
-/// Pause between two looks.
+/// Pause between two reads.
 const PAUSE: Duration = Duration::from_millis(400);
-/// One call of etcd ends within this time.
+/// Longest time for one call of etcd.
 const CALL_MAX: Duration = Duration::from_secs(1);
 /// A message about a state that lasts is repeated after this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where to look.
+/// Settings of a follower.
 #[derive(Clone, Debug)]
 pub struct FollowConfig {
     /// Members of etcd.
@@ -30,13 +31,14 @@ pub struct FollowConfig {
     pub names: Names,
 }
 
-/// Returns the addresses of a shard's devices: those of the chain as it shall be, head first, then those that are there besides (spares); at most
-/// as many as a chain can have, of the family of the first.
+/// Returns the addresses of a shard's devices: first those of the chain as it shall be, head first, then
+/// those of other devices with a lease (spares). It returns at most as many as a chain can have, all of the
+/// address family of the first one.
 #[must_use]
 pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
     for place in shard.plan.iter().flat_map(|plan| &plan.places) {
-        // A device that was started again elsewhere says where.
+        // A device that was restarted at another address gives the new one.
         let record = shard
             .rows
             .get(&place.id)
@@ -47,7 +49,7 @@ pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     let mut others: Vec<_> = there
         .filter_map(|(id, row)| Some((id, row.record.as_ref()?)))
         .collect();
-    // Without a chain in etcd: the head of what is served first.
+    // Without a chain in etcd, the head of the chain that is served comes first.
     let served = present(shard);
     let head = served.as_ref().and_then(|served| served.chain.first());
     others.sort_by_key(|(id, record)| (Some(*id) != head, record.chain.is_empty()));
@@ -64,7 +66,7 @@ pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     all
 }
 
-/// Looks at devices until it is dropped.
+/// Reads the devices' addresses until it is dropped.
 #[derive(Debug)]
 pub struct Follower {
     over: Arc<AtomicBool>,
@@ -72,10 +74,10 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Waits until some device is known, or `stop` is set.
+    /// Waits until an address is known, or `stop` is set.
     ///
     /// # Errors
-    /// A sentence: none is by then, or within `wait`.
+    /// A text: no address became known until then, or within `wait`.
     pub fn first(
         config: &FollowConfig,
         wait: Duration,
@@ -105,10 +107,11 @@ impl Follower {
         }
     }
 
-    /// Begins to look; `known` is what the client has, `tell` is called whenever that is another list.
+    /// Starts the follower. `known` is the list that the client has; `tell` is called whenever the list
+    /// changes.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The operating system gives no thread.
     pub fn start(
         config: FollowConfig,
         known: Vec<SocketAddr>,
@@ -131,7 +134,7 @@ impl Drop for Follower {
         self.over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic there was printed.
+            // A panic in the thread was already printed.
             let _ = thread.join();
         }
     }
@@ -152,7 +155,7 @@ fn look(
                     tracing::info!("etcd says again where the devices are");
                 }
                 let found = whereabouts(&shard);
-                // All of one list are of one family; the socket has that of the first list.
+                // All addresses of a list are of one family. The socket has the family of the first list.
                 let family = |list: &[SocketAddr]| list.first().map(SocketAddr::is_ipv4);
                 if found != known && family(&found) == family(&known) {
                     tracing::info!(devices = ?found, "the devices are here now");
@@ -223,7 +226,7 @@ mod tests {
             }),
             ..Shard::default()
         };
-        // It was started again elsewhere.
+        // The device was restarted at another address.
         shard.rows.insert(1, row(at(11), &[2, 1], false));
         shard.rows.insert(5, row(at(5), &[], true));
         shard

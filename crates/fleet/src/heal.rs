@@ -1,7 +1,8 @@
 //! The next step of a controller: a pure function of a shard's state in etcd (`docs/spec/protocol.md` §14).
 //!
-//! One step at a time. Each one names what it was decided from, so that the step in etcd can ask for exactly that: between the look
-//! and the step another controller may have acted.
+//! A controller takes one step at a time. Each step names the state from which it was decided, so that the
+//! transaction in etcd can require exactly that state. Another controller may have acted between the read and
+//! the step.
 
 use std::collections::BTreeSet;
 
@@ -14,36 +15,36 @@ use crate::shard::{Row, Shard};
 /// One step in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The chain that serves becomes the record.
+    /// The chain that is served becomes the record.
     Adopt(Plan),
-    /// The word *stopped* about a device whose last lease is this; `beside`: the member that goes on.
+    /// Writes the word *stopped* about a device with this last lease. `beside`: the member that continues.
     Stop {
-        /// Device id.
+        /// Id of the device.
         device: u32,
         /// Number of its last lease.
         lease: u64,
-        /// The device that holds everything and has a lease.
+        /// A device that holds everything and has a lease.
         beside: u32,
     },
-    /// The devices that are left, or a spare with them, are wired anew.
+    /// The remaining devices, or these and a spare, get a new wiring.
     Wire(Plan),
-    /// The word *left out* about a device that was stopped.
+    /// Writes the word *left out* about a device that was stopped.
     LeftOut {
-        /// Device id.
+        /// Id of the device.
         device: u32,
-        /// The epoch of a chain without it.
+        /// The epoch of a chain without the device.
         epoch: u32,
     },
 }
 
-/// The next step.
+/// The result of looking for the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// This step.
+    /// The step that must be taken.
     Do(Step),
-    /// Nothing can be done before something else happens: a sentence.
+    /// Nothing can be done before the event that the text names.
     Wait(String),
-    /// Nothing.
+    /// Nothing needs to be done.
     Well,
 }
 
@@ -65,8 +66,9 @@ fn is_stopped(shard: &Shard, id: u32) -> bool {
         .is_some_and(|row| row.word == Word::Stopped)
 }
 
-/// Returns the latest epoch that a device with a lease serves, or that the server has said it has on record. The chain of an epoch never
-/// changes. Until the chain is in etcd only the devices count: they know where they send to.
+/// Returns the latest epoch that a device with a lease serves, or that the server has reported from its
+/// record. The chain of an epoch never changes. Until the chain is in etcd only the devices count, because
+/// only they know their next hops.
 pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     let records = shard.rows.values().filter_map(alive);
     let served = records.map(|record| (record.epoch, &record.chain));
@@ -78,8 +80,8 @@ pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     Some(Present { epoch, chain })
 }
 
-/// Returns the next step. `may_stop` gives the number of a lease that is gone for long enough; `copies`: how long the chain shall be, if
-/// that was said.
+/// Returns the next step. `may_stop` returns the number of a lease that has been gone for long enough.
+/// `copies`: the wanted length of the chain, if it was set.
 pub fn advise(
     shard: &Shard,
     may_stop: impl Fn(u32) -> Option<u64>,
@@ -121,7 +123,8 @@ pub fn advise(
     }
 }
 
-/// Returns the record follows a chain that was made by devices that formed it, by a person, or as the record before said.
+/// Returns the plan for a new chain that is served: one that devices formed, that an operator made, or that
+/// the last plan required.
 fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice {
     let record = |id: &u32| shard.rows.get(id)?.record.as_ref();
     let serving = |id: &u32| record(id).filter(|record| record.epoch == present.epoch);
@@ -164,7 +167,8 @@ fn adopt(shard: &Shard, before: Option<&Plan>, present: &Present<'_>) -> Advice 
     }))
 }
 
-/// Another one of several servers serves now: the last device sends there. The members and the statement stay as they are.
+/// Returns the step after a change of the serving server, if there are several: the last device must send to
+/// the new one. The members and the statement stay unchanged.
 fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     let there = shard.server.as_ref().filter(|_| shard.has_server());
     let moved = there.filter(|record| record.standby && record.address != plan.server)?;
@@ -174,8 +178,9 @@ fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     }))
 }
 
-/// Returns a device that was stopped, and is not in the chain that is served. The record may not leave a device out of that chain any more:
-/// then no statement about this device is to come, and none counts in a later epoch.
+/// Returns the step for a device that was stopped and is not in the chain that is served. The plan must have
+/// no statement: then no statement about the device is expected any more, and none would count in a later
+/// epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     let stopped = shard
         .rows
@@ -189,7 +194,7 @@ fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     })
 }
 
-/// Notes that a device that had joined has everything now.
+/// Returns the step that notes that a device which joined has everything now.
 fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     let mut noted = plan.clone();
     for place in &mut noted.places {
@@ -199,16 +204,16 @@ fn noted(shard: &Shard, plan: &Plan) -> Option<Step> {
     (noted != *plan).then_some(Step::Adopt(noted))
 }
 
-/// Returns whether the chain of this record is served, and no device is about to join or leave.
+/// Returns whether the chain of this plan is served, and no device is about to join or leave.
 pub(crate) fn is_settled(shard: &Shard, plan: &Plan) -> bool {
     let served = present(shard);
     let served = served.is_some_and(|now| now.epoch == plan.epoch && now.chain == plan.ids());
     served && plan.says.is_none() && !plan.joins
 }
 
-/// Returns whether the chain can go on without this device, as far as is known: it is a member, no other device is about to join or leave, and
-/// another member that holds everything has a lease. Only to avoid a pause for nothing: whether it is left out, a controller decides
-/// as always.
+/// Returns whether the chain can continue without this device, as far as is known: the device is a member, no
+/// other device is about to join or leave, and another member that holds everything has a lease. This check
+/// only avoids a useless pause: a controller still decides whether the device is left out.
 pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
     let goes_on = |place: &Place| {
         let row = shard.rows.get(&place.id);
@@ -221,7 +226,7 @@ pub(crate) fn may_leave(shard: &Shard, device: u32) -> bool {
     })
 }
 
-/// Returns a device whose lease is gone, beside one that holds everything.
+/// Returns the step for a device whose lease is gone, if another member holds everything and has a lease.
 fn stop(
     shard: &Shard,
     plan: &Plan,
@@ -252,7 +257,8 @@ fn stop(
     })
 }
 
-/// Plans a chain of the devices that are left, if a device of the record was stopped. `seen`: the chain of the record's epoch is served.
+/// Plans a chain of the remaining devices, if a device of the plan was stopped. `seen`: the chain of the
+/// plan's epoch is served.
 fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advice> {
     let stays = |place: &&Place| !is_stopped(shard, place.id);
     let places: Vec<Place> = plan.places.iter().filter(stays).cloned().collect();
@@ -271,7 +277,8 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     let joiner = plan.joiner();
     let joins = joiner.is_some_and(|id| kept(&id));
     let says = if joiner.is_some() && !joins {
-        // Whether it has joined is not known: if so, that is the next epoch. If not, no device is left out.
+        // It is unknown whether the device has joined. If it has, that happened in the next epoch. If not, no
+        // device is left out.
         plan.epoch + 1
     } else if seen {
         plan.epoch
@@ -286,7 +293,7 @@ fn wire(shard: &Shard, plan: &Plan, members: &[u32], seen: bool) -> Option<Advic
     })))
 }
 
-/// Returns a spare that is ready, if the chain is whole and shorter than it shall be.
+/// Returns the step for a spare that is ready, if the chain is complete and shorter than it shall be.
 fn join(shard: &Shard, plan: &Plan, present: &Present<'_>, copies: Option<usize>) -> Option<Step> {
     let wanted = copies.unwrap_or(plan.copies).min(CHAIN_MAX);
     let serves = |place: &Place| {

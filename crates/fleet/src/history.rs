@@ -1,8 +1,10 @@
-//! The history that etcd keeps.
+//! Checks the history that etcd keeps.
 //!
-//! etcd keeps every value that a key ever had until its history is *compacted*, and takes no writes when its database has reached its quota.
-//! Each renewal of a lease is a new value. So either etcd compacts automatically (`--auto-compaction-retention`), or a controller does it when told to:
-//! compaction is for all users of an etcd. A controller without that order looks whether etcd compacts, and warns if it does not.
+//! etcd keeps every value of a key until its history is *compacted*, and accepts no writes when its database
+//! has reached its quota. Each renewal of a lease is a new value. So either etcd compacts automatically
+//! (`--auto-compaction-retention`), or a controller does it if configured, because compaction affects all
+//! users of an etcd. A controller without that setting checks whether etcd compacts, and warns if it does
+//! not.
 
 use std::collections::VecDeque;
 
@@ -11,28 +13,28 @@ use pmnet_proto::time::{Nanos, SECOND};
 
 use crate::etcd::{Etcd, EtcdError};
 
-/// Time after which a controller that compacts notes the present revision again.
+/// Interval at which a controller that compacts notes the present revision, in nanoseconds.
 const NOTED_EVERY: Nanos = 60 * SECOND;
-/// Time for which it keeps the history.
+/// How long a controller that compacts keeps the history, in nanoseconds.
 const KEPT: Nanos = 300 * SECOND;
-/// Time between the looks of a controller that does not compact.
+/// Interval of the checks of a controller that does not compact, in nanoseconds.
 const LOOKED_EVERY: Nanos = 600 * SECOND;
-/// No other user of an etcd needs a longer history than this.
+/// Age of history that no user of an etcd should need, in nanoseconds.
 const OLD: Nanos = 3 * 3600 * SECOND;
-/// An etcd that has this many revisions and was never compacted is not going to be.
+/// An etcd with this many revisions that was never compacted has no automatic compaction.
 const MANY: u64 = 20_000;
 
-/// Looks after what etcd keeps.
+/// Checks the history that etcd keeps, or compacts it.
 #[derive(Debug)]
 pub struct History {
     compacts: bool,
-    /// Revisions that there were, oldest first.
+    /// Noted revisions with their times, oldest first.
     noted: VecDeque<(Time, u64)>,
     next: Time,
 }
 
 impl History {
-    /// Returns a history that has seen nothing yet. `compacts`: the controller was told to compact.
+    /// Makes a history that has seen nothing yet. `compacts`: the controller is configured to compact.
     #[must_use]
     pub const fn new(compacts: bool) -> History {
         History {
@@ -42,7 +44,7 @@ impl History {
         }
     }
 
-    /// Does what is due, if anything is. A sentence: what a person should know.
+    /// Does what is due, if anything is. Returns a text for the operator, if there is something to report.
     pub fn turn(&mut self, now: Time, etcd: &mut Etcd) -> Option<String> {
         if now < self.next {
             return None;
@@ -60,11 +62,11 @@ impl History {
         } else {
             look(then, etcd)
         };
-        // The controller says elsewhere that etcd does not answer.
+        // The controller reports elsewhere that etcd does not answer.
         said.ok().flatten().or_else(|| filled(etcd))
     }
 
-    /// Takes note of the present revision. The newest one that is old enough, if that is new.
+    /// Notes the present revision. Returns the newest one that has become old enough, if there is one.
     fn note(&mut self, now: Time, revision: u64, old: Nanos) -> Option<u64> {
         if revision > 0 {
             self.noted.push_back((now, revision));
@@ -77,7 +79,7 @@ impl History {
     }
 }
 
-/// Looks whether the history is compacted.
+/// Checks whether the history is compacted. Returns a text for the operator if it is not.
 fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError> {
     let many = etcd.revision() > MANY && etcd.keeps(1)?;
     let old = match then {
@@ -99,7 +101,7 @@ fn look(then: Option<u64>, etcd: &mut Etcd) -> Result<Option<String>, EtcdError>
     }))
 }
 
-/// Returns whether the database is large for its quota.
+/// Returns a text for the operator if the database is large for its quota.
 fn filled(etcd: &mut Etcd) -> Option<String> {
     const MIB: u64 = 1 << 20;
     let storage = etcd.storage().ok()?;
@@ -131,7 +133,7 @@ mod tests {
         }
         assert_eq!(compacted, [100, 101, 102, 103, 104]);
         assert!(history.noted.len() <= 5);
-        // After a pause only the newest of those that are old.
+        // After a pause only the newest of the old revisions is returned.
         let later = Time(60 * NOTED_EVERY);
         assert_eq!(history.note(later, 500, KEPT), Some(109));
         assert_eq!(history.note(later, 0, KEPT), None, "nothing was heard");

@@ -1,10 +1,14 @@
-//! The fleet: leases in etcd, who keeps them, and who looks at them (`docs/spec/protocol.md` §14).
+//! The fleet: leases in etcd, the agents that renew them, and the controllers that watch them
+//! (`docs/spec/protocol.md` §14).
 //!
-//! Purpose: what an operator would know of a shard's devices is known from etcd. An [`Agent`] keeps the lease of one device, in a
-//! thread of its own; a [`ServerAgent`] says which chain the store has on record. A [`Follower`] tells clients where the devices are. A [`Controller`]
-//! says who is stopped, and how the rest is wired. An [`Intent`] is what a person wants changed. Without etcd a person does that by
-//! [`hand`]. Invariant: a lease is granted by agreement of all members of etcd, together with the look at the
-//! word about its device. May not: see a packet, a log or a store; be waited for by a loop that serves.
+//! Purpose: etcd gives the knowledge about a shard's devices that an operator would otherwise need. An
+//! [`Agent`] keeps the lease of one device, in a thread of its own. A [`ServerAgent`] reports the chain that
+//! the store has on record. A [`Follower`] tells clients the devices' addresses. A [`Controller`] decides
+//! which devices are stopped, and how the others are wired. An [`Intent`] is a change that an operator wants.
+//! Without etcd an operator makes changes with [`hand`].
+//! Invariant: a lease is granted by agreement of all members of etcd, in one step with the check of the word
+//! about its device.
+//! Not allowed here: access to packets, logs and stores. A loop that serves must never wait for this code.
 
 mod agent;
 mod controller;
@@ -35,12 +39,12 @@ pub use pmnet_proto::lease::{Word, margin};
 
 use pmnet_proto::time::{Nanos, SECOND};
 
-/// Shortest and longest lease, in seconds. etcd gives no shorter ones.
+/// Shortest and longest lease, in seconds. etcd grants no shorter ones.
 pub const LEASE_SECONDS: std::ops::RangeInclusive<u64> = 2..=60;
 /// Usual length of a lease, in seconds.
 pub const LEASE_SECONDS_USUAL: u64 = 3;
 
-/// Returns a length in seconds as the protocol counts it.
+/// Converts a length in seconds to the protocol's unit.
 #[must_use]
 pub const fn length(seconds: u64) -> Nanos {
     seconds.saturating_mul(SECOND)

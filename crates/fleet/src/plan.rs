@@ -1,5 +1,5 @@
-//! The chain as it shall be: the record that controllers write, and what follows from it for each device
-//! (`docs/spec/protocol.md` §14).
+//! The chain as it shall be: the record that controllers write, and the order that follows from it for each
+//! device (`docs/spec/protocol.md` §14).
 
 use std::net::SocketAddr;
 
@@ -11,46 +11,47 @@ pub(crate) const CHAIN_MAX: usize = 8;
 /// One device of the chain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// Device id.
+    /// Id of the device.
     pub id: u32,
     /// Address to which the device before it sends.
     pub at: SocketAddr,
-    /// It was seen to hold everything that a head must.
+    /// The device was seen to hold everything that a head must hold.
     pub whole: bool,
 }
 
 /// The chain as it shall be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The epoch of the chain that it was made from.
+    /// The epoch of the chain from which this one was made.
     pub epoch: u32,
-    /// The epoch in which the head states that all members which are not in here are stopped (SHRINK): `epoch`, or the next
-    /// one. `None`: it states nothing.
+    /// The epoch for which the head states that all members that are not in this plan are stopped (SHRINK):
+    /// `epoch`, or the next one. `None`: it states nothing.
     pub says: Option<u32>,
-    /// Devices, head first.
+    /// The devices, head first.
     pub places: Vec<Place>,
-    /// The last one is no member of that chain, and is to join.
+    /// The last device is no member of the chain of `epoch`, and is to join.
     pub joins: bool,
     /// Address to which the last device sends.
     pub server: SocketAddr,
-    /// Length of the longest chain so far: what spares are taken for.
+    /// Length of the longest chain so far. Spares are taken up to this length.
     pub copies: usize,
 }
 
 /// How a device is wired, and what it states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
-    /// Its next hop.
+    /// The device's next hop.
     pub next: SocketAddr,
-    /// The id of that hop, 0 for the server (`docs/spec/keys.md` §5); `None`: not known to who orders it.
+    /// The id of the next hop, 0 for the server (`docs/spec/keys.md` §5); `None`: unknown to the sender of
+    /// the order.
     pub next_id: Option<u32>,
-    /// It states that the members of this epoch's chain which its path leaves out are stopped.
+    /// The device states that those members of this epoch's chain which are not on its path are stopped.
     pub shrink: Option<u32>,
 }
 
 impl Order {
-    /// Returns whether a device that runs with this must start again to do as `other` says. Its statements need not be taken back: they
-    /// are over with the epoch.
+    /// Returns whether a device that runs with this order must start again to follow `other`. The device's
+    /// statements need not be taken back, because they end with the epoch.
     #[must_use]
     pub fn is_to_become(self, other: Order) -> bool {
         let other_hop = self
@@ -64,7 +65,7 @@ impl Order {
 }
 
 impl Plan {
-    /// Ids, head first.
+    /// Returns the ids, head first.
     #[must_use]
     pub fn ids(&self) -> Vec<u32> {
         self.places.iter().map(|place| place.id).collect()
@@ -77,7 +78,7 @@ impl Plan {
         last.map(|place| place.id)
     }
 
-    /// Returns the order for this device; `None`: it is not in this plan.
+    /// Returns the order for this device; `None`: the device is not in this plan.
     #[must_use]
     pub fn order(&self, id: u32) -> Option<Order> {
         let at = self.places.iter().position(|place| place.id == id)?;
@@ -115,7 +116,7 @@ mod tests {
         let plan = plan();
         let order = |id, port, shrink| {
             let next = SocketAddr::from(([10, 0, 0, 1], port));
-            // The server has port 99, and each device its id.
+            // The server has port 99, and the port of each device is its id.
             let next_id = Some(u32::from(port) % 99);
             let wanted = Order {
                 next,

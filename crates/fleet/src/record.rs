@@ -1,6 +1,6 @@
 //! Keys and values in etcd: `/pmnet/FLEET/SHARD/…`.
 //!
-//! | name | what | goes |
+//! | name | contents | removed |
 //! |---|---|---|
 //! | `members/ID` | [`MemberRecord`], put with each lease: its revision is the lease's number | never |
 //! | `alive/ID` | the process of the device | with its lease |
@@ -8,8 +8,8 @@
 //! | `chain` | [`Plan`](crate::Plan): the chain as it shall be | never |
 //! | `server` | [`ServerRecord`]: the chain that the store has on record | never |
 //! | `server-alive` | the process of the server | with its lease |
-//! | `wishes/ID` | [`Wish`]: what a person wants of the device | never |
-//! | `copies` | how long a person wants the chain to be | never |
+//! | `wishes/ID` | [`Wish`]: the operator's wish about the device | never |
+//! | `copies` | the length of the chain that an operator wants | never |
 
 use std::net::SocketAddr;
 
@@ -23,7 +23,7 @@ const NAME_MAX: usize = 64;
 pub(crate) const CHAIN: &str = "chain";
 /// Key of the server's record.
 pub(crate) const SERVER: &str = "server";
-/// Name of the key that shows that the server is there.
+/// Name of the key that shows that the server is running.
 pub(crate) const SERVER_ALIVE: &str = "server-alive";
 /// Key of the wanted length of the chain.
 pub(crate) const COPIES: &str = "copies";
@@ -33,7 +33,7 @@ pub(crate) const COPIES: &str = "copies";
 pub struct Names(String);
 
 impl Names {
-    /// Those of this shard.
+    /// Returns the names of this shard's keys.
     ///
     /// # Errors
     /// Returns a message if the fleet's name is not allowed.
@@ -47,7 +47,7 @@ impl Names {
         Ok(Names(format!("/pmnet/{fleet}/{shard}/")))
     }
 
-    /// Prefix of all of them.
+    /// Returns the prefix of all these names.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.0
@@ -89,57 +89,58 @@ impl Names {
 /// A device, as it registered with its last lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
-    /// Address at which it listens.
+    /// Address at which the device listens.
     pub address: SocketAddr,
-    /// Identity of its log, in hexadecimal digits.
+    /// Identity of the device's log, in hexadecimal digits.
     pub log: String,
-    /// Incarnation of that log.
+    /// Incarnation of the device's log.
     pub incarnation: u32,
-    /// The epoch that it served; 0: it did not serve, and the lease only says that it is there.
+    /// The epoch that the device served; 0: it did not serve, and the lease only shows that it is running.
     pub epoch: u32,
-    /// Length of its leases.
+    /// Length of its leases, in seconds.
     pub seconds: u64,
-    /// Its next hop.
+    /// The device's next hop.
     #[serde(default)]
     pub next: Option<SocketAddr>,
-    /// The devices of that epoch's chain, head first; empty if it does not serve.
+    /// The devices of the chain of `epoch`, head first; empty if the device does not serve.
     #[serde(default)]
     pub chain: Vec<u32>,
-    /// It holds everything that was acknowledged before that epoch and is not applied.
+    /// The device holds everything that was acknowledged before `epoch` and is not applied.
     #[serde(default)]
     pub whole: bool,
-    /// It may be taken for a chain that is shorter than it shall be.
+    /// The device may be taken for a chain that is shorter than it shall be.
     #[serde(default)]
     pub spare: bool,
-    /// The epoch in which it is ready to join; 0: it is not.
+    /// The epoch in which the device is ready to join; 0: it is not ready.
     #[serde(default)]
     pub joins: u32,
 }
 
-/// Record of a server about its store. That is never wrong later: the chain of an epoch never changes.
+/// A server's record about its store. It never becomes wrong, because the chain of an epoch never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
-    /// Address at which it listens.
+    /// Address at which the server listens.
     pub address: SocketAddr,
-    /// The epoch that its store has on record; 0: it has not read it yet, or there is none.
+    /// The epoch that its store has on record; 0: the server has not read the store yet, or there is none.
     pub epoch: u32,
-    /// The devices of that epoch's chain, head first.
+    /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,
-    /// Length of the leases that show that it is there.
+    /// Length of the leases that show that the server is running, in seconds.
     pub seconds: u64,
-    /// It is one of several, of which one serves at a time: the chain sends to the one that does.
+    /// The server is one of several, of which one serves at a time. The chain sends to the serving one.
     #[serde(default)]
     pub standby: bool,
 }
 
-/// Wish of an operator about a device. It decides nothing: the device gives its lease back if it may, and the rest follows from that.
+/// An operator's wish about a device. It decides nothing: the device returns its lease if it may, and the
+/// other steps follow from that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
-    /// It is to leave its chain, and not to be taken as a spare.
+    /// The device is to leave its chain, and must not be taken as a spare.
     pub leaves: bool,
 }
 
-/// [`Word`] as it is written.
+/// The form in which a [`Word`] is written.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WordRecord {

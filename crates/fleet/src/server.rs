@@ -1,8 +1,9 @@
-//! The agent of a server: it says in etcd which chain the store has on record, in a thread of its own
+//! The agent of a server: it reports in etcd the chain that the store has on record, in a thread of its own
 //! (`docs/spec/protocol.md` §14).
 //!
-//! A server needs no lease to serve: its records in the store fence it. The key that goes with a lease only shows that it is there.
-//! Its statement is never wrong later, since the chain of an epoch never changes; so a step that comes late does no harm.
+//! A server needs no lease to serve, because its records in the store fence it. The key with a lease only
+//! shows that the server is running. The server's report never becomes wrong, because the chain of an epoch
+//! never changes. So a step that comes late does no harm.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,11 +18,11 @@ use crate::etcd::{Etcd, Members, Put};
 use crate::record::{Names, ServerRecord, bytes};
 use crate::shard::Shard;
 
-/// Writes of the record before its lease would end.
+/// Renewals within the length of a lease.
 const RENEWALS: u64 = 3;
-/// Looks of the agent in one lease.
+/// Reads of the shard's state within the length of a lease.
 const LOOKS: u64 = 16;
-/// One call of etcd ends within this part of a lease.
+/// Divisor of a lease's length that gives the longest time for a call of etcd.
 const CALLS: u64 = 6;
 /// A message about a state that lasts is repeated after this time.
 const PATIENCE: Nanos = 5 * SECOND;
@@ -35,25 +36,25 @@ pub struct ServerAgentConfig {
     pub names: Names,
     /// Address at which the server listens.
     pub address: SocketAddr,
-    /// Length of the leases that show that it is there.
+    /// Length of the leases that show that the server is running, in seconds.
     pub seconds: u64,
-    /// It is one of several, of which one serves at a time.
+    /// The server is one of several, of which one serves at a time.
     pub standby: bool,
 }
 
-/// An agent that has not begun yet.
+/// An agent that has not started yet.
 #[derive(Debug)]
 pub struct Candidate {
     keeper: Keeper,
-    /// Its process has not had a turn yet.
+    /// The process has not had a turn yet.
     begins: bool,
 }
 
 impl Candidate {
-    /// Returns an agent with these settings.
+    /// Makes an agent with these settings.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The operating system gives no random numbers.
     pub fn new(config: ServerAgentConfig) -> std::io::Result<Candidate> {
         Keeper::new(config).map(|keeper| Candidate {
             keeper,
@@ -61,7 +62,7 @@ impl Candidate {
         })
     }
 
-    /// Returns the candidate of a process whose turn is over.
+    /// Makes the candidate of a process whose turn is over.
     ///
     /// # Errors
     /// As [`Candidate::new`].
@@ -73,17 +74,17 @@ impl Candidate {
         })
     }
 
-    /// Takes the turn of the one server that serves, if no other one has it. Returns whether it did. **Only so that not two begin**: who may
-    /// write, the store decides.
+    /// Takes the turn of the server that serves, if no other server has it. Returns whether it did. **This
+    /// only avoids that two servers begin**: the store decides who may write.
     ///
     /// # Errors
-    /// A sentence: etcd does not answer.
+    /// A text: etcd does not answer.
     pub fn takes_turn(&mut self) -> Result<bool, String> {
         let keeper = &mut self.keeper;
         let shard = Shard::read(&mut keeper.etcd, &keeper.config.names)?;
         let address = shard.server.as_ref().map(|record| record.address);
-        // The server that had this address before has ended. (Not if that was this very process: then another one has the turn, and has not said yet
-        // where it is.)
+        // The server that had this address before has ended, unless it was this process. In that case another
+        // server has the turn, and has not reported its address yet.
         let ended = self.begins && address == Some(keeper.config.address);
         if shard.has_server() && !ended {
             return Ok(false);
@@ -94,10 +95,10 @@ impl Candidate {
         done.map_err(|error| error.to_string())
     }
 
-    /// Begins.
+    /// Starts the agent.
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The operating system gives no thread.
     pub fn start(self, words: Arc<ServerWords>) -> std::io::Result<ServerAgent> {
         let mut keeper = self.keeper;
         keeper.words = words.clone();
@@ -111,7 +112,7 @@ impl Candidate {
     }
 }
 
-/// An agent at work. It ends when this is dropped.
+/// A running agent. It ends when this value is dropped.
 #[derive(Debug)]
 pub struct ServerAgent {
     words: Arc<ServerWords>,
@@ -123,7 +124,7 @@ impl Drop for ServerAgent {
         self.words.finish();
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic there was printed.
+            // A panic in the thread was already printed.
             let _ = thread.join();
         }
     }
@@ -177,7 +178,8 @@ impl Keeper {
         }
         let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
         if self.config.standby && !has_turn {
-            // Also if no server has it: another one may have had it in between, and has changed the records.
+            // The turn is over even if no server has it: another one may have had it meanwhile, and have
+            // changed the records.
             self.words.end_turn();
             return Err(
                 "PM2704 the turn of this server is over: another one has it now, or may have had it"
@@ -209,7 +211,8 @@ impl Keeper {
             if self.renewed.is_some_and(is_fresh) {
                 return Ok(());
             }
-            // Nothing is new. The lease is for people and for servers that stand by: it needs no agreement, and no new value.
+            // Nothing is new. The lease is only information for operators and standby servers, so it needs no
+            // agreement and no new value.
             let lives = self.etcd.keep_alive(shard.server_lease);
             if lives.map_err(|error| error.to_string())? {
                 self.renewed = Some(now);
@@ -221,7 +224,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// One step in etcd, if nothing has changed since it was read. A server that has not read its store says only that it is there.
+    /// Takes one step in etcd, if nothing has changed since it was read. A server that has not read its store
+    /// only reports that it is running.
     fn claim(&mut self, shard: &Shard, record: &ServerRecord, knows: bool) -> Result<(), String> {
         let alive = self.alive()?;
         let names = &self.config.names;
@@ -248,7 +252,7 @@ impl Keeper {
         )
     }
 
-    /// States that this process is there, in a new lease.
+    /// Returns the report that this process is running, in a new lease.
     fn alive(&mut self) -> Result<Put, String> {
         let lease = self.etcd.grant(self.config.seconds);
         Ok(Put {
@@ -273,8 +277,9 @@ impl Keeper {
     }
 }
 
-/// Returns the epoch that the server is to end: the chain that is served is the one in etcd, and that states something about the next epoch,
-/// which a device that was to join, and was lost, would have begun.
+/// Returns the epoch that the server must end, if two conditions hold: the chain that is served is the one in
+/// etcd, and that plan has a statement about the next epoch. A joining device that was lost would have begun
+/// that epoch.
 fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
     let plan = shard.plan.as_ref()?;
     let same = plan.epoch == on_record.epoch && plan.ids() == on_record.chain;
@@ -313,7 +318,7 @@ mod tests {
         };
         let here = on_record(4, &[7, 8]);
         assert_eq!(to_end(&of(&plan), &here), Some(4));
-        // It has joined: that epoch has begun, and the statement is made in it.
+        // The device has joined: that epoch has begun, and the statement is made in it.
         assert_eq!(to_end(&of(&plan), &on_record(5, &[7, 8, 9])), None);
         assert_eq!(to_end(&of(&plan), &on_record(4, &[7, 8, 9])), None);
         assert_eq!(to_end(&Shard::default(), &here), None);

@@ -13,28 +13,28 @@ use crate::record::{
 /// State of one device in etcd.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Its record with its last lease.
+    /// The device's record with its last lease.
     pub record: Option<MemberRecord>,
-    /// Number of its last lease; 0: it never had one.
+    /// Number of the device's last lease; 0: it never had one.
     pub lease: u64,
-    /// The process that holds that lease, while it does.
+    /// The process that holds that lease, while it exists.
     pub process: Option<String>,
-    /// Number that etcd gave the lease; 0: it is gone.
+    /// etcd's number of the lease; 0: the lease is gone.
     pub lease_id: i64,
-    /// Revision of `process`; 0: it is gone.
+    /// Revision of `process`; 0: the lease is gone.
     pub(crate) alive: u64,
-    /// The word about it.
+    /// The word about the device.
     pub word: Word,
-    /// Number of the word; 0: there was none.
+    /// Revision of the word; 0: there was none.
     pub(crate) words: u64,
-    /// Wish of an operator about it.
+    /// The operator's wish about the device.
     pub wish: Wish,
-    /// Number of the wish; 0: there was none.
+    /// Revision of the wish; 0: there was none.
     pub(crate) wishes: u64,
 }
 
 impl Row {
-    /// Returns whether it has a lease, and is not declared stopped.
+    /// Returns whether the device has a lease, and is not declared stopped.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.alive != 0 && self.word != Word::Stopped
@@ -44,33 +44,34 @@ impl Row {
 /// All devices of a shard.
 #[derive(Clone, Debug, Default)]
 pub struct Shard {
-    /// By id.
+    /// The devices by id.
     pub rows: BTreeMap<u32, Row>,
-    /// The chain as it shall be; `None`: no controller has looked yet.
+    /// The chain as it shall be; `None`: no controller has written one yet.
     pub plan: Option<Plan>,
-    /// Number of that record; 0: there is none.
+    /// Revision of the record with the plan; 0: there is none.
     pub(crate) plans: u64,
-    /// Record of the server; `None`: no server of this shard knows of the fleet.
+    /// Record of the server; `None`: no server of this shard uses the fleet.
     pub server: Option<ServerRecord>,
-    /// Number of that record; 0: there is none.
+    /// Revision of the server's record; 0: there is none.
     pub(crate) servers: u64,
-    /// Number of the key that shows that the server is there; 0: it is not, or does not reach etcd.
+    /// Revision of the key that shows that the server is running; 0: it is not running, or does not reach
+    /// etcd.
     pub(crate) server_alive: u64,
-    /// The process of that server.
+    /// The process of the running server.
     pub(crate) server_process: Vec<u8>,
-    /// Number that etcd gave the lease of that key.
+    /// etcd's number of the lease that shows that the server is running.
     pub(crate) server_lease: i64,
-    /// Number of devices that an operator wants in the chain; `None`: no operator said so.
+    /// Number of devices that an operator wants in the chain; `None`: no operator has set one.
     pub copies: Option<usize>,
-    /// Number of that; 0: there is none.
+    /// Revision of the wanted number; 0: there is none.
     pub(crate) copies_at: u64,
 }
 
 impl Shard {
-    /// Asks etcd.
+    /// Reads the state from etcd.
     ///
     /// # Errors
-    /// A sentence: it does not answer, or a key is not what it should be.
+    /// A text: etcd does not answer, or a key has an unexpected value.
     pub fn read(etcd: &mut Etcd, names: &Names) -> Result<Shard, String> {
         let entries = etcd.range(names.prefix());
         let entries = entries.map_err(|error: EtcdError| error.to_string())?;
@@ -86,10 +87,10 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Reads the shard once: if one endpoint does not answer, asks the others.
+    /// Reads the shard once. If one endpoint does not answer, asks the others.
     ///
     /// # Errors
-    /// As [`Shard::read`]: what the last one said.
+    /// As [`Shard::read`]: the error of the last endpoint.
     pub fn read_somewhere(etcd: &mut Etcd, names: &Names) -> Result<Shard, String> {
         for _ in 1..etcd.endpoints() {
             if let Ok(shard) = Shard::read(etcd, names) {
@@ -146,7 +147,7 @@ impl Shard {
         Some(())
     }
 
-    /// Returns whether the server is there, and reaches etcd.
+    /// Returns whether the server is running, and reaches etcd.
     #[must_use]
     pub const fn has_server(&self) -> bool {
         self.server_alive != 0

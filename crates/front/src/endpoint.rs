@@ -1,17 +1,18 @@
-//! [`Upstream`] on the real thing: the client endpoint on its UDP socket.
+//! The production implementation of [`Upstream`]: the client endpoint on its UDP socket.
 
 use std::io;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use pmnet_client::{ClientConfig, ClientNode};
+use pmnet_wire::FrontId;
 
 use crate::upstream::{
     Call, CallId, Calls, Event, Refused, SessionHandle, Submit, Time, Upstream, UpstreamCounters,
 };
 
-/// How long the end of a session may take to reach the devices, in nanoseconds. A session whose end
-/// is lost expires there.
+/// How long the end of a session may take to reach the devices, in nanoseconds. If the message about its end
+/// is lost, the session expires at the devices.
 const END_TIMEOUT: Time = 5_000_000_000;
 
 /// The endpoint could not be set up.
@@ -22,7 +23,7 @@ pub struct EndpointError {
     source: io::Error,
 }
 
-/// An endpoint for a [`crate::Front`], towards the head device of the configuration.
+/// Makes an endpoint for a [`crate::Front`], which sends to the head device of the configuration.
 ///
 /// # Errors
 /// [`EndpointError`], if the operating system has no socket for it.
@@ -92,7 +93,7 @@ impl Upstream for ClientNode {
         match ClientNode::receive(self, time(now)) {
             Ok((_, more)) => more,
             Err(error) => {
-                // The next datagram is a new event; what is missing is sent again.
+                // The next datagram causes a new event. Lost packets are sent again.
                 tracing::warn!(%error, "PM3206 receiving from the device");
                 false
             }
@@ -101,7 +102,7 @@ impl Upstream for ClientNode {
 
     fn flush(&mut self, now: Time) {
         if let Err(error) = ClientNode::flush(self, time(now)) {
-            // What was not sent is sent again when its timer is due.
+            // Unsent packets are sent again when their timer is due.
             tracing::warn!(%error, "PM3207 sending to the device");
         }
     }
@@ -116,6 +117,10 @@ impl Upstream for ClientNode {
             socket: self.socket_counters(),
             link: self.link_counters().unwrap_or_default(),
         }
+    }
+
+    fn key(&self) -> Option<FrontId> {
+        self.config().keys.map(|key| key.id())
     }
 
     fn peer(&self) -> String {

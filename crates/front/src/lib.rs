@@ -1,12 +1,12 @@
-//! The RESP front: unmodified Redis clients in, pmnet sessions out.
+//! The RESP front: it serves unmodified Redis clients by pmnet sessions.
 //!
-//! Purpose: speaks RESP2 and RESP3 with clients, decides by the command matrix ([`table`]) what may
-//! be acknowledged as soon as it is durable in the devices and what must go to the store, and keeps
-//! each client's replies in the order of its commands (`docs/use/`).
-//! Invariants: only a command that cannot fail and whose reply says nothing is acknowledged early;
-//! every queue is bounded by a named constant, and a full one stops reading from its client; bad
-//! input ends one connection, never the process.
-//! It may not know how calls travel: that is behind [`upstream::Upstream`].
+//! Purpose: the front speaks RESP2 and RESP3 with clients. By the command matrix ([`table`]) it decides which
+//! commands may be acknowledged as soon as they are durable in the devices, and which must go to the store.
+//! It returns each client's replies in the order of the client's commands (`docs/use/`).
+//! Invariants: only a command that cannot fail, and whose reply carries no information, is acknowledged
+//! early. Every queue is bounded by a named constant, and a full queue stops the reading from its client. Bad
+//! input ends one connection, never the process. The front does not know how calls travel:
+//! [`upstream::Upstream`] hides that.
 
 pub mod client;
 pub mod endpoint;
@@ -21,7 +21,7 @@ mod users;
 
 pub use client::ReadFrom;
 pub use shell::{
-    Cache, Class, DirectMover, Entrance, Front, FrontConfig, FrontError, FrontTurn, Stopper,
-    clients_within,
+    Cache, Class, DirectMover, Entrance, Front, FrontConfig, FrontError, FrontTurn, Limits,
+    Stopper, clients_within,
 };
 pub use users::{Access, Secret};

@@ -1,13 +1,13 @@
-//! The command matrix: for every command of Redis, what the front does with it.
+//! The command matrix: the front's treatment of every command of Redis.
 //!
-//! Purpose: decides whether a command is acknowledged early, goes to the store, is answered here, needs
-//! its own connection, or is refused. `docs/use/commands.md` is generated from it. Facts come from the store itself, which is
-//! asked once for each of its processes ([`Learned`]); until it has answered, and of an embedded store, they are those of
-//! [`FACTS`]. Decisions come from `decide`: by name where a command cannot be understood from its facts, else by these.
-//! The rule for early acknowledgement, which looks at the arguments
-//! too, is [`pmnet_wire::promise`] ([`early_ack`]); anything unusual goes to Redis, which then gives its
-//! own error.
-//! It may not keep state between commands.
+//! Purpose: decides whether a command is acknowledged early, goes to the store, is answered by the front,
+//! needs its own connection, or is refused. `docs/use/commands.md` is generated from it. Facts about commands
+//! come from the store, which is asked once for each of its processes ([`Learned`]). Until the store has
+//! answered, and with an embedded store, the facts are those of [`FACTS`]. The module `decide` makes the
+//! decisions from these facts, or by name if the facts do not describe a command well enough. The rule for
+//! early acknowledgement, which also checks the arguments, is [`pmnet_wire::promise`] ([`early_ack`]). A
+//! command of an unusual form goes to Redis, which then gives its own error.
+//! Not allowed here: state that is kept between commands.
 
 mod assume;
 mod decide;
@@ -48,43 +48,43 @@ pub const NOSCRIPT: u32 = 1 << 5;
 pub const ADMIN: u32 = 1 << 6;
 /// Flag of [`Facts`]: not allowed in MULTI.
 pub const NO_MULTI: u32 = 1 << 7;
-/// Flag of [`Facts`]: where the keys are depends on the arguments.
+/// Flag of [`Facts`]: the places of the keys depend on the arguments.
 pub const MOVABLEKEYS: u32 = 1 << 8;
 
-/// Flag of [`Facts`] that were learned: a module's.
+/// Flag of learned [`Facts`]: the command belongs to a module.
 pub const MODULE: u32 = 1 << 9;
-/// Flag of [`Facts`] that were learned: it may send something to replicas although it is no write.
+/// Flag of learned [`Facts`]: the command may send something to replicas although it is no write.
 pub const MAY_REPLICATE: u32 = 1 << 10;
-/// Flag of [`Facts`] that were learned: for the store's own use.
+/// Flag of learned [`Facts`]: the command is for the store's own use.
 pub const INTERNAL: u32 = 1 << 11;
-/// Flag of [`Facts`] that were learned: it sets or uses the state of its connection.
+/// Flag of learned [`Facts`]: the command sets or uses the state of its connection.
 pub const STATE: u32 = 1 << 12;
-/// Flag of [`Facts`] that were learned: another process may give another answer, with the same data.
+/// Flag of learned [`Facts`]: another process may give another answer with the same data.
 pub const NONDETERMINISTIC: u32 = 1 << 13;
-/// Flag of [`Facts`] that were learned: it has keys, and the store does not say where all of them are.
+/// Flag of learned [`Facts`]: the command has keys, but the store does not describe all their places.
 pub const OPAQUE: u32 = 1 << 14;
-/// Flag of [`Facts`]: learned, of a command that this program does not know by name.
+/// Flag of learned [`Facts`]: this program does not know the command by name.
 pub const NEW: u32 = 1 << 15;
 
-/// Longest command name that is looked up, in bytes; a longer one is unknown.
+/// Longest command name that is looked up, in bytes. A command with a longer name is unknown.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What Redis says about a command.
+/// Redis's description of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
     /// Name in capitals.
     pub name: &'static str,
-    /// Number of arguments with the name; negative: its absolute value is the least.
+    /// Number of arguments, name included. If negative, its absolute value is the minimum.
     pub arity: i32,
-    /// [`READONLY`], [`WRITE`], …
+    /// Flags: [`READONLY`], [`WRITE`], …
     pub flags: u32,
     /// Position of the first key; 0: no key at a fixed position.
     pub first_key: i32,
-    /// Position of the last key; negative: counted from the end.
+    /// Position of the last key; if negative, counted from the end.
     pub last_key: i32,
     /// Distance between keys.
     pub step: i32,
-    /// Where keys are, if the command is [`NEW`].
+    /// The places of the keys, if the command is [`NEW`].
     pub keys: &'static [KeySpec],
 }
 
@@ -120,7 +120,7 @@ impl Facts {
         !self.keys.is_empty() || self.has(OPAQUE)
     }
 
-    /// Whether a command of `count` arguments, name included, has as many as it must.
+    /// Whether `count` arguments, name included, are a valid number for the command.
     #[must_use]
     pub fn arity_fits(&self, count: usize) -> bool {
         let needed = usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX);
@@ -132,7 +132,7 @@ impl Facts {
     }
 }
 
-/// A command that the front answers by itself.
+/// A command that the front answers itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
     /// PING.
@@ -164,62 +164,63 @@ pub enum Local {
 /// A command that needs the client's own connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
-    /// May wait for another client.
+    /// A command that may wait for another client.
     Blocking,
-    /// WAIT: about what was written before on the store.
+    /// WAIT: concerns the earlier writes in the store.
     Wait,
-    /// Subscriptions.
+    /// Commands about subscriptions.
     Subscribe,
     /// MONITOR.
     Monitor,
-    /// WATCH: from here to EXEC, DISCARD or UNWATCH.
+    /// WATCH: passes all commands up to EXEC, DISCARD or UNWATCH.
     Watch,
-    /// Ends a script: without a barrier, as nothing else is executed before that.
+    /// SCRIPT KILL or FUNCTION KILL. It is sent without a barrier, because no other command is executed
+    /// before the script ends.
     Kill,
-    /// It sets or uses a state of its connection that only the store knows.
+    /// A command that sets or uses state of its connection that only the store knows.
     State,
-    /// From a client that may not do everything: the command may check the rights of its user itself.
+    /// A command of a client without all rights. The command may check the rights of its user itself.
     User,
 }
 
-/// What to do with one command as it was sent.
+/// The front's treatment of one command as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Acknowledge with `+OK` as soon as it is durable in the devices.
     Update,
-    /// Send it to the store and wait for the reply. A read may be answered in a faster way (`docs/spec/reads.md`).
+    /// Send it to the store and wait for the reply. Reads have faster paths (`docs/spec/reads.md`).
     Bypass {
-        /// It changes nothing, so it may be repeated.
+        /// The command changes nothing, so it may be repeated.
         read_only: bool,
-        /// It must not be packed together with others (not allowed in scripts, or unknown).
+        /// The command must not be packed with others (it is not allowed in scripts, or is unknown).
         alone: bool,
     },
-    /// Answer it here.
+    /// The front answers it.
     Local(Local),
-    /// Barrier, then the client's own connection to the store.
+    /// Send it on the client's own connection to the store, after a barrier.
     Pass(Pass),
-    /// Not through the front; the text says why and what to do.
+    /// Refuse it. The text gives the reason and an alternative.
     Refuse(&'static str),
 }
 
-/// The action for a command, and what Redis says about it if it is known.
+/// The action for a command, and Redis's description of the command if it is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict {
-    /// What to do.
+    /// The front's treatment of the command.
     pub action: Action,
-    /// Facts; `None` for a command that the store is not known to have. For a [`NEW`] command with a known subcommand, the facts of the
-    /// subcommand.
+    /// Redis's description; `None` for a command that the store is not known to have. For a [`NEW`] command
+    /// with a known subcommand, the description of the subcommand.
     pub facts: Option<&'static Facts>,
-    /// What its first argument is, if it has one.
+    /// The meaning of the first argument, if there is one.
     pub sub: Sub,
 }
 
-/// What the first argument of a command is.
+/// The meaning of the first argument of a command.
 #[derive(Clone, Copy, Debug)]
 pub enum Sub {
-    /// No subcommand, or there is none.
+    /// The command has no subcommands, or no argument.
     No,
-    /// This subcommand.
+    /// A known subcommand.
     Known(&'static Facts),
     /// A subcommand that the store is not known to have.
     Unknown,
@@ -227,7 +228,7 @@ pub enum Sub {
 
 struct Entry {
     facts: &'static Facts,
-    /// Its subcommands.
+    /// The command's subcommands.
     subcommands: Vec<&'static Facts>,
     decision: Decision,
     assume_ok: bool,
@@ -247,13 +248,14 @@ impl Entry {
         }
     }
 
-    /// Whether it stays in the table although the store does not name it: all but plain reads and writes.
+    /// Whether the command stays in the table if the store does not name it. All do except plain reads and
+    /// writes.
     fn is_ours(&self) -> bool {
         !matches!(self.decision.rule, Rule::Read | Rule::Write)
     }
 }
 
-/// The matrix with the operator's additions, ready for look-ups.
+/// The matrix with the operator's additions, as a look-up table.
 pub struct Table {
     entries: FxHashMap<&'static [u8], Entry>,
     /// The operator's additions.
@@ -261,11 +263,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// The matrix of [`FACTS`], with the commands that the operator wants acknowledged early as well
-    /// (`--assume-ok`, names in any case).
+    /// Makes the matrix of [`FACTS`]. `assume_ok`: further commands to acknowledge early (`--assume-ok`,
+    /// names in any case).
     ///
     /// # Errors
-    /// [`AssumeError`] names the first command that cannot be listed, and says why.
+    /// [`AssumeError`] names the first command that cannot be listed, with the reason.
     pub fn new<S: AsRef<str>>(assume_ok: &[S]) -> Result<Table, AssumeError> {
         Ok(Table::compiled(assume::validate(assume_ok)?))
     }
@@ -280,13 +282,13 @@ impl Table {
         Table { entries, assumed }
     }
 
-    /// The matrix with the same additions, of what is known without a store.
+    /// Returns the matrix of the compiled facts, with this matrix's additions by the operator.
     #[must_use]
     pub fn forgotten(&self) -> Table {
         Table::compiled(self.assumed.clone())
     }
 
-    /// The matrix with the same additions, of the commands that a store has.
+    /// Returns the matrix of a store's commands, with this matrix's additions by the operator.
     #[must_use]
     pub fn with(&self, learned: &Learned) -> Table {
         let mut table = self.forgotten();
@@ -300,7 +302,7 @@ impl Table {
                 && matches!(own.decision.rule, Rule::Local(_))
                 && subcommands.is_empty()
             {
-                // An older store does not name them.
+                // An older store does not describe subcommands.
                 subcommands = std::mem::take(&mut own.subcommands);
             }
             let entry = Entry::new(command.facts, subcommands, &table.assumed);
@@ -309,7 +311,8 @@ impl Table {
         table
     }
 
-    /// Whether the store names the command that it does not allow in MULTI (as Valkey 9 does, which does not allow CLIENT REPLY).
+    /// Whether the store's error for a command that is not allowed in MULTI names that command. Valkey 9 does
+    /// so; it is recognised because it does not allow CLIENT REPLY.
     #[must_use]
     pub fn names_what_is_not_allowed(&self) -> bool {
         let client = self.entries.get(&b"CLIENT"[..]);
@@ -319,7 +322,7 @@ impl Table {
         })
     }
 
-    /// What to do with a command (which has at least a name).
+    /// Returns the verdict on a command, which must have at least a name.
     #[must_use]
     pub fn verdict(&self, arguments: &Arguments<'_>) -> Verdict {
         let name = arguments.get(0);
@@ -369,7 +372,7 @@ impl Table {
     }
 }
 
-/// The subcommands of this command.
+/// Returns the compiled subcommands of this command.
 fn subcommands_of(name: &str) -> &'static [Facts] {
     let own = |sub: &Facts| {
         sub.name
@@ -391,13 +394,13 @@ impl Verdict {
         self.facts.is_some() && !matches!(self.sub, Sub::Unknown)
     }
 
-    /// Whether the number of arguments is one that Redis takes.
+    /// Whether Redis accepts this number of arguments.
     #[must_use]
     pub fn arity_fits(&self, arguments: &Arguments<'_>) -> bool {
         self.misfit(arguments).is_none()
     }
 
-    /// The command, or the subcommand, that does not take so many arguments.
+    /// Returns the command, or its subcommand, if Redis does not accept this number of arguments.
     #[must_use]
     pub fn misfit(&self, arguments: &Arguments<'_>) -> Option<&'static Facts> {
         let sub = match self.sub {
@@ -409,7 +412,7 @@ impl Verdict {
     }
 }
 
-/// The keys of a command that only reads, if it has any and their places are known.
+/// Returns the keys of a command that only reads, if it has keys and their places are known.
 #[must_use]
 pub fn read_keys<'a>(
     facts: &Facts,
@@ -435,12 +438,12 @@ pub fn read_keys<'a>(
         .then(|| Named::fixed(*arguments, first, last, step))
 }
 
-/// The hash of the one key of a command (`key_hash` of the wire header); 0 if it has none, several,
-/// or it is not known where it is.
+/// Returns the hash of the only key of a command (`key_hash` of the wire header). Returns 0 if it has no key
+/// or several, or if the places of its keys are unknown.
 #[must_use]
 pub fn key_hash(facts: &Facts, arguments: &Arguments<'_>) -> u64 {
     if facts.has(NEW) {
-        // A module may use other keys than it says.
+        // A module may use other keys than those it declares.
         let says_all = !facts.has(MODULE) && facts.keys.len() == 1;
         let mut keys = named(facts, arguments).filter(|_| says_all);
         let only = keys.as_mut().and_then(|keys| keys.next());

@@ -1,13 +1,15 @@
-//! Client-side caching (CLIENT TRACKING): which client is to be told when which key changes.
+//! Client-side caching (CLIENT TRACKING): which client must be told when which key changes.
 //!
-//! Purpose: Redis does not know which client of a front has read what, and what a client writes is executed by the pmnet
-//! server. So the front keeps the table of keys that its clients have read, as Redis does for its own clients, and is told of
-//! every changed key on one connection of its own ([`crate::store`]'s `changes`; CLIENT TRACKING in the mode BCAST).
-//! Invariants: a client's key is in the table before its value is read, and what the client reads comes from Redis itself, so the
-//! word of any later change comes while it is there; when that connection is lost, everything that clients may have kept
-//! counts as changed, and they read nothing until there is a new one; the table is bounded, and what does not fit counts
-//! as changed. A client may be told too much, never too little.
-//! It may not touch sockets or clocks.
+//! Purpose: Redis does not know which client of a front has read which key, because the pmnet server executes
+//! the clients' commands. So the front keeps the table of keys that its clients have read, as Redis does for
+//! its own clients. On one connection of its own Redis reports every changed key to the front
+//! ([`crate::store`]'s `changes`; CLIENT TRACKING in the mode BCAST).
+//! Invariants: a client's key is in the table before its value is read, and the client's reads come from
+//! Redis itself. So the report about any later change finds the key in the table. When that connection is
+//! lost, every key that clients may have cached counts as changed, and clients read nothing until there is a
+//! new connection. The table is bounded, and a key that does not fit counts as changed. A client may be told
+//! too much, but never too little.
+//! Not allowed here: sockets and clocks.
 
 mod keys;
 mod tracker;
@@ -23,76 +25,78 @@ use crate::upstream::Time;
 pub(crate) use keys::{Access, accessed_keys};
 pub(crate) use tracker::{Tracker, Wish};
 
-/// Keys that clients are to be told of, counted once for each client, at most. As many as `tracking-table-max-keys` of Redis.
+/// Most keys of which clients must be told, counted once for each client. The bound is that of
+/// `tracking-table-max-keys` in Redis.
 const ITEMS_MAX: usize = 1_000_000;
-/// Bytes of the names of those keys, at most.
+/// Most bytes of the names of those keys.
 const NAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 
-/// What a client is told.
+/// A message to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// These keys have changed: an array of RESP.
+    /// These keys have changed. The keys are an array of RESP.
     Keys(Bytes),
     /// All keys may have changed.
     All,
 }
 
-/// Whether Redis tells the front of changed keys.
+/// Whether Redis reports changed keys to the front.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LinkState {
-    /// It has not been asked to.
+    /// Redis has not been asked to report.
     #[default]
     New,
-    /// Redis tells.
+    /// Redis reports changed keys.
     Up,
-    /// It did, and cannot now.
+    /// Redis reported changed keys before, and cannot now.
     Down,
-    /// Redis refuses to tell, for this reason.
+    /// Redis refuses to report, for this reason.
     Refused(String),
 }
 
-/// Who is to be told of what.
+/// The clients that must be told of changes, and the keys of each.
 #[derive(Debug, Default)]
 pub(crate) struct Tracking {
-    /// Those with CLIENT TRACKING ON, by their number.
+    /// Clients with CLIENT TRACKING ON, by their number.
     clients: FxHashMap<u64, Tracker>,
-    /// How many of them are in the mode BCAST.
+    /// Number of clients with CLIENT TRACKING ON in the mode BCAST.
     broadcasts: usize,
-    /// Who is to be told when a key changes. Their names come from clients, so the hash has a secret.
+    /// The clients that must be told when a key changes. The names of the keys come from clients, so the hash
+    /// has a secret.
     keys: HashMap<Box<[u8]>, FxHashSet<u64>>,
     items: usize,
     name_bytes: usize,
-    /// What is to be told, and to whom, oldest first; emptied in each turn.
+    /// Messages and their receivers, oldest first. The list is emptied in each turn.
     outbox: Vec<(u64, Told)>,
     link: LinkState,
-    /// The state of the link has changed: the clients that wait for it go on.
+    /// The state of the link has changed: the clients that wait for it must continue.
     news: bool,
-    /// Time until which a client waits for the link.
+    /// The latest time until which a client waits for the link.
     wanted_until: Time,
-    /// How many fences were asked for, and how many of them have been passed.
+    /// Number of fences requested, and number of fences passed.
     fences: (u64, u64),
-    /// The front's clients: where each number is.
+    /// The index of each client of the front, by its number.
     places: FxHashMap<u64, usize>,
 }
 
 impl Tracking {
-    /// A client has come.
+    /// Notes that a client has connected.
     pub(crate) fn came(&mut self, id: u64, place: usize) {
         self.places.insert(id, place);
     }
 
-    /// A client has gone.
+    /// Notes that a client has disconnected.
     pub(crate) fn left(&mut self, id: u64) {
         self.places.remove(&id);
         self.end(id);
     }
 
-    /// Where the client with this number is, if it is there.
+    /// Returns the index of the client with this number, if it is connected.
     pub(crate) fn place(&self, id: u64) -> Option<usize> {
         self.places.get(&id).copied()
     }
 
-    /// What this client is told.
+    /// Returns the tracking state of this client.
     pub(crate) fn client(&self, id: u64) -> Option<&Tracker> {
         self.clients.get(&id)
     }
@@ -101,10 +105,10 @@ impl Tracking {
         self.clients.get_mut(&id)
     }
 
-    /// CLIENT TRACKING ON.
+    /// Begins tracking for a client (CLIENT TRACKING ON).
     ///
     /// # Errors
-    /// Redis's own, if this does not go together, or with what the client has.
+    /// Redis's error, if the options contradict each other or the client's present ones.
     pub(crate) fn begin(&mut self, id: u64, wish: Wish) -> Result<(), Bytes> {
         let there = |redirect: i64| {
             u64::try_from(redirect).is_ok_and(|redirect| self.places.contains_key(&redirect))
@@ -121,7 +125,8 @@ impl Tracking {
         self.broadcasts -= usize::from(before);
     }
 
-    /// CLIENT TRACKING OFF. Its keys stay in the table until they change, as in Redis; no client is told then.
+    /// Ends tracking for a client (CLIENT TRACKING OFF). As in Redis, its keys stay in the table until they
+    /// change, and no client is told then.
     pub(crate) fn end(&mut self, id: u64) {
         self.end_broadcast(id);
         self.clients.remove(&id);
@@ -136,7 +141,7 @@ impl Tracking {
         self.name_bytes = 0;
     }
 
-    /// The client is about to read this key, and is to be told of its next change.
+    /// Registers a key that the client is about to read, so that it is told of the key's next change.
     pub(crate) fn register(&mut self, id: u64, key: &[u8]) {
         if let Some(ids) = self.keys.get_mut(key) {
             self.items += usize::from(ids.insert(id));
@@ -151,7 +156,8 @@ impl Tracking {
         }
     }
 
-    /// The client itself has written this key. It is told at once: the write may be acknowledged long before Redis has it.
+    /// Notes that the client itself has written this key. The client is told at once, because the write may
+    /// be acknowledged long before Redis has it.
     pub(crate) fn wrote(&mut self, id: u64, key: &[u8]) {
         let mode = self.clients.get(&id);
         if mode.is_none_or(|tracker| tracker.broadcasts() || tracker.no_loop) {
@@ -171,12 +177,12 @@ impl Tracking {
         self.outbox.push((id, Told::Keys(array(&[key]))));
     }
 
-    /// The client has written more than was remembered.
+    /// Notes that the client has written more keys than were remembered.
     pub(crate) fn wrote_much(&mut self, id: u64) {
         self.outbox.push((id, Told::All));
     }
 
-    /// Redis says that these keys have changed.
+    /// Handles a report of Redis that these keys have changed.
     pub(crate) fn changed(&mut self, keys: &[&[u8]]) {
         let clients_own = |key: &&&[u8]| !key.starts_with(RECORDS_PREFIX);
         let keys: Vec<&[u8]> = keys.iter().filter(clients_own).copied().collect();
@@ -188,7 +194,7 @@ impl Tracking {
             self.name_bytes -= key.len();
             let told = Told::Keys(array(&[key]));
             for id in ids {
-                // Who has changed to that mode since is told otherwise.
+                // A client that has changed to the mode BCAST since is told by its prefixes.
                 let listens = |tracker: &Tracker| !tracker.broadcasts();
                 if self.clients.get(&id).is_some_and(listens) {
                     self.outbox.push((id, told.clone()));
@@ -209,7 +215,7 @@ impl Tracking {
         }
     }
 
-    /// All keys may have changed: databases were emptied, or Redis could not tell.
+    /// Notes that all keys may have changed: databases were emptied, or Redis could not report.
     pub(crate) fn all_changed(&mut self) {
         self.forget_keys();
         self.tell_all(|_| true);
@@ -221,7 +227,7 @@ impl Tracking {
         self.outbox.extend(told);
     }
 
-    /// What is to be told now.
+    /// Takes the messages that must be sent now.
     pub(crate) fn take_outbox(&mut self) -> Vec<(u64, Told)> {
         std::mem::take(&mut self.outbox)
     }
@@ -230,27 +236,28 @@ impl Tracking {
         &self.link
     }
 
-    /// The link is in this state now. What was kept while it was up may have changed when it is not.
+    /// Notes the state of the link. If the link was up and is no longer, keys that were cached meanwhile may
+    /// have changed.
     pub(crate) fn set_link(&mut self, state: LinkState) {
         if self.link == state {
             return;
         }
         if self.link == LinkState::Up {
             self.all_changed();
-            // There is nothing to wait for.
+            // No fence can be waited for any more.
             self.fences.1 = self.fences.0;
         }
         self.link = state;
         self.news = true;
     }
 
-    /// Asks for a fence and returns its number: what Redis says after the fence is about changes after now.
+    /// Requests a fence and returns its number. Reports after this fence are about later changes.
     pub(crate) fn ask_fence(&mut self) -> u64 {
         self.fences.0 += 1;
         self.fences.0
     }
 
-    /// How many fences were asked for.
+    /// Returns the number of fences requested.
     pub(crate) fn fences_asked(&self) -> u64 {
         self.fences.0
     }
@@ -266,12 +273,13 @@ impl Tracking {
         fence <= self.fences.1
     }
 
-    /// Whether the state of the link has changed, or a fence was passed, since this was last asked.
+    /// Returns whether the state of the link has changed, or a fence was passed, since the last call of this
+    /// function.
     pub(crate) fn take_news(&mut self) -> bool {
         std::mem::take(&mut self.news)
     }
 
-    /// Notes that a client waits for the link until then.
+    /// Notes that a client waits for the link until this time.
     pub(crate) fn want_until(&mut self, until: Time) {
         self.wanted_until = self.wanted_until.max(until);
     }
@@ -282,7 +290,7 @@ impl Tracking {
     }
 }
 
-/// These keys as an array of RESP.
+/// Returns these keys as an array of RESP.
 fn array(keys: &[&[u8]]) -> Bytes {
     let mut out = Vec::new();
     write_header(&mut out, keys.len());
@@ -338,7 +346,7 @@ mod tests {
         tracking.changed(&[b"a"]);
         assert_eq!(told(&mut tracking), says(&[(3, one)]));
         assert_eq!((tracking.items, tracking.name_bytes), (1, 1));
-        // Gone, or in another mode by now.
+        // Client 1 disconnects, and client 2 changes its mode.
         tracking.register(1, b"b");
         tracking.left(1);
         tracking.end(2);
@@ -359,7 +367,7 @@ mod tests {
             tracking.wrote(id, b"other");
         }
         assert_eq!(told(&mut tracking), says(&[(1, "*1 $1 k ")]));
-        // The others still are told when Redis says so.
+        // The other two clients are told when Redis reports the change.
         tracking.changed(&[b"k"]);
         let one = "*1 $1 k ";
         assert_eq!(told(&mut tracking), says(&[(2, one), (3, one)]));

@@ -1,25 +1,25 @@
-//! What the front needs from the network side: one client endpoint with many sessions.
+//! The front's interface to the network: one client endpoint with many sessions.
 //!
-//! Purpose: the seam between the RESP front and the pmnet client endpoint, so that the front can be
-//! tested against a store that it talks to directly. The front submits calls and collects their
-//! outcomes; how they travel, are repeated or time out is the endpoint's business
-//! (`docs/spec/protocol.md` §3).
-//! An implementation may not block: it lives in the front's event loop.
+//! Purpose: separates the RESP front from the pmnet client endpoint, so that tests can connect the front
+//! directly to a store. The front submits calls and collects their outcomes. The endpoint sends the calls,
+//! repeats them and ends them at their deadlines (`docs/spec/protocol.md` §3). An implementation must not
+//! block, because it runs in the front's event loop.
 
 use bytes::Bytes;
 pub use pmnet_client::{
     CROWDED, CallId, ClientCounters, Closed, Event, LinkCounters, Outcome, ReadAnswer, Refused,
     SessionHandle, SocketCounters,
 };
+use pmnet_wire::FrontId;
 
-/// Events of the endpoint so far.
+/// Counts of events of the endpoint so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UpstreamCounters {
-    /// Of the client machine.
+    /// Events of the client machine.
     pub client: ClientCounters,
-    /// Of its sockets.
+    /// Events of the endpoint's sockets.
     pub socket: SocketCounters,
-    /// Of its link by RDMA; all 0 without one.
+    /// Events of its RDMA link; all 0 without one.
     pub link: LinkCounters,
 }
 
@@ -31,28 +31,29 @@ pub type Time = u64;
 pub enum Submit {
     /// Acknowledged when durable ([`Outcome::Committed`]).
     Update,
-    /// Answered by the store ([`Outcome::Reply`]): executed exactly once if it changes state, perhaps several times if `read_only`.
+    /// Answered by the store ([`Outcome::Reply`]). Executed exactly once if the call changes state, perhaps
+    /// several times if `read_only`.
     Bypass {
-        /// It changes nothing.
+        /// The call changes nothing.
         read_only: bool,
     },
 }
 
-/// A call that is to be submitted.
+/// A call to be submitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Preamble and commands.
     pub payload: &'a Bytes,
-    /// Hash of the one key that it is about; 0 if there is none.
+    /// Hash of the only key that the call is about; 0 if there is no such key.
     pub key_hash: u64,
-    /// How it is carried out.
+    /// How the call is carried out.
     pub how: Submit,
-    /// End of its time.
+    /// Deadline of the call.
     pub deadline: Time,
 }
 
 impl<'a> Call<'a> {
-    /// A question to the store, which changes nothing.
+    /// Makes a question to the store, which changes nothing.
     #[must_use]
     pub fn question(payload: &'a Bytes, deadline: Time) -> Call<'a> {
         Call {
@@ -64,30 +65,31 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The devices, as this endpoint sees them.
+/// The state of the devices, as this endpoint sees it.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Whom it asks, in words.
+    /// The addresses that the endpoint sends to, as text.
     pub peer: String,
-    /// Copies that the last acknowledgement named; 0 before the first one.
+    /// Number of copies that the last acknowledgement named; 0 before the first one.
     pub copies: u8,
-    /// Since when nothing has come back although something was asked.
+    /// Since when calls have been outstanding without any answer.
     pub unanswered_since: Option<Time>,
 }
 
-/// The part of the endpoint that a client needs. Nothing of a call leaves before the next [`Upstream::flush`]. Calls of one session take effect in
-/// the order submitted; a call after a state-changing bypass is held by the endpoint until that bypass has its reply.
+/// The operations of the endpoint that a client needs. A call is sent at the next [`Upstream::flush`], not
+/// earlier. Calls of one session take effect in the order in which they were submitted. The endpoint holds a
+/// call after a state-changing bypass back until that bypass has its reply.
 pub trait Calls {
-    /// Opens a session; calls may be submitted at once.
+    /// Opens a session. Calls may be submitted at once.
     ///
     /// # Errors
-    /// [`Refused::Sessions`].
+    /// [`Refused::Sessions`] if no further session is possible.
     fn open(&mut self, now: Time) -> Result<SessionHandle, Refused>;
 
     /// Submits a call.
     ///
     /// # Errors
-    /// [`Refused`]; nothing was sent.
+    /// [`Refused`]. Nothing was sent.
     fn submit(
         &mut self,
         now: Time,
@@ -95,12 +97,13 @@ pub trait Calls {
         call: Call<'_>,
     ) -> Result<CallId, Refused>;
 
-    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2); none,
-    /// or more than it takes: for all keys. `replicas`: the answer may say how fresh a replica of the store must be (§11). Ends as [`Event::Read`]. Everything that its caller has sent must be
-    /// committed or answered.
+    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2).
+    /// With no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer
+    /// may also say how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All
+    /// calls that the caller has sent must have been committed or answered.
     ///
     /// # Errors
-    /// [`Refused`]; nothing was sent.
+    /// [`Refused`]. Nothing was sent.
     fn read(
         &mut self,
         now: Time,
@@ -117,43 +120,47 @@ pub trait Calls {
 
 /// The client endpoint.
 pub trait Upstream: Calls {
-    /// Opens a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
-    /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on.
+    /// Opens a *mark*. A mark is a session. While it is open, the head knows that a command which passes no
+    /// device may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
     ///
     /// # Errors
-    /// [`Refused::Sessions`].
+    /// [`Refused::Sessions`] if no further session is possible.
     fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused>;
 
-    /// Ends a session. Its updates that were submitted still take effect.
+    /// Ends a session. Its submitted updates still take effect.
     fn end(&mut self, now: Time, session: SessionHandle);
 
-    /// The next event, if there is one.
+    /// Returns the next event, if there is one.
     fn poll_event(&mut self) -> Option<Event>;
 
     /// Registers the endpoint's socket for readability under `token`.
     ///
     /// # Errors
-    /// Of the operating system.
+    /// An error of the operating system.
     fn register(&mut self, registry: &mio::Registry, token: mio::Token) -> std::io::Result<()>;
 
-    /// Whether its socket is another one since this was last asked: then it has to be registered.
+    /// Returns whether the endpoint has a new socket since the last call of this function. A new socket must
+    /// be registered.
     fn take_other_socket(&mut self) -> bool {
         false
     }
 
-    /// The socket may be readable: takes in what is there (a bounded amount; returns whether more
-    /// may be waiting).
+    /// Reads from the socket a bounded number of datagrams. Returns whether more may be waiting.
     fn receive(&mut self, now: Time) -> bool;
 
-    /// Handles timers that are due and sends what is ready to be sent, in as few system calls as
-    /// possible.
+    /// Handles timers that are due, and sends all packets that are ready, in as few system calls as possible.
     fn flush(&mut self, now: Time);
 
-    /// When `flush` must be called again although nothing arrives; `None`: not needed.
+    /// Returns when `flush` must be called again although nothing arrives; `None`: not needed.
     fn next_timeout(&self) -> Option<Time>;
 
-    /// Whom it asks, in words for the log.
+    /// Returns the addresses that the endpoint sends to, as text for the log.
     fn peer(&self) -> String;
+
+    /// Id of the key with which it asks; `None`: it has none.
+    fn key(&self) -> Option<FrontId> {
+        None
+    }
 
     /// Returns the events of the endpoint so far.
     fn counters(&self) -> UpstreamCounters {

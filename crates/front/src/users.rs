@@ -1,12 +1,14 @@
-//! Access and rights: the front's clients log in as Redis's users, or all with one password, or need no login.
+//! Access and rights: the front's clients log in as Redis's users, or all with one password, or need no
+//! login.
 //!
-//! Purpose: no client may do through pmnet what Redis would refuse it. Redis itself checks the password
-//! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and says what a user may (`ACL DRYRUN`); here is what it
-//! said ([`Users`]), as long as the user's rules are the same. A user with all rights costs a look-up; so does a
-//! command of a user whose rules do not look at keys and channels. Any other question is asked once for each command and keys.
-//! Invariants: nothing is allowed that Redis has not allowed under the present rules, as far as the front knows them; all
-//! tables are bounded; a password is in no log and no error.
-//! It may not touch sockets or clocks.
+//! Purpose: no client may do through pmnet what Redis would refuse to it. Redis itself checks the password
+//! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and answers whether a user
+//! may run a command (`ACL DRYRUN`). These answers are kept ([`Users`]) while the user's rules stay the same.
+//! A command costs only a look-up if its user has all rights, or has rules that do not depend on keys and
+//! channels. Any other question is asked once for each command with its keys.
+//! Invariants: nothing is allowed that Redis has not allowed under the present rules, as far as the front
+//! knows them. All tables are bounded. A password appears in no log and no error.
+//! Not allowed here: sockets and clocks.
 
 mod access;
 mod failures;
@@ -24,7 +26,7 @@ pub(crate) const WRONGPASS: &str = "WRONGPASS invalid username-password pair or 
 /// Longest name of a user and longest password, in bytes.
 pub(crate) const CREDENTIAL_BYTES_MAX: usize = 1024;
 
-/// A user, and how it has shown that it is that.
+/// A user and the password of its login.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) user: Box<[u8]>,

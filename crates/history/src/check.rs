@@ -1,4 +1,4 @@
-//! The check: splits a history by key, and gives a verdict for each key under its model.
+//! Checks a history: splits it by key, and gives a verdict for each key under the key's model.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use crate::operation::{Action, Operation};
 use crate::search::{Decision, decide};
 use crate::{counter, lock, prefix, register};
 
-/// How far the check goes.
+/// Bounds of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of configurations that the search of one key may remember; beyond it the key is
-    /// undecided. It bounds the time as well: a gigabyte is some seconds.
+    /// Bytes of configurations that the search for one key may remember. Above this the key is undecided. It
+    /// bounds the time as well: a gigabyte takes several seconds.
     pub bytes_max: u64,
 }
 
@@ -22,7 +22,7 @@ impl Default for Limits {
     }
 }
 
-/// The model of a key, by the operations on it.
+/// The model of a key, which follows from the operations on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Model {
     /// SET and GET.
@@ -34,7 +34,7 @@ pub enum Model {
 }
 
 impl Model {
-    /// Its name.
+    /// Returns the name of the model.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl Model {
         }
     }
 
-    /// The model of these operations, all on one key; `None` if they are of several.
+    /// Returns the model of these operations, all on one key; `None` if they belong to several models.
     pub(crate) fn of(operations: &[Operation]) -> Option<Model> {
         let mut found = None;
         for operation in operations {
@@ -59,7 +59,7 @@ impl Model {
             }
             found = Some(model);
         }
-        // Only read: it must never have been there.
+        // The key was only read: every read must find no value.
         Some(found.unwrap_or(Model::Register))
     }
 
@@ -78,70 +78,70 @@ impl Model {
 /// The verdict on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is an order that explains everything.
+    /// There is an order of the operations that explains every reply.
     Linearizable,
-    /// There is none.
+    /// There is no such order.
     NotLinearizable {
-        /// The first reply, by time of return, that nothing explains.
+        /// The first reply, by time of return, that no order explains.
         offender: Operation,
-        /// Operations that contradict each other, including the offending one, by time of call. As few as
-        /// could be found; for a counter, its neighbours by value.
+        /// Operations that contradict each other, the offending one included, by time of call. They are as
+        /// few as could be found. For a counter, they are the neighbours of the offending one by value.
         window: Vec<Operation>,
     },
-    /// It could not be decided; why.
+    /// The key could not be decided, for this reason.
     Undecided(String),
 }
 
-/// One key of a report.
+/// The result for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyReport {
     /// The key.
     pub key: String,
-    /// What it was taken for; `None`: its operations are of several models.
+    /// The model of the key; `None`: its operations belong to several models.
     pub model: Option<Model>,
-    /// Operations on it.
+    /// Number of operations on the key.
     pub operations: usize,
-    /// Those of them whose outcome is unknown.
+    /// Number of operations on the key whose outcome is unknown.
     pub unknown: usize,
-    /// The verdict.
+    /// The verdict on the key.
     pub verdict: Verdict,
 }
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// By key, in order of the keys.
+    /// The results for all keys, ordered by key.
     pub keys: Vec<KeyReport>,
-    /// The first call of the history; times are told from there.
+    /// Time of the first call of the history. Times in texts count from it.
     pub origin: u64,
 }
 
 impl Report {
-    /// Every key is linearizable.
+    /// Whether every key is linearizable.
     #[must_use]
     pub fn is_linearizable(&self) -> bool {
         self.count(|verdict| *verdict == Verdict::Linearizable) == self.keys.len()
     }
 
-    /// Keys that are not linearizable.
+    /// Returns the number of keys that are not linearizable.
     #[must_use]
     pub fn not_linearizable(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::NotLinearizable { .. }))
     }
 
-    /// Keys that could not be decided.
+    /// Returns the number of keys that could not be decided.
     #[must_use]
     pub fn undecided(&self) -> usize {
         self.count(|verdict| matches!(verdict, Verdict::Undecided(_)))
     }
 
-    /// Operations of all keys.
+    /// Returns the number of operations on all keys.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.keys.iter().map(|key| key.operations).sum()
     }
 
-    /// Operations of unknown outcome of all keys.
+    /// Returns the number of operations on all keys whose outcome is unknown.
     #[must_use]
     pub fn unknown(&self) -> usize {
         self.keys.iter().map(|key| key.unknown).sum()
@@ -152,7 +152,7 @@ impl Report {
     }
 }
 
-/// Checks a history, key by key. All keys are taken to be absent at its start.
+/// Checks a history, key by key. All keys are assumed to be absent at its start.
 #[must_use]
 pub fn check(history: &[Operation], limits: &Limits) -> Report {
     let mut keys: BTreeMap<&str, Vec<Operation>> = BTreeMap::new();

@@ -1,16 +1,16 @@
 //! A counter: INCR and GET.
 //!
-//! Increments of unknown outcome are all alike, and none must be over by a certain time. So they may be
-//! taken in the order of their calls: for n of them n + 1 sets are tried, not 2^n.
+//! All increments of unknown outcome are alike, and none must be over by a certain time. So they may be taken
+//! in the order of their calls. For n such increments, n + 1 sets are tried, not 2^n.
 
 use crate::operation::{Action, Operation};
 use crate::search::{Call, Sequential};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// Told the new value.
+    /// An increment that returned this value.
     Incr(i64),
-    /// Told nothing; the number of this increment among those.
+    /// An increment of unknown outcome, with its number among these.
     Unknown(usize),
     Get(i64),
 }
@@ -18,7 +18,7 @@ pub(crate) enum Step {
 pub(crate) struct Counter;
 
 impl Sequential for Counter {
-    /// The value, and how many unknown increments are in it.
+    /// The counter's value, and the number of unknown increments that it includes.
     type State = (i64, usize);
     type Step = Step;
 
@@ -36,7 +36,7 @@ impl Sequential for Counter {
     }
 }
 
-/// The operations on one key as steps.
+/// Returns the operations on one key as steps of the model.
 pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
     let mut unknown: Vec<(u64, usize)> = operations
         .iter()
@@ -56,7 +56,7 @@ pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
                 Err(_) => continue,
             },
             (Action::Get(None), Some(_)) => Step::Get(0),
-            // What is no positive number in its usual form can never be the value.
+            // A text that is no positive number in its usual form can never be the value.
             (Action::Get(Some(text)), Some(_)) => Step::Get(
                 text.parse()
                     .ok()

@@ -1,17 +1,17 @@
-//! Histories of operations on keys, and whether they are linearizable.
+//! Histories of operations on keys, and the check whether they are linearizable.
 //!
-//! Purpose: read what `pmnet-lab load` and the tests wrote down ([`Record`]), or take operations as
-//! they are ([`Operation`]), and decide key by key whether one order of them explains every reply
-//! and agrees with real time (`docs/spec/protocol.md` §10, invariant 4). The search is the one of
-//! Wing & Gong with Lowe's memoisation, from the library `todc-utils`; a key at a time is enough,
-//! because linearizability is a local property.
+//! Purpose: reads what `pmnet-lab load` and the tests recorded ([`Record`]), or takes operations directly
+//! ([`Operation`]). Decides for each key whether one order of its operations explains every reply and agrees
+//! with real time (`docs/spec/protocol.md` §10, invariant 4). The search is that of Wing & Gong with Lowe's
+//! memoisation, from the library `todc-utils`. Each key can be checked separately, because linearizability is
+//! a local property.
 //!
-//! Models: a *register* (SET, GET), a *counter* (INCR, GET), a *lock* (SET NX, release by its
-//! owner, GET). An operation of unknown outcome may take effect at any time after its call, or
-//! never. A history that could not be decided within its bound is *undecided*, which is no pass.
+//! Models: a *register* (SET, GET), a *counter* (INCR, GET), a *lock* (SET NX, release by its owner, GET). An
+//! operation of unknown outcome may take effect at any time after its call, or never. A history that could
+//! not be decided within its bound is *undecided*, and does not pass.
 //!
-//! May not: touch files, sockets or clocks; the bound is counted in bytes of search, so that the
-//! same history gets the same verdict everywhere. Only [`read_records`] reads, from what it is
+//! Not allowed here: files, sockets and clocks. The bound counts bytes of the search, so that the same
+//! history gets the same verdict on every machine. Only [`read_records`] reads, from the source that it is
 //! given.
 
 mod check;

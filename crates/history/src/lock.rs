@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use crate::operation::{Action, Operation};
 use crate::search::{Call, Sequential};
 
-/// The token by number; 0: free.
+/// Number of the token that holds the lock; 0: the lock is free.
 type Token = usize;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// Told whether it took the lock, or nothing.
+    /// An attempt to take the lock: its token, and whether it took the lock; `None`: unknown.
     Lock(Token, Option<bool>),
-    /// Told whether it freed the lock, or nothing.
+    /// A release: its token, and whether it freed the lock; `None`: unknown.
     Release(Token, Option<bool>),
     Get(Token),
 }
@@ -43,7 +43,7 @@ impl Sequential for Lock {
     }
 }
 
-/// The operations on one key as steps.
+/// Returns the operations on one key as steps of the model.
 pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
     let mut numbers: BTreeMap<&str, Token> = BTreeMap::new();
     let mut number = |token| {

@@ -1,29 +1,29 @@
-//! What the checker works on: operations with what they asked and what they were told.
+//! The checker's input: operations with their arguments and replies.
 
 use crate::record::{Op, Outcome, Record};
 
-/// What an operation did to its key, and what it was told. Where it was told nothing
-/// ([`Operation::returned`] is `None`) the reply is ignored.
+/// The effect of an operation on its key, and its reply. If there was no reply ([`Operation::returned`] is
+/// `None`), the reply in this value is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Writes a register.
     Set(String),
-    /// Reads; `None`: the key is not there.
+    /// Reads the key; `None`: it does not exist.
     Get(Option<String>),
-    /// Adds one to a counter; the new value (0 where it is not known).
+    /// Adds one to a counter. The new value; 0 if it is unknown.
     Incr(i64),
     /// Takes a lock under a token.
     Lock {
         /// Name of the attempt.
         token: String,
-        /// It was free, and is now held under this token.
+        /// The lock was free, and is now held under this token.
         taken: bool,
     },
     /// Frees a lock if it is held under this token.
     Release {
         /// Name of the attempt that may have taken it.
         token: String,
-        /// It was, and is now free.
+        /// The lock was held under this token, and is now free.
         released: bool,
     },
 }
@@ -31,21 +31,21 @@ pub enum Action {
 /// One operation on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who did it; for people only.
+    /// Number of the client, for texts only.
     pub client: u64,
-    /// To which key.
+    /// The key.
     pub key: String,
-    /// What, and what it was told.
+    /// The effect and the reply.
     pub action: Action,
-    /// When it was called, in ticks of the history's clock (ns).
+    /// Time of the call, in ticks of the history's clock (ns).
     pub invoked: u64,
-    /// When it returned; `None`: it never did, or not with an answer that says whether it took
-    /// effect. It may then take effect at any time after its call, or never.
+    /// Time of the return. `None`: the operation never returned, or its answer did not say whether it took
+    /// effect. Then it may take effect at any time after its call, or never.
     pub returned: Option<u64>,
 }
 
 impl Operation {
-    /// It is known to have changed nothing.
+    /// Whether the operation is known to have changed nothing.
     pub(crate) fn is_read_only(&self) -> bool {
         self.returned.is_some()
             && matches!(
@@ -60,44 +60,44 @@ impl Operation {
     }
 }
 
-/// Why records are not operations of the models.
+/// Why records cannot be turned into operations of the models.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperationError {
-    /// There is no model for this operation.
+    /// No model has this operation.
     #[error(
         "{op:?} of {key:?}: only set, get, incr, setnx and release can be checked for linearizability"
     )]
     NoModel {
         /// The operation.
         op: Op,
-        /// Its key.
+        /// The operation's key.
         key: String,
     },
-    /// An answer that the operation cannot have.
+    /// The operation cannot have this answer.
     #[error("{op:?} of {key:?} was answered with {reply:?}, which it cannot be")]
     Reply {
         /// The operation.
         op: Op,
-        /// Its key.
+        /// The operation's key.
         key: String,
-        /// What came back.
+        /// The answer.
         reply: Option<String>,
     },
-    /// It returned before it was called.
+    /// The operation returned before it was called.
     #[error("{op:?} of {key:?} returned before it was called")]
     Time {
         /// The operation.
         op: Op,
-        /// Its key.
+        /// The operation's key.
         key: String,
     },
 }
 
-/// Turns records into operations: refused ones are left out (they have no effect), those of
+/// Turns records into operations. Refused operations are left out, because they have no effect. Operations of
 /// unknown outcome never return.
 ///
 /// # Errors
-/// [`OperationError`].
+/// [`OperationError`] if a record is no operation of the models.
 pub fn operations(records: &[Record]) -> Result<Vec<Operation>, OperationError> {
     records
         .iter()

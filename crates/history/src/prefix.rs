@@ -1,9 +1,10 @@
 //! A short proof that a key is not linearizable.
 //!
-//! A part of a linearizable history is linearizable too, if the part is well chosen: a beginning; the
-//! whole without some operations that changed nothing; a register without all operations on some value
-//! (if each is written once); a lock without all operations on some token, if nobody was refused. So if
-//! a part is still not linearizable after such a cut, the part alone is a proof.
+//! A well-chosen part of a linearizable history is linearizable, too. One such part is a beginning; another
+//! is the whole history without some operations that changed nothing. For a register, it is the history
+//! without all operations on some value, if each value is written once. For a lock, it is the history without
+//! all operations on some token, if no attempt was refused. So if such a part is not linearizable, the part
+//! alone is a proof.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +15,9 @@ use crate::search::Decision;
 
 /// Most searches spent on making one proof shorter.
 const SEARCHES_MAX: usize = 2_000;
-/// Neighbours by value that are shown of a counter, on each side.
+/// Neighbours by value that are shown for a counter, on each side.
 const NEIGHBOURS: i64 = 2;
-/// Increments of unknown outcome that are shown of a counter.
+/// Increments of unknown outcome that are shown for a counter.
 const UNKNOWN_MAX: usize = 6;
 
 /// Explains operations on one key that are known not to be linearizable.
@@ -28,7 +29,7 @@ pub(crate) fn explain(model: Model, operations: &[Operation], limits: &Limits) -
         searches += 1;
         searches <= SEARCHES_MAX && model.decide(part, limits) == Decision::NotLinearizable
     };
-    // Not the last ones: that they changed nothing was news.
+    // The last operations must stay: their replies showed that they changed nothing.
     let reads = |operations: &[Operation]| single_reads(operations, end);
     window = without(window, reads, &mut is_bad);
     if match model {
@@ -42,7 +43,7 @@ pub(crate) fn explain(model: Model, operations: &[Operation], limits: &Limits) -
     if model == Model::Counter {
         window = neighbours(window, &offender);
     }
-    // What is left of the unknown and unread explains nothing.
+    // Reads of unknown outcome explain nothing.
     window.retain(|operation| {
         operation.returned.is_some() || !matches!(operation.action, Action::Get(_))
     });
@@ -50,22 +51,24 @@ pub(crate) fn explain(model: Model, operations: &[Operation], limits: &Limits) -
     Verdict::NotLinearizable { offender, window }
 }
 
-/// The first return by which the history stops being linearizable.
+/// Returns the time of the first return at which the history is no longer linearizable.
 fn first_bad_return(model: Model, operations: &[Operation], limits: &Limits) -> u64 {
     let mut returns: Vec<u64> = operations
         .iter()
         .filter_map(|operation| operation.returned)
         .collect();
     returns.sort_unstable();
-    // The last one is bad; without returns everything is linearizable, so there is one.
+    // The history is not linearizable at the last return. Without returns every history is linearizable, so
+    // there is at least one return.
     let bad = returns.partition_point(|at| {
         model.decide(&beginning(operations, *at), limits) != Decision::NotLinearizable
     });
     returns[bad.min(returns.len() - 1)]
 }
 
-/// The operation that returned then. Before it the history was linearizable, so the proof needs it. If
-/// several returned at the same time, it is the one without which the history would be linearizable.
+/// Returns the operation that returned at `end`. Before `end` the history was linearizable, so the proof
+/// needs this operation. If several operations returned at `end`, it is the one without which the history
+/// would be linearizable.
 fn offender(model: Model, window: &[Operation], end: u64, limits: &Limits) -> Operation {
     let mut candidates: Vec<&Operation> = window
         .iter()
@@ -89,7 +92,7 @@ fn offender(model: Model, window: &[Operation], end: u64, limits: &Limits) -> Op
         .expect("a beginning is bad only with its last return")
 }
 
-/// What was known of the history at a time.
+/// Returns the part of the history that was known at `end`.
 fn beginning(operations: &[Operation], end: u64) -> Vec<Operation> {
     operations
         .iter()
@@ -101,7 +104,7 @@ fn beginning(operations: &[Operation], end: u64) -> Vec<Operation> {
         .collect()
 }
 
-/// Leaves out as many of the groups as possible: halves first, single ones last.
+/// Leaves out as many of the groups as possible: first halves of them, at last single ones.
 fn without(
     operations: Vec<Operation>,
     groups: impl Fn(&[Operation]) -> Vec<Vec<usize>>,
@@ -162,7 +165,8 @@ fn is_refused_lock(operation: &Operation) -> bool {
     operation.returned.is_some() && matches!(operation.action, Action::Lock { taken: false, .. })
 }
 
-/// Of a counter nothing can be left out: the steps beside the offending one, and the unknown ones.
+/// No operation of a counter's history may be left out of a proof. Shows only the neighbours of the offending
+/// one by value, and some of unknown outcome.
 fn neighbours(operations: Vec<Operation>, offender: &Operation) -> Vec<Operation> {
     let Some(place) = value(offender) else {
         return operations;
@@ -170,7 +174,7 @@ fn neighbours(operations: Vec<Operation>, offender: &Operation) -> Vec<Operation
     let mut unknown = 0;
     operations
         .into_iter()
-        // The latest calls first, of the unknown ones.
+        // Of the operations of unknown outcome, the latest calls are shown.
         .rev()
         .filter(|operation| match value(operation) {
             Some(value) => value.abs_diff(place) <= NEIGHBOURS.unsigned_abs(),
@@ -182,7 +186,7 @@ fn neighbours(operations: Vec<Operation>, offender: &Operation) -> Vec<Operation
         .collect()
 }
 
-/// The value that an operation on a counter was told.
+/// Returns the value in the reply to an operation on a counter.
 fn value(operation: &Operation) -> Option<i64> {
     operation.returned?;
     match &operation.action {

@@ -1,17 +1,18 @@
 //! The format of histories: JSON lines.
 //!
-//! One object a line, written when the operation ends, so ordered by return time:
+//! The file has one object a line. An object is written when its operation ends, so the objects are ordered
+//! by return time:
 //!
 //! | field | meaning |
 //! |---|---|
-//! | `client` | number of the logical client; a client issues its operations in order. After an unknown outcome it goes on under a new number |
+//! | `client` | number of the logical client; a client issues its operations in order. After an unknown outcome it continues under a new number |
 //! | `op` | `set`, `get`, `incr`, `setnx`, `release` (delete if the value is still this one), `lpush`, `rpush`, `mset`, `ping` |
 //! | `key` | the key (the first one of an `mset`) |
-//! | `value` | what was written, or the token of a lock (empty for `get`, `incr`, `ping`; left out where it is filler) |
-//! | `reply` | what came back: the text of a status, bulk or integer, `null` for nil, the text of an error |
-//! | `invoke_ns` | when it was sent, or was due in open loop; ns of one monotonic clock |
+//! | `value` | the written value, or the token of a lock (empty for `get`, `incr`, `ping`; left out if it is filler) |
+//! | `reply` | the reply: the text of a status, bulk or integer, `null` for nil, the text of an error |
+//! | `invoke_ns` | when the operation was sent, or was due in open loop; ns of one monotonic clock |
 //! | `return_ns` | when the outcome was known; for `unknown` when the client gave up |
-//! | `outcome` | `ok`; `failed`: the server said that it did not happen; `unknown`: it may or may not happen, at most once, at any time from the call on |
+//! | `outcome` | `ok`; `failed`: the server said that the operation did not happen; `unknown`: it may or may not happen, at most once, at any time from the call on |
 
 use std::io::BufRead;
 
@@ -30,9 +31,9 @@ pub enum Op {
     Get,
     /// `INCR key`
     Incr,
-    /// `SET key value NX`: take a lock with this token.
+    /// `SET key value NX`: takes a lock with this token.
     Setnx,
-    /// Delete the key if it still holds this token: give a lock back. Reply 1 or 0.
+    /// Deletes the key if it still holds this token: releases a lock. The reply is 1 or 0.
     Release,
     /// `LPUSH key value`
     Lpush,
@@ -50,51 +51,51 @@ pub enum Op {
 pub enum Outcome {
     /// Acknowledged.
     Ok,
-    /// Refused: it did not happen and will not.
+    /// Refused: the operation did not happen and will not.
     Failed,
-    /// It may or may not have happened, at most once.
+    /// The operation may or may not have happened, at most once.
     Unknown,
 }
 
-/// One operation of a history. `O` is the set of operations of whoever writes it; their names are
-/// among those of [`Op`].
+/// One operation of a history. `O` is the writer's set of operations; their names must be among those of
+/// [`Op`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record<O = Op> {
-    /// Logical client.
+    /// Number of the logical client.
     pub client: u64,
-    /// What was done.
+    /// The operation.
     pub op: O,
-    /// To which key.
+    /// The key.
     pub key: String,
-    /// With which value.
+    /// The value that was written, or the token.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
-    /// What came back.
+    /// The reply as text.
     #[serde(default)]
     pub reply: Option<String>,
-    /// Sent, or due in open loop (ns, `CLOCK_MONOTONIC`).
+    /// Time at which the operation was sent, or was due in open loop (ns, `CLOCK_MONOTONIC`).
     pub invoke_ns: u64,
-    /// Outcome known (ns, `CLOCK_MONOTONIC`).
+    /// Time at which the outcome was known (ns, `CLOCK_MONOTONIC`).
     pub return_ns: u64,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
 /// Why a history cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The source says so.
+    /// An error of the source.
     #[error("cannot read the history: {0}")]
     Io(#[from] std::io::Error),
-    /// A line is not a record as documented.
+    /// A line is no record in the documented format.
     #[error("line {0} of the history is not a record: {1}")]
     Line(u64, String),
 }
 
-/// Reads the records of a history, one a line.
+/// Reads the records of a history, one from each line.
 ///
 /// # Errors
-/// [`ReadError`], with the number of the line; also for a line longer than [`LINE_BYTES_MAX`].
+/// [`ReadError`], with the number of the line. A line longer than [`LINE_BYTES_MAX`] is an error, too.
 pub fn read_records(mut source: impl BufRead) -> Result<Vec<Record>, ReadError> {
     let mut records = Vec::new();
     let mut line = String::new();

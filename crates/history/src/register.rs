@@ -1,15 +1,15 @@
 //! A register: SET and GET.
 //!
-//! If every SET writes a different value, as in a good test, most unknown outcomes can be resolved: a
-//! SET whose value was read took effect before that read returned; one whose value was never read may
-//! be left out, since nobody saw it. So long histories with many unknown outcomes are easy.
+//! If every SET writes a different value, as in a good test, most unknown outcomes can be resolved. A SET
+//! whose value was read took effect before that read returned. A SET whose value was never read may be left
+//! out, because no reply depends on it. So long histories with many unknown outcomes are easy to check.
 
 use std::collections::BTreeMap;
 
 use crate::operation::{Action, Operation};
 use crate::search::{Call, Sequential};
 
-/// The value of a register by number; 0: not there.
+/// Number of the register's value; 0: the key does not exist.
 type Value = usize;
 
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ impl Sequential for Register {
     }
 }
 
-/// Whether no value is written twice.
+/// Whether each value is written at most once.
 pub(crate) fn is_unique(operations: &[Operation]) -> bool {
     let mut seen = std::collections::BTreeSet::new();
     operations.iter().all(|operation| match &operation.action {
@@ -45,10 +45,10 @@ pub(crate) fn is_unique(operations: &[Operation]) -> bool {
     })
 }
 
-/// The operations on one key as steps.
+/// Returns the operations on one key as steps of the model.
 pub(crate) fn calls(operations: &[Operation]) -> Vec<Call<Step>> {
     let unique = is_unique(operations);
-    // When the first read of each value returned.
+    // Time at which the first read of each value returned.
     let mut read: BTreeMap<&str, u64> = BTreeMap::new();
     for operation in operations {
         if let (Action::Get(Some(value)), Some(at)) = (&operation.action, operation.returned) {

@@ -1,12 +1,12 @@
 //! The search, by `todc-utils`, with two additions: a bound, and operations that never return.
 //!
-//! *Operations that never return* get a return after everything else. One more operation, the end, is
-//! placed before those returns; from then on each of them may be regarded as without effect. Before
-//! the end they are tried only if they change the state; otherwise they might as well come last. This
-//! changes no answer and saves most of the search.
+//! *Operations that never return* get a return after all other operations. One more operation, the end, is
+//! placed before these returns. From the end on, each of these operations may count as without effect. Before
+//! the end they are tried only if they change the state; otherwise they might as well come last. This changes
+//! no verdict and saves most of the search.
 //!
-//! *The bound* is on the bytes of remembered configurations. When it is used up every step is
-//! refused, so the library ends quickly, with an answer that is ignored.
+//! *The bound* limits the bytes of remembered configurations. When it is used up every step is refused. Then
+//! the library ends quickly, with an answer that is ignored.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -17,29 +17,29 @@ use std::marker::PhantomData;
 use todc_utils::linearizability::history::{Action, History};
 use todc_utils::{Specification, WGLChecker};
 
-/// Bytes of a remembered configuration besides its bitmap, about.
+/// Approximate bytes of a remembered configuration besides its bitmap.
 const CONFIGURATION_BYTES: u64 = 96;
 
-/// One object, one operation after the other.
+/// A sequential specification of an object.
 pub(crate) trait Sequential {
-    /// Its state.
+    /// The state of the object.
     type State: Clone + Eq + Hash + Debug;
     /// An operation with its reply.
     type Step: Clone + Debug;
 
-    /// The state before everything.
+    /// Returns the state before the first operation.
     fn initial() -> Self::State;
 
-    /// The state behind a step; `None` if its reply does not fit the state.
+    /// Returns the state after a step; `None` if the step's reply is impossible in this state.
     fn apply(step: &Self::Step, state: &Self::State) -> Option<Self::State>;
 }
 
-/// A step with its place in real time.
+/// A step with its times.
 #[derive(Clone, Debug)]
 pub(crate) struct Call<T> {
     pub step: T,
     pub invoked: u64,
-    /// `None`: it takes effect later, or never.
+    /// Time of the return. `None`: the step takes effect at some later time, or never.
     pub returned: Option<u64>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Decision {
     Undecided,
 }
 
-/// Looks for an order of `calls` that explains them, remembering at most `bytes_max`.
+/// Searches an order of `calls` that explains their replies, and remembers at most `bytes_max` bytes.
 pub(crate) fn decide<S: Sequential>(calls: &[Call<S::Step>], bytes_max: u64) -> Decision {
     if calls.is_empty() {
         return Decision::Linearizable;
@@ -69,8 +69,8 @@ pub(crate) fn decide<S: Sequential>(calls: &[Call<S::Step>], bytes_max: u64) -> 
     }
 }
 
-/// Calls and returns in order of time; at the same time calls come first, so that what touches
-/// counts as concurrent.
+/// Returns calls and returns in order of time. At equal times calls come first: an operation that begins at
+/// the moment at which another one ends counts as concurrent with it.
 fn actions<T: Clone>(calls: &[Call<T>]) -> Vec<(usize, Action<Event<T>>)> {
     let mut order = BTreeMap::new();
     let (mut last, mut never) = (Vec::new(), Vec::new());
@@ -99,7 +99,7 @@ fn actions<T: Clone>(calls: &[Call<T>]) -> Vec<(usize, Action<Event<T>>)> {
 }
 
 thread_local! {
-    /// Bytes that may still be remembered by the search of this thread.
+    /// Bytes that the search of this thread may still remember.
     static LEFT: Cell<u64> = const { Cell::new(0) };
     /// Bytes of one configuration.
     static STEP: Cell<u64> = const { Cell::new(0) };
@@ -112,11 +112,11 @@ enum Event<T> {
     End,
 }
 
-/// An object under the bound, with an end.
+/// An object with the bound and the end.
 struct Bounded<S>(PhantomData<S>);
 
 impl<S: Sequential> Specification for Bounded<S> {
-    /// `None`: behind the end.
+    /// `None`: after the end.
     type State = Option<S::State>;
     type Operation = Event<S::Step>;
 
@@ -126,14 +126,14 @@ impl<S: Sequential> Specification for Bounded<S> {
 
     fn apply(event: &Self::Operation, state: &Self::State) -> (bool, Self::State) {
         let next = match (event, state) {
-            // All that is left behind the end takes no effect.
+            // Operations after the end have no effect.
             (_, None) | (Event::End, Some(_)) => Some(None),
             (Event::Known(step), Some(state)) => S::apply(step, state).map(Some),
             (Event::Unknown(step), Some(state)) => {
                 S::apply(step, state).filter(|next| next != state).map(Some)
             }
         };
-        // Refused steps cost nothing: there are at most as many between two others as calls.
+        // Refused steps do not count: between two accepted steps there are at most as many as calls.
         let left = LEFT.get();
         if next.is_some() {
             LEFT.set(left.saturating_sub(STEP.get()));

@@ -1,4 +1,4 @@
-//! Operations and reports in words.
+//! Operations and reports as text.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use crate::operation::{Action, Operation};
 
 /// Longest value that is shown, in characters.
 const VALUE_CHARACTERS_MAX: usize = 40;
-/// Operations of a window that are shown.
+/// Most operations of a window that are shown.
 const WINDOW_MAX: usize = 24;
 
-/// One operation in words; times in milliseconds from `origin` (ns).
+/// Returns one operation as text, with times in milliseconds from `origin` (ns).
 #[must_use]
 pub fn describe(operation: &Operation, origin: u64) -> String {
     let key = &operation.key;
@@ -60,7 +60,7 @@ fn milliseconds(at: u64, origin: u64) -> String {
 }
 
 impl fmt::Display for Report {
-    /// What is wrong, key by key, then one line with the sums.
+    /// Writes the faults of each key, then one line with the sums.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for key in &self.keys {
             write_key(f, key, self.origin)?;

@@ -1,5 +1,5 @@
-//! The checker against trying every order, on small histories of all kinds; and against long ones
-//! that are linearizable because they were made so.
+//! Compares the checker with a search through every order, on small histories of all kinds. Also checks long
+//! histories that are linearizable by construction.
 
 mod common;
 
@@ -9,10 +9,10 @@ use common::{never, operation};
 use pmnet_history::{Action, Limits, Operation, Verdict, check};
 use proptest::prelude::*;
 
-/// State of any of the models: what the key holds.
+/// State of any of the models: the value of the key.
 type State = Option<String>;
 
-/// The state behind an operation; `None` if it cannot have been told what it was told.
+/// Returns the state after an operation; `None` if its reply is impossible.
 fn apply(operation: &Operation, state: &State) -> Option<State> {
     let known = operation.returned.is_some();
     let text = state.clone();
@@ -43,7 +43,7 @@ fn brute_force(left: &[Operation], state: &State) -> bool {
     (0..left.len()).any(|index| {
         let mut rest = left.to_vec();
         let next = rest.remove(index);
-        // Nothing else may be over before it was called.
+        // No other operation may have returned before this one was called.
         first_return.is_none_or(|at| at >= next.invoked)
             && apply(&next, state).is_some_and(|state| brute_force(&rest, &state))
     })
@@ -108,7 +108,7 @@ fn agree(history: &[Operation]) -> Result<(), TestCaseError> {
     );
     if let Verdict::NotLinearizable { window, offender } = &report.keys[0].verdict {
         prop_assert!(window.contains(offender), "{:?}", window);
-        // The proof is one by itself, but for counters, which show neighbours only.
+        // The window alone is a proof, except for counters, which show neighbours only.
         let counts = history
             .iter()
             .any(|operation| matches!(operation.action, Action::Incr(_)));
@@ -141,11 +141,11 @@ proptest! {
     }
 }
 
-/// A history of `count` operations of `clients` on `keys`, made by taking effect at a moment
-/// between call and return; one of `lost` has no answer, and every other one of these no effect.
+/// Makes a history of `count` operations by `clients` on `keys`. Each takes effect at a moment between call
+/// and return. One in `lost` operations has no answer, and every second one of these has no effect.
 fn made(count: usize, clients: u64, keys: usize, lost: usize, seed: u64) -> Vec<Operation> {
     let mut random = fastrand::Rng::with_seed(seed);
-    // The moment of each effect, and what is done.
+    // The moment of each effect, and the operation.
     let mut plan = Vec::new();
     let mut clock = vec![0_u64; usize::try_from(clients).unwrap()];
     for number in 0..count {
@@ -202,7 +202,7 @@ fn long_histories_that_are_linearizable() {
     }
 }
 
-/// Ten thousand operations; with a wrong reply in the middle.
+/// Checks ten thousand operations, with a wrong reply in the middle if `wrong`.
 fn ten_thousand(keys: usize, seed: u64, wrong: bool) {
     let mut history = made(10_000, 8, keys, 200, seed);
     if wrong {
@@ -258,7 +258,7 @@ fn one_wrong_reply_in_a_long_history_is_found() {
             _ => continue,
         }
         let report = check(&history, &Limits::default());
-        // It may have been possible all the same, in a rare case; a wrong key never is named.
+        // In a rare case the changed history may be linearizable after all. No other key may be named.
         for key_report in &report.keys {
             if key_report.key != key {
                 assert_eq!(key_report.verdict, Verdict::Linearizable);

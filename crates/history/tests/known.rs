@@ -1,4 +1,4 @@
-//! Histories whose verdict is known, good and bad, and what is said about the bad ones.
+//! Histories with known verdicts, and the texts about those that are not linearizable.
 
 mod common;
 
@@ -13,7 +13,7 @@ fn is_linearizable(history: &[Operation]) -> bool {
     report.is_linearizable()
 }
 
-/// The window of the only bad key, as one line an operation without its times.
+/// Returns the window of the only key that is not linearizable, one line for each operation, without times.
 fn window(history: &[Operation]) -> Vec<String> {
     let report = check(history, &Limits::default());
     assert_eq!(report.not_linearizable(), 1, "{report}");
@@ -45,7 +45,7 @@ fn nothing_at_all() {
 
 #[test]
 fn good_registers() {
-    // One after the other.
+    // Operations one after the other.
     assert!(is_linearizable(&[
         get(1, 0, 1, None),
         set(1, 2, 3, "a"),
@@ -66,7 +66,7 @@ fn good_registers() {
             get(3, 11, 12, Some(last)),
         ]));
     }
-    // Of unknown outcome: seen late, or never.
+    // A write of unknown outcome is seen late, or never.
     for seen in ["a", "b"] {
         assert!(is_linearizable(&[
             set(1, 0, 1, "a"),
@@ -75,7 +75,7 @@ fn good_registers() {
             get(3, 100, 101, Some(seen)),
         ]));
     }
-    // Other keys do not matter.
+    // Other keys have no influence.
     let mut other = get(9, 2, 3, None);
     other.key = "another".into();
     assert!(is_linearizable(&[set(1, 0, 1, "a"), other]));
@@ -123,7 +123,7 @@ fn a_stale_read_while_a_write_is_under_way() {
 
 #[test]
 fn reads_that_are_not_monotonic() {
-    // Two writes of unknown order, but the reads of one client go back.
+    // The order of two writes is unknown, but the reads of one client go back in time.
     let history = [
         set(1, 0, 40, "a"),
         set(2, 0, 40, "b"),
@@ -178,7 +178,7 @@ fn counters() {
         get(3, 5, 6, Some("1")),
         get(3, 11, 12, Some("2")),
     ]));
-    // Unknown ones fill gaps, as many as there are.
+    // Increments of unknown outcome fill gaps, at most as many as there are.
     let gap = [
         never(incr(1, 0, 1, 0)),
         never(incr(2, 0, 1, 0)),
@@ -189,7 +189,7 @@ fn counters() {
     ];
     assert!(is_linearizable(&gap[..5]));
     assert!(!is_linearizable(&gap));
-    // But not before they were called.
+    // But they do not fill gaps from before their calls.
     assert!(!is_linearizable(&[
         incr(3, 0, 1, 2),
         never(incr(1, 2, 3, 0))
@@ -210,7 +210,7 @@ fn a_counter_that_counted_twice() {
         ["INCR k → 2", "INCR k → 4"],
         "from 2 to 4 in one step"
     );
-    // The same value for two.
+    // Two increments returned the same value.
     assert_eq!(
         window(&[incr(1, 0, 9, 1), incr(2, 0, 9, 1)]),
         ["INCR k → 1", "INCR k → 1"]
@@ -252,13 +252,13 @@ fn two_owners_of_a_lock() {
         ["SET k a NX → OK", "SET k b NX → OK"],
         "the release came after the second lock"
     );
-    // Refused although it was free.
+    // An attempt was refused although the lock was free.
     assert!(!is_linearizable(&[
         lock(1, 0, 1, "a", true),
         release(1, 2, 3, "a", true),
         lock(2, 4, 5, "b", false),
     ]));
-    // Given back twice.
+    // The lock was released twice.
     assert!(!is_linearizable(&[
         lock(1, 0, 1, "a", true),
         release(1, 2, 3, "a", true),

@@ -1,4 +1,4 @@
-//! A file that its owner alone can read.
+//! A file that only its owner can read.
 
 use crate::FrontName;
 use rustix::fs::OFlags;
@@ -8,15 +8,31 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Longest file of keys, in bytes: room for some thousand refused fronts.
+/// Longest file of keys, in bytes. Several thousand refused fronts fit.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Permissions of all users but the owner.
-const OTHERS: u32 = 0o077;
+/// Who besides the owner may read a file.
+#[derive(Clone, Copy)]
+pub enum Readers {
+    /// Nobody.
+    Nobody,
+    /// The process's group: a secret that a container's platform mounts has no owner but root.
+    Group,
+}
 
-/// Number of the user who may read everything anyway.
+impl Readers {
+    /// Permissions that a file must not have.
+    fn forbidden(self) -> u32 {
+        match self {
+            Readers::Nobody => 0o077,
+            Readers::Group => 0o037,
+        }
+    }
+}
+
+/// Number of the user that can read every file.
 const ROOT: u32 = 0;
 
-/// Error about a file of keys: a sentence that names the file, and never a key.
+/// Error about a file of keys. Its text names the file, and never shows a key.
 #[derive(Debug, thiserror::Error)]
 #[error("key file {}: {wrong}", path.display())]
 pub struct KeyFileError {
@@ -28,45 +44,45 @@ pub struct KeyFileError {
 /// A fault of a file of keys.
 #[derive(Debug, thiserror::Error)]
 pub enum Wrong {
-    /// The operating system refuses.
+    /// An error of the operating system.
     #[error("{0}")]
     System(io::Error),
-    /// Other users could read or change it.
+    /// Other users could read or change the file.
     #[error(
         "others can read or change it (mode {mode:04o}): chmod 600 it. If they may have read it, make a new key (pmnet key new)"
     )]
     Open {
-        /// Its permissions.
+        /// The file's mode.
         mode: u32,
     },
-    /// Its owner, another user, could read and change it.
+    /// Another user owns the file, and could read and change it.
     #[error(
         "it belongs to user {owner}, and this process is user {own}: chown it to that user, or run this as user {owner}"
     )]
     Owner {
-        /// Number of the user to whom it belongs.
+        /// Number of the file's owner.
         owner: u32,
         /// Number of the process's user.
         own: u32,
     },
-    /// It is a pipe, a folder, a device.
+    /// The path is a pipe, a folder or a device.
     #[error("it is no regular file: name a file that this process can read again at any time")]
     NoFile,
-    /// It exists, and is not overwritten.
+    /// The file exists, and is not overwritten.
     #[error("it exists already, and a key file is never overwritten: name a new file")]
     Exists,
-    /// It is longer than any file of keys.
+    /// The file is longer than any file of keys.
     #[error("it has more than {BYTES_MAX} bytes: this is no key file")]
     Long,
-    /// It is not understood; the sentence says where.
+    /// The text is invalid. The message says where.
     #[error("{0}")]
     Text(String),
-    /// It belongs to this front.
+    /// The file belongs to this front, but must belong to devices and servers.
     #[error(
         "it is the key of the front {0}; devices and servers need the key of the cluster (pmnet key new)"
     )]
     IsOfAFront(FrontName),
-    /// It belongs to devices and servers.
+    /// The file belongs to devices and servers, but must belong to a front.
     #[error(
         "it is the key of the cluster, which no front may have: make one for it (pmnet key front NAME)"
     )]
@@ -83,11 +99,11 @@ impl KeyFileError {
 }
 
 /// Returns the text of a file. The mode is that of the file that was opened, not of its name.
-pub fn read(path: &Path) -> Result<String, KeyFileError> {
-    read_private(path).map_err(|wrong| KeyFileError::new(path, wrong))
+pub fn read(path: &Path, readers: Readers) -> Result<String, KeyFileError> {
+    read_private(path, readers).map_err(|wrong| KeyFileError::new(path, wrong))
 }
 
-fn read_private(path: &Path) -> Result<String, Wrong> {
+fn read_private(path: &Path, readers: Readers) -> Result<String, Wrong> {
     // A pipe would keep the process waiting until another one writes into it.
     let at_once = OFlags::NONBLOCK | OFlags::NOCTTY;
     let at_once = i32::try_from(at_once.bits()).expect("flags of open are an int");
@@ -98,7 +114,7 @@ fn read_private(path: &Path) -> Result<String, Wrong> {
     if !about.is_file() {
         return Err(Wrong::NoFile);
     }
-    is_private(about.mode(), about.uid(), geteuid().as_raw())?;
+    is_private(about.mode(), about.uid(), geteuid().as_raw(), readers)?;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1)
         .read_to_end(&mut bytes)
@@ -109,9 +125,9 @@ fn read_private(path: &Path) -> Result<String, Wrong> {
     String::from_utf8(bytes).map_err(|_| Wrong::Text("it is no text in UTF-8".into()))
 }
 
-/// Checks that only this process's user, `own`, and root can read or change a file.
-fn is_private(mode: u32, owner: u32, own: u32) -> Result<(), Wrong> {
-    if mode & OTHERS != 0 {
+/// Checks that only this process's user, `own`, root and `readers` can read a file, and only these two users change it.
+fn is_private(mode: u32, owner: u32, own: u32, readers: Readers) -> Result<(), Wrong> {
+    if mode & readers.forbidden() != 0 {
         let mode = mode & 0o7777;
         return Err(Wrong::Open { mode });
     }
@@ -122,7 +138,7 @@ fn is_private(mode: u32, owner: u32, own: u32) -> Result<(), Wrong> {
     }
 }
 
-/// Creates a file with this text.
+/// Creates a file with this text. Its owner alone can read it.
 pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let fault = |error: io::Error| {
         let wrong = match error.kind() {
@@ -137,13 +153,30 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let written = file
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
-        // Its name is in the folder: without that a power cut may leave the file without one.
+        // The name of the file is stored in the folder. Without this sync, a power failure may leave the file
+        // without a name.
         .and_then(|()| File::open(folder_of(path))?.sync_all());
     written.map_err(|error| {
-        // A key of which a part is missing is of no use.
+        // An incomplete file of keys is of no use.
         let _ = std::fs::remove_file(path);
         fault(error)
     })
+}
+
+/// Writes a file with this text in place of the one that is there, in one step.
+pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let new = path.with_file_name(name);
+    // Of a copy that was broken off.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(KeyFileError::new(&new, Wrong::System(error)));
+        }
+        _ => {}
+    }
+    create(&new, text)?;
+    std::fs::rename(&new, path).map_err(|error| KeyFileError::new(path, Wrong::System(error)))
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -164,12 +197,30 @@ mod tests {
             (1000, 0, false),
             (1001, 1000, false),
         ] {
-            let found = is_private(0o100_600, owner, own);
+            let found = is_private(0o100_600, owner, own, Readers::Nobody);
             assert_eq!(found.is_ok(), is_right, "{owner} {own}");
             if let Err(wrong) = found {
                 let says = format!("it belongs to user {owner}, and this process is user {own}");
                 assert!(wrong.to_string().contains(&says), "{wrong}");
             }
+        }
+    }
+
+    #[test]
+    fn a_group_may_read_only_where_that_is_asked_for() {
+        for (mode, nobody, group) in [
+            (0o600, true, true),
+            (0o400, true, true),
+            (0o440, false, true),
+            (0o640, false, true),
+            (0o460, false, false),
+            (0o450, false, false),
+            (0o444, false, false),
+            (0o602, false, false),
+        ] {
+            let is_right = |readers| is_private(0o100_000 | mode, 0, 1000, readers).is_ok();
+            assert_eq!(is_right(Readers::Nobody), nobody, "{mode:o}");
+            assert_eq!(is_right(Readers::Group), group, "{mode:o}");
         }
     }
 

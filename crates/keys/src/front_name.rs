@@ -5,12 +5,13 @@ use std::fmt;
 /// Longest name, in bytes.
 const BYTES_MAX: usize = 64;
 
-/// The name of a front: 1 to 64 letters, digits, `.`, `_` and `-`, no `.` or `-` at the beginning. So it can be part of a file's name.
+/// The name of a front: 1 to 64 letters, digits, `.`, `_` and `-`, without `.` or `-` at the beginning. So it
+/// can be part of a file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontName(String);
 
 impl FrontName {
-    /// The name with this text; `None`: it is none.
+    /// Makes a name of this text; `None` if the text is not allowed.
     #[must_use]
     pub fn new(text: &str) -> Option<FrontName> {
         let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -20,7 +21,7 @@ impl FrontName {
         is_one.then(|| FrontName(text.to_owned()))
     }
 
-    /// Its text.
+    /// Returns the name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -5,7 +5,7 @@ pub fn written(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the bytes that exactly these digits stand for.
+/// Returns the bytes for these hexadecimal digits; `None` if their number is not exactly right.
 pub fn read<const N: usize>(text: &str) -> Option<[u8; N]> {
     let digits = text.as_bytes();
     if digits.len() != 2 * N || !digits.iter().all(u8::is_ascii_hexdigit) {

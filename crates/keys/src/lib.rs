@@ -1,7 +1,9 @@
-//! Files of keys (`docs/spec/keys.md` §2): that of a cluster, for devices and servers, and that of a front, or of a program.
+//! Files of keys (`docs/spec/keys.md` §2): the file of a cluster, for devices and servers, and the file of a
+//! front or a program.
 //!
-//! Invariants: a file that others can read is refused, not warned of. No error, and no `Debug`, shows a key. A file is never overwritten.
-//! May not: know a role or a flag; make a MAC.
+//! Invariants: a file that other users can read is refused; a warning would not be enough. No error, and no
+//! `Debug`, shows a key. Only a copy overwrites a file.
+//! Not allowed here: knowing a role or a flag, making a MAC.
 
 mod file;
 mod front_name;
@@ -31,7 +33,7 @@ pub enum KeyFile {
 pub struct Cluster {
     /// The key under which devices and servers send.
     pub present: ClusterKey,
-    /// A second one that they accept, during a rollover.
+    /// A second key that they accept, during a rollover.
     pub other: Option<ClusterKey>,
     /// Fronts that they refuse.
     pub refused: Vec<Refused>,
@@ -40,43 +42,57 @@ pub struct Cluster {
 /// A front that is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The one with this name, under each of the keys.
+    /// The front with this name, under each of the keys.
     Name(FrontName),
-    /// The one with this id.
+    /// The front with this id.
     Id(FrontId),
 }
 
 /// The key of a front.
 #[derive(Clone, Debug)]
 pub struct Front {
-    /// Its name, for people.
+    /// The front's name, for texts.
     pub name: FrontName,
-    /// Its key, with its id.
+    /// The front's key and id.
     pub key: FrontKey,
 }
 
 impl KeyFile {
-    /// Reads a file.
+    /// Reads a file of keys.
     ///
     /// # Errors
-    /// It cannot be read, other users can read it, or it is no file of keys.
+    /// The file cannot be read, other users can read it, or it is no file of keys.
     pub fn read(path: &Path) -> Result<KeyFile, KeyFileError> {
-        file::read(path).and_then(|text| {
-            text::understand(&text).map_err(|wrong| KeyFileError::new(path, wrong))
-        })
+        understood(path, file::Readers::Nobody)
     }
 
-    /// Creates a file with these keys, which its owner alone can read. It is on its disk when this returns.
+    /// Copies a file to one that its owner alone can read, in place of what is there. The group of `from` may be able to read it.
+    /// Returns what is in both.
     ///
     /// # Errors
-    /// There is a file of this name, or it cannot be written.
+    /// As [`KeyFile::read`] for users who are not of that group, or `to` cannot be written.
+    pub fn copy(from: &Path, to: &Path) -> Result<KeyFile, KeyFileError> {
+        let keys = understood(from, file::Readers::Group)?;
+        file::replace(to, &text::written(&keys))?;
+        Ok(keys)
+    }
+
+    /// Creates a file with these keys, which only its owner can read. When this returns, the file is durable.
+    ///
+    /// # Errors
+    /// A file of this name exists, or the file cannot be written.
     pub fn create(&self, path: &Path) -> Result<(), KeyFileError> {
         file::create(path, &text::written(self))
     }
 }
 
+fn understood(path: &Path, readers: file::Readers) -> Result<KeyFile, KeyFileError> {
+    let text = file::read(path, readers)?;
+    text::understand(&text).map_err(|wrong| KeyFileError::new(path, wrong))
+}
+
 impl Cluster {
-    /// Draws a key.
+    /// Makes a new random key.
     ///
     /// # Errors
     /// The operating system gives no random numbers.
@@ -101,7 +117,7 @@ impl Cluster {
         }
     }
 
-    /// The key of a front of this cluster.
+    /// Derives the key of a front of this cluster.
     #[must_use]
     pub fn front(&self, name: FrontName) -> Front {
         let id = self.present.front_id(name.as_str().as_bytes());
@@ -109,7 +125,7 @@ impl Cluster {
         Front { name, key }
     }
 
-    /// The same, as the machines take them.
+    /// Returns these keys in the form that the machines use.
     #[must_use]
     pub fn keys(&self) -> ClusterKeys {
         let accepted = || [self.present].into_iter().chain(self.other);
@@ -128,7 +144,8 @@ impl Cluster {
 }
 
 impl Front {
-    /// The fingerprint of the cluster key that it is derived from ([`ClusterKey::fingerprint`]).
+    /// Returns the fingerprint of the cluster key from which this key is derived
+    /// ([`ClusterKey::fingerprint`]).
     #[must_use]
     pub fn cluster(&self) -> u32 {
         u32::try_from(self.key.id().get() >> 32).expect("a half of 64 bits")

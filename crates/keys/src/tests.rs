@@ -162,7 +162,7 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
 }
 
-/// A key in a place where none belongs, which a parser quotes.
+/// A key in a wrong place of the file, which a parser would quote.
 #[test]
 fn an_error_quotes_nothing_of_the_file() {
     let digits = "31415926535897932384626433832795";
@@ -237,7 +237,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     }
 }
 
-/// Its owner could read the key of a process of root, and change it.
+/// The file's owner could read and change the key of a process of root.
 #[test]
 fn a_file_of_another_user_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -251,7 +251,38 @@ fn a_file_of_another_user_is_refused() {
             let wrong = KeyFile::read(&path).unwrap_err().wrong;
             assert!(matches!(wrong, Wrong::Owner { .. }), "{wrong}");
         }
-        // Root alone can give files away, and it alone can read those of others.
+        // Only root can change the owner of a file, and only root can read files of others.
         Err(error) => assert_ne!(own, 0, "{error}"),
     }
+}
+
+#[test]
+fn a_copy_of_what_a_group_can_read_is_for_its_owner_alone_and_takes_the_place_of_an_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mounted, own) = (folder.path().join("mounted"), folder.path().join("c.key"));
+    // One that was broken off.
+    std::fs::write(folder.path().join("c.key.new"), "half").unwrap();
+    for _ in 0..2 {
+        let cluster = Cluster::draw().unwrap();
+        let _ = std::fs::remove_file(&mounted);
+        KeyFile::Cluster(cluster.clone()).create(&mounted).unwrap();
+        set_permissions(&mounted, Permissions::from_mode(0o440)).unwrap();
+        assert!(Cluster::read(&mounted).is_err(), "used as it is");
+        KeyFile::copy(&mounted, &own).unwrap();
+        assert_eq!(Cluster::read(&own).unwrap().present, cluster.present);
+    }
+    let before = std::fs::read(&own).unwrap();
+    for (mode, text) in [(0o444, KEY), (0o440, "no keys")] {
+        set_permissions(&mounted, Permissions::from_mode(0o600)).unwrap();
+        std::fs::write(&mounted, text).unwrap();
+        set_permissions(&mounted, Permissions::from_mode(mode)).unwrap();
+        KeyFile::copy(&mounted, &own).unwrap_err();
+    }
+    assert_eq!(
+        std::fs::read(&own).unwrap(),
+        before,
+        "a bad one changes nothing"
+    );
+    let there = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(there, 2, "nothing else is left");
 }

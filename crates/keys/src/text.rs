@@ -5,7 +5,7 @@ use crate::{Cluster, Front, FrontName, KeyFile, Refused, hex};
 use pmnet_wire::{ClusterKey, FrontId, FrontKey, KEY_BYTES};
 use serde::{Deserialize, Serialize};
 
-/// Beginning of an id among refused fronts, which no name has.
+/// Prefix of an id in the list of refused fronts. No name begins with it.
 const ID: &str = "id:";
 
 const OF_CLUSTER: &str = "\
@@ -16,9 +16,9 @@ const OF_FRONT: &str = "\
 # The key of one front, or one program, of pmnet. A holder of it can write any key of the store.
 ";
 
-/// Names that a file must have.
+/// Fields that a file must have.
 const NEEDED: [&str; 4] = ["kind", "key", "name", "id"];
-/// Beginnings of the parser's messages, and what is said instead.
+/// Beginnings of the parser's messages, and their replacements.
 const FAULTS: [(&str, &str); 3] = [
     ("unknown field", "a name that no key file has"),
     (
@@ -28,7 +28,7 @@ const FAULTS: [(&str, &str); 3] = [
     ("invalid type", "a value that is no text in quotes"),
 ];
 
-/// The file as it is written.
+/// The fields of a file.
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 enum Written {
@@ -67,7 +67,8 @@ pub fn understand(text: &str) -> Result<KeyFile, Wrong> {
     }
 }
 
-/// Returns what the parser complains of, in words of our own: its message, and the line, may have a key in them.
+/// Returns the parser's complaint in pmnet's own words, because the parser's message and the line may show a
+/// key.
 fn fault(message: &str) -> String {
     let missing = |name: &&&str| message == format!("missing field `{name}`");
     if let Some(name) = NEEDED.iter().find(missing) {
@@ -100,7 +101,7 @@ fn cluster(key: &str, accept: Option<&str>, refused: &[String]) -> Result<Cluste
     })
 }
 
-/// Returns a front that is refused; `number`: its place in the list, counted from 1.
+/// Parses an entry of the list of refused fronts. `number`: its position in the list, counted from 1.
 fn refused_front(number: usize, text: &str) -> Result<Refused, Wrong> {
     let found = match text.strip_prefix(ID) {
         Some(digits) => id(digits).map(Refused::Id),
@@ -141,12 +142,12 @@ fn id(digits: &str) -> Option<FrontId> {
     hex::read(digits).and_then(|bytes| FrontId::new(u64::from_be_bytes(bytes)))
 }
 
-/// Returns the digits of a front's id.
+/// Returns a front's id as digits.
 pub fn id_text(id: FrontId) -> String {
     hex::written(&id.get().to_be_bytes())
 }
 
-/// Returns the text of these keys.
+/// Returns the text of a file with these keys.
 pub fn written(file: &KeyFile) -> String {
     let (head, body) = match file {
         KeyFile::Cluster(cluster) => (
@@ -170,7 +171,7 @@ pub fn written(file: &KeyFile) -> String {
     format!("{head}{body}")
 }
 
-/// Returns a refused front as the file has it.
+/// Returns an entry of the list of refused fronts as text.
 pub fn refused_text(refused: &Refused) -> String {
     match refused {
         Refused::Name(name) => name.to_string(),

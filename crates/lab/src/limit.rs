@@ -1,10 +1,9 @@
 //! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and keeps nothing.
 //!
-//! Purpose: the bound of what a server of Redis's protocol can do on a machine, with the same client. A
-//! real one reads commands and writes replies, too; all else that it does comes on top. One thread, in turns: it takes in
-//! all commands that are there, then writes to each client once. So its clients, too, find several replies at a time
-//! when there are many of them. It sleeps when nothing is there, unless told to poll for a while. May not: be taken for
-//! a database.
+//! Purpose: an upper bound for any server of Redis's protocol on a machine, with the same client. A real server also
+//! reads commands and writes replies; all its other work is additional. One thread works in turns: it reads all waiting
+//! commands, then writes to each client once. So with many clients, each client also receives several replies at a
+//! time. The thread sleeps when nothing waits, unless told to poll for a while. It must not be mistaken for a database.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;

@@ -1,26 +1,28 @@
 //! Packet buffers as frame space: who has each of them (`docs/spec/ordered-log.md` §11).
 //!
-//! A buffer is free, lent to whoever moves packets, live: the log has an entry that points into it, or away: a store in the
-//! same region has it. It never sees the bytes. Bound: at most [`Buffers::live_max`] buffers are live, so that reception never starves.
+//! A buffer is in one of four states: free; lent to the component that moves packets; live, because an entry of the log
+//! points into it; away, because a store in the same region has it. This module never sees the bytes of a buffer. At
+//! most [`Buffers::live_max`] buffers are live, so that reception never starves.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::layout::{FrameSpace, Parameters, to_u64, to_usize};
 
-/// One in so many buffers, and at least [`RESERVE_MIN`], is never live.
+/// One buffer in this many, and at least [`RESERVE_MIN`], is never live.
 const RESERVE_FRACTION: u64 = 16;
-/// Half of them are lent, to receive into. The other half are for entries that are copied (END, and what came another way).
+/// Half of the reserve is lent, to receive into. The other half is for entries whose frames are copied: END, and frames
+/// that are not in a lent buffer.
 const RESERVE_MIN: u64 = 8;
-/// Where a copied frame begins in its buffer: behind room for the headers of Ethernet, IPv6 and UDP, so that it can be sent
-/// from there, and at a line.
+/// Offset of a copied frame in its buffer, in bytes: it leaves space for the headers of Ethernet, IPv6 and UDP, so that
+/// the frame can be sent from the buffer, and it is a multiple of a line.
 const COPY_OFFSET: usize = 128;
 
-/// Who has a buffer.
+/// Owner of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     Free,
-    /// Whoever moves packets.
+    /// The component that moves packets.
     Lent,
     /// The log.
     Live,
@@ -33,21 +35,22 @@ enum Holder {
 pub(crate) struct Buffers {
     bytes: usize,
     holders: Vec<Holder>,
-    /// The last used first: it is in the cache.
+    /// Numbers of free buffers. The last one used is taken first, because it is in the cache.
     free: Vec<u32>,
-    /// No longer live, and lent: to be taken back by whoever may be sending from them.
+    /// Buffers that are no longer live and count as lent. The component that moves packets takes them back, because it
+    /// may still be sending from them.
     released: VecDeque<u32>,
     live: u64,
-    /// Buffers that the log counts on; the reserves are shares of it.
+    /// Number of buffers that the log counts on; the reserves are shares of it.
     own: u64,
     live_max: u64,
-    /// Free buffers that are not lent.
+    /// Number of free buffers that are not lent.
     kept_for_copies: usize,
     lends: bool,
 }
 
 impl Buffers {
-    /// All buffers of a log, free; `None` if its frame space is a ring.
+    /// Returns all buffers of a log as free, or `None` if its frame space is a ring.
     pub(crate) fn new(parameters: &Parameters) -> Option<Buffers> {
         let FrameSpace::Buffers(bytes) = parameters.space else {
             return None;
@@ -69,7 +72,7 @@ impl Buffers {
         Some(buffers)
     }
 
-    /// So many buffers are the log's; a part of them is never live.
+    /// Sets the number of buffers that belong to the log. A part of them is never live.
     fn count_on(&mut self, own: u64, entries: u64) {
         let reserve = (own / RESERVE_FRACTION).max(RESERVE_MIN);
         self.own = own;
@@ -77,7 +80,7 @@ impl Buffers {
         self.kept_for_copies = to_usize(reserve / 2);
     }
 
-    /// Marks the buffer of a frame that recovery keeps; false if another kept frame is in it.
+    /// Marks the buffer of a frame that recovery keeps. Returns false if the buffer already holds another kept frame.
     pub(crate) fn keep(&mut self, offset: usize) -> bool {
         let at = offset / self.bytes;
         if self.holders[at] != Holder::Free {
@@ -88,7 +91,7 @@ impl Buffers {
         true
     }
 
-    /// The free list, once everything that is kept is marked.
+    /// Fills the free list, after all kept buffers have been marked.
     pub(crate) fn kept(mut self) -> Buffers {
         let holders = &self.holders;
         self.free
@@ -96,8 +99,8 @@ impl Buffers {
         self
     }
 
-    /// The same in a region that a store shares: what is not kept is away. The log will have `own` buffers that the store does not
-    /// have as well.
+    /// Fills the lists in a region that a store shares: buffers without a kept frame are away. The log will have `own`
+    /// buffers that the store does not have as well.
     pub(crate) fn kept_beside_a_store(mut self, own: u64, entries: u64) -> Buffers {
         for holder in &mut self.holders {
             if *holder == Holder::Free {
@@ -106,17 +109,17 @@ impl Buffers {
         }
         self.free.clear();
         self.count_on(own, entries);
-        // What is released is asked about first.
+        // Released buffers have to be polled from the beginning.
         self.lends = true;
         self
     }
 
-    /// Whether something that was released waits to be polled.
+    /// Returns whether a released buffer waits to be polled.
     pub(crate) fn has_released(&self) -> bool {
         !self.released.is_empty()
     }
 
-    /// The store lends a buffer to the log.
+    /// Takes a buffer that the store lends to the log.
     ///
     /// # Panics
     /// The store does not have it.
@@ -127,7 +130,7 @@ impl Buffers {
         self.free.push(number);
     }
 
-    /// A released buffer goes to the store instead of to whoever moves packets.
+    /// Gives a released buffer to the store instead of the component that moves packets.
     ///
     /// # Panics
     /// It is not lent.
@@ -137,27 +140,28 @@ impl Buffers {
         *holder = Holder::Away;
     }
 
-    /// Whether a store has it.
+    /// Returns whether a store has the buffer.
     pub(crate) fn is_away(&self, number: u32) -> bool {
         self.holders[index(number)] == Holder::Away
     }
 
-    /// Whether an entry has it.
+    /// Returns whether an entry points into the buffer.
     pub(crate) fn is_live(&self, number: u32) -> bool {
         self.holders[index(number)] == Holder::Live
     }
 
-    /// Buffers that may be live at the same time.
+    /// Returns the largest number of buffers that may be live at the same time.
     pub(crate) const fn live_max(&self) -> u64 {
         self.live_max
     }
 
-    /// How many more may become live.
+    /// Returns the number of buffers that may still become live.
     pub(crate) const fn room(&self) -> u64 {
         self.live_max.saturating_sub(self.live)
     }
 
-    /// Longest frame that can be copied in now; 0: no buffer is free for that, because the others are lent.
+    /// Returns the longest frame that can be copied in now; 0 if no buffer is free for copies, because the others are
+    /// lent.
     pub(crate) fn room_for_a_copy(&self) -> usize {
         if self.free.is_empty() {
             0
@@ -166,12 +170,12 @@ impl Buffers {
         }
     }
 
-    /// Longest frame that a buffer takes, copied.
+    /// Returns the longest frame that can be copied into a buffer, in bytes.
     pub(crate) const fn copy_bytes_max(&self) -> usize {
         self.bytes - COPY_OFFSET
     }
 
-    /// A buffer for a frame that is copied in becomes live; gives the frame's offset.
+    /// Makes a buffer live for a frame of `len` bytes that is copied in. Returns the frame's offset.
     pub(crate) fn copy(&mut self, len: usize) -> Option<usize> {
         if self.room() == 0 || len > self.copy_bytes_max() {
             return None;
@@ -182,13 +186,13 @@ impl Buffers {
         Some(index(number) * self.bytes + COPY_OFFSET)
     }
 
-    /// Whether `frame` is inside one lent buffer.
+    /// Returns whether `frame` is inside one lent buffer.
     pub(crate) fn is_lent(&self, frame: &Range<usize>) -> bool {
         let at = frame.start / self.bytes;
         self.holders.get(at) == Some(&Holder::Lent) && frame.end <= (at + 1) * self.bytes
     }
 
-    /// The lent buffer around `frame` becomes live; false if there is no room for it.
+    /// Makes the lent buffer around `frame` live. Returns false if no further buffer may be live.
     ///
     /// # Panics
     /// The frame is not inside one lent buffer.
@@ -203,7 +207,7 @@ impl Buffers {
         true
     }
 
-    /// The frame at `offset` is needed no longer.
+    /// Releases the frame at `offset`, which is no longer needed.
     pub(crate) fn release(&mut self, offset: usize) {
         let at = offset / self.bytes;
         debug_assert_eq!(
@@ -222,13 +226,13 @@ impl Buffers {
         }
     }
 
-    /// The next buffer that was released; it counts as lent until it is given back.
+    /// Returns the next released buffer, which counts as lent until it is given back.
     pub(crate) fn poll_released(&mut self) -> Option<u32> {
         self.released.pop_front()
     }
 
-    /// So many buffers, besides those for copies, are never live from now on. Those that are live stay so until they are
-    /// released.
+    /// Sets the number of buffers, besides those for copies, that are never live. Buffers that are live now stay live
+    /// until they are released.
     pub(crate) fn leave_to_port(&mut self, wanted: u64) {
         let left = self
             .own
@@ -236,7 +240,7 @@ impl Buffers {
         self.live_max = self.live_max.min(left);
     }
 
-    /// Lends a buffer. From the first one on, what is released has to be polled.
+    /// Lends a buffer. After the first loan, released buffers have to be polled.
     pub(crate) fn lend(&mut self) -> Option<u32> {
         self.lends = true;
         if self.free.len() <= self.kept_for_copies {
@@ -247,7 +251,7 @@ impl Buffers {
         Some(number)
     }
 
-    /// Whether there are fewer for copies than should be.
+    /// Returns whether fewer buffers are free for copies than should be.
     pub(crate) const fn wants(&self) -> bool {
         self.free.len() < self.kept_for_copies
     }
@@ -351,7 +355,7 @@ mod tests {
         (10..20).for_each(|number| all.take_in(number));
         let lent = all.lend().unwrap();
         assert!(all.keep_lent(&(index(lent) * 2048..index(lent) * 2048 + 100)));
-        // Released without a borrower before: somebody decides whose it is all the same.
+        // The frame is released before the first loan: the buffer gets an owner nevertheless.
         all.release(2048 + 64);
         all.release(index(lent) * 2048);
         assert_eq!(all.poll_released(), Some(1));
@@ -375,7 +379,7 @@ mod tests {
         assert!(all.keep(offset), "what is released is free");
         let mut all = all.kept_beside_a_store(64, 1024);
         assert_eq!(all.room_for_a_copy(), 0, "all is live or away");
-        // Before the first one is lent, too.
+        // The same before the first buffer is lent.
         all.release(offset);
         let released = all.poll_released().unwrap();
         assert_eq!(index(released), offset / 2048);

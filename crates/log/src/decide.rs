@@ -12,19 +12,19 @@ pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
 pub enum Slot {
     /// All zero.
     Empty,
-    /// Not zero, and no entry.
+    /// Not zero, and not a valid entry.
     Invalid(InvalidSlot),
     /// An entry that passed every check. Always `applied ≤ durable < order ≤ applied + slots`.
     Valid {
         /// Its order.
         order: u64,
-        /// Everything up to here was durable when it was appended.
+        /// Orders up to this one were durable when the entry was appended.
         durable: u64,
-        /// Everything up to here was reclaimed when it was appended.
+        /// Orders up to this one were reclaimed when the entry was appended.
         applied: u64,
-        /// Epoch of the log then.
+        /// Epoch of the log when the entry was appended.
         epoch: u32,
-        /// Incarnation of the device then.
+        /// Incarnation of the device when the entry was appended.
         incarnation: u32,
     },
 }
@@ -32,43 +32,43 @@ pub enum Slot {
 /// What the scan found, as input of [`decide`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Superblock: orders up to here need not be kept.
+    /// From the superblock: orders up to this one need not be kept.
     pub applied: u64,
-    /// Superblock: orders up to here were durable; `applied ≤ durable ≤ applied + slots`.
+    /// From the superblock: orders up to this one were durable; `applied ≤ durable ≤ applied + slots`.
     pub durable: u64,
-    /// Superblock: epoch.
+    /// Epoch in the superblock.
     pub epoch: u32,
-    /// Superblock: incarnation.
+    /// Incarnation in the superblock.
     pub incarnation: u32,
     /// Every slot of the metadata ring; the count is a power of two.
     pub slots: Vec<Slot>,
 }
 
-/// What recovery does.
+/// The steps that recovery takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The entries in `applied + 1 ..= tail` are whole: keep them, erase the rest.
     Keep {
-        /// Orders up to here need not be kept.
+        /// Orders up to this one need not be kept.
         applied: u64,
-        /// Orders up to here are proven to have been durable; `applied ≤ proven ≤ tail`.
+        /// Orders up to this one are proven to have been durable; `applied ≤ proven ≤ tail`.
         proven: u64,
         /// Last order that is kept.
         tail: u64,
-        /// Whole entries beyond `tail`: never acknowledged, they are erased.
+        /// Number of whole entries beyond `tail`. They were never acknowledged, and are erased.
         beyond: u64,
     },
-    /// Orders that were durable and may not have been applied are not there.
+    /// Orders that were durable, and may not have been applied, are missing.
     Damaged {
         /// The first [`DAMAGED_ORDERS_LISTED_MAX`] of them.
         orders: Vec<u64>,
-        /// How many there are.
+        /// Number of missing orders.
         total: u64,
     },
-    /// An entry is of a later epoch or incarnation than the superblocks. So these are not the last
-    /// superblocks of this log.
+    /// An entry has a later epoch or incarnation than the superblocks, so these are not the last superblocks of this
+    /// log.
     SuperblockBehind {
-        /// Order of such an entry.
+        /// Order of an entry with a later epoch or incarnation.
         order: u64,
     },
 }
@@ -76,7 +76,7 @@ pub enum Decision {
 /// Decides what to keep (`docs/spec/recovery.md` §4).
 ///
 /// # Panics
-/// If the summary breaks the bounds that its fields state: the scan has checked them.
+/// If the summary breaks the bounds that its fields state. (A scan has checked them.)
 #[must_use]
 pub fn decide(summary: &Summary) -> Decision {
     let count = to_u64(summary.slots.len());
@@ -97,7 +97,7 @@ pub fn decide(summary: &Summary) -> Decision {
         }
     };
 
-    // What is proven: by the superblock, and by every whole entry, kept or not.
+    // The superblock, and every whole entry (kept or not), prove orders to be durable.
     let (mut applied, mut proven) = (summary.applied, summary.durable);
     for slot in &summary.slots {
         let Slot::Valid {
@@ -136,8 +136,8 @@ pub fn decide(summary: &Summary) -> Decision {
         return Decision::Damaged { orders, total };
     }
 
-    // Whole entries that follow without a gap may have been durable and acknowledged: keep them.
-    // Epoch and incarnation never decrease along a log. An entry with a lower one is left over from earlier.
+    // Whole entries that follow without a gap may have been durable and acknowledged: they are kept. Epoch and
+    // incarnation never decrease along a log, so an entry with a lower one is left from an earlier time.
     let mut tail = proven;
     let mut newest = if proven > applied {
         at(proven).unwrap_or((0, 0))

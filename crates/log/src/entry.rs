@@ -25,10 +25,10 @@ pub const HEADER_LEN_MAX: usize = 512;
 
 const CRC_AT: usize = 60;
 
-/// Why a slot that is not zero holds no entry.
+/// Reason why a slot that is not zero holds no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InvalidSlot {
-    /// A field is impossible: order of another slot, lags, place or length of the frame.
+    /// A field has an impossible value: the order of another slot, a lag, or place or length of the frame.
     Fields,
     /// The checksum over entry, slot, lap, log and frame header is wrong.
     Checksum,
@@ -36,25 +36,25 @@ pub enum InvalidSlot {
     Payload,
 }
 
-/// Whether a scan checks the payloads of frames. Without the check a torn entry passes for a whole
-/// one (protocol.md §8); the simulator shows that.
+/// Whether a scan checks the payloads of frames. Without this check a torn entry is taken for a whole one (protocol.md
+/// §8), as the simulator shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payloads {
     /// They are checked: the only correct way.
     Checked,
-    /// They are not checked.
+    /// Payloads are not checked.
     #[cfg(feature = "rules")]
     Trusted,
 }
 
-/// What the caller of [`Log::append`](crate::Log::append) says about a frame.
+/// What the caller of [`Log::append`](crate::Log::append) states about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     /// Session of the update (protocol.md §1).
     pub session: u64,
     /// Sequence number within the session.
     pub seq: u64,
-    /// Kind of packet; the log does not look into it.
+    /// Kind of packet, which has no meaning for the log.
     pub kind: u8,
     /// Index of this fragment, from 0.
     pub fragment_index: u16,
@@ -71,13 +71,13 @@ pub struct Entry {
     pub session: u64,
     /// Sequence number within the session.
     pub seq: u64,
-    /// This device's durable order when the entry was appended: a proof about everything up to it.
+    /// This device's durable order when the entry was appended. It proves that all orders up to it were durable.
     pub durable: u64,
-    /// What this device had reclaimed when the entry was appended.
+    /// Highest order that this device had reclaimed when the entry was appended.
     pub applied: u64,
-    /// Epoch of the log at that moment.
+    /// Epoch of the log when the entry was appended.
     pub epoch: u32,
-    /// Incarnation of the device at that moment.
+    /// Incarnation of the device when the entry was appended.
     pub incarnation: u32,
     /// Kind of packet.
     pub kind: u8,
@@ -85,15 +85,15 @@ pub struct Entry {
     pub fragment_index: u16,
     /// Number of fragments of the update.
     pub fragment_count: u16,
-    /// Bytes of the whole frame.
+    /// Length of the whole frame, in bytes.
     pub frame_len: u32,
-    /// Bytes of the frame's header; the payload is the rest.
+    /// Length of the frame's header in bytes; the rest is payload.
     pub header_len: u16,
     /// CRC32C of the payload.
     pub payload_crc: u32,
-    /// Where the frame begins, in 64-byte lines from the start of the frame space.
+    /// Start of the frame, in 64-byte lines from the start of the frame space.
     pub(crate) frame_line: u32,
-    /// Bytes from the start of that line; 0 in a ring.
+    /// Offset of the frame in its first line, in bytes; 0 in a ring.
     pub(crate) skew: u8,
 }
 
@@ -104,13 +104,13 @@ impl Entry {
             + usize::from(self.skew)
     }
 
-    /// Bytes of the frame.
+    /// Length of the frame, in bytes.
     pub(crate) fn frame_bytes(&self) -> usize {
         usize::try_from(self.frame_len).expect("u32 fits usize")
     }
 
-    /// Whether a frame of this kind of frame space may lie there: in a ring it begins at a line, and a packet buffer holds
-    /// all of it.
+    /// Returns whether the frame may lie at its place in a frame space of this kind: in a ring it begins at a line; in
+    /// packet buffers, one buffer holds all of it.
     fn fits(&self, parameters: &Parameters) -> bool {
         match parameters.space {
             FrameSpace::Ring => self.skew == 0,
@@ -122,7 +122,7 @@ impl Entry {
         }
     }
 
-    /// Bytes of the entry, checksum included, for the frame header `header`.
+    /// Returns the bytes of the entry with its checksum, for the frame header `header`.
     pub(crate) fn encode(&self, key: &ChecksumKey, header: &[u8]) -> [u8; ENTRY_BYTES] {
         let lag = |below: u64| {
             u32::try_from(self.order - below).expect("lags are bounded by ENTRIES_MAX")
@@ -148,7 +148,7 @@ impl Entry {
         out
     }
 
-    /// Completes an entry that was written without its checksum; gives its bytes.
+    /// Adds the checksum to an entry that was written without one; returns the entry's bytes.
     pub(crate) fn seal(
         raw: &[u8; ENTRY_BYTES],
         key: &ChecksumKey,
@@ -183,8 +183,8 @@ impl Entry {
         }
     }
 
-    /// Reads an entry from `slot` of an untrusted image and makes every check of
-    /// `docs/spec/recovery.md` §3. `Ok(None)`: the slot is all zero.
+    /// Reads an entry from `slot` of an untrusted image and makes every check of `docs/spec/recovery.md` §3. Returns
+    /// `Ok(None)` if the slot is all zero.
     pub(crate) fn check(
         raw: &[u8; ENTRY_BYTES],
         slot: u64,
@@ -236,7 +236,7 @@ impl Entry {
     }
 }
 
-/// What makes a checksum belong to one log, one era of it, one slot and one lap.
+/// Values that bind a checksum to one log, era, slot and lap.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChecksumKey {
     seed: u32,
@@ -265,9 +265,9 @@ impl ChecksumKey {
     }
 }
 
-/// The frame of `order` in the image of a log that another process or the kernel writes; `None` if its slot
-/// holds another order, or nothing that could be an entry. Only for orders that the writer has published and
-/// has not reclaimed; only place and length are checked.
+/// Returns the frame of `order` in the image of a log that another process or the kernel writes; `None` if its slot
+/// holds another order, or nothing that could be an entry. Call it only for orders that the writer has published and
+/// has not reclaimed: only place and length are checked.
 #[must_use]
 pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Option<&'a [u8]> {
     let entry = Entry::decode(&raw_slot(image, parameters, parameters.slot(order)));
@@ -278,17 +278,17 @@ pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Opt
     (entry.order == order).then_some(frame)
 }
 
-/// Bytes that a frame of `len` bytes takes in a ring.
+/// Returns the number of bytes that a frame of `len` bytes takes in a ring.
 pub(crate) fn aligned(len: usize) -> usize {
     len.next_multiple_of(FRAME_ALIGN)
 }
 
-/// The whole lines around a frame: a medium flushes lines.
+/// Returns the whole lines around a frame, because a medium flushes lines.
 pub(crate) fn lines(frame: &Range<usize>) -> Range<usize> {
     frame.start - frame.start % FRAME_ALIGN..aligned(frame.end)
 }
 
-/// A byte offset in the frame space as a count of lines, and the bytes that are left.
+/// Converts a byte offset in the frame space to lines and remaining bytes.
 pub(crate) fn line_of(offset: usize) -> (u32, u8) {
     (
         u32::try_from(to_u64(offset / FRAME_ALIGN))
@@ -297,12 +297,12 @@ pub(crate) fn line_of(offset: usize) -> (u32, u8) {
     )
 }
 
-/// The raw slot of `order` in `image`.
+/// Returns the raw slot of `order` in `image`.
 pub(crate) fn raw_slot(image: &[u8], parameters: &Parameters, slot: u64) -> [u8; ENTRY_BYTES] {
     take(image, parameters.slot_offset(slot))
 }
 
-/// The frame space inside `image`.
+/// Returns the frame space inside `image`.
 pub(crate) fn frame_space<'a>(image: &'a [u8], parameters: &Parameters) -> &'a [u8] {
     &image[parameters.frame_space()]
 }

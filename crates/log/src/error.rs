@@ -5,7 +5,7 @@ use std::fmt;
 use crate::layout::{BadParameters, Identity, Parameters};
 use crate::media::MediaError;
 
-/// Why a log could not be made, opened, repaired or persisted.
+/// Reason why a log could not be created, opened, repaired or persisted.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The parameters break a bound.
@@ -17,12 +17,12 @@ pub enum LogError {
          Restore it, or remove this device from the chain and make a new log"
     )]
     Truncated {
-        /// Bytes of the image.
+        /// Length of the image in bytes.
         image: usize,
         /// Bytes that the log needs.
         needed: usize,
     },
-    /// All bytes are zero: no log was ever made here.
+    /// All bytes are zero: no log was ever created in the image.
     #[error("PM1202 the image is blank: make a log in it first (format)")]
     Blank,
     /// There is data in the image, but it is not a pmnet log.
@@ -30,19 +30,19 @@ pub enum LogError {
         "PM1203 this is not a pmnet log (no magic number found): check the path; nothing was changed"
     )]
     Foreign,
-    /// `format` was asked to write over something.
+    /// `format` was asked to overwrite data.
     #[error(
         "PM1204 the image is not blank, so no log was made in it: delete the file (zero the devdax device) if it may go; \
          nothing was changed"
     )]
     NotBlank,
-    /// Making the log was interrupted; there is nothing in it.
+    /// The creation of the log was interrupted; it holds nothing.
     #[error(
         "PM1205 the making of this log was interrupted before it held anything: delete the file (zero the devdax device) \
          and start again"
     )]
     InterruptedFormat,
-    /// Another format version.
+    /// The log has another format version.
     #[error(
         "PM1206 the log has format version {found}, this program knows version {known}: use the program that \
          made it to drain it; nothing was changed"
@@ -59,11 +59,11 @@ pub enum LogError {
          the path and the configuration; nothing was changed", found.device, found.shard
     )]
     OtherDevice {
-        /// Identity in the image.
+        /// Identity of the log in the image.
         found: Identity,
-        /// Device expected.
+        /// Device that the caller expected.
         device: u32,
-        /// Shard expected.
+        /// Shard that the caller expected.
         shard: u32,
     },
     /// The log was made with other parameters.
@@ -74,7 +74,7 @@ pub enum LogError {
     OtherParameters {
         /// Parameters in the image.
         found: Parameters,
-        /// Parameters asked for.
+        /// Parameters that the caller expected.
         expected: Parameters,
     },
     /// Neither superblock can be trusted.
@@ -83,7 +83,7 @@ pub enum LogError {
          nothing was changed"
     )]
     Superblock {
-        /// What was found.
+        /// What was found in both copies.
         why: String,
     },
     /// Orders that were durable and not yet applied cannot be read.
@@ -94,32 +94,32 @@ pub enum LogError {
     Damaged {
         /// The first [`DAMAGED_ORDERS_LISTED_MAX`](crate::DAMAGED_ORDERS_LISTED_MAX) of them.
         orders: Vec<u64>,
-        /// How many there are.
+        /// Number of such orders.
         total: u64,
     },
-    /// An epoch may only grow.
+    /// The new epoch is lower than the present one.
     #[error(
         "PM1211 epoch {asked} is lower than {have}, which is durable here: a stale configuration was refused"
     )]
     EpochWentBack {
-        /// Durable epoch.
+        /// Present, durable epoch.
         have: u32,
-        /// Epoch asked for.
+        /// Epoch that the caller asked for.
         asked: u32,
     },
     /// A 32-bit counter has reached its end.
     #[error("PM1212 the {what} counter of this log is exhausted: drain the log and make a new one")]
     Exhausted {
-        /// Which counter.
+        /// Name of the counter.
         what: &'static str,
     },
-    /// An entry in a shared image is not one that this log could have appended.
+    /// An entry in a shared image could not have been appended by this log.
     #[error(
         "PM1213 the shared image holds something at order {order} that does not belong there: save it with `pmnet log`, \
          then detach the device and start it again"
     )]
     Followed {
-        /// The order.
+        /// Order of the entry.
         order: u64,
     },
     /// The medium failed.
@@ -139,16 +139,15 @@ fn list(orders: &[u64], total: u64) -> String {
     text
 }
 
-/// Why a frame was not appended. Nothing was changed.
+/// Reason why a frame was not appended. The log is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Full {
     /// Every slot of the metadata ring is in use.
     Entries,
-    /// No contiguous piece of the frame ring is large enough now.
+    /// No contiguous part of the frame space is large enough now.
     Frames,
-    /// The frame can never be logged here: empty header, header above
-    /// [`HEADER_LEN_MAX`](crate::HEADER_LEN_MAX), or frame above
-    /// [`FRAME_LEN_MAX`](crate::FRAME_LEN_MAX) or the whole ring.
+    /// The log can never take the frame: its header is empty or longer than [`HEADER_LEN_MAX`](crate::HEADER_LEN_MAX),
+    /// or the frame is longer than [`FRAME_LEN_MAX`](crate::FRAME_LEN_MAX) or the whole ring.
     TooLarge,
 }
 

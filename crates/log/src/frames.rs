@@ -1,27 +1,27 @@
 //! Allocation in the frame ring: contiguous, in order, 64-byte aligned, skipping to the start when
 //! a frame does not fit before the end (`docs/spec/ordered-log.md` §4).
 //!
-//! Pure arithmetic over byte offsets; it never sees the bytes. The caller says where the oldest
-//! frame that may not be overwritten begins (`oldest`, `None` when there is none).
+//! Pure arithmetic on byte offsets; this module never sees the bytes. The caller passes `oldest`, the offset of the
+//! oldest frame that must not be overwritten (`None`: there is no such frame).
 
 use std::ops::Range;
 
 use crate::buffers::Buffers;
 
-/// The frame space, as its kind has it.
+/// Allocator of a frame space, by its kind.
 #[derive(Debug)]
 pub(crate) enum Frames {
     /// Frames follow each other.
     Ring(FrameRing),
-    /// Frames lie where the network put them.
+    /// Each frame lies in the packet buffer into which the network received it.
     Buffers(Buffers),
 }
 
-/// Where the next frame goes.
+/// Place of the next frame in a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameRing {
     size: usize,
-    /// Offset after the newest frame.
+    /// Offset of the end of the newest frame.
     head: usize,
     /// End of the last frame before the newest skip to the start.
     lap_end: usize,
@@ -37,7 +37,7 @@ impl FrameRing {
         }
     }
 
-    /// Finds room for `bytes` (a multiple of 64) and takes it.
+    /// Allocates `bytes` (a multiple of 64). Returns the offset, or `None` if too little is free.
     pub(crate) fn allocate(&mut self, oldest: Option<usize>, bytes: usize) -> Option<usize> {
         let at = match oldest {
             None => (bytes <= self.size).then_some(0)?,
@@ -51,15 +51,15 @@ impl FrameRing {
                     return None;
                 }
             }
-            // The newest frame is a lap ahead of the oldest; equal offsets mean no byte is free.
+            // The newest frame is one lap further than the oldest one. If both offsets are equal, no byte is free.
             Some(oldest) => (bytes <= oldest - self.head).then_some(self.head)?,
         };
         self.head = at + bytes;
         Some(at)
     }
 
-    /// Takes `bytes` at the head of a ring that holds nothing yet: how recovery places the oldest
-    /// frame, which may begin anywhere.
+    /// Allocates `bytes` at the head of an empty ring. Recovery places the oldest frame with it, which may begin
+    /// anywhere.
     pub(crate) fn first(&mut self, bytes: usize) -> Option<usize> {
         let at = self.head;
         (bytes <= self.size - at).then_some(())?;
@@ -67,7 +67,7 @@ impl FrameRing {
         Some(at)
     }
 
-    /// Takes note of a frame that the fast path placed by the same rule.
+    /// Notes a frame that the fast path placed by the same rule.
     pub(crate) fn follow(&mut self, at: usize, bytes: usize) {
         if at < self.head {
             self.lap_end = self.head;
@@ -75,7 +75,7 @@ impl FrameRing {
         self.head = at + bytes;
     }
 
-    /// The largest piece that `allocate` would give now.
+    /// Returns the largest number of bytes that `allocate` would give now.
     pub(crate) fn largest(&self, oldest: Option<usize>) -> usize {
         match oldest {
             None => self.size,
@@ -84,7 +84,8 @@ impl FrameRing {
         }
     }
 
-    /// Bytes from the frame at `oldest` up to `end` (another frame's start, or the head), skips included.
+    /// Returns the number of bytes from the frame at `oldest` up to `end` (another frame's start, or the head), skipped
+    /// bytes included.
     pub(crate) fn distance(&self, oldest: usize, end: usize) -> usize {
         if end > oldest {
             end - oldest
@@ -93,13 +94,13 @@ impl FrameRing {
         }
     }
 
-    /// Offset after the newest frame.
+    /// Returns the offset of the end of the newest frame.
     pub(crate) const fn head(&self) -> usize {
         self.head
     }
 
-    /// The bytes of all frames from the one at `first` to the newest: one range, or two when the
-    /// ring skipped to its start in between.
+    /// Returns the bytes of all frames from the one at `first` to the newest: one range, or two if the ring skipped to
+    /// its start in between.
     pub(crate) fn since(&self, first: usize) -> [Range<usize>; 2] {
         if first < self.head {
             [first..self.head, 0..0]
@@ -108,7 +109,7 @@ impl FrameRing {
         }
     }
 
-    /// The same as ranges of an image in which the ring begins at `base`.
+    /// Returns these ranges as ranges of an image in which the ring begins at `base`.
     pub(crate) fn image_ranges(
         &self,
         base: usize,
@@ -133,7 +134,8 @@ mod tests {
         assert_eq!(ring.allocate(Some(0), 64), Some(128));
         // 64 bytes are left before the end, and nothing before the oldest frame.
         assert_eq!(ring.allocate(Some(0), 128), None);
-        // The oldest is gone: the frame skips to the start, and the 64 bytes are lost for this lap.
+        // The oldest frame has been released: the new frame skips to the start, and the 64 bytes at the end stay unused
+        // in this lap.
         assert_eq!(ring.allocate(Some(128), 128), Some(0));
         assert_eq!(ring.since(128), [128..192, 0..128]);
         assert_eq!(ring.largest(Some(128)), 0);

@@ -1,41 +1,41 @@
-//! Something that its owner has, or has handed over for the moment.
+//! A value that its owner holds, or has handed over for a time.
 
 use std::ops::{Deref, DerefMut};
 
-/// A place of which what is in it can be handed over, to come back later.
+/// Holds a value that can be handed over and taken back.
 ///
 /// # Panics
-/// Looking at it panics while it is elsewhere: whoever hands it over brings it back first.
+/// Any access panics while the value is handed over: the owner must take it back first.
 #[derive(Debug)]
 pub struct Held<T>(Option<T>);
 
 impl<T> Held<T> {
-    /// It is here.
+    /// Holds `what`.
     pub const fn new(what: T) -> Held<T> {
         Held(Some(what))
     }
 
-    /// Hands it over.
+    /// Hands the value over.
     ///
     /// # Panics
-    /// It is not here.
+    /// If the value is already handed over.
     pub fn hand_over(&mut self) -> T {
         self.0.take().expect("it is here")
     }
 
-    /// It is here again.
+    /// Takes the value back.
     ///
     /// # Panics
-    /// It is here already.
+    /// If the value was not handed over.
     pub fn take_back(&mut self, what: T) {
         assert!(self.0.is_none(), "there is one");
         self.0 = Some(what);
     }
 
-    /// It, for good.
+    /// Returns the value, and ends this holder.
     ///
     /// # Panics
-    /// It is not here.
+    /// If the value is handed over.
     pub fn into_inner(self) -> T {
         self.0.expect("it is here")
     }

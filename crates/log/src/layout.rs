@@ -1,4 +1,4 @@
-//! Where things are in the image (`docs/spec/ordered-log.md` §3).
+//! Offsets in the image (`docs/spec/ordered-log.md` §3).
 //!
 //! ```text
 //! 0          4096       8192                    8192 + entries·64        + frame_bytes
@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-/// Block of the superblocks, and the unit in which file media write, in bytes.
+/// Size of a block in bytes: superblocks occupy whole blocks, and file media write whole blocks.
 pub const BLOCK_BYTES: usize = 4096;
 /// Bytes of an entry of the metadata ring: one cache line.
 pub const ENTRY_BYTES: usize = 64;
@@ -33,7 +33,7 @@ pub const BUFFERS_MIN: u64 = 16;
 const BLOCK_BYTES_U64: u64 = 4096;
 const METADATA_OFFSET: usize = 2 * BLOCK_BYTES;
 
-/// Which log this is.
+/// Identity of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Drawn at random when the log is made; part of every checksum.
@@ -49,7 +49,7 @@ pub struct Identity {
 pub enum FrameSpace {
     /// A ring: frames follow each other in order (`docs/spec/ordered-log.md` §4).
     Ring,
-    /// Packet buffers of so many bytes, 2048 or 4096. A frame lies where the network put it, in any of them
+    /// Packet buffers of this many bytes, 2048 or 4096. The network decides in which buffer a frame lies
     /// (`docs/spec/ordered-log.md` §11).
     Buffers(u32),
 }
@@ -62,7 +62,7 @@ pub struct Parameters {
     /// Bytes of the frame space: a multiple of 4096 from [`FRAME_RING_BYTES_MIN`] (packet buffers: [`BUFFERS_MIN`] of
     /// them) to [`FRAME_RING_BYTES_MAX`].
     pub frame_bytes: u64,
-    /// What the frame space is.
+    /// Kind of the frame space.
     pub space: FrameSpace,
 }
 
@@ -86,7 +86,7 @@ impl std::fmt::Display for Parameters {
 }
 
 impl Parameters {
-    /// A log whose frame space is a ring.
+    /// Returns the parameters of a log whose frame space is a ring.
     #[must_use]
     pub const fn ring(entries: u64, frame_bytes: u64) -> Parameters {
         Parameters {
@@ -96,7 +96,7 @@ impl Parameters {
         }
     }
 
-    /// A log whose frame space is packet buffers of `buffer_bytes` bytes.
+    /// Returns the parameters of a log whose frame space is packet buffers of `buffer_bytes` bytes.
     #[must_use]
     pub const fn buffers(entries: u64, frame_bytes: u64, buffer_bytes: u32) -> Parameters {
         Parameters {
@@ -109,7 +109,7 @@ impl Parameters {
     /// Checks the bounds.
     ///
     /// # Errors
-    /// [`BadParameters`], which names the bound.
+    /// [`BadParameters`], which names the broken bound.
     pub fn validate(&self) -> Result<(), BadParameters> {
         let bad = |why: String| Err(BadParameters(why));
         if !self.entries.is_power_of_two() || !(ENTRIES_MIN..=ENTRIES_MAX).contains(&self.entries) {
@@ -149,40 +149,40 @@ impl Parameters {
         start..start + to_usize(self.frame_bytes)
     }
 
-    /// Bytes of the whole image: superblocks, metadata ring, frame space. A multiple of 4096 for
-    /// parameters that [`Parameters::validate`] accepts.
+    /// Returns the length of the whole image in bytes: superblocks, metadata ring, frame space. It is a multiple of
+    /// 4096 for parameters that [`Parameters::validate`] accepts.
     #[must_use]
     pub fn image_bytes(&self) -> usize {
         self.frames_offset()
             .saturating_add(to_usize(self.frame_bytes))
     }
 
-    /// Byte offset of the metadata ring.
+    /// Returns the offset of the metadata ring, in bytes.
     pub(crate) const fn metadata_offset(&self) -> usize {
         METADATA_OFFSET
     }
 
-    /// Byte offset of the frame space, which is the end of the metadata ring.
+    /// Returns the offset of the frame space in bytes, which is the end of the metadata ring.
     pub(crate) fn frames_offset(&self) -> usize {
         METADATA_OFFSET.saturating_add(to_usize(self.entries).saturating_mul(ENTRY_BYTES))
     }
 
-    /// Slot of an order.
+    /// Returns the slot of an order.
     pub(crate) const fn slot(&self, order: u64) -> u64 {
         order & (self.entries - 1)
     }
 
-    /// Lap of an order; part of the entry's checksum.
+    /// Returns the lap of an order, which is part of its entry's checksum.
     pub(crate) const fn generation(&self, order: u64) -> u64 {
         order / self.entries
     }
 
-    /// Byte offset of a slot in the image.
+    /// Returns the offset of a slot in the image, in bytes.
     pub(crate) fn slot_offset(&self, slot: u64) -> usize {
         METADATA_OFFSET + to_usize(slot) * ENTRY_BYTES
     }
 
-    /// Image ranges of the slots of `first ..= last`: one, or two when the ring wraps between them.
+    /// Returns the image ranges of the slots of `first ..= last`: one, or two if the ring wraps between them.
     pub(crate) fn metadata_ranges(
         &self,
         first: u64,
@@ -201,17 +201,17 @@ impl Parameters {
     }
 }
 
-/// `u64` to `usize` for numbers that are bounded by the length of an image in memory.
+/// Converts `u64` to `usize`, for numbers below the length of an image in memory.
 pub(crate) fn to_usize(value: u64) -> usize {
     usize::try_from(value).expect("an image offset fits the address space")
 }
 
-/// `usize` to `u64`; cannot fail on any platform that Rust supports.
+/// Converts `usize` to `u64`, which cannot fail on any platform that Rust supports.
 pub(crate) fn to_u64(value: usize) -> u64 {
     u64::try_from(value).expect("usize is at most 64 bits")
 }
 
-/// Copies `N` bytes at `at`; the callers pass offsets inside fixed-size arrays.
+/// Copies `N` bytes at `at`. Callers pass offsets inside fixed-size arrays.
 pub(crate) fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the slice has N bytes")
 }

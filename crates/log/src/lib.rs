@@ -1,12 +1,12 @@
 //! The ordered log: a ring of 64-byte entries indexed by order, and the frames they point to, in a ring or in
 //! packet buffers, on a replaceable medium (`docs/spec/ordered-log.md`, `docs/spec/recovery.md`).
 //!
-//! Purpose: keep admitted packets in order, make them durable one burst at a time, give them back
-//! after a crash exactly as they were, or say that they are damaged.
+//! Purpose: keep admitted packets in order, make them durable one burst at a time, and return them after a crash
+//! exactly as they were, or report that they are damaged.
 //!
-//! Invariants: `applied ≤ durable ≤ last`; every order reported durable survives what the medium
-//! survives; nothing that was not appended is ever given back; a log that is not ours, or not
-//! whole, is never written.
+//! Invariants: `applied ≤ durable ≤ last`; every order reported durable survives the failures that the medium survives;
+//! nothing that was not appended is ever returned; the log of another device or shard, or a damaged one, is never
+//! written.
 //!
 //! This crate does no IO, reads no clock, draws no random numbers, knows nothing of packets or
 //! networks. Everything that reaches the medium goes through [`Media`].

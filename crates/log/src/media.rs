@@ -1,10 +1,8 @@
-//! `trait Media`: the one shim through which every store, flush and fence of a log goes
-//! (`docs/spec/ordered-log.md` §2).
+//! `trait Media`: every store, flush and fence of a log goes through this interface (`docs/spec/ordered-log.md` §2).
 //!
-//! What a medium promises: a range that a completed persist covered is durable with at least the
-//! contents it had when the persist began. What it does not promise: any order between two stores
-//! without a completed persist between them, nor that a store stays volatile until it is persisted.
-//! The atomic unit is an aligned store of 8 bytes.
+//! A medium promises that a range which a completed persist covered is durable, with at least the contents that it had
+//! when the persist began. A medium does not promise any order between two stores without a completed persist between
+//! them. A store may also become durable before it is persisted. The atomic unit is an aligned store of 8 bytes.
 
 use std::io;
 use std::ops::Range;
@@ -15,8 +13,8 @@ pub trait Media: Send {
     /// The image as the CPU sees it: every store so far, durable or not.
     fn bytes(&self) -> &[u8];
 
-    /// A part of the image. A log that runs reads through this alone: beside it, somebody else may be storing into other
-    /// parts of the same memory (a NIC into packet buffers).
+    /// Returns a part of the image. A running log reads only through this method, because another component may be
+    /// storing into other parts of the same memory at the same time (a NIC into packet buffers).
     ///
     /// # Panics
     /// If the range is not inside the image.
@@ -27,7 +25,7 @@ pub trait Media: Send {
     /// Stores `bytes` at `offset` of the image; not durable yet.
     ///
     /// # Panics
-    /// If the range is not inside the image: the log never asks for that.
+    /// If the range is not inside the image, which the log never asks for.
     fn store(&mut self, offset: usize, bytes: &[u8]);
 
     /// Begins to make the listed byte ranges durable, all of them as one persist.
@@ -40,8 +38,8 @@ pub trait Media: Send {
     /// If a persist is in flight already.
     fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError>;
 
-    /// True when the persist in flight is complete, or when none is in flight. With `wait` it
-    /// blocks until then, at most for the medium's own deadline.
+    /// Returns true if the persist in flight is complete, or if none is in flight. With `wait` it blocks until then,
+    /// but not longer than the medium's own deadline.
     ///
     /// # Errors
     /// [`MediaError`], among them [`MediaError::Stalled`] when the deadline has passed.
@@ -51,22 +49,22 @@ pub trait Media: Send {
     /// a medium whose persists are complete when `persist_start` returns.
     fn wakeup_fd(&self) -> Option<RawFd>;
 
-    /// What an acknowledgement that rests on this medium alone survives, in words.
+    /// Returns a text with the failures that an acknowledgement survives if it rests on this medium alone.
     fn survives(&self) -> &'static str;
 
-    /// Short name for status and metrics: "file", "dram", …
+    /// Returns a short name for status and metrics: "file", "dram", …
     fn name(&self) -> &'static str;
 }
 
-/// Why a medium could not make something durable.
+/// Reason why a medium could not make something durable.
 #[derive(Debug, thiserror::Error)]
 pub enum MediaError {
-    /// The operating system refused or failed.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried, on which path, and what to do about it.
+        /// The attempted operation with its path, and advice.
         what: String,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
     /// A persist did not complete in time.
@@ -74,7 +72,7 @@ pub enum MediaError {
         "PM1214 the medium did not complete a persist within {seconds} s: check the disk, then restart the device"
     )]
     Stalled {
-        /// The deadline that passed.
+        /// Deadline that passed, in seconds.
         seconds: u64,
     },
     /// The image was opened for reading only.
@@ -124,7 +122,7 @@ impl<M: Media + ?Sized> Media for &mut M {
     delegate!();
 }
 
-/// Persists `ranges` and waits until that is done (slow path: superblocks, repair).
+/// Persists `ranges` and waits until they are durable (slow path: superblocks, repair).
 pub(crate) fn persist_now<M: Media>(
     media: &mut M,
     ranges: &[Range<usize>],

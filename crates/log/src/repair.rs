@@ -1,4 +1,4 @@
-//! From a [`Scan`] to a [`Log`]: the only destructive step of recovery (`docs/spec/recovery.md` §5).
+//! Turns a [`Scan`] into a [`Log`], which is the only destructive step of recovery (`docs/spec/recovery.md` §5).
 //!
 //! Five steps, each durable before the next one begins, so a crash at any point leaves an image
 //! from which the same decision, or one that keeps as much, follows again:
@@ -23,27 +23,28 @@ use crate::media::{Media, persist_now};
 use crate::scan::Scan;
 
 impl<M: Media> Scan<M> {
-    /// Carries out the decision of [`Scan::decide`]; blocks until everything is durable. The log
-    /// that it returns has the next incarnation, and no entry beyond the durable tail exists any more.
+    /// Carries out the decision of [`Scan::decide`]; blocks until everything is durable. The returned log has the next
+    /// incarnation, and no entry beyond the durable tail.
     ///
     /// # Errors
     /// [`LogError::Damaged`] and [`LogError::Superblock`] when the decision says so, with the image
     /// unchanged; [`LogError::Exhausted`]; [`LogError::Media`], after which repair can be run again.
     ///
     /// # Panics
-    /// If `decision` is not the one of this scan.
+    /// If `decision` does not come from this scan.
     pub fn repair(self, decision: Decision) -> Result<Log<M>, LogError> {
         self.repair_with(decision, None)
     }
 
-    /// The same for a log of packet buffers in the region of a store (`docs/spec/packet-store.md` §11): buffers without a kept
-    /// entry are away, until the store lends them. It lends so many that `own` are the log's alone.
+    /// Does the same for a log of packet buffers in the region of a store (`docs/spec/packet-store.md` §11). Buffers
+    /// without a kept entry are away until the store lends them. The store lends buffers until `own` of them belong to
+    /// the log alone.
     ///
     /// # Errors
     /// As [`Scan::repair`].
     ///
     /// # Panics
-    /// If `decision` is not the one of this scan, or the frame space is a ring.
+    /// If `decision` does not come from this scan, or the frame space is a ring.
     pub fn repair_sharing(self, decision: Decision, own: u64) -> Result<Log<M>, LogError> {
         self.repair_with(decision, Some(own))
     }
@@ -95,8 +96,8 @@ impl<M: Media> Scan<M> {
         Ok(Log::recovered(media, superblock, frames))
     }
 
-    /// Checks that the kept frames lie as the allocator places them, and returns the allocator in that state. A breach
-    /// means that entries claim each other's bytes: damage.
+    /// Checks that the kept frames lie where the allocator places them, and returns the allocator in that state. If
+    /// they do not, entries claim each other's bytes, which is damage.
     fn placement(&self, applied: u64, tail: u64, own: Option<u64>) -> Result<Frames, LogError> {
         let parameters = &self.superblock.parameters;
         match Buffers::new(parameters) {
@@ -125,7 +126,7 @@ impl<M: Media> Scan<M> {
         for order in applied + 1..=tail {
             let entry = self.kept(order);
             let expected = match oldest {
-                // The first frame may be anywhere; all later ones follow from it.
+                // The first frame may be anywhere; the places of all later ones follow from it.
                 None => {
                     ring = FrameRing::new(size, entry.frame_offset());
                     oldest = Some(entry.frame_offset());
@@ -168,7 +169,7 @@ impl<M: Media> Scan<M> {
     }
 }
 
-/// The order whose frame is where it cannot be, and all behind it.
+/// Returns the error for an order whose frame has an impossible place, and for all orders after it.
 fn damaged(order: u64, tail: u64) -> LogError {
     LogError::Damaged {
         orders: (order..=tail).take(DAMAGED_ORDERS_LISTED_MAX).collect(),
@@ -176,8 +177,8 @@ fn damaged(order: u64, tail: u64) -> LogError {
     }
 }
 
-/// Zeroes every slot except those of `applied + 1 ..= tail` and makes the whole metadata ring durable,
-/// even slots that look empty: what looks empty may not be durable yet.
+/// Zeroes every slot except those of `applied + 1 ..= tail`, and makes the whole metadata ring durable. This includes
+/// slots that look empty, because their zeros may not be durable yet.
 fn erase_all_but<M: Media>(
     media: &mut M,
     parameters: &Parameters,
@@ -186,7 +187,7 @@ fn erase_all_but<M: Media>(
 ) -> Result<(), LogError> {
     let kept = tail - applied;
     for index in kept..parameters.entries {
-        // Slots of applied + 1 + kept … applied + entries: all that are not kept, each once.
+        // The slots of applied + 1 + kept … applied + entries are all slots that are not kept, each once.
         let slot = parameters.slot(applied + 1 + index);
         if raw_slot(media.bytes(), parameters, slot) != [0; ENTRY_BYTES] {
             media.store(parameters.slot_offset(slot), &[0; ENTRY_BYTES]);

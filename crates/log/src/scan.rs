@@ -1,7 +1,7 @@
-//! Reading a log without changing it (`docs/spec/recovery.md` §1–§3).
+//! Reads a log without changing it (`docs/spec/recovery.md` §1–§3).
 //!
-//! Invariant: nothing here stores into the image. The only way from a [`Scan`] to a
-//! [`Log`](crate::Log) is [`Scan::repair`].
+//! Invariant: this module never stores into the image. Only [`Scan::repair`] turns a [`Scan`] into a
+//! [`Log`](crate::Log).
 
 use crate::decide::{Decision, Slot, Summary, decide};
 use crate::entry::{ChecksumKey, Entry, InvalidSlot, Payloads, frame_space, raw_slot};
@@ -10,7 +10,7 @@ use crate::layout::{Identity, Parameters, to_u64};
 use crate::media::Media;
 use crate::superblock::{self, CopyState, Superblock};
 
-/// Most findings that a report lists; more are counted.
+/// Most findings that a report lists; further ones are only counted.
 pub const FINDINGS_MAX: usize = 64;
 
 /// What the caller expects to find.
@@ -24,50 +24,50 @@ pub struct Expected {
     pub parameters: Option<Parameters>,
 }
 
-/// Something in the image that a clean shutdown would not leave.
+/// A state of the image that a clean shutdown would not leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A copy of the superblock cannot be used; the other one was.
+    /// A copy of the superblock cannot be used; the scan used the other copy.
     Superblock {
-        /// 0 or 1.
+        /// Number of the copy, 0 or 1.
         copy: u8,
-        /// What it looks like.
+        /// State of the copy.
         state: CopyState,
     },
-    /// A slot is neither empty nor an entry. Normal for a torn burst, and for an entry whose frame
-    /// was overwritten after it had been reclaimed.
+    /// A slot is neither empty nor an entry. This is normal for a torn burst, and for an entry whose frame was
+    /// overwritten after the entry had been reclaimed.
     Slot {
         /// Slot of the metadata ring.
         slot: u64,
-        /// First check that failed.
+        /// The first check that failed.
         why: InvalidSlot,
     },
 }
 
-/// What a scan found.
+/// The result of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Which log it is.
+    /// Identity of the log.
     pub identity: Identity,
-    /// Its size.
+    /// Size of the log.
     pub parameters: Parameters,
     /// Durable epoch.
     pub epoch: u32,
     /// Durable incarnation; repair raises it.
     pub incarnation: u32,
-    /// Applied hint of the superblock; entries may prove more.
+    /// Applied order in the superblock; entries may prove a higher one.
     pub applied_hint: u64,
-    /// Durable order of the superblock; entries may prove more.
+    /// Durable order in the superblock; entries may prove a higher one.
     pub durable_hint: u64,
-    /// Slots that are all zero.
+    /// Number of slots that are all zero.
     pub slots_empty: u64,
-    /// Slots that hold a whole entry, of any lap.
+    /// Number of slots that hold a whole entry, of any lap.
     pub slots_valid: u64,
-    /// Slots that are neither.
+    /// Number of slots that are neither.
     pub slots_invalid: u64,
     /// The first [`FINDINGS_MAX`] findings.
     pub findings: Vec<Finding>,
-    /// How many findings there are.
+    /// Number of all findings.
     pub findings_total: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct Scan<M> {
     report: Report,
 }
 
-/// Refuses the log of another device or shard, or of another size.
+/// Refuses the log of another device or shard, and a log with other parameters.
 pub(crate) fn check_expected(
     superblock: &Superblock,
     expected: Option<Expected>,
@@ -126,7 +126,8 @@ impl<M: Media> Scan<M> {
         Scan::open_with(media, expected, Payloads::Checked)
     }
 
-    /// As [`Scan::open`]; payloads are checked or, for the simulator only, taken as they are.
+    /// Does the same as [`Scan::open`], and checks payloads as `payloads` says. The simulator can take payloads
+    /// unchecked.
     ///
     /// # Errors
     /// As [`Scan::open`].
@@ -176,19 +177,19 @@ impl<M: Media> Scan<M> {
         })
     }
 
-    /// What was found.
+    /// Returns the result of the scan.
     #[must_use]
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// What repair would do (`docs/spec/recovery.md` §4).
+    /// Returns the steps that repair would take (`docs/spec/recovery.md` §4).
     #[must_use]
     pub fn decide(&self) -> Decision {
         decide(&self.summary)
     }
 
-    /// The whole entry with this order, if the ring still holds it, even if it is reclaimed.
+    /// Returns the whole entry with this order if the ring still holds it, even if it is reclaimed.
     #[must_use]
     pub fn entry(&self, order: u64) -> Option<Entry> {
         let parameters = &self.report.parameters;
@@ -203,7 +204,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// The frame of [`Scan::entry`].
+    /// Returns the frame of [`Scan::entry`].
     #[must_use]
     pub fn frame(&self, order: u64) -> Option<&[u8]> {
         let entry = self.entry(order)?;
@@ -218,7 +219,7 @@ impl<M: Media> Scan<M> {
         self.media.bytes()
     }
 
-    /// What an acknowledgement on this medium survives.
+    /// Returns the failures that an acknowledgement on this medium survives.
     #[must_use]
     pub fn survives(&self) -> &'static str {
         self.media.survives()

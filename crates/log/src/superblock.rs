@@ -10,10 +10,10 @@
 //! | epoch | incarnation | era |served| applied | durable | buffer bytes (version 2), zero |
 //! +-------+-------------+-----+------+---------+---------+--------------------------------+
 //! ```
-//! Counter `n` is written to copy `n mod 2`, so one write never touches the newest copy. `crc` is
-//! CRC32C over the block with `crc` as zero; its place and the place of `version` hold for every
-//! format version. A change of epoch, incarnation or era counts only once both copies have it:
-//! losing one copy later can then never bring an older value back.
+//! Counter `n` is written to copy `n mod 2`, so one write never touches the newest copy. `crc` is CRC32C over the block
+//! with `crc` as zero. The places of `crc` and `version` are the same in every format version. A change of epoch,
+//! incarnation or era counts only when both copies have it, so the later loss of one copy never brings an older value
+//! back.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ use crate::error::LogError;
 use crate::layout::{BLOCK_BYTES, FrameSpace, Identity, Parameters, take};
 use crate::media::{Media, persist_now};
 
-/// Newest version of the format of the whole log that this crate reads and writes. Version 1: the frame space is a ring.
-/// Version 2: it is packet buffers.
+/// Newest format version of the whole log that this crate reads and writes. In version 1 the frame space is a ring, in
+/// version 2 it is packet buffers.
 pub const FORMAT_VERSION: u32 = 2;
 const VERSION_RING: u32 = 1;
 const VERSION_BUFFERS: u32 = 2;
@@ -30,7 +30,7 @@ const VERSION_BUFFERS: u32 = 2;
 const MAGIC: [u8; 8] = *b"PMNETLOG";
 const CRC_AT: usize = 12;
 const USED_BYTES: usize = 100;
-/// No log is written so often. A higher counter is not ours, and could not be increased further.
+/// Limit of counters. No log is written so often, so a higher counter is refused: it could not be increased further.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Contents of a superblock.
@@ -43,26 +43,26 @@ pub(crate) struct Superblock {
     pub incarnation: u32,
     /// Counts the resets; part of every entry's checksum, so a reset voids all entries at once.
     pub era: u32,
-    /// The last incarnation that was about to serve.
+    /// Last incarnation that was about to serve.
     pub served: u32,
-    /// Orders up to here need not be kept.
+    /// Orders up to this one need not be kept.
     pub applied: u64,
-    /// Orders up to here were durable when this was written.
+    /// Orders up to this one were durable when the superblock was written.
     pub durable: u64,
 }
 
-/// What one copy of the superblock looks like.
+/// State of one copy of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyState {
-    /// Readable, and of this format version.
+    /// The copy is readable, and of this format version.
     Valid,
-    /// All zero.
+    /// All bytes are zero.
     Zero,
-    /// Whole, of another format version.
+    /// The copy is whole, but of another format version.
     OtherVersion(u32),
-    /// Has the magic number, but not the right checksum or an impossible field: torn or rotten.
+    /// The copy has the magic number, but a wrong checksum or an impossible field: it is torn or damaged.
     Broken,
-    /// Something else.
+    /// The copy has no magic number.
     Foreign,
 }
 
@@ -168,7 +168,7 @@ impl Superblock {
     }
 }
 
-/// Reads both copies and chooses (`docs/spec/recovery.md` §2).
+/// Reads both copies and chooses one (`docs/spec/recovery.md` §2).
 pub(crate) fn read(image: &[u8]) -> Result<(Superblock, [CopyState; 2]), LogError> {
     if image.len() < 2 * BLOCK_BYTES {
         return Err(LogError::Truncated {
@@ -223,14 +223,14 @@ pub(crate) fn read(image: &[u8]) -> Result<(Superblock, [CopyState; 2]), LogErro
     Ok((newest, states))
 }
 
-/// What the newest superblock of an image says about the log, without looking at its entries.
+/// What the newest superblock of an image states about the log; entries are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heading {
-    /// Which log it is.
+    /// Identity of the log.
     pub identity: Identity,
-    /// Raised at every start.
+    /// Incarnation, which every start raises.
     pub incarnation: u32,
-    /// The last incarnation that was about to serve.
+    /// Last incarnation that was about to serve.
     pub served: u32,
 }
 
@@ -245,10 +245,10 @@ impl Heading {
     }
 }
 
-/// What an image says about itself.
+/// Returns the heading of an image.
 ///
 /// # Errors
-/// [`LogError`]: no superblock of it can be read.
+/// [`LogError`]: no superblock of the image can be read.
 pub fn heading(image: &[u8]) -> Result<Heading, LogError> {
     let newest = read(image)?.0;
     Ok(Heading {
@@ -261,16 +261,16 @@ pub fn heading(image: &[u8]) -> Result<Heading, LogError> {
 /// The size of the log in an image, or at the start of one.
 ///
 /// # Errors
-/// [`LogError`]: no superblock of it can be read.
+/// [`LogError`]: no superblock of the image can be read.
 pub fn parameters(image: &[u8]) -> Result<Parameters, LogError> {
     Ok(read(image)?.0.parameters)
 }
 
-/// The two superblock blocks of an image, for a copy of it whose frame space goes on behind what it has: they say that it has
-/// `frame_bytes`. A block that is no whole superblock is as it was.
+/// Returns the two superblock blocks of an image for a copy with a longer frame space: they state `frame_bytes`. A
+/// block that is no whole superblock is unchanged.
 ///
 /// # Panics
-/// `head` is shorter than two blocks.
+/// If `head` is shorter than two blocks.
 #[must_use]
 pub fn enlarged(head: &[u8], frame_bytes: u64) -> [[u8; BLOCK_BYTES]; 2] {
     [0, BLOCK_BYTES].map(|start| {
@@ -305,8 +305,7 @@ fn unreadable(states: [CopyState; 2], image: &[u8]) -> LogError {
     }
 }
 
-/// Makes an empty log in a blank image; durable when it returns. The next step is
-/// [`Scan::open`](crate::Scan::open).
+/// Creates an empty log in a blank image, durably. The next step is [`Scan::open`](crate::Scan::open).
 ///
 /// # Errors
 /// [`LogError::Parameters`], [`LogError::Truncated`] (image too small), [`LogError::NotBlank`] when
@@ -341,7 +340,7 @@ pub fn format<M: Media>(
     superblock.commit(&mut media)
 }
 
-/// True when every byte is zero; eight at a time, for images of gigabytes.
+/// Returns whether every byte is zero. It compares eight at a time, for images of gigabytes.
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
@@ -407,7 +406,7 @@ mod tests {
         bad[3].applied = 1;
         bad[4].applied = u64::MAX - 1;
         bad[4].durable = u64::MAX - 1;
-        // Both copies with the last counter: the next write had none, and the repair panicked.
+        // Both copies have the last counter. The next write had none, and the repair panicked.
         bad[5].counter = u64::MAX;
         for superblock in bad {
             assert_eq!(

@@ -26,7 +26,7 @@ fn at(number: u32, offset: usize) -> usize {
     usize::try_from(number).unwrap() * 2048 + offset
 }
 
-/// A packet comes into this buffer, and is appended where it lies.
+/// Receives a packet into this buffer, and appends it where it lies.
 fn came(log: &mut Log<Forgetful>, number: u32, offset: usize, packet: &[u8]) -> Result<u64, Full> {
     let start = at(number, offset);
     log.deposit(start, packet);
@@ -81,7 +81,7 @@ fn a_full_log_leaves_buffers_to_receive_into_and_gives_all_of_them_back() {
     assert_eq!(log.append(&NEW, b"header", b"", 0), Err(Full::Frames));
     persist(&mut log);
     log.reclaim(log.durable());
-    // The first persist writes one witness of it, the second one another.
+    // The first persist writes one witness of the reclaim, the second one another.
     persist(&mut log);
     assert_eq!(log.poll_released(), None);
     persist(&mut log);
@@ -97,7 +97,7 @@ fn a_full_log_leaves_buffers_to_receive_into_and_gives_all_of_them_back() {
     assert_eq!(log.occupancy(), 0);
 }
 
-/// As a device does that joins a chain: what the log held until then, it receives into again.
+/// As on a device that joins a chain: it receives again into the buffers that the log held until then.
 #[test]
 fn a_reset_gives_all_buffers_back() {
     let mut log = log();
@@ -134,7 +134,7 @@ fn a_packet_that_is_not_in_a_lent_buffer_is_a_fault_of_ours() {
     log.deposit(at(number, 2000), &[1; 100]);
 }
 
-/// Two whole entries that claim one buffer: an image that no run of a log leaves.
+/// Two whole entries that claim one buffer. No run of a log leaves such an image.
 #[test]
 fn a_buffer_that_two_entries_claim_is_damage() {
     let with = |first: &[u8], in_place: u32| {
@@ -153,7 +153,7 @@ fn a_buffer_that_two_entries_claim_is_damage() {
         persist(&mut log);
         log.into_media()
     };
-    // Order 1 in buffer 5 from one life, order 2 in buffer 5 from another; the frame is the same.
+    // Order 1 in buffer 5 of one log, order 2 in buffer 5 of another log; the frame is the same.
     let (one, two) = (with(b"", 5), with(b"another", 5));
     let slot = |order: usize| 8192 + order * 64..8192 + order * 64 + 64;
     let mut both = two;

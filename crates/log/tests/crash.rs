@@ -1,6 +1,6 @@
-//! Long random histories over several lives, in rings of other shapes than the enumeration's:
-//! any subset of the unpersisted words and lines is forgotten, in repair too
-//! (`docs/spec/recovery.md` §6). Every moment of short ones: `enumerate/main.rs`.
+//! Long random histories with several restarts, in rings of other shapes than those of the enumeration. A crash forgets
+//! any subset of the unpersisted words and lines, during a repair too (`docs/spec/recovery.md` §6). `enumerate/main.rs`
+//! crashes at every moment of short histories.
 
 mod support;
 
@@ -20,7 +20,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How a life of the log ends.
+/// How a run of the log ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Crash,
@@ -47,7 +47,7 @@ fn run(seed: u64, parameters: &Parameters, lives: &[(Vec<Step>, End, u64)]) {
             End::Kill => log.into_media().kill(),
             End::Close => {
                 let mut medium = log.into_media();
-                // What was seen can be taken over by another process, which then closes cleanly.
+                // Another process can take over the visible state, and then close the log cleanly.
                 let mut again = recover(medium.clone().kill());
                 model.recovered(&again);
                 again.reclaim(model.applied);
@@ -61,7 +61,7 @@ fn run(seed: u64, parameters: &Parameters, lives: &[(Vec<Step>, End, u64)]) {
                 medium.crash()
             }
         };
-        // The repair crashes too, at some persist of it, and perhaps again.
+        // The repair also crashes, at one of its persists, and perhaps again.
         let mut at = *repair_crash;
         while at < 7 {
             medium.budget = Some(at);
@@ -83,7 +83,7 @@ fn run(seed: u64, parameters: &Parameters, lives: &[(Vec<Step>, End, u64)]) {
     }
 }
 
-/// Closes through a borrowed medium, so that the medium can be looked at afterwards.
+/// Closes the log through a borrowed medium, so that the medium can be examined afterwards.
 fn close(log: pmnet_log::Log<Forgetful>) -> Forgetful {
     let (applied, last) = (log.applied(), log.last());
     let mut medium = log.into_media();
@@ -120,7 +120,7 @@ proptest! {
     }
 }
 
-/// Orders that were cut off and given again must not be followed by what once stood after them.
+/// If orders were cut off and used again, the entries that once followed them must not appear after them.
 #[test]
 fn a_torn_tail_never_comes_back() {
     let new = NewEntry {
@@ -147,8 +147,8 @@ fn a_torn_tail_never_comes_back() {
     }
 }
 
-/// The proof that orders up to 6 were durable sits in an entry that repair erases. Wherever that
-/// repair was cut off after it had begun to erase, damage to one of them is still damage.
+/// The proof that orders up to 6 were durable is in an entry that repair erases. If one of these orders is damaged,
+/// that must be noticed, wherever the repair was interrupted.
 #[test]
 fn damage_after_a_repair_that_erased_the_proof() {
     let new = NewEntry {

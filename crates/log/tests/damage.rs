@@ -1,5 +1,5 @@
-//! Damaged, foreign and hostile images: a clear error with the image untouched, or exactly what
-//! was appended; never a panic, never invented contents (`docs/spec/recovery.md` §2–§4).
+//! Damaged, foreign and hostile images. The result is a clear error and an unchanged image, or exactly what was
+//! appended. There is never a panic, and never invented contents (`docs/spec/recovery.md` §2–§4).
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::{EXPECTED, Forgetful, Random, SMALL, filled};
 
 const METADATA: usize = 2 * BLOCK_BYTES;
 
-/// Forbids every store into the medium.
+/// Forbids any store into the medium.
 fn sealed(mut medium: Forgetful) -> Forgetful {
     medium.budget = Some(u64::MAX);
     medium
@@ -224,8 +224,8 @@ fn another_device_other_parameters_blank_truncated_foreign() {
     ));
 }
 
-/// A log whose making was interrupted holds nothing behind the fields of copy 1: with a byte
-/// anywhere there it is a damaged log, or none of ours, and nobody is told that it may go.
+/// A log whose creation was interrupted has only zeros after the fields of copy 1. If there is another byte, the image
+/// is a damaged log, or no log of pmnet, and the error must not say that it may be deleted.
 #[test]
 fn only_an_empty_image_counts_as_an_interrupted_making() {
     let formatted = Forgetful::formatted(&SMALL, 0);
@@ -261,7 +261,7 @@ fn only_an_empty_image_counts_as_an_interrupted_making() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any bytes anywhere: an error, or a prefix-closed run of entries exactly as appended.
+    /// With any bytes in any places, the result is an error, or a run of entries without a gap, exactly as appended.
     #[test]
     fn random_damage_never_invents(seed: u64, hits in 1usize..40, spread in 0usize..3, orders in 1u64..200) {
         let (log, mut model) = filled(&SMALL, orders, 1 + seed % 7, orders.saturating_sub(30));
@@ -280,7 +280,7 @@ proptest! {
         }
     }
 
-    /// Hostile entries with right checksums in a log whose uuid is known: bounded, no panic.
+    /// Hostile entries with right checksums in a log whose uuid is known: the work is bounded, and nothing panics.
     #[test]
     fn hostile_slots_with_right_checksums(seed: u64, slots in 1usize..20) {
         let (log, _) = filled(&SMALL, 30, 5, 10);
@@ -327,7 +327,7 @@ proptest! {
         }
     }
 
-    /// The decision is total over every summary that the scan can build.
+    /// The decision has a result for every summary that the scan can build.
     #[test]
     fn decide_is_total(seed: u64, bits in 0u32..7) {
         let mut random = Random(seed);

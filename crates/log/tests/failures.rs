@@ -1,5 +1,5 @@
-//! A medium that fails once, at any persist, in its beginning or in its completion: from then on
-//! the log accepts nothing, and says of nothing more that it is durable (ordered-log.md §2).
+//! A medium that fails once, at the start or the completion of any persist. After the failure the log accepts nothing,
+//! and reports nothing more as durable (ordered-log.md §2).
 
 mod support;
 
@@ -20,9 +20,9 @@ const NEW: NewEntry = NewEntry {
 /// Fails one persist, and none after it: a log that goes on would succeed.
 struct FailsOnce {
     medium: Forgetful,
-    /// Persists that succeed before the one that fails.
+    /// Number of persists that succeed before the failure.
     before: u64,
-    /// It fails when it is begun; otherwise when it is asked for.
+    /// The persist fails at its start; otherwise when it is polled.
     at_start: bool,
     failing: bool,
 }
@@ -72,7 +72,7 @@ impl Media for FailsOnce {
     }
 }
 
-/// What may be asked of a log, one thing after the other, until one fails.
+/// Calls each method of a log in turn until one fails.
 fn until_it_fails(log: &mut Log<FailsOnce>) -> Result<(), LogError> {
     for round in 1..4 {
         log.append(&NEW, &[1; 88], b"", 0).unwrap();

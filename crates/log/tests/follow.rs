@@ -1,5 +1,5 @@
-//! Appends by the fast path (ordered-log.md §10): what it wrote by the rules of a log is taken over as
-//! if the log had written it, and nothing else is.
+//! Appends by the fast path (ordered-log.md §10): a log takes over what the fast path wrote by the log's rules, and
+//! nothing else.
 
 mod support;
 
@@ -28,8 +28,8 @@ fn append(log: &mut Log<Forgetful>, random: &mut Random) {
     log.persist_poll(true).unwrap();
 }
 
-/// A log with `before` orders, then some more: as its owner wrote it, and as it is when somebody else
-/// wrote the rest, for an owner who knows of the first ones only.
+/// Returns a log with `before + more` orders twice: as its owner wrote it, and as the fast path left it for an owner
+/// that knows only the first `before` orders.
 fn two(before: u64, more: u64, seed: u64) -> (Log<Forgetful>, Log<Forgetful>) {
     let mut random = Random(seed);
     let mut log = recover(Forgetful::formatted(&SMALL, seed));
@@ -70,7 +70,7 @@ fn what_was_followed_is_as_if_it_had_been_appended() {
             log.medium().bytes(),
             "seed {seed}: entries are sealed"
         );
-        // And it goes on in the same way, to the end of the ring and beyond.
+        // The log continues in this manner, to the end of the ring and beyond.
         let (mut log, mut random, mut again) = (log, Random(seed), Random(seed));
         for step in 0..30 {
             append(&mut log, &mut random);
@@ -199,7 +199,7 @@ fn a_frame_is_read_from_beside_only_where_its_order_is() {
     );
 }
 
-/// What is applied is kept until something is written over it: nothing else is ever taken for it.
+/// An applied entry stays readable until it is overwritten, and nothing else is ever taken for it.
 #[test]
 fn what_is_applied_is_kept_until_it_is_overwritten() {
     for seed in 0..200 {
@@ -215,7 +215,7 @@ fn what_is_applied_is_kept_until_it_is_overwritten() {
                 log.reclaim(order - random.below(order.min(5)));
             }
             if random.below(40) == 0 {
-                // The owner that reads is another one from here on.
+                // From here on, another owner reads.
                 follower = Log::adopt(log.medium().clone(), None, &log.tail()).unwrap();
             }
             for (reader, name) in [(&log, "owner"), (&follower, "follower")] {
@@ -229,7 +229,7 @@ fn what_is_applied_is_kept_until_it_is_overwritten() {
                     kept += usize::from(seen.is_some() && at + 20 < last);
                 }
             }
-            // The ring has at least so much.
+            // The ring has at least these bytes.
             let bytes = frames[frames.len().saturating_sub(9)..]
                 .iter()
                 .map(Vec::len);

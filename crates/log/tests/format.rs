@@ -1,5 +1,5 @@
-//! The format, byte by byte as ordered-log.md §5 and §6 write it down, computed here a second
-//! time; and every check of recovery.md §2 and §3 alone, with everything else right.
+//! The format byte by byte, as ordered-log.md §5 and §6 describe it, computed a second time in this test. Also each
+//! check of recovery.md §2 and §3 alone, with everything else right.
 
 mod support;
 
@@ -8,7 +8,7 @@ use pmnet_log::{
 };
 use support::{EXPECTED, Forgetful, IDENTITY, recover};
 
-/// Long frames fit.
+/// Long frames fit into this log.
 const WIDE: Parameters = Parameters::ring(64, 128 * 1024);
 const METADATA: usize = 2 * BLOCK_BYTES;
 const FRAMES: usize = METADATA + 64 * 64;
@@ -22,7 +22,7 @@ const NEW: NewEntry = NewEntry {
 const HEADER: [u8; 88] = [7; 88];
 const PAYLOAD: &[u8] = b"a payload of its own";
 
-/// The entry of order 70, written in lap 1 after a reset, in epoch 3, in the second life.
+/// Returns a log with the entry of order 70, written in lap 1 after a reset, in epoch 3, in the second incarnation.
 fn written() -> Forgetful {
     let mut log = recover(Forgetful::formatted(&WIDE, 1));
     log.mark_served().unwrap();
@@ -43,8 +43,8 @@ fn written() -> Forgetful {
     log.into_media().kill()
 }
 
-/// An entry as the spec has it, for the frame at the start of the ring; `change` may break it
-/// before the checksum is made.
+/// Returns an entry as the specification describes it, for the frame at the start of the ring. `change` may break it
+/// before the checksum is computed.
 fn entry(frame: &[u8], order: u64, change: impl FnOnce(&mut [u8; 64])) -> [u8; 64] {
     let mut raw = [0; 64];
     raw[0..8].copy_from_slice(&order.to_le_bytes());
@@ -98,7 +98,7 @@ fn an_entry_is_exactly_the_bytes_of_the_specification() {
     assert_eq!(raw, entry(&frame, 70, |_| ()));
 }
 
-/// What a slot looks like to the scan.
+/// Returns how the scan classifies a slot.
 fn seen(medium: Forgetful, slot: u64) -> Result<bool, InvalidSlot> {
     let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
     let why = scan
@@ -112,7 +112,7 @@ fn seen(medium: Forgetful, slot: u64) -> Result<bool, InvalidSlot> {
     why.map_or(Ok(scan.report().slots_valid > 0), Err)
 }
 
-/// Everything else about the entry is right, its checksum too.
+/// Everything else in the entry is right, and so is its checksum.
 #[test]
 fn each_impossible_field_of_an_entry_is_refused_alone() {
     type Change = fn(&mut [u8; 64]);
@@ -157,7 +157,7 @@ fn each_impossible_field_of_an_entry_is_refused_alone() {
         put(&mut medium, slot_at(*slot), &raw);
         assert_eq!(seen(medium, *slot), Err(InvalidSlot::Fields), "{what}");
     }
-    // The same with nothing wrong, at the limits.
+    // Valid entries at the limits.
     let limits: &[(&str, u64, Change)] = &[
         ("as written", 70, |_| ()),
         ("lags as large as the ring", 70, |raw| {
@@ -203,7 +203,7 @@ fn each_part_of_an_entry_that_changed_is_noticed() {
     }
 }
 
-/// Makes the checksum of a superblock right again.
+/// Corrects the checksum of a superblock.
 fn sign(medium: &mut Forgetful, copy: usize) {
     let mut block = medium.bytes()[copy * BLOCK_BYTES..][..BLOCK_BYTES].to_vec();
     block[12..16].fill(0);
@@ -269,7 +269,7 @@ fn each_contradiction_between_the_superblocks_is_refused_alone() {
     assert!(Scan::open(medium, Some(EXPECTED)).is_ok(), "unchanged");
 }
 
-/// A copy that cannot be, though its checksum is right, counts as broken: the other one is used.
+/// A copy with an impossible value and a right checksum counts as broken, and the other copy is used.
 #[test]
 fn each_impossible_field_of_a_superblock_is_refused_alone() {
     let fields: &[(&str, usize, &[u8])] = &[
@@ -309,7 +309,7 @@ fn each_impossible_field_of_a_superblock_is_refused_alone() {
     }
 }
 
-/// The higher counter is in force, whichever copy it is in.
+/// The copy with the higher counter is in force, wherever it is.
 #[test]
 fn the_newer_superblock_is_the_one_that_counts() {
     for writes in 0..3u32 {
@@ -320,7 +320,7 @@ fn the_newer_superblock_is_the_one_that_counts() {
         log.persist_start().unwrap();
         log.persist_poll(true).unwrap();
         for write in 0..=writes {
-            // A quarter of the ring each time, so each persist is a superblock alone.
+            // Each step reclaims a quarter of the ring, so each persist is a superblock alone.
             log.reclaim(16 + u64::from(write));
             let _one_is_not_enough = log.append(&NEW, &HEADER, b"", 0);
             log.persist_start().unwrap();
@@ -336,8 +336,7 @@ fn the_newer_superblock_is_the_one_that_counts() {
     }
 }
 
-/// Entries and frames of one log in the place of another with the same parameters, and of the same
-/// log in another era: nothing.
+/// Entries and frames of another log with the same parameters, and of this log in another era, count for nothing.
 #[test]
 fn entries_belong_to_one_log_and_one_era() {
     let from = written();
@@ -371,7 +370,7 @@ fn entries_belong_to_one_log_and_one_era() {
     );
 }
 
-/// Two whole entries that claim the same bytes: no log writes that, so it is damage.
+/// Two whole entries claim the same bytes. No log writes that, so it is damage.
 #[test]
 fn kept_frames_follow_each_other_as_they_are_placed() {
     let mut medium = written();

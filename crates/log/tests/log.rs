@@ -1,4 +1,4 @@
-//! The log without crashes: cursors, room, laps, epochs, resets, and what a persist covers.
+//! The log without crashes: cursors, free space, laps, epochs, resets, and the bytes that a persist covers.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn full_of_entries_and_free_again_without_an_append() {
     assert_eq!((log.room().entries, log.occupancy()), (0, 100));
     log.reclaim(64);
     assert_eq!((log.applied(), log.occupancy()), (64, 0));
-    // Reclaimed, but nothing durable says so yet: the space is not used before that.
+    // The orders are reclaimed, but nothing durable states it yet, so their space is not used.
     assert_eq!(log.append(&NEW, &[1], &[], 0), Err(Full::Entries));
     assert!(log.persist_start().unwrap());
     assert!(!log.persist_poll(true).unwrap(), "durable() has not moved");
@@ -96,8 +96,8 @@ fn one_reclaimed_order_in_a_full_log_is_enough_to_go_on() {
     assert_eq!(log.append(&NEW, &[1], &[], 0), Ok(65));
 }
 
-/// What a reclaim gave back is used only once two durable witnesses say so; entries appended before
-/// the reclaim say nothing.
+/// Reclaimed space is used only after two durable witnesses state the reclaim. Entries that were appended before the
+/// reclaim are not such witnesses.
 #[test]
 fn a_persist_releases_only_what_it_wrote_down() {
     let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 32, 16, 0);
@@ -130,8 +130,8 @@ fn a_persist_releases_only_what_it_wrote_down() {
     assert_eq!(log.room().entries, 64 - 35 + 15);
 }
 
-/// The superblock that released the space is lost, and the entry that used it again is torn: the
-/// durable orders that nobody has applied are all there.
+/// The superblock that released the space is lost, and the entry that used the space again is torn. The durable orders
+/// that were not applied must all be present.
 #[test]
 fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
     let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 64, 64, 0);
@@ -184,7 +184,7 @@ fn full_of_frames_and_frames_that_never_fit() {
     );
 }
 
-/// An image from before the mark says so, however often it is started.
+/// An image from before the mark reports the lower mark, however often it is started.
 #[test]
 fn the_incarnation_that_served_survives_and_is_not_raised_by_starts() {
     let mut log = recover(Forgetful::formatted(&SMALL, 0));
@@ -263,7 +263,7 @@ fn reset_forgets_everything_at_once_in_both_directions() {
         );
         let log = recover(log.into_media().crash());
         assert_eq!((log.last(), log.applied()), (target, target));
-        // Orders that were there before the reset are written anew.
+        // Orders of the time before the reset are written anew.
         let mut log = log;
         assert_eq!(
             log.append(&NEW, &[9; 88], b"new", crc32c::crc32c(b"new")),

@@ -1,4 +1,4 @@
-//! The flush instructions of this processor, found out once.
+//! The flush instructions of this processor, which are determined once.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Returns its name, in small letters.
+    /// Returns the name of the instruction, in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the best one that this processor has; `None` where pmnet knows none (known gap G74).
+    /// Returns the best instruction that this processor has; `None` if pmnet knows none for it (known gap G74).
     #[must_use]
     pub fn of_this_processor() -> Option<Instruction> {
         #[cfg(target_arch = "x86_64")]
@@ -34,7 +34,7 @@ impl Instruction {
         found
     }
 
-    /// Returns the best one, by the bits of CPUID leaf 7, register EBX. Every x86-64 has `CLFLUSH`.
+    /// Returns the best instruction for these bits of CPUID leaf 7, register EBX. Every x86-64 has `CLFLUSH`.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     fn best(features: u32) -> Instruction {
         const CLFLUSHOPT: u32 = 1 << 23;
@@ -79,14 +79,14 @@ pub(crate) unsafe fn flush_line(instruction: Instruction, address: *const u8) {
     }
 }
 
-/// Waits for the flushes and stores before it.
+/// Waits for all earlier flushes and stores.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn store_fence() {
     // SAFETY: changes nothing; a fence for the compiler too, because it may touch memory as far as that knows.
     unsafe { std::arch::asm!("sfence", options(nostack, preserves_flags)) }
 }
 
-/// Never reached: on a processor without a known instruction no such medium is made.
+/// Never called: no medium that flushes is created on a processor without a known instruction.
 ///
 /// # Safety
 /// None is needed.

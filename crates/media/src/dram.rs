@@ -1,7 +1,7 @@
 //! Shared memory: a file on tmpfs or hugetlbfs, mapped `MAP_SHARED`.
 //!
-//! The mapping *is* the file, so what was stored survives the death of the process without any flush, but
-//! not a loss of power. A private mapping is never used: its stores would stay in the process.
+//! The mapping *is* the file, so stored data survives the death of the process without any flush, but not a loss of
+//! power. A private mapping is never used, because its stores would stay in the process.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -22,10 +22,10 @@ use crate::{image, lock, sys};
 #[derive(Debug)]
 pub struct DramMedia {
     memory: Memory,
-    /// How each persist flushes, though nothing is durable by it.
+    /// Method with which each persist flushes for measurements, although it makes nothing durable.
     rehearsed: Option<Method>,
     warnings: Vec<String>,
-    /// Holds the lock.
+    /// Keeps the lock while it is open.
     _file: File,
 }
 
@@ -47,10 +47,11 @@ impl DramMedia {
             "look at the file system",
             bytes,
         ))?;
-        // A hole would be filled when it is first stored into; without space that kills the process.
+        // A hole is filled at the first store into it. Without free space that kills the process.
         sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the memory", bytes))?;
-        // The file is ours alone among all that take the lock, and has `bytes` bytes of reserved space. Somebody who
-        // ignores the lock and truncates it ends this process (SIGBUS) when it next uses what is gone.
+        // All processes that take the lock leave the file alone, and it has `bytes` bytes of reserved space. If another
+        // process ignores the lock and truncates the file, this process ends (SIGBUS) when it next uses the missing
+        // part.
         sys::say_why_sigbus();
         let map = MmapOptions::new()
             .len(bytes)
@@ -73,14 +74,14 @@ impl DramMedia {
         })
     }
 
-    /// Warnings about what is worse here than it could be.
+    /// Returns warnings about properties that are worse than they could be.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// From now on each persist flushes its lines as it would have to on persistent memory: to measure what that costs.
-    /// This memory does not become persistent by it, and [`Media::survives`] says what it said before.
+    /// Makes each persist flush its lines as persistent memory would need it, to measure the cost. This memory does not
+    /// become persistent, and [`Media::survives`] returns the same text as before.
     ///
     /// # Errors
     /// [`OpenError::NoFlush`].
@@ -118,7 +119,8 @@ impl Media for DramMedia {
         if let Some(method) = self.rehearsed {
             pmem::persist(&self.memory, method, ranges);
         }
-        // The stores are in the shared pages already. The fence keeps the compiler and the CPU from
+        // The stores are already in the shared pages. The fence keeps the compiler and the CPU from moving a later
+        // acknowledgement before the stores.
         // moving a later acknowledgement before them.
         fence(Ordering::SeqCst);
         Ok(())

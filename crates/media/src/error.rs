@@ -1,4 +1,4 @@
-//! Reasons why a medium could not be made or opened; every text names the path and says what to do.
+//! Reasons why a medium could not be created or opened; every text names the path and says what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// [`open_image_read_only`](crate::open_image_read_only).
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no such file, or no such folder to make it in.
+    /// There is no such file, or no such folder in which to create it.
     #[error("PM1301 {}: no such file or folder: check the path; a device makes a new log in a folder that is there", path.display())]
     NotFound {
         /// The path asked for.
@@ -25,18 +25,18 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// Another file came in the place of the one that was opened, before that could be locked.
+    /// Another file replaced the opened one before it could be locked.
     #[error("PM1304 {}: was replaced by another file while it was waited for (pmnet store grow?): start again", path.display())]
     Replaced {
         /// The path asked for.
         path: PathBuf,
     },
-    /// The disk or the memory file system has not enough room.
+    /// The disk or the memory file system has too little free space.
     #[error("PM1305 {}: no room for {bytes} bytes: free space there, or make the log smaller", path.display())]
     NoSpace {
         /// The path asked for.
         path: PathBuf,
-        /// Bytes needed.
+        /// Number of bytes needed.
         bytes: usize,
     },
     /// The size cannot be that of a log.
@@ -47,7 +47,7 @@ pub enum OpenError {
     Size {
         /// The path asked for.
         path: PathBuf,
-        /// Bytes found or asked for.
+        /// Number of bytes found or asked for.
         bytes: u64,
     },
     /// Not an ordinary file.
@@ -58,7 +58,7 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// Stores there go through the page cache, so no flush of the processor makes it durable.
+    /// Stores to this file go through the page cache, so no flush of the processor makes them durable.
     #[error(
         "PM1308 {}: not persistent memory that can be mapped directly ({source}): --media pmem takes a devdax device \
          (/dev/daxX.Y), or a file of ext4 or xfs mounted with -o dax on /dev/pmemX; for this path use --media file",
@@ -67,10 +67,10 @@ pub enum OpenError {
     NotDirect {
         /// The path asked for.
         path: PathBuf,
-        /// The kernel's answer to a mapping with `MAP_SYNC`.
+        /// Error of the kernel for a mapping with `MAP_SYNC`.
         source: io::Error,
     },
-    /// Reading there would kill the process.
+    /// The memory has bad blocks: reading them would kill the process.
     #[error(
         "PM1309 {}: {bytes} bytes of this persistent memory are known to be bad (badblocks in /sys), and reading them \
          kills a process: treat the device as lost; then `ndctl clear-errors`, and make a new log; nothing was \
@@ -79,7 +79,7 @@ pub enum OpenError {
     BadBlocks {
         /// The path asked for.
         path: PathBuf,
-        /// Bytes in bad blocks.
+        /// Number of bytes in bad blocks.
         bytes: u64,
     },
     /// This processor has no flush instruction that pmnet knows.
@@ -90,20 +90,20 @@ pub enum OpenError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// The operating system refused something else.
+    /// Another operation failed in the operating system.
     #[error("PM1311 {}: cannot {what}: {source}", path.display())]
     Io {
         /// The path asked for.
         path: PathBuf,
         /// The operation that failed.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// Returns the error for `what` on `path`; a lack of space gets its own.
+    /// Returns the error for `what` on `path`; a lack of space has an error of its own.
     pub(crate) fn io(
         path: &Path,
         what: &'static str,

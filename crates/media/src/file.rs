@@ -1,8 +1,8 @@
 //! An ordinary file: the image is in memory, and a persist writes its 4 KiB blocks with `O_DIRECT`
 //! and `O_DSYNC`, all of them at once through io_uring.
 //!
-//! A persist writes copies of the blocks, never the image itself, so the image can be stored into
-//! meanwhile. It is complete when every write is, and each write is durable when it is complete.
+//! A persist writes copies of the blocks, never the image itself, so stores into the image can go on during the write.
+//! The persist is complete when all its writes are, and each complete write is durable.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,21 +30,21 @@ pub struct FileMedia {
     writer: Writer,
     in_flight: bool,
     failed: bool,
-    /// The file system has no disk behind it.
+    /// Whether the file system is in memory, without a disk.
     memory: bool,
     blocks: Vec<Range<usize>>,
     untouched: Untouched,
     warnings: Vec<String>,
     path: PathBuf,
-    /// Holds the lock; the writer in flight keeps it too.
+    /// Keeps the lock while it is open; the writer in flight keeps it too.
     file: File,
 }
 
 #[derive(Debug)]
 enum Writer {
-    /// In the background.
+    /// io_uring writes in the background.
     Ring(Box<RingWriter>),
-    /// While the caller waits, for where io_uring is forbidden; `sync` after the writes when
+    /// The caller waits for the writes, where io_uring is forbidden. `sync`: a sync follows the writes, because
     /// `O_DIRECT` was refused.
     Blocking { sync: bool },
 }
@@ -139,7 +139,7 @@ impl FileMedia {
         })
     }
 
-    /// Warnings about what is worse here than it could be.
+    /// Returns warnings about properties that are worse than they could be.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -151,11 +151,11 @@ impl FileMedia {
         self.image.clone()
     }
 
-    /// Checks that the file still has its length. Another program may truncate it; a write after the new end then leaves a hole
-    /// before it.
+    /// Checks that the file still has its length. If another program has truncated it, a write after the new end leaves
+    /// a hole before the write.
     ///
     /// # Errors
-    /// It has not, or it cannot be found out.
+    /// The length has changed, or cannot be determined.
     fn check_length(&self) -> Result<(), MediaError> {
         let (path, own) = (self.path.display(), self.image.len());
         let about = self.file.metadata();
@@ -202,7 +202,7 @@ fn open_direct(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Returns whether the file at `path` can be opened so.
+/// Returns whether the file at `path` can be opened with `O_DIRECT`.
 pub(crate) fn takes_direct(path: &Path) -> bool {
     open_direct(path).is_ok()
 }
@@ -217,7 +217,7 @@ fn write_error(path: &Path, source: io::Error) -> MediaError {
     }
 }
 
-/// The 4 KiB blocks that cover `ranges`, in order, each once.
+/// Fills `blocks` with the 4 KiB blocks that cover `ranges`, in order, each once.
 fn cover(ranges: &[Range<usize>], blocks: &mut Vec<Range<usize>>) {
     blocks.clear();
     blocks.extend(
@@ -294,7 +294,7 @@ impl Media for FileMedia {
             }),
             result => result.map_err(|source| write_error(&self.path, source)),
         };
-        // Also of what was truncated meanwhile nothing is acknowledged.
+        // If the file was truncated during the writes, they are not acknowledged either.
         let whole = match done {
             Ok(true) => self.check_length().map(|()| true),
             other => other,

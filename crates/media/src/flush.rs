@@ -1,13 +1,13 @@
-//! How stores reach persistent memory: the lines of some ranges, then one fence
-//! (`docs/spec/ordered-log.md` §2).
+//! How stores reach persistent memory: flushes of the lines of some ranges, then one fence (`docs/spec/ordered-log.md`
+//! §2).
 //!
-//! Invariants: a persist flushes every line that its ranges touch, in order, a line of two neighbouring ranges
-//! once, and no other line; its fence comes last, and there is one. The loop is apart from the instructions, so
-//! that a test can put a memory in their place that forgets what was not flushed.
+//! Invariants: a persist flushes every line that its ranges touch, in order, each line once even if two neighbouring
+//! ranges share it, and no other line. One fence comes last. The loop is separate from the instructions, so that a test
+//! can replace them by a memory that forgets unflushed stores.
 
 use std::ops::Range;
 
-/// Bytes of a cache line of x86-64: what one flush writes back, and what is lost as a whole without one.
+/// Size of a cache line of x86-64 in bytes: one flush writes a line back, and an unflushed line may be lost as a whole.
 pub const LINE: usize = 64;
 
 /// The instructions of a persist.
@@ -15,7 +15,7 @@ pub trait Flush {
     /// Begins to write back the line at `offset` of the image, a multiple of [`LINE`].
     fn line(&mut self, offset: usize);
 
-    /// Returns when everything that was stored and flushed before is in the memory's power-fail domain.
+    /// Waits until all earlier stores that were flushed are in the memory's power-fail domain.
     fn fence(&mut self);
 }
 

@@ -1,4 +1,4 @@
-//! Making and checking the file under an image: it appears under its name only when it is whole.
+//! Creates and checks the file of an image. The file gets its name only when it is whole.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -16,13 +16,13 @@ use crate::{Kind, lock, pmem, sys};
 pub(crate) const BLOCK: usize = 4096;
 /// Smallest image that can hold a log, in bytes.
 const IMAGE_BYTES_MIN: usize = 4 * BLOCK;
-/// A new file up to this size, in bytes, is filled with zeros at once; of a larger one the space is reserved, and parts are filled when
-/// they are first written to ([`crate::untouched`]), because filling takes seconds for each gigabyte.
+/// Largest new file, in bytes, that is filled with zeros at once. Of a larger file only the space is reserved, because
+/// filling takes seconds for each gigabyte; its parts are filled when they are first written ([`crate::untouched`]).
 const FILLED_BYTES_MAX: usize = 128 << 20;
-/// Piece in which a new file is filled with zeros and an image is read, in bytes.
+/// Size of the pieces in which a new file is filled with zeros and an image is read, in bytes.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// Makes the file `path` with `bytes` zero bytes.
+/// Creates the file `path` with `bytes` zero bytes.
 pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenError> {
     check_size(path, bytes)?;
     let mut name = OsString::from(path);
@@ -41,8 +41,8 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
             bytes,
         ))?;
     lock::exclusive(&file, path)?;
-    // From here on no other process makes this log. If one had finished it, it would be at `path`
-    // now, and our descriptor would be of that file: check before touching anything.
+    // From here on no other process creates this log. If another process had finished it, the log would now be at
+    // `path`, and our descriptor would belong to that file. So check before any change.
     match fs::symlink_metadata(path) {
         Ok(_) => {
             if !lock::same_file(&file, path) {
@@ -70,12 +70,12 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
     })
 }
 
-/// Puts the file `with`, which has another name in the same folder, in the place of the file `path`, with its owner and
-/// permissions; durable when it returns. The caller has locked both. A process that had `path` open before has a file without a name then: one that waits for
-/// its lock is refused ([`OpenError::Replaced`]).
+/// Replaces the file `path` by the file `with` from the same folder, which gets the owner and permissions of `path`;
+/// durable when it returns. The caller has locked both files. A process that had opened `path` before now has a file
+/// without a name; if it waits for the lock, it is refused ([`OpenError::Replaced`]).
 ///
 /// # Errors
-/// [`OpenError::Io`]. Unless the folder could not be synced, nothing has happened then.
+/// [`OpenError::Io`]. Nothing has changed, unless the folder could not be synced.
 pub fn replace(path: &Path, with: &Path) -> Result<(), OpenError> {
     let told = |what| OpenError::io(path, what, 0);
     let old = fs::metadata(path).map_err(told("look at the file"))?;
@@ -103,13 +103,13 @@ fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
         (Ok(()), Kind::Dram) => return Ok(()),
         (Ok(()), Kind::File) if bytes > FILLED_BYTES_MAX => return file.sync_all(),
         (Ok(()), Kind::File | Kind::Pmem) => {}
-        // Not offered by this file system: writing the zeros reserves the space too.
+        // This file system cannot reserve space; writing the zeros reserves it.
         (Err(error), Kind::File | Kind::Pmem) if error.kind() == io::ErrorKind::Unsupported => {}
         // A store into a page without space on the disk would kill the process later.
         (Err(error), _) => return Err(error),
     }
-    // The zeros are written, not only reserved: overwriting written blocks changes no metadata of
-    // the file system, so a later O_DSYNC write is a single write, and a later store to persistent memory none.
+    // The zeros are written, not only reserved. Overwriting written blocks changes no metadata of the file system, so a
+    // later O_DSYNC write is a single write, and a later store to persistent memory needs none.
     let zeros = vec![0; PIECE];
     let mut at = 0;
     while at < bytes {
@@ -128,7 +128,7 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Size of the image in an opened file.
+/// Returns the size of the image in an opened file.
 pub(crate) fn size(file: &File, path: &Path) -> Result<usize, OpenError> {
     let metadata = file
         .metadata()
@@ -156,15 +156,15 @@ pub(crate) fn check_size(path: &Path, bytes: usize) -> Result<(), OpenError> {
     })
 }
 
-/// Returns a byte offset as the system calls want it.
+/// Returns a byte offset in the type that system calls need.
 pub(crate) fn offset(at: usize) -> u64 {
     u64::try_from(at).expect("usize is at most 64 bits")
 }
 
-/// Reads the parts of the file that were written into `image`, which is zero and whose length is that of the file. Pages of it
-/// that are zero in the file are not touched, and take no memory.
+/// Reads the written parts of the file into `image`, which is zero and has the length of the file. Pages that are zero
+/// in the file are not touched, and take no memory.
 pub(crate) fn read(file: &File, written: &[Range<usize>], image: &mut [u8]) -> io::Result<()> {
-    // At the beginning of a page, as O_DIRECT wants it.
+    // The buffer begins at a page, because O_DIRECT needs that.
     let mut piece = MmapMut::map_anon(PIECE)?;
     for part in written {
         let end = part.end.next_multiple_of(BLOCK).min(image.len());

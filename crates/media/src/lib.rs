@@ -1,12 +1,11 @@
 //! Media for the ordered log: ordinary files, shared memory, persistent memory (`docs/spec/ordered-log.md` §2).
 //!
-//! Purpose: the only place of pmnet that maps, writes, flushes and fences what a log keeps.
-//! Invariants: one process at a time owns a log (exclusive lock, held until its last write has
-//! reached the disk); a file appears under its name only when it is whole; what a medium cannot
-//! promise is said in a warning and in `survives()`, never silently weakened.
+//! Purpose: the only crate of pmnet that maps, writes, flushes and fences the bytes of a log. Invariants: one process
+//! at a time owns a log (by an exclusive lock that is held until its last write has reached the disk); a file gets its
+//! name only when it is whole; if a medium cannot keep a promise, a warning and `survives()` say so.
 //!
-//! This crate knows nothing of what is in an image; `unsafe` stays in `uring`, `memory`, `mapping`, `cpu`, `pmem`
-//! and `sys`.
+//! This crate does not know the contents of an image. `unsafe` is used only in `uring`, `memory`, `mapping`, `cpu`,
+//! `pmem` and `sys`.
 
 mod cpu;
 mod dram;
@@ -52,30 +51,30 @@ pub const PERSIST_SECONDS_MAX: u64 = 30;
 pub enum Kind {
     /// Ordinary file; acknowledgements survive loss of power.
     File,
-    /// Memory shared through a file on tmpfs or hugetlbfs; they survive the death of the process.
+    /// Memory shared through a file on tmpfs or hugetlbfs; acknowledgements survive the death of the process.
     Dram,
-    /// Persistent memory, flushed by the processor; they survive loss of power.
+    /// Persistent memory, flushed by the processor; acknowledgements survive loss of power.
     Pmem,
 }
 
 /// An opened medium of any kind.
 #[derive(Debug)]
 pub enum AnyMedia {
-    /// See [`FileMedia`].
+    /// An ordinary file.
     File(FileMedia),
-    /// See [`DramMedia`].
+    /// Shared memory.
     Dram(DramMedia),
-    /// See [`PmemMedia`].
+    /// Persistent memory.
     Pmem(PmemMedia),
 }
 
-/// Makes a new file of `image_bytes` zero bytes (space reserved, and for [`Kind::File`] written if it is not large),
-/// locks it and opens it. It appears under `path` only once it is whole; until then it is called
-/// `path` plus `.new`. A devdax device ([`Kind::Pmem`]) always exists: it is opened, and nothing of it is changed.
+/// Creates a new file of `image_bytes` zero bytes, locks it and opens it. Its space is reserved, and for a small
+/// [`Kind::File`] written. The file gets the name `path` only when it is whole; until then its name is `path` plus
+/// `.new`. A devdax device ([`Kind::Pmem`]) always exists: it is opened, and stays unchanged.
 ///
 /// # Errors
 /// [`OpenError::Exists`], [`OpenError::NoSpace`], [`OpenError::Size`] (not a multiple of 4096),
-/// [`OpenError::Locked`] (another process is making it), [`OpenError::NotDirect`], [`OpenError::Io`].
+/// [`OpenError::Locked`] (another process is creating it), [`OpenError::NotDirect`], [`OpenError::Io`].
 pub fn create(path: &Path, kind: Kind, image_bytes: usize) -> Result<AnyMedia, OpenError> {
     if kind == Kind::Pmem {
         let media = AnyMedia::Pmem(pmem::create(path, image_bytes)?);
@@ -103,7 +102,8 @@ pub fn open(path: &Path, kind: Kind) -> Result<AnyMedia, OpenError> {
 }
 
 impl AnyMedia {
-    /// Warnings about what is worse here than this kind of medium can be; also logged when opened.
+    /// Returns warnings about properties that are worse than this kind of medium can have; they are also logged at the
+    /// opening.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         match self {
@@ -128,8 +128,8 @@ impl AnyMedia {
         }
     }
 
-    /// Returns the memory of the image, for packet buffers that a network interface stores into. From then on the image is read part
-    /// by part ([`Media::part`]).
+    /// Returns the memory of the image, for packet buffers into which a network interface stores. After this call the
+    /// image is read only by parts ([`Media::part`]).
     #[must_use]
     pub fn memory(&self) -> Memory {
         match self {

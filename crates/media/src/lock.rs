@@ -1,8 +1,8 @@
 //! The exclusive lock on a log.
 //!
-//! It is taken on the same descriptor through which the log is written. A write in flight keeps that
-//! open file alive in the kernel. So the lock of a killed process is released only when its last write
-//! is complete, and the next owner never reads what an earlier one is still writing.
+//! The lock belongs to the same descriptor through which the log is written. A write in flight keeps that open file
+//! alive in the kernel, so the lock of a killed process is released only when its last write is complete. The next
+//! owner never reads bytes that an earlier one is still writing.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::OpenError;
 
-/// How long a lock is waited for: a process killed a moment ago may still have writes in flight, and on a busy machine the
-/// kernel ends them late.
+/// Longest wait for a lock. A process that was just killed may still have writes in flight, and a busy kernel completes
+/// them late.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -37,8 +37,8 @@ pub(crate) fn exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Locks the file that `path` names. The process that had the lock may have put another file in its place meanwhile
-/// ([`replace`](crate::replace)): what was opened has no name any more then, and nothing may be kept in it.
+/// Locks the file that `path` names. The process that had the lock may have replaced the file in the meantime
+/// ([`replace`](crate::replace)). The opened file has no name in this case, and must not be used.
 pub(crate) fn of_path(file: &File, path: &Path) -> Result<(), OpenError> {
     exclusive(file, path)?;
     match same_file(file, path) {
@@ -93,7 +93,7 @@ mod tests {
         let next = opened(path);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| exclusive(&next, path));
-            // Longer than a process that was killed took until now, and far shorter than what is waited for.
+            // Longer than a killed process has needed so far, and far shorter than the longest wait.
             std::thread::sleep(Duration::from_millis(1_300));
             assert!(!waits.is_finished(), "somebody else has it");
             drop(owner);

@@ -1,4 +1,4 @@
-//! A mapping of persistent memory: shared and synchronous, or not at all.
+//! A mapping of persistent memory that is always shared and synchronous.
 
 #![allow(unsafe_code)]
 
@@ -16,12 +16,12 @@ pub(crate) struct Mapping {
 
 // SAFETY: a mapping belongs to the process, not to a thread, and this type is its only owner.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives its place and length, and nothing that is in it.
+// SAFETY: a shared reference gives only place and length of the mapping, not its bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `bytes` bytes. With `MAP_SYNC` a flushed store is durable without fsync: the
-    /// kernel makes the blocks of a page durable in the file system before the page can be stored into.
+    /// Maps the first `bytes` bytes. With `MAP_SYNC` a flushed store is durable without fsync: before a page can be
+    /// stored into, the kernel makes its blocks durable in the file system.
     ///
     /// # Errors
     /// `Unsupported` where the memory is not mapped directly, but through the page cache.
@@ -72,12 +72,12 @@ impl Mapping {
         Ok(Mapping { start, bytes })
     }
 
-    /// First byte, at the beginning of a page.
+    /// Returns the first byte, which begins a page.
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes
     }

@@ -1,9 +1,9 @@
-//! The memory of an image, which a network interface may share: its packet buffers are the log's frames
+//! The memory of an image. A network interface may share it: packet buffers are frames of the log
 //! (`docs/spec/ordered-log.md` §11).
 //!
-//! Invariants: once the memory is shared, the code makes references only to parts with a single holder (entries, frames of
-//! the log, and what was received and not given back yet), never to the whole. May not: know which parts
-//! these are; the log does.
+//! Invariant: when the memory is shared, the code makes references only to parts with a single holder (entries, frames
+//! of the log, and buffers that were received and not given back yet), never to the whole. The log decides which parts
+//! these are.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ use crate::mapping::Mapping;
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Mapped>);
 
-/// The owner, which unmaps it.
+/// Owner of the mapping, which unmaps it.
 #[derive(Debug)]
 pub(crate) enum Mapped {
     /// Memory of a process, or of a file.
@@ -51,7 +51,7 @@ impl Memory {
         Memory(Arc::new(map.into()))
     }
 
-    /// First byte, at the beginning of a page.
+    /// Returns the first byte, which begins a page.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
         match &*self.0 {
@@ -60,7 +60,7 @@ impl Memory {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match &*self.0 {
@@ -69,16 +69,16 @@ impl Memory {
         }
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the memory is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns all of it.
+    /// Returns the whole memory.
     ///
     /// # Panics
-    /// Another process has it too.
+    /// If another holder has the memory too.
     pub(crate) fn whole(&self) -> &[u8] {
         assert_eq!(
             Arc::strong_count(&self.0),
@@ -88,10 +88,10 @@ impl Memory {
         self.part(0..self.len())
     }
 
-    /// Returns a part.
+    /// Returns a part of the memory.
     ///
     /// # Panics
-    /// It is not inside.
+    /// If the range is not inside.
     pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
         self.check(&range);
         // SAFETY: the range is inside the mapping, which may be read and lives as long as `self`. Whoever shares the memory
@@ -100,10 +100,10 @@ impl Memory {
         unsafe { std::slice::from_raw_parts(self.start().add(range.start), range.len()) }
     }
 
-    /// Stores bytes.
+    /// Stores bytes at an offset.
     ///
     /// # Panics
-    /// They are not inside.
+    /// If the bytes do not fit inside.
     pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         self.check(&(offset..offset.saturating_add(bytes.len())));
         // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into it borrow the

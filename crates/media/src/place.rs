@@ -1,4 +1,4 @@
-//! Examines a path as the place of a log, without leaving a change.
+//! Examines a path as a place for a log, and leaves no change.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -8,23 +8,23 @@ use crate::error::OpenError;
 use crate::sysfs::{Backing, Domain, SYSFS, Sysfs};
 use crate::{Kind, file, pmem, sys};
 
-/// The medium under a path.
+/// Kind of storage under a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// A devdax device.
     DevDax,
-    /// A file system with direct access to persistent memory.
+    /// A file system with direct access to persistent memory (fsdax).
     FsDax,
     /// A file system in memory: tmpfs, ramfs.
     Memory,
     /// hugetlbfs.
     HugePages,
-    /// A file system on a disk, or on something else that is behind the page cache.
+    /// A file system on a disk, or on any storage that is accessed through the page cache.
     Disk,
 }
 
 impl Class {
-    /// In words.
+    /// Returns its name for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -42,21 +42,21 @@ impl Class {
 pub struct Place {
     /// Kind of place.
     pub class: Class,
-    /// The medium to choose there.
+    /// The medium that suits this place.
     pub kind: Kind,
-    /// How that medium makes a log durable there.
+    /// How this medium makes a log durable at this place.
     pub persist: String,
-    /// Failures that an acknowledgement on it alone survives.
+    /// Failures that an acknowledgement on this medium alone survives.
     pub survives: &'static str,
     /// Weaknesses and unknown facts, with advice; empty if there are none.
     pub advice: Vec<String>,
 }
 
-/// Looks at the place of a log: at the file or device, or, if there is none yet, at its folder, where a file is
-/// made and removed. A log in use can be looked at.
+/// Examines the place of a log: the file or device, or, if none exists yet, its folder, in which a file is created and
+/// removed. A log in use can be examined.
 ///
 /// # Errors
-/// The path cannot be opened, or no file can be made in its folder.
+/// The path cannot be opened, or no file can be created in its folder.
 pub fn look(path: &Path) -> Result<Place, OpenError> {
     let probe = Probe::new(path)?;
     let metadata = probe.file.metadata();
@@ -170,7 +170,7 @@ fn on_disk(persistent: bool, direct: bool) -> Place {
     }
 }
 
-/// A file to look at: the log, or one that is removed again.
+/// The file that is examined: the log, or a file that is removed again.
 struct Probe {
     file: File,
     path: PathBuf,

@@ -1,11 +1,11 @@
 //! Persistent memory: a devdax device, or a file of a file system with direct access (fsdax).
 //!
-//! The mapping is the memory itself. A persist flushes the lines of its ranges and fences once
-//! ([`crate::flush`]); where the machine saves its caches in a power cut (eADR), the fence is enough. A mapping
-//! through the page cache is refused: a flush there would reach DRAM and nothing else.
+//! The mapping is the memory itself. A persist flushes the lines of its ranges and fences once ([`crate::flush`]). If
+//! the machine saves its caches at a power cut (eADR), the fence is enough. A mapping through the page cache is
+//! refused, because a flush would reach only DRAM.
 //!
-//! A line that has gone bad kills the process that reads it (SIGBUS). The kernel then knows the block, and the
-//! next open refuses the log.
+//! A process that reads a bad line is killed (SIGBUS). The kernel then knows the bad block, and the next open refuses
+//! the log.
 
 #![allow(unsafe_code)]
 
@@ -34,21 +34,21 @@ pub struct PmemMedia {
     method: Method,
     domain: Domain,
     warnings: Vec<String>,
-    /// Holds the lock.
+    /// Keeps the lock while it is open.
     _file: File,
 }
 
 /// How stores are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// Every line by this instruction, then a fence.
+    /// Each line is flushed by this instruction, and a fence follows.
     Flush(Instruction),
-    /// The fence alone: the machine saves its caches.
+    /// The fence alone is enough, because the machine saves its caches.
     Fence,
 }
 
 impl Method {
-    /// In words, for logs and `pmnet doctor`.
+    /// Returns a text for logs and `pmnet doctor`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,7 +57,7 @@ impl Method {
         }
     }
 
-    /// Returns the method of this processor for memory of that domain; `None` where it has no flush that pmnet knows.
+    /// Returns the method of this processor for memory of that domain; `None` if pmnet knows no flush of the processor.
     #[must_use]
     pub fn for_domain(domain: Domain) -> Option<Method> {
         let instruction = Instruction::of_this_processor()?;
@@ -68,8 +68,8 @@ impl Method {
     }
 }
 
-/// Makes a log's place: in a new file of `bytes` zero bytes, or in a devdax device that is large enough, of which
-/// nothing is changed.
+/// Creates the place of a log: a new file of `bytes` zero bytes, or a devdax device that is large enough and stays
+/// unchanged.
 pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> {
     if !is_character_device(path) {
         image::create(path, Kind::Pmem, bytes)?;
@@ -85,8 +85,8 @@ pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> 
     Ok(media)
 }
 
-/// Returns whether `path` is a devdax device whose first 8 KiB are zero: where a log would begin, there is none. A file is
-/// made with its log, so this is only about devices.
+/// Returns whether `path` is a devdax device whose first 8 KiB are zero, so that no log begins on it. A file is created
+/// together with its log, so the question arises only for devices.
 ///
 /// # Errors
 /// As [`open`](crate::open).
@@ -109,7 +109,7 @@ pub(crate) fn check_direct(file: &File, path: &Path) -> Result<(), OpenError> {
 
 fn map(file: &File, path: &Path, bytes: usize) -> Result<Mapping, OpenError> {
     Mapping::new(file, bytes, true).map_err(|source| match source.kind() {
-        // EOPNOTSUPP: through the page cache. EINVAL: a kernel or file system without MAP_SYNC.
+        // EOPNOTSUPP: the mapping would go through the page cache. EINVAL: kernel or file system have no MAP_SYNC.
         io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput => OpenError::NotDirect {
             path: path.to_path_buf(),
             source,
@@ -118,7 +118,7 @@ fn map(file: &File, path: &Path, bytes: usize) -> Result<Mapping, OpenError> {
     })
 }
 
-/// Size of what is opened: of a devdax device by sysfs, else of the file.
+/// Returns the size of the opened file or device; sysfs knows that of a devdax device.
 fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenError> {
     if !metadata.file_type().is_char_device() {
         return image::size(file, path);
@@ -135,19 +135,19 @@ fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenErro
     Ok(bytes)
 }
 
-/// Returns the memory under what is opened.
+/// Returns the facts about the memory under the opened file or device.
 pub(crate) fn backing(metadata: &Metadata) -> Backing {
     let sysfs = Sysfs(Path::new(SYSFS));
     if metadata.file_type().is_char_device() {
         return sysfs.dax_memory(metadata.rdev());
     }
     let mut memory = sysfs.block_memory(metadata.dev());
-    // The kernel grants MAP_SYNC only on memory that a CPU's flush reaches, so this is persistent all the same.
+    // The kernel grants MAP_SYNC only on memory that a CPU's flush reaches, so this memory is persistent in any case.
     memory.domain = memory.domain.max(Domain::Unsaid);
     memory
 }
 
-/// Copies a devdax device, which cannot be read but by a mapping; `None` for anything else.
+/// Copies a devdax device, which can be read only through a mapping; `None` for anything else.
 pub(crate) fn read_device(file: &File, path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
     let metadata = file
         .metadata()
@@ -177,7 +177,7 @@ fn refuse_bad(memory: &Backing, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Returns a sentence for each weakness.
+/// Returns a sentence for each weakness of this memory.
 fn warnings(memory: &Backing, path: &Path) -> Vec<String> {
     let path = path.display();
     let mut found: Vec<String> = memory
@@ -236,13 +236,13 @@ impl PmemMedia {
         })
     }
 
-    /// Returns how stores are made durable here.
+    /// Returns the method that makes stores durable.
     #[must_use]
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// Persistence domain of this memory.
+    /// Returns the persistence domain of this memory.
     #[must_use]
     pub fn domain(&self) -> Domain {
         self.domain
@@ -254,7 +254,7 @@ impl PmemMedia {
         self.memory.clone()
     }
 
-    /// Warnings about what is worse here than it could be.
+    /// Returns warnings about properties that are worse than they could be.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
@@ -266,7 +266,7 @@ pub(crate) fn persist(memory: &Memory, method: Method, ranges: &[Range<usize>]) 
     flush::persist(ranges, &mut Processor { memory, method });
 }
 
-/// The instructions of this processor, on the memory of an image.
+/// The flush instructions of this processor, on the memory of an image.
 struct Processor<'a> {
     memory: &'a Memory,
     method: Method,

@@ -27,14 +27,14 @@ enum Image {
     Sparse(MmapMut),
 }
 
-/// Reads the image in `path`, of whichever kind.
+/// Reads the image in `path`, on any kind of medium.
 ///
 /// # Errors
 /// As [`open`](crate::open), except that a log in use can be read: see [`ReadOnlyImage::in_use`].
 pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
     let file = OpenOptions::new()
         .read(true)
-        // A pipe is refused, and not waited for.
+        // A pipe must be refused without a wait.
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
         .map_err(OpenError::io(path, "open the file", 0))?;
@@ -62,8 +62,7 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
 }
 
 impl ReadOnlyImage {
-    /// Writes the image to a new file, in which pages that are zero take no space; durable when it returns. An existing file is
-    /// written over.
+    /// Writes the image to a file, durably; pages that are zero take no space in it. An existing file is overwritten.
     ///
     /// # Errors
     /// [`OpenError::NoSpace`], [`OpenError::Io`].
@@ -87,7 +86,7 @@ impl ReadOnlyImage {
         write().map_err(OpenError::io(path, "write the copy", bytes.len()))
     }
 
-    /// True when a running device had the log open: the copy may then show half of a change.
+    /// Returns whether a running device had the log open. If so, the copy may contain half of a change.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.in_use

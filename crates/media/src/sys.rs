@@ -18,14 +18,14 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Returns the parts of the file below `bytes` that something was written to, in order; the others are zero, durably, because no file system
-/// takes back what was written. If the file system cannot say which parts, returns all of it.
+/// Returns the parts of the file below `bytes` that were written, in order. The other parts are zero, durably, because
+/// no file system takes written blocks back. If the file system does not know the parts, returns the whole range.
 pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
     while at < bytes {
         let Some(start) = seek(file, at, libc::SEEK_DATA) else {
-            // ENXIO: nothing is behind this place. Anything else: this file system does not know.
+            // ENXIO: no written part follows this offset. For other errors, the file system does not know.
             if io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
                 return std::iter::once(0..bytes).collect();
             }
@@ -50,12 +50,12 @@ fn seek(file: &File, from: usize, whence: libc::c_int) -> Option<usize> {
     usize::try_from(found).ok()
 }
 
-/// File system of an open file.
+/// Facts about the file system of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSystem {
-    /// Kept in memory, never on a disk: tmpfs, hugetlbfs, ramfs.
+    /// Whether it is kept in memory: tmpfs, hugetlbfs, ramfs.
     pub memory: bool,
-    /// hugetlbfs.
+    /// Whether it is hugetlbfs.
     pub huge: bool,
     /// Unit in which a file can be mapped, in bytes (the huge page on hugetlbfs).
     pub unit: usize,
@@ -113,12 +113,12 @@ pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// The sentence about a SIGBUS.
+/// Message about a SIGBUS.
 const SIGBUS_SAYS: &[u8] = b"pmnet: PM1313 SIGBUS: memory of a log is gone. Another program has truncated its file (logrotate?), or a \
 line of persistent memory went bad. This process ends here, and acknowledges nothing more. Treat the device as lost; give the log \
 a name and a folder without rotation\n";
 
-/// From now on a SIGBUS, which ends this process as ever, is explained on stderr before.
+/// Makes a SIGBUS, which ends this process as always, print an explanation to stderr first.
 pub(crate) fn say_why_sigbus() {
     extern "C" fn say(_: libc::c_int) {
         let mut room = libc::pollfd {
@@ -148,7 +148,7 @@ pub(crate) fn say_why_sigbus() {
             let mut action = std::mem::zeroed::<libc::sigaction>();
             action.sa_sigaction = handler as usize;
             action.sa_flags = libc::SA_RESETHAND;
-            // If it is refused, the process ends without a word, as it would have.
+            // If the system refuses this, the process ends without the message.
             libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
         }
     });

@@ -1,7 +1,7 @@
-//! Facts from the kernel about the memory under a device: its size, whether a power cut takes the caches, which
-//! blocks are known to be bad.
+//! Facts from the kernel about the memory under a device: its size, whether a power cut loses the caches, and its known
+//! bad blocks.
 //!
-//! Invariant: what sysfs does not say is never assumed in favour of durability; it becomes a warning.
+//! Invariant: if sysfs does not state a fact, it is not assumed in favour of durability. It becomes a warning.
 
 use std::fs;
 use std::io;
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 /// Unit of the lists of bad blocks, in bytes.
 const SECTOR: u64 = 512;
-/// How many block devices may stand on each other (a volume on a volume …).
+/// Most block devices that may lie on top of each other (a volume on a volume …).
 const LAYERS_MAX: usize = 8;
 
-/// Up to where a power cut leaves what was stored.
+/// The part of the memory system whose contents a power cut keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Domain {
-    /// It is in no NVDIMM region: nothing says that this memory survives a power cut at all.
+    /// The memory is in no NVDIMM region, so nothing says that it survives a power cut.
     NotPersistent,
-    /// An NVDIMM region of which the machine does not say what it saves.
+    /// The memory is in an NVDIMM region, and the machine does not say what it saves.
     Unsaid,
     /// A power cut keeps what was flushed.
     Memory,
@@ -57,7 +57,7 @@ pub struct Backing {
     pub domain: Domain,
     /// Bytes in blocks that are known to be bad.
     pub bad_bytes: u64,
-    /// Facts that could not be found out, a sentence each.
+    /// Facts that could not be determined, a sentence each.
     pub unknown: Vec<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct Backing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sysfs<'a>(pub &'a Path);
 
-/// The kernel's own.
+/// Path of the kernel's own tree.
 pub(crate) const SYSFS: &str = "/sys";
 
 impl Sysfs<'_> {
@@ -77,13 +77,13 @@ impl Sysfs<'_> {
             .canonicalize()
     }
 
-    /// Returns whether a character device is memory (devdax).
+    /// Returns whether a character device is a devdax device.
     pub(crate) fn is_dax(&self, number: u64) -> bool {
         self.device("char", number)
             .is_ok_and(|folder| subsystem(&folder).as_deref() == Some("dax"))
     }
 
-    /// Bytes of a devdax device.
+    /// Returns the size of a devdax device in bytes.
     pub(crate) fn dax_bytes(&self, number: u64) -> io::Result<usize> {
         let size = fs::read_to_string(self.device("char", number)?.join("size"))?;
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
@@ -117,7 +117,8 @@ impl Sysfs<'_> {
             (Some(first), Some(start), Some(size)) if first >= start => {
                 first - start..(first - start).saturating_add(size)
             }
-            // Its place in the region can be read only with privilege. So every bad block of the region counts.
+            // The place of the device in the region can be read only with privilege. Without it, every bad block of the
+            // region counts.
             _ => 0..u64::MAX,
         };
         memory.count_bad(&region.join("badblocks"), &ours);
@@ -143,7 +144,7 @@ impl Sysfs<'_> {
 }
 
 impl Backing {
-    /// Adds a block device, or those that it stands on: the weakest of them counts.
+    /// Adds a block device, or the devices on which it lies: the weakest of them counts.
     fn add_block(&mut self, folder: &Path, layers: usize) {
         let below: Vec<PathBuf> = fs::read_dir(folder.join("slaves"))
             .into_iter()
@@ -199,7 +200,7 @@ impl Backing {
     }
 }
 
-/// Returns the NVDIMM region that a device is in.
+/// Returns the NVDIMM region of a device.
 fn region(folder: &Path) -> Option<PathBuf> {
     let is_region = |folder: &Path| {
         let name = folder.file_name().and_then(|name| name.to_str());

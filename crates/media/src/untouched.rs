@@ -1,7 +1,8 @@
 //! Blocks of a file that were never written: their space is reserved, and they read as zero, durably.
 //!
-//! The first write to such a block changes metadata of the file system, which makes it a slow one. So a whole piece around it is
-//! filled with zeros first, once. And a block that is zero in the image needs no write as long as it was never written.
+//! The first write to such a block changes metadata of the file system, and is therefore slow. So a whole piece around
+//! the block is filled with zeros first, once. A block that is zero in the image needs no write while it was never
+//! written.
 
 use std::fs::File;
 use std::io;
@@ -12,13 +13,13 @@ use memmap2::MmapMut;
 
 use crate::image::{BLOCK, PIECE, offset};
 
-/// See the module's text.
+/// Keeps track of the untouched blocks of one file.
 #[derive(Debug)]
 pub(crate) struct Untouched {
-    /// Whether each block is untouched.
+    /// For each block, whether it is untouched.
     blocks: Vec<bool>,
     left: usize,
-    /// Zeros, at the beginning of a page. No code writes to them, so they take no memory.
+    /// Zeros, beginning at a page. No code writes to them, so they take no memory.
     zeros: MmapMut,
 }
 
@@ -39,7 +40,8 @@ impl Untouched {
         })
     }
 
-    /// Takes out of `ranges`, which are whole blocks, those that were never written and are zero, and prepares the others.
+    /// Removes from `ranges`, which are whole blocks, those that were never written and are zero, and prepares the
+    /// others.
     pub fn settle(
         &mut self,
         file: &File,
@@ -70,7 +72,7 @@ impl Untouched {
         Ok(())
     }
 
-    /// Writes zeros to what was never written of the piece around a place.
+    /// Writes zeros to the untouched blocks of the piece around a place.
     fn fill(&mut self, file: &File, at: usize) -> io::Result<()> {
         let piece = at / PIECE * PIECE / BLOCK;
         let end = (piece + PIECE / BLOCK).min(self.blocks.len());

@@ -1,8 +1,8 @@
 //! Writes through io_uring: many blocks in flight, completions without blocking.
 //!
-//! Each piece is copied into a staging slot that belongs to the kernel until its completion has
-//! been seen. The ring's own descriptor is readable exactly while completions wait, so it serves as the
-//! medium's wake-up; there is nothing to drain, and no signal can come late.
+//! Each piece is copied into a staging slot, which belongs to the kernel until its completion has been seen. The ring's
+//! own descriptor is readable exactly while completions wait, so it serves as the medium's wake-up. It needs no
+//! draining, and a wake-up is never lost.
 
 #![allow(unsafe_code)]
 
@@ -22,19 +22,19 @@ use crate::image::{BLOCK, offset};
 use crate::memory::Memory;
 use crate::sys;
 
-/// Writes in flight at most.
+/// Most writes in flight.
 const DEPTH: u32 = 16;
 const SLOTS: usize = 16;
 /// Largest write, in bytes.
 const SLOT_BYTES: usize = 64 * 1024;
-/// How often an interrupted or momentarily refused submission is repeated.
+/// Most repetitions of a submission that was interrupted or momentarily refused.
 const SUBMIT_TRIES: usize = 1000;
 
 /// Writes blocks of an image to a file, one batch at a time.
 pub(crate) struct RingWriter {
     ring: ManuallyDrop<IoUring>,
     staging: ManuallyDrop<MmapMut>,
-    /// Bytes that each slot writes; empty when the slot is free.
+    /// Bytes that each slot is writing; an empty range for a free slot.
     slots: [Range<usize>; SLOTS],
     queue: VecDeque<Range<usize>>,
     in_flight: usize,
@@ -51,10 +51,10 @@ impl std::fmt::Debug for RingWriter {
     }
 }
 
-/// Checks whether this process may use io_uring: found out by using it. A rule of seccomp is in no file.
+/// Checks by a trial whether this process may use io_uring. No file would show a rule of seccomp.
 ///
 /// # Errors
-/// The kernel's answer.
+/// Error of the kernel.
 pub fn io_uring_works() -> io::Result<()> {
     let mut ring = IoUring::new(1)?;
     // SAFETY: an operation that does nothing refers to nothing.
@@ -76,12 +76,12 @@ impl RingWriter {
         })
     }
 
-    /// Readable while completions wait.
+    /// Returns a descriptor that is readable while completions wait.
     pub(crate) fn fd(&self) -> RawFd {
         self.ring.as_raw_fd()
     }
 
-    /// Begins to write the 4 KiB-aligned `blocks` of `image`; the batch before must be complete.
+    /// Begins to write the 4 KiB-aligned `blocks` of `image`; the last batch must be complete.
     pub(crate) fn start(&mut self, blocks: &[Range<usize>], image: &Memory) -> io::Result<()> {
         debug_assert!(
             self.in_flight == 0 && self.queue.is_empty(),
@@ -99,8 +99,8 @@ impl RingWriter {
         self.submit(image)
     }
 
-    /// Takes completions in and sends what still waits. True when the batch is complete; with
-    /// `wait` blocks until then or until its deadline ([`io::ErrorKind::TimedOut`]).
+    /// Processes completions and submits waiting pieces. Returns true when the batch is complete. With `wait` it blocks
+    /// until then, or until its deadline ([`io::ErrorKind::TimedOut`]).
     pub(crate) fn poll(&mut self, image: &Memory, wait: bool) -> io::Result<bool> {
         let deadline = self.started + Duration::from_secs(PERSIST_SECONDS_MAX);
         loop {
@@ -122,7 +122,7 @@ impl RingWriter {
         }
     }
 
-    /// Takes in all completions that are there. Returns true if there were any.
+    /// Processes all available completions. Returns true if there were any.
     fn reap(&mut self) -> io::Result<bool> {
         let mut any = false;
         let mut result = Ok(());
@@ -133,7 +133,7 @@ impl RingWriter {
             let wanted = std::mem::replace(&mut self.slots[slot], 0..0);
             match usize::try_from(completion.result()) {
                 Ok(written) if written == wanted.len() => {}
-                // A short write: the rest goes again, from a block boundary, as long as it advances.
+                // After a short write, the rest is written again from a block boundary, if the write has advanced.
                 Ok(written) if written >= BLOCK => {
                     self.queue
                         .push_back(wanted.start + written / BLOCK * BLOCK..wanted.end);
@@ -153,7 +153,7 @@ impl RingWriter {
         result.map(|()| any)
     }
 
-    /// Hands as many queued pieces to the kernel as there are free slots.
+    /// Submits queued pieces to the kernel, up to the number of free slots.
     fn submit(&mut self, image: &Memory) -> io::Result<()> {
         for slot in 0..SLOTS {
             if !self.slots[slot].is_empty() {
@@ -199,7 +199,7 @@ impl Drop for RingWriter {
         let deadline = Instant::now() + Duration::from_secs(PERSIST_SECONDS_MAX);
         self.queue.clear();
         while self.in_flight > 0 {
-            // Failed writes no longer matter here; only that the kernel is done with the buffers.
+            // Failed writes no longer matter; the kernel only has to be done with the buffers.
             let _failed_anyway = self.reap();
             self.queue.clear();
             if self.in_flight > 0 && !matches!(sys::wait_readable(self.fd(), deadline), Ok(true)) {

@@ -1,4 +1,4 @@
-//! memcached's frame of UDP requests and replies: eight bytes in front of the text.
+//! memcached's frame of UDP requests and replies: eight bytes before the text.
 //!
 //! ```text
 //!  0            2           4            6          8
@@ -10,28 +10,28 @@
 
 /// Bytes of the frame.
 pub const HEADER_LEN: usize = 8;
-/// Longest datagram of a reply, as memcached's.
+/// Longest datagram of a reply, as in memcached.
 pub const DATAGRAM_BYTES_MAX: usize = 1400;
-/// Largest reply, in bytes: any item fits that is no larger than memcached's default.
+/// Largest reply, in bytes. Any item within memcached's default limit fits.
 pub const REPLY_BYTES_MAX: usize = 2 << 20;
 
-/// Answer to a request in several datagrams, which memcached drops.
+/// Answer to a request in several datagrams, which memcached refuses.
 pub const IN_PIECES: &[u8] = b"SERVER_ERROR multi-packet request not supported\r\n";
-/// Answer to a request with a longer reply.
+/// Answer to a request whose reply is too long.
 pub const TOO_LONG: &[u8] = b"SERVER_ERROR the reply is too long for UDP: use TCP\r\n";
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received<'a> {
-    /// Its number, and its text.
+    /// A complete request: its number and text.
     Whole(u16, &'a [u8]),
-    /// The first piece of several.
+    /// The first of several pieces, with the number of its request.
     Piece(u16),
     /// No request, or a further piece.
     Nothing,
 }
 
-/// Reads a datagram.
+/// Parses a datagram.
 #[must_use]
 pub fn read(datagram: &[u8]) -> Received<'_> {
     let Some((header, text)) = datagram.split_first_chunk::<HEADER_LEN>() else {
@@ -41,14 +41,14 @@ pub fn read(datagram: &[u8]) -> Received<'_> {
     let (id, number, count) = (field(0), field(2), field(4));
     match (number, count) {
         _ if text.is_empty() => Received::Nothing,
-        // memcached does not look at the number either.
+        // memcached does not check the number of the datagram either.
         (_, 1) => Received::Whole(id, text),
         (0, 2..) => Received::Piece(id),
         _ => Received::Nothing,
     }
 }
 
-/// The datagrams of a reply.
+/// Returns the datagrams of a reply.
 pub fn write(id: u16, text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     let text = if text.len() > REPLY_BYTES_MAX {
         TOO_LONG

@@ -1,18 +1,20 @@
-//! The memcached front: unmodified memcached clients in, pmnet sessions out.
+//! The memcached front: it serves unmodified memcached clients by pmnet sessions.
 //!
-//! Purpose: speaks memcached's text and meta protocol, over TCP and UDP, and translates it into the payload language that every store executes
-//! ([`pmnet_wire::command`], [`pmnet_wire::item`]). A plain `set` is acknowledged as soon as the devices hold it; everything else is answered by the store.
+//! Purpose: speaks memcached's text and meta protocol over TCP and UDP, and translates it into the payload
+//! language that every store executes ([`pmnet_wire::command`], [`pmnet_wire::item`]). A plain `set` is
+//! acknowledged as soon as the devices hold it. All other commands are answered by the store.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`request`] | finds commands in what clients send, as memcached 1.6.18 does |
-//! | [`connection`] | one client without its socket: commands in, calls out, replies in the order of the commands |
+//! | [`request`] | parses the commands in clients' bytes, as memcached 1.6.18 does |
+//! | [`connection`] | one client without its socket: takes commands, makes calls, returns replies in the order of the commands |
 //! | [`datagram`] | memcached's frame of UDP requests and replies |
-//! | [`stats`] | what `stats` says |
+//! | [`stats`] | the answers to `stats` |
 //! | [`shell`] | the loop with all sockets |
 //!
-//! Invariants: only a `set` that no condition is tied to is acknowledged early; every queue is bounded by a named constant, and a full one stops reading
-//! from its client; bad input gets an error and ends at most its connection. It may not know how calls travel: that is `pmnet-client`.
+//! Invariants: only a `set` without a condition is acknowledged early. Every queue is bounded by a named
+//! constant, and a full queue stops the reading from its client. Bad input gets an error and ends at most its
+//! connection. Not known here: how calls travel; that is the task of `pmnet-client`.
 
 pub mod connection;
 pub mod datagram;
@@ -20,4 +22,4 @@ pub mod request;
 pub mod shell;
 pub mod stats;
 
-pub use shell::{Front, FrontConfig, FrontError, FrontTurn, Stopper};
+pub use shell::{Front, FrontConfig, FrontError, FrontTurn, Limits, Stopper};

@@ -3,41 +3,43 @@
 use crate::connection::Shared;
 use crate::request::Stats;
 
-/// The memcached whose protocol is spoken. Clients read three numbers of it, and decide by them what they send.
+/// The version of memcached whose protocol the front speaks. Clients parse its three numbers, and choose
+/// their commands by them.
 pub const VERSION: &str = "1.6.18-pmnet";
 
-/// Counts of events since the front began. A client's `stats reset` changes what `stats` shows, and not these: the status port shows them, too.
+/// Counts of events since the front began. A client's `stats reset` changes what `stats` shows, but not these
+/// counts, because the status port shows them, too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
-    /// Items stored, or tried to.
+    /// Items stored, or attempts to store one.
     pub sets: u64,
-    /// `flush_all`.
+    /// `flush_all` commands.
     pub flushes: u64,
     /// Items that were too large.
     pub too_large: u64,
     /// Commands that were answered with SERVER_ERROR.
     pub errors: u64,
-    /// Gets that found nothing, and that found an item.
+    /// Gets that found nothing, and gets that found an item.
     pub gets: [u64; 2],
-    /// The same of touches.
+    /// Touches that found nothing, and touches that found an item.
     pub touches: [u64; 2],
-    /// The same of deletes.
+    /// Deletes that found nothing, and deletes that found an item.
     pub deletes: [u64; 2],
-    /// The same of `incr`, and of `decr`.
+    /// Misses and hits of `incr`, and of `decr`.
     pub counts: [[u64; 2]; 2],
-    /// Hits, bad values, misses.
+    /// Hits, bad values and misses of `cas`.
     pub cas: [u64; 3],
-    /// Received and sent over TCP and UDP.
+    /// Bytes received over TCP and UDP.
     pub bytes_read: u64,
-    /// The same.
+    /// Bytes sent over TCP and UDP.
     pub bytes_written: u64,
-    /// UDP requests that were not taken, or not all of them.
+    /// UDP requests that were dropped, as a whole or in part.
     pub datagrams_dropped: u64,
-    /// Clients now.
+    /// Clients that are connected.
     pub connections: u64,
-    /// Clients so far.
+    /// Clients that have ever connected.
     pub connections_ever: u64,
-    /// Clients that were turned away.
+    /// Clients that were refused.
     pub connections_refused: u64,
     /// When the front began, in milliseconds since 1970.
     pub began: u64,
@@ -70,7 +72,8 @@ impl Counters {
         self.cas[at] += 1;
     }
 
-    /// Returns the counts since these were `zero`. Counts of the present stay.
+    /// Returns the counts since the time at which they were `zero`. Counts of the present state are returned
+    /// unchanged.
     fn since(&self, zero: &Counters) -> Counters {
         fn less<const N: usize>(now: [u64; N], then: [u64; N]) -> [u64; N] {
             std::array::from_fn(|at| now[at] - then[at])
@@ -98,7 +101,7 @@ impl Counters {
     }
 }
 
-/// The answer to `stats`.
+/// Returns the answer to `stats`.
 pub(crate) fn text(which: Stats, shared: &mut Shared) -> Vec<u8> {
     let mut out = Vec::new();
     let mut say = |name: &str, value: &dyn std::fmt::Display| {
@@ -178,7 +181,7 @@ fn general(shared: &Shared, say: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
 mod tests {
     use super::*;
 
-    /// The status port must not lose counts because a client has reset its own.
+    /// The status port must keep its counts when a client resets its own.
     #[test]
     fn a_reset_concerns_stats_alone() {
         let mut shared = Shared::new(0, 1 << 20, 10, 0);

@@ -124,17 +124,6 @@ pub(crate) fn full() -> Vec<Configuration> {
             ..LARGE
         },
         Configuration {
-            name: "keyed-rollover-head-lost",
-            about: "keys: the cluster's key changes in the documented order; the head is removed and lives on, a crash",
-            programs: [&[Write], &[Write, Read]],
-            chains: &[FirstSecond, Second],
-            changes: &[Change::Plain],
-            crashes: 1,
-            rollover: Rollover::Ordered,
-            goals: &[Goal::Rolled, Goal::Zombie, Goal::NewEpochCommits],
-            ..LARGE
-        },
-        Configuration {
             name: "keyed-tail-lost",
             about: "keys: R = 2, the tail is removed and lives on, a crash",
             programs: [&[Write], &[Write, Read]],

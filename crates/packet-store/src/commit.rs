@@ -1,4 +1,4 @@
-//! The commit record: one durable store makes a whole transaction count (`docs/spec/packet-store.md` §4).
+//! The commit record: one durable store of it makes a whole transaction take effect (`docs/spec/packet-store.md` §4).
 //!
 //! ```text
 //! 0        8         16    24      32   60    64
@@ -6,7 +6,7 @@
 //! | commit | records | sum | order | 0  | crc |
 //! +--------+---------+-----+-------+----+-----+
 //! ```
-//! Commit n is in record n mod 2, so a torn one never hides the one before it.
+//! Commit n is stored in record n mod 2, so a torn record never destroys the record of the last commit.
 
 use std::ops::Range;
 
@@ -16,24 +16,24 @@ use crate::error::OpenError;
 use crate::geometry::{LINE_BYTES, commit_record, take};
 
 const CRC_AT: usize = 60;
-/// Largest number of a commit. No store comes so far; a forged record with a larger one is none.
+/// Largest number of a commit. No store has so many commits; a record with a larger number is forged, and is ignored.
 const COMMIT_MAX: u64 = u64::MAX >> 1;
 
 /// What a commit says about the whole store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
-    /// Number of the commit: one more than the one before.
+    /// Number of the commit, which rises by one.
     pub commit: u64,
-    /// Records of the store.
+    /// Number of records in the store.
     pub records: u64,
-    /// Sum over their lines, for finding out whether one is missing.
+    /// Sum over the lines of the records, which shows whether a record is missing.
     pub sum: u64,
-    /// Order in the log up to which the store is, as its user says; 0: not said.
+    /// Order in the log up to which the store has applied updates, as stated by its user; 0: not stated.
     pub order: u64,
 }
 
 impl Commit {
-    /// Stores the record, and gives what to persist.
+    /// Stores the record, and returns the range to persist.
     pub(crate) fn store<M: Media>(&self, media: &mut M, seed: u32) -> Range<usize> {
         let mut out = [0; LINE_BYTES];
         out[0..8].copy_from_slice(&self.commit.to_le_bytes());
@@ -59,14 +59,14 @@ impl Commit {
         })
     }
 
-    /// Record 0 or 1 of an image, if it is whole.
+    /// Returns record 0 or 1 of an image if it is whole.
     pub(crate) fn at(image: &[u8], seed: u32, number: u64) -> Option<Commit> {
         let place = commit_record(number);
         Commit::decode(&take(image, place.start), seed)
             .filter(|found| found.commit % 2 == number && found.commit < u64::MAX - 1)
     }
 
-    /// The last commit of an image.
+    /// Returns the last commit of an image.
     pub(crate) fn read(image: &[u8], seed: u32) -> Result<Commit, OpenError> {
         let at = |number| Commit::at(image, seed, number);
         let newest = match (at(0), at(1)) {

@@ -1,14 +1,15 @@
-//! What can go wrong with a store.
+//! Errors of a store.
 
 use pmnet_log::MediaError;
 
-/// Why an image cannot be opened as a store, or made into one. Nothing was changed, unless a medium failed.
+/// Reason why an image cannot be opened as a store, or a store cannot be created in it. The image is unchanged, unless
+/// a medium failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A size that no store can have.
     #[error("not a possible size of a packet store: {why}")]
     Geometry {
-        /// What is wrong.
+        /// What is wrong with the size.
         why: String,
     },
     /// The image is shorter than the store in it.
@@ -16,46 +17,46 @@ pub enum OpenError {
         "PM2407 truncated: {image} bytes, and the store in it has {needed}: copy the whole file"
     )]
     Truncated {
-        /// Bytes of the image.
+        /// Length of the image in bytes.
         image: usize,
-        /// Bytes of the store.
+        /// Length of the store in bytes.
         needed: usize,
     },
-    /// Nothing is in the image.
+    /// The image is blank.
     #[error("PM2408 there is no store in it yet")]
     Blank,
     /// A crash interrupted [`format`](crate::format()); the store was never used.
     #[error("PM2409 making this store was interrupted: remove it, and make it again")]
     Interrupted,
-    /// Something is in the place where a store was to be made.
+    /// The image in which a store was to be created is not blank.
     #[error("PM2410 not empty: a store is made only where every byte is zero")]
     NotBlank,
-    /// Something else than a packet store.
+    /// The image holds something other than a packet store.
     #[error("PM2412 not a packet store of pmnet; it was left as it is")]
     Foreign,
-    /// Made by another version.
+    /// The store has another format version.
     #[error("PM2413 a packet store of format {found}; this program reads format {known}")]
     Version {
-        /// Found in the image.
+        /// Version in the image.
         found: u32,
-        /// What this program knows.
+        /// Version that this program knows.
         known: u32,
     },
-    /// A log has packet buffers in it, or should have ([`Shared`](crate::Shared)).
+    /// A log has packet buffers in the image, or should have ([`Shared`](crate::Shared)).
     #[error("{0}")]
     Region(&'static str),
-    /// Of another shard.
+    /// The store belongs to another shard.
     #[error("PM2414 it belongs to shard {found}, not {wanted}: give each shard its own store")]
     OtherShard {
-        /// Found in the image.
+        /// Shard in the image.
         found: u32,
-        /// What was asked for.
+        /// Shard that the caller expected.
         wanted: u32,
     },
     /// No copy of a superblock or commit record can be read.
     #[error("PM2406 damaged: {what}; it was left as it is. Take the copy of a backup")]
     Unreadable {
-        /// Which part, and how.
+        /// The damaged part, and the kind of damage.
         what: String,
     },
     /// Records are missing.
@@ -66,14 +67,14 @@ pub enum OpenError {
     Media(#[from] MediaError),
 }
 
-/// What a scan misses.
+/// Differences between the last commit and the records that a scan found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Records that the last commit counted.
+    /// Number of records in the last commit.
     pub counted: u64,
-    /// Records that are whole.
+    /// Number of whole records.
     pub whole: u64,
-    /// What is damaged, the first [`DAMAGES_LISTED_MAX`] of it.
+    /// The first [`DAMAGES_LISTED_MAX`] damages.
     pub damages: Vec<Damage>,
 }
 
@@ -97,16 +98,16 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// One record, or what once was one, that is not what was written.
+/// A record, or the remains of one, whose content is not what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Its key, as far as it can be read; cut off after [`Damage::KEY_BYTES_SHOWN`] bytes.
+    /// Its key, as far as it can be read, and cut off after [`Damage::KEY_BYTES_SHOWN`] bytes.
     pub key: Vec<u8>,
-    /// The log's order of the write, 0 if there was none; what can still be read of it.
+    /// Order of the write in the log, as far as it can be read; 0 if the write had none.
     pub order: u64,
     /// Number of its line.
     pub line: u32,
-    /// What is wrong.
+    /// The kind of damage.
     pub why: &'static str,
 }
 
@@ -128,26 +129,27 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// Why an operation on an open store failed.
+/// Reason why an operation on an open store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No room; nothing of this operation happened.
+    /// The store has no space; this operation changed nothing.
     #[error("the packet store is full: {what}; delete keys, or make it larger (pmnet store grow)")]
     Full {
-        /// What there is too little of.
+        /// What the store has too little of: frames or lines.
         what: &'static str,
     },
-    /// A key or value is longer than a record can have.
+    /// A key or value is longer than a record can hold.
     #[error(
         "a key of at most {} and a value of at most {} bytes fit into a record",
         crate::KEY_BYTES_MAX,
         crate::VALUE_BYTES_MAX
     )]
     TooLong,
-    /// What is stored is not what was written.
+    /// A stored record is not what was written.
     #[error("damaged: {0}")]
     Damaged(Box<Damage>),
-    /// The medium failed. Nothing is known about the transaction, and the store refuses everything until it is opened again.
+    /// The medium failed. The outcome of the transaction is unknown, and the store refuses everything until it is
+    /// opened again.
     #[error(transparent)]
     Media(#[from] MediaError),
 }

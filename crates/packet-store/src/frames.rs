@@ -1,12 +1,12 @@
-//! The holder of each frame, and its content (`docs/spec/packet-store.md` §6). All of it is derived: recovery counts it anew.
+//! The owner and the content of each frame (`docs/spec/packet-store.md` §6). Recovery derives all of it anew.
 //!
-//! Invariants: a frame with a record in it is never free; a frame that is lent belongs to the packet loop; ordinary
-//! puts never take the last [`Frames::reserve`] free frames; a frame that is lent has no line on the medium that points into it.
-//! May not: see a byte of a frame.
+//! Invariants: a frame with a record in it is never free; a lent frame belongs to the packet loop, and no line on the
+//! medium points into it; ordinary puts never take the last [`Frames::reserve`] free frames. This module never sees a
+//! byte of a frame.
 
 use crate::geometry::{Geometry, index, to_u64};
 
-/// No frame, no slot.
+/// Stands for no frame, or no slot.
 pub(crate) const NONE: u32 = u32::MAX;
 /// One frame in this many, and at least [`RESERVE_MIN`], is the reserve ([`Room`]).
 const RESERVE_FRACTION: u32 = 8;
@@ -15,52 +15,55 @@ const RESERVE_MIN: u32 = 8;
 const CLASSES: usize = 16;
 /// Frames of these classes are sparse: less than three quarters of them are live.
 const CLASSES_SPARSE: usize = 12;
-/// Frames of these classes can be packed when frames are scarce. When all else is refused, records may still replace others in half of
-/// the reserve, a 16th of all frames; so there is such a frame before that is used up.
+/// Frames of these classes can be packed when frames are scarce. When everything else is refused, records may still
+/// replace others in half of the reserve, which is a 16th of all frames. A frame that can be packed exists before this
+/// space is used up.
 const CLASSES_SCARCE: usize = 15;
-/// Records that are copied in begin at a multiple of this, in bytes: words of two records are never torn together.
+/// Copied records begin at a multiple of this, in bytes, so that a torn word never belongs to two records.
 const ALIGN: usize = 8;
-/// A record goes on in a second frame if more than this would stay unused in the first, in bytes.
+/// If more bytes than this would stay unused at the end of a frame, a record is continued in a second frame.
 const UNUSED_MAX: usize = 256;
-/// The same while records are packed because frames are scarce: what stays unused must be less than what is gained.
+/// The same limit while records are packed because frames are scarce: the unused bytes must be fewer than the gained
+/// ones.
 const UNUSED_SCARCE_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// The packet loop has it.
+    /// The packet loop holds the frame.
     Lent,
     /// Records are copied into it.
     Open,
-    /// Full, or a packet: what is live in it can be packed.
+    /// The frame is full, or holds a packet. Its live records can be packed.
     Closed,
-    /// Holds a part of one large record, or something damaged: it is never packed.
+    /// The frame holds a part of one large record, or something damaged. It is never packed.
     Apart,
-    /// No record is in it any more, but lines on the medium may point into it, and the log has an entry in it.
+    /// The frame holds no record any more. But lines on the medium may point into it, and the log has an entry in it.
     Left,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     state: State,
-    /// The log in the same region has an entry in it too (`docs/spec/packet-store.md` §11).
+    /// Whether the log in the same region has an entry in the frame too (`docs/spec/packet-store.md` §11).
     logged: bool,
-    /// Bytes of records in it. Records in the same packet share its payload, which is counted for each, up to the frame.
+    /// Live bytes of records in the frame. Records in the same packet share its payload, which counts for each of them,
+    /// but the sum is at most the frame.
     live: u32,
-    /// First of its lines.
+    /// Slot of the first of its lines.
     first: u32,
-    /// Neighbours in its class.
+    /// Neighbours of the frame in the list of its class.
     before: u32,
     after: u32,
 }
 
-/// Where the record of a line lies.
+/// Position of the record of a line.
 #[derive(Clone, Copy, Debug)]
 struct Lying {
-    /// [`NONE`]: nowhere, the slot is free.
+    /// Frame of the record; [`NONE`] if the slot is free.
     frame: u32,
     len: u32,
-    /// Neighbours in the frame.
+    /// Neighbours of the line in the list of its frame.
     before: u32,
     after: u32,
 }
@@ -72,7 +75,7 @@ const NOWHERE: Lying = Lying {
     after: NONE,
 };
 
-/// A place for some bytes.
+/// A range of bytes in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub frame: u32,
@@ -80,24 +83,24 @@ pub(crate) struct Place {
     pub len: usize,
 }
 
-/// The part that asks for room.
+/// Purpose for which space is requested; it decides how much of the reserve may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Data of a client: leaves the reserve alone.
     Ordinary,
-    /// Data of a client in place of something that is not shorter: may take half of the reserve.
+    /// Data of a client that replaces a value of at least the same length: may take half of the reserve.
     InPlace,
-    /// Data of a client that was acknowledged before: may take a quarter of it.
+    /// Data of a client that was acknowledged before: may take a quarter of the reserve.
     Acknowledged,
-    /// A short record of the protocol, or one with which room is given back: may take seven eighths of it, and what is kept for
-    /// records besides.
+    /// A short record of the protocol, or a record with which space is freed: may take seven eighths of the reserve,
+    /// and the space that is set apart for records of the protocol.
     Reserved,
-    /// Packing: may take all of it.
+    /// Packing: may take the whole reserve.
     Packing,
 }
 
 impl Room {
-    /// Frames or lines that stay free of a reserve, and of the part for records besides.
+    /// Returns the number of frames or lines of a reserve, and of the part set apart for records, that must stay free.
     pub(crate) const fn leaves(self, reserve: usize, records: usize) -> usize {
         match self {
             Room::Ordinary => reserve + records,
@@ -108,8 +111,8 @@ impl Room {
         }
     }
 
-    /// Frames or lines that must be free for another user of [`Room::Reserved`]: a quarter of the reserve, and the part for
-    /// the records of those that are there.
+    /// Returns the number of frames or lines that must be free before a new session may use [`Room::Reserved`]: a
+    /// quarter of the reserve, and the part that is set apart for the records of existing sessions.
     pub(crate) const fn another(reserve: usize, records: usize) -> usize {
         reserve / 4 + records
     }
@@ -120,38 +123,39 @@ impl Room {
 pub(crate) struct Frames {
     bytes: usize,
     frames: Vec<Frame>,
-    /// Of the lines up to the highest that was ever used.
+    /// Positions of the records of all lines up to the highest that was ever used.
     lying: Vec<Lying>,
-    /// Free, and no line on the medium points into it.
+    /// Free frames into which no line on the medium points.
     cold: Vec<u32>,
-    /// Free since a record died whose line may be on the medium still. The last used is copied into first: it is in the cache.
+    /// Free frames in which a record died whose line may still be on the medium. The last one used is taken first,
+    /// because it is in the cache.
     warm: Vec<u32>,
-    /// Frames that were [`State::Left`].
+    /// Frames whose state was [`State::Left`].
     left: Vec<u32>,
     lent: u32,
-    /// Frames that are logged.
+    /// Number of frames with an entry of the log.
     logged: u32,
-    /// Frames that the log gets for those that the transaction under way linked.
+    /// Number of frames that the log gets in exchange for those that the present transaction linked.
     promised: usize,
-    /// Into which records are copied, and the bytes of it that are taken.
+    /// Frame into which records are copied, and number of its bytes that are taken.
     open: u32,
     fill: usize,
     /// First frame of each class.
     classes: [u32; CLASSES],
     live: u64,
     reserve: usize,
-    /// Further frames for records of the protocol alone.
+    /// Number of further frames that only records of the protocol may take.
     records: usize,
-    /// Further frames that are wanted free: with fewer, frames are packed, and the store is short.
+    /// Number of further frames that should be free. If fewer are free, frames are packed, and the store is short.
     ahead: usize,
     /// See [`UNUSED_MAX`].
     unused_max: usize,
-    /// Dead bytes below which packing for want of frames gives nothing.
+    /// Number of dead bytes below which packing for scarce frames frees nothing.
     fruitless: u64,
 }
 
 impl Frames {
-    /// All frames free.
+    /// Returns all frames as free.
     pub fn new(geometry: &Geometry) -> Frames {
         let frame = Frame {
             state: State::Free,
@@ -164,7 +168,7 @@ impl Frames {
         Frames {
             bytes: geometry.frame_len(),
             frames: vec![frame; index(geometry.frames)],
-            // Room that is not touched takes no memory.
+            // Reserved memory that is not touched takes no pages.
             lying: Vec::with_capacity(index(geometry.lines)),
             cold: (0..geometry.frames).rev().collect(),
             warm: Vec::new(),
@@ -184,7 +188,7 @@ impl Frames {
         }
     }
 
-    /// Marks a part that recovery keeps; the frame is not free any more.
+    /// Marks a part of a record that recovery keeps; the frame is no longer free.
     pub fn keep(&mut self, frame: u32, slot: u32, len: usize, apart: bool) {
         let state = &mut self.frames[index(frame)].state;
         match *state {
@@ -198,7 +202,7 @@ impl Frames {
         self.attach(frame, slot, len);
     }
 
-    /// The free list, once everything that is kept is marked.
+    /// Fills the free list, after all kept parts have been marked.
     pub fn kept(&mut self) {
         let frames = &self.frames;
         self.cold
@@ -209,19 +213,19 @@ impl Frames {
         self.cold.len() + self.warm.len()
     }
 
-    /// Free frames that this room may take.
+    /// Returns the number of free frames that a request for this purpose may take.
     pub fn room(&self, room: Room) -> usize {
         self.free()
             .saturating_sub(room.leaves(self.reserve, self.records) + self.promised)
     }
 
-    /// Frames that `total` bytes need at most, besides the open one.
+    /// Returns the largest number of frames that `total` bytes need besides the open one.
     pub fn needed(&self, total: usize) -> usize {
         total.div_ceil(self.bytes).max(1)
     }
 
-    /// A place for the first part of `total` bytes, of which `whole` must be in one frame.
-    /// There must be [`Frames::needed`] frames.
+    /// Returns a place for the first part of `total` bytes, of which `whole` bytes must be in one frame. There must be
+    /// [`Frames::needed`] frames.
     pub fn place_first(&mut self, total: usize, whole: usize) -> Place {
         let rest = if self.open == NONE {
             0
@@ -240,7 +244,7 @@ impl Frames {
         self.take_open(len)
     }
 
-    /// A place for a further part of a record that is not large.
+    /// Returns a place for a further part of a record that is not large.
     pub fn place_piece(&mut self, len: usize) -> Place {
         if self.open == NONE || self.bytes - self.fill < len {
             self.open_next();
@@ -248,7 +252,7 @@ impl Frames {
         self.take_open(len)
     }
 
-    /// A place for a part of a large record, in a frame of its own.
+    /// Returns a place for a part of a large record, in a frame of its own.
     pub fn place_apart(&mut self, len: usize) -> Place {
         let frame = self.take_free();
         self.frames[index(frame)].state = State::Apart;
@@ -286,7 +290,8 @@ impl Frames {
         self.frames[index(self.open)].state = State::Open;
     }
 
-    /// Lends a free frame; none if only the reserve is left, or lines on the medium may point into all others.
+    /// Lends a free frame. Returns `None` if only the reserve is left, or if lines on the medium may point into all
+    /// other frames.
     pub fn lend(&mut self) -> Option<u32> {
         match self.room(Room::Ordinary) {
             0 => None,
@@ -294,7 +299,7 @@ impl Frames {
         }
     }
 
-    /// The same, of the reserve too.
+    /// Lends a free frame, from the reserve if necessary.
     pub fn lend_cold(&mut self) -> Option<u32> {
         let frame = self.cold.pop()?;
         self.frames[index(frame)].state = State::Lent;
@@ -302,17 +307,17 @@ impl Frames {
         Some(frame)
     }
 
-    /// Whether a frame is lent.
+    /// Returns whether a frame is lent.
     pub fn is_lent(&self, frame: u32) -> bool {
         self.frames
             .get(index(frame))
             .is_some_and(|found| found.state == State::Lent)
     }
 
-    /// Takes back a lent frame: free, or with a packet whose records follow.
+    /// Takes back a lent frame. It becomes free, or with `keeps` it holds a packet whose records follow.
     ///
     /// # Panics
-    /// It is not lent.
+    /// If the frame is not lent.
     pub fn take_back(&mut self, frame: u32, keeps: bool) {
         assert!(self.is_lent(frame), "only what is lent is given back");
         self.lent -= 1;
@@ -325,10 +330,11 @@ impl Frames {
         }
     }
 
-    /// Takes a packet in a lent frame, whose records follow. The log has it too, and gets another frame for it.
+    /// Takes a packet in a lent frame, whose records follow. The log keeps the frame too, and gets another frame in
+    /// exchange.
     ///
     /// # Panics
-    /// It is not lent, or left.
+    /// If the frame is neither lent nor left.
     pub fn take_logged(&mut self, frame: u32) {
         self.promised += 1;
         if self.is_left(frame) {
@@ -341,19 +347,19 @@ impl Frames {
         self.logged += 1;
     }
 
-    /// Whether the log has an entry in it, and no record is in it any more.
+    /// Returns whether the log has an entry in the frame and no record is left in it.
     pub fn is_left(&self, frame: u32) -> bool {
         self.frames
             .get(index(frame))
             .is_some_and(|found| found.state == State::Left)
     }
 
-    /// The transaction under way has ended.
+    /// Notes the end of the present transaction.
     pub fn keep_promises(&mut self) {
         self.promised = 0;
     }
 
-    /// Recovery: the log has an entry in this frame. Those without a record are lent.
+    /// Called by recovery: the log has an entry in this frame. If the frame has no record, it is lent.
     pub fn share(&mut self, frame: u32) {
         let found = &mut self.frames[index(frame)];
         match found.state {
@@ -368,7 +374,7 @@ impl Frames {
         }
     }
 
-    /// The log needs this frame no longer. True: the store has it, alone from now on.
+    /// Notes that the log no longer needs this frame. Returns true if the store has it, alone from now on.
     pub fn let_go(&mut self, frame: u32) -> bool {
         let found = &mut self.frames[index(frame)];
         if !std::mem::take(&mut found.logged) {
@@ -382,7 +388,8 @@ impl Frames {
         true
     }
 
-    /// Notes that the records that died so far are erased, durably: no line on the medium points into a free frame.
+    /// Notes that the lines of all dead records are erased durably, so that no line on the medium points into a free
+    /// frame.
     pub fn cool(&mut self) {
         self.cold.append(&mut self.warm);
         for frame in std::mem::take(&mut self.left) {
@@ -395,22 +402,22 @@ impl Frames {
         }
     }
 
-    /// Free frames into which no line on the medium points.
+    /// Returns the number of free frames into which no line on the medium points.
     pub fn cold(&self) -> usize {
         self.cold.len()
     }
 
-    /// Frames that the log has an entry in, besides records.
+    /// Returns the number of frames with records in which the log has an entry too.
     pub fn logged(&self) -> u32 {
         self.logged
     }
 
-    /// Whether the log has an entry in this frame, besides records or what is left of them.
+    /// Returns whether the log has an entry in this frame, besides records or their remains.
     pub fn is_logged(&self, frame: u32) -> bool {
         self.frames[index(frame)].logged
     }
 
-    /// A line is in this frame from now on.
+    /// Notes that the record of a line lies in this frame from now on.
     pub fn attach(&mut self, frame: u32, slot: u32, len: usize) {
         self.leave_class(frame);
         let found = &mut self.frames[index(frame)];
@@ -432,7 +439,7 @@ impl Frames {
         self.enter_class(frame);
     }
 
-    /// A line is in its frame no longer.
+    /// Notes that the record of a line no longer lies in its frame.
     pub fn detach(&mut self, slot: u32) {
         let Lying {
             frame,
@@ -476,7 +483,7 @@ impl Frames {
         }
     }
 
-    /// Lets a frame that was taken out of packing be packed again; does nothing if the frame is free meanwhile.
+    /// Allows a frame that was excluded from packing to be packed again. It has no effect if the frame has become free.
     pub fn set_closed(&mut self, frame: u32) {
         if self.frames[index(frame)].state == State::Apart {
             self.frames[index(frame)].state = State::Closed;
@@ -484,7 +491,7 @@ impl Frames {
         }
     }
 
-    /// Takes the frame out of packing, until [`Frames::set_closed`].
+    /// Excludes the frame from packing until [`Frames::set_closed`].
     pub fn set_apart(&mut self, frame: u32) {
         if self.frames[index(frame)].state == State::Closed {
             self.leave_class(frame);
@@ -532,8 +539,8 @@ impl Frames {
         }
     }
 
-    /// The sparsest frame that can be packed, if packing it is worth it: more than a third of the bytes that are taken are dead, or
-    /// frames are scarce and some are dead.
+    /// Returns the sparsest frame that can be packed, if packing is worth it: more than a third of the bytes in use are
+    /// dead, or frames are scarce and some bytes are dead.
     pub fn sparsest(&self) -> Option<u32> {
         let dead = self.dead_bytes();
         let classes = if self.is_scarce() && dead > self.fruitless + to_u64(self.bytes) {
@@ -555,32 +562,32 @@ impl Frames {
         to_u64((self.frames.len() - self.free() - index(self.lent)) * self.bytes)
     }
 
-    /// Whether fewer frames are free than are wanted.
+    /// Returns whether fewer frames are free than should be.
     pub fn is_scarce(&self) -> bool {
         self.free() < self.reserve + self.records + self.ahead
     }
 
-    /// Keeps this many frames for records of the protocol alone.
+    /// Sets the number of frames that only records of the protocol may take.
     pub fn keep_for_records(&mut self, frames: usize) {
         self.records = frames;
     }
 
-    /// Whether another user of [`Room::Reserved`] would leave too few.
+    /// Returns whether another user of [`Room::Reserved`] would leave too few frames.
     pub fn is_crowded(&self) -> bool {
         self.free() < Room::another(self.reserve, self.records)
     }
 
-    /// Wants this many frames free besides the reserve.
+    /// Sets the number of frames that should be free besides the reserve.
     pub fn keep_ahead(&mut self, frames: usize) {
         self.ahead = frames;
     }
 
-    /// Frames that ordinary puts do not take.
+    /// Returns the number of frames that ordinary puts do not take.
     pub fn reserve(&self) -> usize {
         self.reserve
     }
 
-    /// Packing begins, and ends with how many frames it gave ([`Frames::packed`]).
+    /// Begins packing. Returns the number that [`Frames::packed`] needs at its end.
     pub fn packs(&mut self) -> usize {
         if self.is_scarce() {
             self.unused_max = UNUSED_SCARCE_MAX;
@@ -588,7 +595,8 @@ impl Frames {
         self.free()
     }
 
-    /// Packing ended; `before`: what [`Frames::packs`] said. If it gave nothing, it is not tried again before more is dead.
+    /// Ends packing; `before` is the result of [`Frames::packs`]. If packing freed nothing, it is not tried again
+    /// before more bytes are dead.
     pub fn packed(&mut self, before: usize) {
         self.unused_max = UNUSED_MAX;
         self.fruitless = if self.free() > before {
@@ -598,29 +606,29 @@ impl Frames {
         };
     }
 
-    /// First line in a frame.
+    /// Returns the first line in a frame.
     pub fn first_line(&self, frame: u32) -> u32 {
         self.frames[index(frame)].first
     }
 
-    /// The line after this one in its frame.
+    /// Returns the line after this one in its frame.
     pub fn next_line(&self, slot: u32) -> u32 {
         self.lying[index(slot)].after
     }
 
-    /// Bytes of records in a frame.
+    /// Returns the live bytes of records in a frame.
     pub fn live_in(&self, frame: u32) -> usize {
         index(self.frames[index(frame)].live)
     }
 
-    /// Frames: free, lent, with records in them.
+    /// Returns the numbers of frames that are free, lent, and used by records.
     pub fn counts(&self) -> [u32; 3] {
         let number = |count: usize| u32::try_from(count).expect("frames are counted in 32 bits");
         let (all, free) = (number(self.frames.len()), number(self.free()));
         [free, self.lent, all - free - self.lent]
     }
 
-    /// Bytes of records.
+    /// Returns the number of live bytes in all frames.
     pub fn live_bytes(&self) -> u64 {
         self.live
     }

@@ -1,4 +1,4 @@
-//! Where things are in the image (`docs/spec/packet-store.md` §2).
+//! Offsets in the image (`docs/spec/packet-store.md` §2).
 //!
 //! ```text
 //! 0         4096      8192       12288      16384              16384 + lines·64
@@ -15,13 +15,13 @@ use pmnet_log::{ENTRIES_MAX, ENTRIES_MIN, Parameters};
 
 use crate::error::OpenError;
 
-/// Block of superblocks and commit records, and the unit in which file media write, in bytes.
+/// Size of a block in bytes: superblocks and commit records occupy blocks, and file media write whole blocks.
 pub const BLOCK_BYTES: usize = 4096;
 /// Bytes of a line: one cache line.
 pub const LINE_BYTES: usize = 64;
 /// Sizes that a frame may have, in bytes: those of packet buffers.
 pub const FRAME_BYTES: [u32; 2] = [2048, 4096];
-/// Lines come in whole blocks.
+/// The number of lines is a multiple of this, so that lines fill whole blocks.
 const LINES_UNIT: u32 = 64;
 /// Fewest lines of a store.
 pub const LINES_MIN: u32 = 128;
@@ -31,7 +31,7 @@ pub const LINES_MAX: u32 = 1 << 30;
 pub const FRAMES_MIN: u32 = 32;
 /// Most frames of a store.
 pub const FRAMES_MAX: u32 = 1 << 30;
-/// In a store whose size alone is given, there is one line for this many bytes of frames.
+/// If only the size of a store is given, it gets one line for this many bytes of frames.
 const FRAME_BYTES_PER_LINE: u64 = 256;
 
 const COMMITS: usize = 2 * BLOCK_BYTES;
@@ -40,22 +40,22 @@ const TABLE: usize = 4 * BLOCK_BYTES;
 /// Size of a store, fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Lines: a multiple of 64 from [`LINES_MIN`] to [`LINES_MAX`]. Each record takes one, and one more for each further
-    /// frame that it lies in.
+    /// Number of lines: a multiple of 64 from [`LINES_MIN`] to [`LINES_MAX`]. Each record takes one line, and one more
+    /// for each further frame in which it lies.
     pub lines: u32,
-    /// Frames, from [`FRAMES_MIN`] to [`FRAMES_MAX`]; if they are of 2048 bytes, an even number.
+    /// Number of frames, from [`FRAMES_MIN`] to [`FRAMES_MAX`]; an even number if frames have 2048 bytes.
     pub frames: u32,
     /// Bytes of a frame, one of [`FRAME_BYTES`].
     pub frame_bytes: u32,
-    /// Entries of the log whose packet buffers the frames are; 0: there is none.
+    /// Number of entries of the log whose packet buffers the frames are; 0: there is no log.
     pub log_entries: u32,
 }
 
 impl Geometry {
-    /// The largest store that fits into `bytes`, with one line for every 256 bytes of frames.
+    /// Returns the largest store that fits into `bytes`, with one line for every 256 bytes of frames.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`] if that is too small or too large.
+    /// [`OpenError::Geometry`] if `bytes` is too small or too large.
     pub fn for_size(bytes: u64, frame_bytes: u32) -> Result<Geometry, OpenError> {
         let wrong = || OpenError::Geometry {
             why: format!("{bytes} bytes are too few or too many"),
@@ -75,10 +75,10 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The largest store with this many lines that fits into `bytes`.
+    /// Returns the largest store with this many lines that fits into `bytes`.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`] if that is no possible store.
+    /// [`OpenError::Geometry`] if no store can have this size.
     pub fn with_lines(bytes: u64, frame_bytes: u32, lines: u32) -> Result<Geometry, OpenError> {
         let before = to_u64(TABLE) + u64::from(lines) * to_u64(LINE_BYTES);
         let frames = bytes.saturating_sub(before) / u64::from(frame_bytes.max(1));
@@ -92,10 +92,10 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Whether a store can have this size.
+    /// Checks whether a store can have this size.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`] says why not.
+    /// [`OpenError::Geometry`] with the reason why not.
     pub fn validate(&self) -> Result<(), OpenError> {
         let wrong = |why: String| Err(OpenError::Geometry { why });
         if !(LINES_MIN..=LINES_MAX).contains(&self.lines) || !self.lines.is_multiple_of(LINES_UNIT)
@@ -131,7 +131,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// The log whose packet buffers the frames are.
+    /// Returns the parameters of the log whose packet buffers the frames are.
     pub(crate) fn log(&self) -> Option<Parameters> {
         (self.log_entries != 0).then(|| {
             let bytes = u64::from(self.frames) * u64::from(self.frame_bytes);
@@ -139,25 +139,25 @@ impl Geometry {
         })
     }
 
-    /// Bytes of the whole image.
+    /// Returns the length of the whole image in bytes.
     #[must_use]
     pub fn image_bytes(&self) -> usize {
         self.frame_offset(self.frames)
     }
 
-    /// Where a line is.
+    /// Returns the range of a line.
     pub(crate) fn line(&self, slot: u32) -> Range<usize> {
         debug_assert!(slot < self.lines, "slots are checked when they come in");
         let start = TABLE + index(slot) * LINE_BYTES;
         start..start + LINE_BYTES
     }
 
-    /// Where all lines are.
+    /// Returns the range of all lines.
     pub(crate) fn table(&self) -> Range<usize> {
         TABLE..TABLE + index(self.lines) * LINE_BYTES
     }
 
-    /// Where a frame begins.
+    /// Returns the offset of a frame.
     pub(crate) fn frame_offset(&self, frame: u32) -> usize {
         let head = self.log().map_or(0, |log| log.frame_space().start);
         self.table().end + head + index(frame) * self.frame_len()
@@ -169,7 +169,7 @@ impl Geometry {
     }
 }
 
-/// Where the commit record of this number is.
+/// Returns the range of the record for this commit.
 pub(crate) fn commit_record(commit: u64) -> Range<usize> {
     let start = if commit.is_multiple_of(2) {
         COMMITS
@@ -189,17 +189,17 @@ pub(crate) fn to_u64(number: usize) -> u64 {
     u64::try_from(number).expect("usize is at most 64 bits")
 }
 
-/// Bytes at a fixed place.
+/// Returns bytes at a fixed offset.
 pub(crate) fn take<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     *bytes[at..].first_chunk().expect("a fixed place inside")
 }
 
-/// The cache lines around a range: a medium flushes lines.
+/// Returns the whole cache lines around a range, because a medium flushes lines.
 pub(crate) fn whole_lines(range: Range<usize>) -> Range<usize> {
     range.start / LINE_BYTES * LINE_BYTES..range.end.next_multiple_of(LINE_BYTES)
 }
 
-/// True when every byte is zero; 64 at a time, for images of gigabytes.
+/// Returns whether every byte is zero. It compares 64 at a time, for images of gigabytes.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)

@@ -1,8 +1,8 @@
 //! A copy of a store, or of a region, in a larger image (`docs/spec/packet-store.md` §13).
 //!
-//! Every line keeps its slot, every frame its number, every entry of the log its slot, and nothing of what they hold changes: so every
-//! checksum stays right, and what the log holds and the store has not applied yet is there as it was. Only where things begin is
-//! new, and what the superblocks say of it. Invariant: as long as the copy is not whole and durable, nothing in it says that it is a store.
+//! Every line keeps its slot, every frame its number, every log entry its slot, and their contents do not change. So
+//! all checksums stay right, and log entries that the store has not applied yet are copied unchanged. Only the offsets
+//! and the superblocks differ. Invariant: until the copy is whole and durable, nothing in it marks it as a store.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -16,12 +16,12 @@ use crate::scan::Scan;
 use crate::shared::largest;
 use crate::superblock;
 
-/// Bytes that are copied and persisted at once.
+/// Number of bytes that are copied and persisted at once.
 const PIECE: usize = 4 << 20;
-/// Bytes of frames for which there is a line at least.
+/// A larger store has at least one line for this many bytes of frames.
 const FRAME_BYTES_PER_LINE: u64 = 256;
 
-/// An image that is looked at, and belongs to another holder.
+/// A read-only view of an image that belongs to another owner.
 struct View<'a>(&'a [u8]);
 
 impl Media for View<'_> {
@@ -49,11 +49,12 @@ impl Media for View<'_> {
 }
 
 impl Geometry {
-    /// The geometry of a larger image for the same store, or region, which fits into `size` bytes. There are as many lines for a frame as before, and at least one for every 256 bytes of
-    /// frames. The log keeps its number of entries.
+    /// Returns the geometry of a larger image for this store or region, which fits into `size` bytes. The number of
+    /// lines for each frame does not fall, and there is at least one line for every 256 bytes of frames. The log keeps
+    /// its number of entries.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`]: that is not larger, or too large.
+    /// [`OpenError::Geometry`]: the size is not larger, or is too large.
     pub fn grown(&self, size: u64) -> Result<Geometry, OpenError> {
         let wrong = |why: String| OpenError::Geometry { why };
         let frame = u64::from(self.frame_bytes);
@@ -84,7 +85,7 @@ impl Geometry {
             };
             match largest(size, self.frame_bytes, of) {
                 Err(error) if size / 2 > to_u64(self.image_bytes()) => return Err(error),
-                // A size that is too small is told below.
+                // A size that is too small is reported below.
                 other => other.unwrap_or(*self),
             }
         };
@@ -108,7 +109,7 @@ impl Geometry {
 }
 
 impl<M: Media> Scan<M> {
-    /// What recovery would do with the log in the same region; `None`: there is none.
+    /// Returns what recovery would do with the log in the same region; `None`: the region has no log.
     #[must_use]
     pub fn log_decision(&self) -> Option<Result<Decision, LogError>> {
         self.geometry().log()?;
@@ -116,14 +117,15 @@ impl<M: Media> Scan<M> {
         Some(pmnet_log::Scan::open(View(image), None).map(|scan| scan.decide()))
     }
 
-    /// Copies the image to `target`, as one of the size `to` ([`Geometry::grown`]), durably. `progress` is told after each
-    /// piece how many of how many bytes are there, and ends the copying with an error of its own.
+    /// Copies the image durably to `target`, as an image of the size `to` ([`Geometry::grown`]). `progress` gets the
+    /// number of copied bytes and their total after each piece. If it returns an error, the copying ends with that
+    /// error.
     ///
     /// A crash at any moment leaves a target without a superblock, or one with the whole copy.
     ///
     /// # Errors
-    /// [`OpenError::Damaged`], [`OpenError::Truncated`] (the target is too small), [`OpenError::NotBlank`] (something is where
-    /// its superblocks come), [`OpenError::Media`], and those of `progress`.
+    /// [`OpenError::Damaged`], [`OpenError::Truncated`] (the target is too small), [`OpenError::NotBlank`] (the place
+    /// of its superblocks is not blank), [`OpenError::Media`], and the errors of `progress`.
     pub fn copy_to<N: Media, E: From<OpenError>>(
         &self,
         target: &mut N,

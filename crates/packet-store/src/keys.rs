@@ -1,36 +1,36 @@
 //! All keys, in order: a skip list in DRAM, and a directory that finds most keys at once
 //! (`docs/spec/packet-store.md` §7). Rebuilt at every start.
 //!
-//! Invariants: the list has every key once, in the order of `memcmp`; each link says how many keys that count it passes over, so
-//! that the place of a key, and the key at a place, are found as a key is; the directory has a key, or its bucket counts it as
-//! left out. A bucket never grows, so whatever keys a client chooses, a search takes no longer than in the list.
-//! The bytes of the keys are not here: the caller compares.
+//! Invariants: the list has every key once, in the order of `memcmp`. Each link states the number of counting keys that
+//! it skips, so the rank of a key, and the key with a rank, are found as fast as a key. The directory has each key, or
+//! the key's bucket counts it as left out. A bucket never grows, so whatever keys a client chooses, a search takes no
+//! longer than in the list. The bytes of keys are stored elsewhere: the caller compares them.
 
 use std::cmp::Ordering;
 
 use crate::frames::NONE;
 use crate::geometry::index;
 
-/// Most levels: enough for 4^16 keys.
+/// Number of levels, enough for 4^16 keys.
 const LEVELS: usize = 16;
-/// Keys of a bucket: one cache line, with the count of those left out.
+/// Number of keys in a bucket: with the count of keys left out, a bucket fills one cache line.
 const BUCKET_KEYS: usize = 7;
-/// Lines of a store for each bucket: about four keys of seven.
+/// Number of lines of a store for each bucket, which then holds about four of at most seven keys.
 const LINES_PER_BUCKET: usize = 4;
-/// Bytes of a key that are compared without looking at the record.
+/// Number of bytes of a key that are compared without reading the record.
 const PREFIX_BYTES: usize = 16;
 
-/// What is known of a key without its record.
+/// Facts about a key that can be compared without its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest {
-    /// First bytes, as a number that is ordered as they are; shorter keys are filled up with zeros.
+    /// First bytes of the key as a number of the same order; shorter keys are padded with zeros.
     pub prefix: u128,
     /// Hash of the whole key.
     pub hash: u64,
 }
 
 impl Digest {
-    /// The digest of a key in the store with this seed.
+    /// Returns the digest of a key in the store with this seed.
     pub fn new(key: &[u8], seed: u64) -> Digest {
         const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
         let mut hash = seed ^ crate::geometry::to_u64(key.len()).wrapping_mul(MULTIPLIER);
@@ -52,7 +52,7 @@ impl Digest {
     }
 }
 
-/// First bytes of a key as a number.
+/// Returns the first bytes of a key as a number.
 pub(crate) fn prefix(key: &[u8]) -> u128 {
     let mut first = [0; PREFIX_BYTES];
     let len = key.len().min(PREFIX_BYTES);
@@ -63,24 +63,24 @@ pub(crate) fn prefix(key: &[u8]) -> u128 {
 #[derive(Clone, Copy, Debug)]
 struct Key {
     digest: Digest,
-    /// Slot of its newest version; [`NONE`] within a transaction that wrote it and removed it again.
+    /// Slot of the key's newest version; [`NONE`] within a transaction that wrote the key and removed it again.
     head: u32,
-    /// Where its links begin.
+    /// Index of the first of its links.
     tower: u32,
-    /// The key before it.
+    /// Number of the key before this one in the list.
     before: u32,
     levels: u32,
-    /// It has a record: one that is deleted and still in the list does not count.
+    /// Whether the key has a record. A deleted key that is still in the list does not count.
     counts: bool,
 }
 
-/// Some keys: their tags, their numbers plus one (0 where there is none), and how many more are in the list only. All of it is
-/// zero at first, so that memory of unused buckets is never touched.
+/// Some keys: their tags, their numbers plus one (0: no key), and the number of further keys that only the list has. A
+/// bucket is zero at first, so the memory of unused buckets is never touched.
 type Bucket = [u32; 2 * BUCKET_KEYS + 2];
-/// Where a bucket counts the keys that are in the list only.
+/// Index at which a bucket counts the keys that only the list has.
 const LEFT_OUT: usize = 2 * BUCKET_KEYS;
 
-/// The key of an entry of a bucket.
+/// Returns the key of an entry of a bucket.
 fn entry(bucket: &Bucket, at: usize) -> Option<(u32, u32)> {
     let key = bucket[BUCKET_KEYS + at].checked_sub(1)?;
     Some((bucket[at], key))
@@ -89,25 +89,25 @@ fn entry(bucket: &Bucket, at: usize) -> Option<(u32, u32)> {
 /// A link of the list.
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// The key it leads to, or [`NONE`].
+    /// Key to which the link leads, or [`NONE`].
     to: u32,
-    /// Keys that count, from after the place where it begins up to where it leads, that one included.
+    /// Number of counting keys after the start of the link, up to and including its end.
     width: u32,
 }
 
-/// On each level, a key, and how many keys that count are up to it.
+/// For each level, a key, and the number of counting keys up to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     keys: [u32; LEVELS],
     ranks: [u32; LEVELS],
 }
 
-/// Every key of a store. A key is called by a number as long as it is there.
+/// All keys of a store. A key has a number while it is in the list.
 #[derive(Debug)]
 pub(crate) struct Keys {
     keys: Vec<Key>,
     free: Vec<u32>,
-    /// The links of all keys; the first [`LEVELS`] are those of the list itself.
+    /// Links of all keys; the first [`LEVELS`] are the links of the list itself.
     links: Vec<Link>,
     /// Unused links of each height.
     free_towers: [Vec<u32>; LEVELS],
@@ -117,7 +117,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// No keys yet; as many as there are lines may come.
+    /// Returns a list without keys, for at most `lines` keys.
     pub fn new(lines: u32, seed: u64) -> Keys {
         let buckets = (index(lines) / LINES_PER_BUCKET).next_power_of_two();
         Keys {
@@ -131,18 +131,18 @@ impl Keys {
         }
     }
 
-    /// Slot of the newest version.
+    /// Returns the slot of a key's newest version.
     pub fn head(&self, key: u32) -> u32 {
         self.keys[index(key)].head
     }
 
-    /// Another version is the newest now.
+    /// Sets the slot of a key's newest version.
     pub fn set_head(&mut self, key: u32, head: u32) {
         self.keys[index(key)].head = head;
     }
 
-    /// The key of this digest for which `compare` says that its record has it; `compare` gets the slot of the newest version
-    /// of a key, and compares that key with the one sought.
+    /// Returns the key with this digest for which `compare` returns equal. `compare` gets the slot of the newest
+    /// version of a key, and compares that key with the one that is searched.
     pub fn find(&self, digest: &Digest, compare: impl Fn(u32) -> Ordering) -> Option<u32> {
         let bucket = &self.buckets[self.bucket(digest)];
         let tag = digest.tag();
@@ -162,7 +162,7 @@ impl Keys {
             .then_some(key)
     }
 
-    /// The first key that is not below the one sought; with `above`, the first above it.
+    /// Returns the first key that is not below the searched key; with `above`, the first key above it.
     pub fn seek(
         &self,
         prefix: u128,
@@ -173,14 +173,14 @@ impl Keys {
         some(self.link(before.keys[0], 0).to)
     }
 
-    /// How many keys that count are below the one sought; with `equal`, not above it.
+    /// Returns the number of counting keys below the searched key; with `equal`, of those not above it.
     pub fn below(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> u32 {
         self.predecessors(prefix, compare, equal).ranks[0]
     }
 
-    /// How many keys count.
+    /// Returns the number of counting keys.
     pub fn counted(&self) -> u32 {
-        // The highest level of the list passes over few keys.
+        // The highest level of the list has few links.
         let (mut at, mut all) = (NONE, 0);
         loop {
             let link = self.link(at, LEVELS - 1);
@@ -192,7 +192,7 @@ impl Keys {
         }
     }
 
-    /// The key that counts with `rank` of them before it.
+    /// Returns the counting key with rank `rank`, from 0.
     pub fn nth(&self, rank: u32) -> Option<u32> {
         let (mut at, mut before) = (NONE, 0);
         for level in (0..LEVELS).rev() {
@@ -208,7 +208,7 @@ impl Keys {
         some(self.link(at, 0).to)
     }
 
-    /// The last key below the one sought; with `equal`, the last that is not above it.
+    /// Returns the last key below the searched key; with `equal`, the last key that is not above it.
     pub fn seek_back(
         &self,
         prefix: u128,
@@ -218,33 +218,34 @@ impl Keys {
         some(self.predecessors(prefix, compare, equal).keys[0])
     }
 
-    /// The first key of all.
+    /// Returns the first key.
     pub fn first(&self) -> Option<u32> {
         some(self.links[0].to)
     }
 
-    /// The last key of all.
+    /// Returns the last key.
     pub fn last(&self) -> Option<u32> {
         some(self.last)
     }
 
-    /// The key after this one.
+    /// Returns the key after this one.
     pub fn next(&self, key: u32) -> Option<u32> {
         some(self.link(key, 0).to)
     }
 
-    /// The key before this one.
+    /// Returns the key before this one.
     pub fn previous(&self, key: u32) -> Option<u32> {
         some(self.keys[index(key)].before)
     }
 
-    /// Adds a key that is not there; gives its number.
+    /// Adds a new key; returns its number.
     pub fn insert(&mut self, digest: Digest, head: u32, compare: impl Fn(u32) -> Ordering) -> u32 {
         let before = self.predecessors(digest.prefix, compare, false);
         self.insert_after(digest, head, &before)
     }
 
-    /// Adds a key that is above all others; `before` is kept from call to call, and [`Keys::AT_START`] at first.
+    /// Adds a key that is above all others. The caller passes the same `before` to each call, beginning with
+    /// [`Keys::AT_START`].
     pub fn append(&mut self, digest: Digest, head: u32, before: &mut Path) {
         let key = self.insert_after(digest, head, before);
         let levels = index(self.keys[index(key)].levels);
@@ -253,7 +254,7 @@ impl Keys {
         before.ranks[..levels].fill(rank);
     }
 
-    /// What [`Keys::append`] begins with.
+    /// The first value of `before` for [`Keys::append`].
     pub const AT_START: Path = Path {
         keys: [NONE; LEVELS],
         ranks: [0; LEVELS],
@@ -290,7 +291,7 @@ impl Keys {
                 self.link_mut(previous, level).width += 1;
                 continue;
             }
-            // Keys that count between the one before on this level and the new one.
+            // Number of counting keys between the key before on this level and the new key.
             let between = before.ranks[0] - before.ranks[level];
             *self.link_mut(key, level) = Link {
                 to: old.to,
@@ -319,7 +320,7 @@ impl Keys {
         key
     }
 
-    /// Slots of the newest versions of the keys that may be the one with this digest, by their hashes.
+    /// Returns the slots of the newest versions of all keys whose hash tag matches this digest.
     pub fn same_tag(&self, digest: &Digest) -> impl Iterator<Item = u32> {
         let tag = digest.tag();
         let bucket = &self.buckets[self.bucket(digest)];
@@ -328,7 +329,7 @@ impl Keys {
             .map(|(_, key)| self.head(key))
     }
 
-    /// Whether a key counts from now on. `compare` compares with this very key.
+    /// Sets whether a key counts. `compare` compares with this key.
     pub fn set_counts(&mut self, key: u32, counts: bool, compare: impl Fn(u32) -> Ordering) {
         let digest = self.keys[index(key)].digest;
         if std::mem::replace(&mut self.keys[index(key)].counts, counts) == counts {
@@ -349,12 +350,13 @@ impl Keys {
         }
     }
 
-    /// Takes a key out. `compare` compares with this very key.
+    /// Removes a key from the list. `compare` compares with this key.
     pub fn remove(&mut self, key: u32, compare: impl Fn(u32) -> Ordering) {
         let gone = self.keys[index(key)];
         let before = self.predecessors(gone.digest.prefix, compare, false);
         let share = u32::from(gone.counts);
-        // If not, the bytes of this key or of another one are not what they were: then only walking finds it.
+        // If the key is not found, the bytes of this key or of another one have changed, and only a walk through the
+        // list finds it.
         let found = self.link(before.keys[0], 0).to == key;
         for (level, &previous) in before.keys.iter().enumerate() {
             if level >= index(gone.levels) {
@@ -393,7 +395,7 @@ impl Keys {
         }
     }
 
-    /// Counts anew what the links pass over, after a key was found by walking alone.
+    /// Counts anew how many keys each link skips, after a key was found only by a walk.
     fn measure(&mut self) {
         let mut open = [(NONE, 0); LEVELS];
         let mut at = self.link(NONE, 0).to;
@@ -419,11 +421,11 @@ impl Keys {
         index(low) & (self.buckets.len() - 1)
     }
 
-    /// On each level the last key that is below the one sought; with `equal`, that is not above it.
+    /// Returns, for each level, the last key below the searched key; with `equal`, the last one that is not above it.
     fn predecessors(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> Path {
         let mut before = Keys::AT_START;
         let (mut at, mut rank) = (NONE, 0);
-        // A key that was found not to be below needs no second look one level further down.
+        // A key that was found not to be below needs no second comparison on the next lower level.
         let mut limit = NONE;
         for level in (0..LEVELS).rev() {
             loop {
@@ -451,7 +453,7 @@ impl Keys {
         before
     }
 
-    /// The link of a key, or with [`NONE`] of the list, on a level.
+    /// Returns the link of a key on a level; with [`NONE`], the link of the list.
     fn link(&self, key: u32, level: usize) -> Link {
         self.links[tower_of(&self.keys, key) + level]
     }
@@ -460,9 +462,9 @@ impl Keys {
         &mut self.links[tower_of(&self.keys, key) + level]
     }
 
-    /// One level, and with one chance in four each time another.
+    /// Returns a random number of levels: one, and each further level with a chance of one in four.
     fn draw_levels(&mut self) -> usize {
-        // xorshift64: the heights need not be secret, only spread.
+        // xorshift64: the heights need not be secret, only random.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -471,10 +473,10 @@ impl Keys {
     }
 }
 
-/// Leads nowhere, and passes over nothing.
+/// A link that leads nowhere and skips no key.
 const NOWHERE: Link = Link { to: NONE, width: 0 };
 
-/// Where the links of a key begin, or with [`NONE`] those of the list.
+/// Returns the index of the links of a key; with [`NONE`], of the list.
 fn tower_of(keys: &[Key], key: u32) -> usize {
     match key {
         NONE => 0,
@@ -539,7 +541,7 @@ mod tests {
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
-                // Short ones, long ones with the same beginning, and zeros at the end.
+                // Short keys, long keys with a common beginning, and keys with zeros at the end.
                 let number = (random >> 20) % 300;
                 let name = match number % 3 {
                     0 => number.to_string().into_bytes(),
@@ -596,7 +598,7 @@ mod tests {
         }
     }
 
-    /// The places of keys, as a list says them: all keys that count, and each one's place.
+    /// Checks the ranks of all counting keys against a sorted list.
     fn places_are_right(keys: &Keys, names: &[Vec<u8>], counting: &BTreeMap<Vec<u8>, bool>) {
         let listed: Vec<&Vec<u8>> = counting
             .iter()
@@ -647,7 +649,7 @@ mod tests {
                     keys.set_counts(key, !counts, |slot| compare(&names, slot));
                     model.insert(name.clone(), (key, !counts));
                 }
-                // As if its bytes, or those of others, were not what they were.
+                // As if the bytes of this key, or of other keys, had changed.
                 Some((key, _)) => {
                     keys.remove(key, |_| Ordering::Less);
                     model.remove(&name);

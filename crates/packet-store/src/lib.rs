@@ -1,11 +1,11 @@
 //! The packet store: a durable ordered map whose records are packets (`docs/spec/packet-store.md`).
 //!
-//! Purpose: the buffer into which the network put a packet becomes the stored record; what came another way is copied in.
-//! A record is described by a line of 64 bytes, all of a transaction becomes durable by one commit record, and everything else is
-//! derived. Invariants: what a commit counts is never stored over; a value whose checksum is wrong is never handed out.
+//! Purpose: the buffer into which the network put a packet becomes the stored record; other data is copied into frames.
+//! A line of 64 bytes describes a record, one commit record makes a whole transaction durable, and everything else is
+//! derived. Invariants: what a commit counts is never overwritten; a value with a wrong checksum is never returned.
 //!
-//! This crate knows nothing of networks, protocols, files or clocks; trait [`Media`](pmnet_log::Media) is all it sees of a
-//! medium.
+//! This crate knows nothing of networks, protocols, files or clocks. It accesses a medium only through the trait
+//! [`Media`](pmnet_log::Media).
 //!
 //! ```
 //! # use pmnet_packet_store::{Geometry, Identity, Meta, Room, Scan, format};

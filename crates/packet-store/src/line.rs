@@ -6,17 +6,19 @@
 //! | born | dead | order | expires | received | kind | place | frame | payload crc | crc  |
 //! +------+------+-------+---------+----------+------+-------+-------+-------------+------+
 //! ```
-//! dead: the commit that deleted the record, or the bits of `born` inverted. place, from its lowest bit: lengths 50, form 2, start
-//! in the frame 12, bytes in the frame 13, prefix of the key 19 (of a record in a packet, else zero). lengths: of key and value 25 each; of a record in a packet 13 each, then the
-//! key's place 12, and the gap between key and value 12. `crc` is CRC32C over the store's uuid, the slot, all bytes but `dead`, and
-//! the part of the key that lies in the frame. So a line counts in one slot of one store, and a wrong key makes it wrong.
+//! `dead`: the commit that deleted the record, or the bits of `born` inverted. `place`, from its lowest bit: lengths
+//! 50, form 2, start in the frame 12, bytes in the frame 13, prefix of the key 19 (of a record in a packet, else zero).
+//! The lengths of key and value have 25 bits each. For a record in a packet they have 13 bits each, followed by the
+//! offset of the key (12) and the gap between key and value (12). `crc` is CRC32C over the store's uuid, the slot, all
+//! bytes but `dead`, and the part of the key that lies in the frame. So a line is valid in only one slot of one store,
+//! and a wrong key makes it invalid.
 
 use std::ops::Range;
 
 use crate::geometry::{Geometry, LINE_BYTES, index, take};
 use crate::prefix::{PREFIX_BITS, Prefix};
 
-/// Longest key, in bytes: the largest message, and room for a prefix.
+/// Longest key in bytes: the largest message, and space for a prefix.
 pub const KEY_BYTES_MAX: usize = (16 << 20) + 256;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = (1 << 25) - 1;
@@ -28,59 +30,60 @@ const RECEIVED_AT: usize = 32;
 const KIND_AT: usize = 39;
 const PLACE_AT: usize = 40;
 const PLACE_BYTES: usize = 12;
-/// Where the prefix is in it; above that there is nothing.
+/// Offset in bits of the prefix in `place`; nothing follows it.
 const PREFIX_AT: u32 = 77;
 const _: () = assert!(PREFIX_AT + PREFIX_BITS == 96, "the field is full");
 const FRAME_AT: usize = 52;
 const PAYLOAD_CRC_AT: usize = 56;
 const CRC_AT: usize = 60;
 
-/// What the bytes in the frame are.
+/// Kind of the bytes in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Key, then value. If they are longer than the part in this frame, they go on in pieces.
+    /// Key, then value. If they do not fit into this frame, pieces hold the rest.
     Plain,
     /// A packet's payload with key and value somewhere in it.
     Packet,
-    /// The same; other records lie in the same payload.
+    /// A packet's payload with key and value somewhere in it, and other records in the same payload.
     Shared,
-    /// What a record of the form [`Form::Plain`] goes on with.
+    /// The continuation of a record of the form [`Form::Plain`].
     Piece,
 }
 
 /// One line, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// Commit that wrote it.
+    /// Commit that wrote the line.
     pub born: u64,
-    /// Order in the log; of a piece: its index (from 0) in the upper half, the slot of its record in the lower.
+    /// Order in the log. For a piece: its index (from 0) in the upper half, and the slot of its record in the lower
+    /// half.
     pub order: u64,
-    /// When the packet was received, in microseconds since 1970; 0: not known.
+    /// Time at which the packet was received, in microseconds since 1970; 0: unknown.
     pub received_us: u64,
-    /// What the value is.
+    /// Kind of the value, without a meaning for the store.
     pub kind: u8,
-    /// When it ends, in milliseconds since 1970; 0: never.
+    /// Time of expiry, in milliseconds since 1970; 0: never.
     pub expires_at_ms: u64,
     pub key_len: u32,
     pub value_len: u32,
     pub form: Form,
     pub frame: u32,
-    /// Where the payload begins in the frame.
+    /// Offset of the payload in the frame.
     pub start: u16,
-    /// Bytes of the payload in this frame.
+    /// Length of the payload in this frame, in bytes.
     pub len: u16,
-    /// Where the key begins in the payload.
+    /// Offset of the key in the payload.
     pub key_at: u16,
-    /// Bytes between key and value.
+    /// Number of bytes between key and value.
     pub gap: u16,
-    /// What the key begins with before its bytes in the payload.
+    /// Prefix of the key, which does not lie in the payload.
     pub prefix: Prefix,
     /// CRC32C of the payload in this frame.
     pub payload_crc: u32,
 }
 
 impl Line {
-    /// The line in its 64 bytes, alive. `key` is the part of the key in the frame.
+    /// Returns the 64 bytes of the line, not deleted. `key` is the part of the key in the frame.
     pub fn encode(&self, seed: u32, slot: u32, key: &[u8]) -> [u8; LINE_BYTES] {
         let mut out = [0; LINE_BYTES];
         out[0..8].copy_from_slice(&self.born.to_le_bytes());
@@ -112,7 +115,7 @@ impl Line {
         out
     }
 
-    /// Reads a line without checking anything.
+    /// Decodes a line without any check.
     pub fn decode(raw: &[u8; LINE_BYTES]) -> Line {
         let place = place(raw);
         let wide = |at: u32, bits: u32| -> u32 {
@@ -151,7 +154,8 @@ impl Line {
         }
     }
 
-    /// Reads the line of an untrusted image, without its checksum; `None` if it points outside, or contradicts itself.
+    /// Decodes a line of an untrusted image without checking its checksum. Returns `None` if the line points outside,
+    /// or contradicts itself.
     pub fn plausible(raw: &[u8; LINE_BYTES], geometry: &Geometry) -> Option<Line> {
         let line = Line::decode(raw);
         let end = usize::from(line.start) + usize::from(line.len);
@@ -175,31 +179,31 @@ impl Line {
         possible.then_some(line)
     }
 
-    /// Where its payload lies in the image.
+    /// Returns the range of its payload in the image.
     pub fn payload(&self, geometry: &Geometry) -> Range<usize> {
         let start = geometry.frame_offset(self.frame) + usize::from(self.start);
         start..start + usize::from(self.len)
     }
 
-    /// Where the part of the key in this frame lies in the payload.
+    /// Returns the range in the payload of the part of the key that lies in this frame.
     pub fn key_part(&self) -> Range<usize> {
         let start = usize::from(self.key_at);
         let end = (start + index(self.key_len)).min(usize::from(self.len));
         start.min(end)..end
     }
 
-    /// Where the value lies in the payload, if that is all in one frame.
+    /// Returns the range of the value in the payload if one frame holds the whole record.
     pub fn value(&self) -> Range<usize> {
         let start = usize::from(self.key_at) + index(self.key_len) + usize::from(self.gap);
         start..start + index(self.value_len)
     }
 
-    /// Whether its record lies in a packet.
+    /// Returns whether its record lies in a packet.
     pub fn is_in_packet(&self) -> bool {
         matches!(self.form, Form::Packet | Form::Shared)
     }
 
-    /// Bytes of all parts together.
+    /// Returns the total length of all parts, in bytes.
     pub fn total(&self) -> usize {
         match self.form {
             Form::Plain => index(self.key_len) + index(self.value_len),
@@ -207,30 +211,30 @@ impl Line {
         }
     }
 
-    /// How many pieces follow.
+    /// Returns the number of pieces that follow.
     pub fn pieces(&self, geometry: &Geometry) -> usize {
         (self.total() - usize::from(self.len)).div_ceil(geometry.frame_len())
     }
 
-    /// Of a piece: the slot of its record.
+    /// Returns the slot of the record to which a piece belongs.
     pub fn head(&self) -> u32 {
         u32::try_from(self.order & u64::from(u32::MAX)).expect("32 bits")
     }
 
-    /// The `order` of a piece.
+    /// Returns the `order` of a piece.
     pub fn piece_of(head: u32, piece: u32) -> u64 {
         u64::from(piece) << 32 | u64::from(head)
     }
 }
 
-/// The bits of the field `place`.
+/// Returns the bits of the field `place`.
 fn place(raw: &[u8; LINE_BYTES]) -> u128 {
     let mut place = [0; 16];
     place[..PLACE_BYTES].copy_from_slice(&raw[PLACE_AT..PLACE_AT + PLACE_BYTES]);
     u128::from_le_bytes(place)
 }
 
-/// Whether the checksum of a line is right; `key` is the part of the key in its frame.
+/// Returns whether the checksum of a line is right; `key` is the part of the key in its frame.
 pub(crate) fn is_whole(raw: &[u8; LINE_BYTES], seed: u32, slot: u32, key: &[u8]) -> bool {
     checksum(raw, seed, slot, key) == stored_crc(raw)
 }
@@ -245,26 +249,26 @@ fn checksum(raw: &[u8; LINE_BYTES], seed: u32, slot: u32, key: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, key)
 }
 
-/// The commit that deleted the record; `None`: none did.
+/// Returns the commit that deleted the record; `None` if it is not deleted.
 pub(crate) fn dead(raw: &[u8; LINE_BYTES]) -> Option<u64> {
     let born = u64::from_le_bytes(take(raw, 0));
     let dead = u64::from_le_bytes(take(raw, DEAD_AT));
     (dead != alive(born)).then_some(dead)
 }
 
-/// The word `dead` of a line that is not. It belongs to this line alone: if the line is stored over and torn, no other word of
-/// the old or the new one brings it back to life.
+/// Returns the word `dead` of a line that is not deleted. It fits only this line: if the line is overwritten and torn,
+/// no other word of the old or the new line makes it valid again.
 pub(crate) fn alive(born: u64) -> u64 {
     !born
 }
 
-/// Where the word `dead` of a slot is in the image.
+/// Returns the range in the image of the word `dead` of a slot.
 pub(crate) fn dead_word(geometry: &Geometry, slot: u32) -> usize {
     geometry.line(slot).start + DEAD_AT
 }
 
-/// What this line adds to the sum of a commit record. Wrapping sums of these are equal only for the same lines in the same
-/// slots, but for one chance in 2^64.
+/// Returns what this line adds to the sum of a commit record. Except for one chance in 2^64, wrapping sums are equal
+/// only for the same lines in the same slots.
 pub(crate) fn share(raw: &[u8; LINE_BYTES], slot: u32) -> u64 {
     let born = u64::from_le_bytes(take(raw, 0));
     let mut mixed = born

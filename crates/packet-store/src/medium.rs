@@ -1,10 +1,10 @@
-//! Persists that are waited for.
+//! Persists with a wait for their completion.
 
 use std::ops::Range;
 
 use pmnet_log::{Media, MediaError};
 
-/// Persists `ranges` and waits until that is done.
+/// Persists `ranges` and waits until they are durable.
 pub(crate) fn persist_now<M: Media>(
     media: &mut M,
     ranges: &[Range<usize>],
@@ -22,7 +22,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Memory of this process: every persist is complete at once.
+    /// Memory of this process, in which every persist is complete at once.
     pub struct Plain(pub Vec<u8>);
 
     impl Media for Plain {

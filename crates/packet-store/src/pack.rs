@@ -1,6 +1,6 @@
-//! Packing: records of sparse frames move together, a bounded piece of work at a time (`docs/spec/packet-store.md` §6).
+//! Packing moves the records of sparse frames together, a bounded amount at a time (`docs/spec/packet-store.md` §6).
 //!
-//! A move is a put of the same record, and its commit is as every other. So nothing is to be proved about it.
+//! A move is a put of the same record with an ordinary commit, so the proof for puts covers it.
 
 use pmnet_log::Media;
 
@@ -10,22 +10,24 @@ use crate::line::Form;
 use crate::store::PacketStore;
 use crate::transaction::Transaction;
 
-/// A packet that is longer than a frame divided by this is moved as a copied record, which can go on in another frame. As they
-/// are, packets of this length would leave more than a third of their frames unused, and be moved again for that, without end.
+/// A packet that is longer than a frame divided by this is moved as a copied record, which can be continued in another
+/// frame. Moved unchanged, packets of this length would leave more than a third of each frame unused, and would be
+/// packed again and again.
 const PACKET_FRACTION: usize = 3;
 /// Most frames that one step empties.
 const VICTIMS_MAX: usize = 64;
 
 impl<M: Media> PacketStore<M> {
-    /// Whether more than a third of the bytes of frames in use are dead, or free frames are scarce and some are dead.
+    /// Returns whether more than a third of the bytes of frames in use are dead, or whether free frames are scarce and
+    /// some bytes are dead.
     #[must_use]
     pub fn wants_packing(&self) -> bool {
         !self.has_snapshots() && self.frames.sparsest().is_some()
     }
 
-    /// Moves the records of the sparsest frames to where they lie close together, if that is worth it, and commits. Gives the
-    /// bytes that were moved: about `budget` of them; 0 if there was nothing to do, or no room to do it. A record that is not
-    /// what was written stays where it is.
+    /// Moves the records of the sparsest frames close together, if that is worth it, and commits. Returns the number of
+    /// bytes that were moved, about `budget`; 0 if there was nothing to do, or no space to do it. A damaged record
+    /// stays where it is.
     ///
     /// # Errors
     /// [`Error::Media`].
@@ -38,7 +40,7 @@ impl<M: Media> PacketStore<M> {
         let mut most = VICTIMS_MAX;
         let moved = loop {
             match self.pack_frames(budget, most) {
-                // With fewer at once, there may be room.
+                // With fewer frames at once, the space may suffice.
                 Err(Error::Full { .. }) if most > 1 => most /= 2,
                 Err(Error::Full { .. }) => break Ok(0),
                 other => break other,
@@ -95,7 +97,8 @@ impl<M: Media> Transaction<'_, M> {
 }
 
 impl<M: Media> PacketStore<M> {
-    /// Moves the record of a line, or of whose piece it is; gives its bytes, 0 if it was moved or deleted already.
+    /// Moves the record of a line, or the record to which its piece belongs. Returns the record's bytes, or 0 if the
+    /// record was already moved or deleted.
     fn move_record(&mut self, slot: u32, bytes: &mut Vec<u8>) -> Result<usize, Error> {
         let reader = self.reader();
         let found = reader

@@ -1,31 +1,31 @@
-//! First bytes of a key that do not lie in the packet with it (`docs/spec/packet-store.md` §3).
+//! First bytes of a key that do not lie in the packet with the rest of the key (`docs/spec/packet-store.md` §3).
 
 use crate::geometry::{index, take};
 
-/// Bits of a line that say which prefix it is.
+/// Number of bits of a line that hold the prefix.
 pub(crate) const PREFIX_BITS: u32 = 19;
 /// First byte of every prefix.
 const FIRST: u8 = 1;
-/// Bytes of a prefix: the first one, and a number.
+/// Length of a prefix in bytes: the first byte, and a number.
 const BYTES: usize = 9;
 
-/// What a key begins with before the bytes of it that lie in a packet: nothing, or a byte 1 and a number of 8 bytes, the highest
-/// first, that is below 2^19 − 1.
+/// Bytes of a key before those that lie in a packet. Either there are none, or they are a byte 1 and a big-endian
+/// number of 8 bytes below 2^19 − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// The number and 1; 0: nothing.
+    /// The number plus 1; 0: no prefix.
     stored: u32,
     bytes: [u8; BYTES],
 }
 
 impl Prefix {
-    /// Nothing: the whole key lies in the packet.
+    /// No prefix: the whole key lies in the packet.
     pub const NONE: Prefix = Prefix {
         stored: 0,
         bytes: [0; BYTES],
     };
 
-    /// These bytes as a prefix, if they can be one.
+    /// Returns these bytes as a prefix if that is possible.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Prefix> {
         if bytes.is_empty() {
@@ -37,7 +37,7 @@ impl Prefix {
         (bytes[0] == FIRST && stored >> PREFIX_BITS == 0).then_some(Prefix { stored, bytes })
     }
 
-    /// As it stands in a line.
+    /// Returns the prefix from its form in a line.
     pub(crate) fn from_line(stored: u32) -> Prefix {
         let mut bytes = [0; BYTES];
         if stored != 0 {
@@ -51,7 +51,7 @@ impl Prefix {
         self.stored
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the prefix.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         let len = match self.stored {
@@ -61,7 +61,7 @@ impl Prefix {
         &self.bytes[..len]
     }
 
-    /// The number of its bytes.
+    /// Returns the length of the prefix in bytes.
     pub(crate) fn len(self) -> u32 {
         match self.stored {
             0 => 0,
@@ -70,7 +70,7 @@ impl Prefix {
     }
 }
 
-/// What comes before the bytes of a key in a frame, and these.
+/// Returns prefix and `rest` of a key as one slice.
 pub(crate) fn joined<'s>(prefix: Prefix, rest: &'s [u8], scratch: &'s mut Vec<u8>) -> &'s [u8] {
     if prefix.stored == 0 {
         return rest;

@@ -1,4 +1,4 @@
-//! Records in order, in both directions, now or as of a snapshot.
+//! Records in key order, in both directions, of the present state or of a snapshot.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -10,24 +10,24 @@ use crate::keys;
 use crate::record::Record;
 use crate::store::{PacketStore, Snapshot};
 
-/// Records of a range of keys. Each is checked when it is handed out; one that is not what was written is an error in its
-/// place, and those after it follow.
+/// Records of a range of keys. Each record is checked when it is returned. A damaged record is an error at its
+/// position, and the records after it follow.
 pub struct Range<'a, M> {
     store: &'a PacketStore<M>,
-    /// First and last key that are left.
+    /// First and last key that were not returned yet.
     ends: Option<(u32, u32)>,
     at: Option<u64>,
 }
 
 impl<M: Media> PacketStore<M> {
-    /// The records from one bound to the other, in the order of their keys' bytes; none if the range is empty or reversed.
-    /// Within a transaction: with what it has done so far.
+    /// Returns the records from one bound to the other, in the order of their keys' bytes; none if the range is empty
+    /// or reversed. Within a transaction, its own changes are included.
     #[must_use]
     pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<'_, M> {
         self.range_at(lower, upper, None)
     }
 
-    /// The same, as of a snapshot.
+    /// Returns the records between two bounds as of a snapshot.
     #[must_use]
     pub fn range_of(
         &self,
@@ -38,7 +38,7 @@ impl<M: Media> PacketStore<M> {
         self.range_at(lower, upper, Some(snapshot.commit()))
     }
 
-    /// The record of a key as of a snapshot.
+    /// Returns the record of a key as of a snapshot.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -48,8 +48,8 @@ impl<M: Media> PacketStore<M> {
         slot.map(|slot| self.record(slot)).transpose()
     }
 
-    /// How many records are between two bounds. Takes two searches, however many they are. Within a transaction: with what it has
-    /// done so far.
+    /// Returns the number of records between two bounds, with two searches, however many records there are. Within a
+    /// transaction, its own changes are included.
     #[must_use]
     pub fn count_between(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> u64 {
         match is_reversed(lower, upper) {
@@ -58,8 +58,8 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// As [`PacketStore::range`], without the first `first` and the last `last` records. Takes no longer for
-    /// many than for few.
+    /// Returns the records of [`PacketStore::range`] without the first `first` and the last `last` records. The time
+    /// does not depend on these numbers.
     #[must_use]
     pub fn range_without(
         &self,
@@ -86,7 +86,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Records before a range with this lower bound.
+    /// Returns the number of records before a range with this lower bound.
     fn before(&self, lower: Bound<&[u8]>) -> u32 {
         match lower {
             Bound::Unbounded => 0,
@@ -95,7 +95,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Records up to the end of a range with this upper bound.
+    /// Returns the number of records up to the end of a range with this upper bound.
     fn upto(&self, upper: Bound<&[u8]>) -> u32 {
         match upper {
             Bound::Unbounded => self.keys.counted(),
@@ -141,12 +141,12 @@ impl<M: Media> PacketStore<M> {
             Bound::Included(key) => seek_back(key, true),
             Bound::Excluded(key) => seek_back(key, false),
         }?;
-        // Where nothing is between the bounds, the last key is the one before the first.
+        // If there is nothing between the bounds, the last key is the key before the first one.
         (self.keys.next(last) != Some(first)).then_some((first, last))
     }
 }
 
-/// Whether no key can be between two bounds.
+/// Returns whether no key can be between two bounds.
 fn is_reversed(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     match (lower, upper) {
         (Bound::Included(low), Bound::Included(high)) => low > high,

@@ -1,4 +1,4 @@
-//! Looks at records where they lie, and trusts nothing there.
+//! Reads records where they lie, and does not trust their bytes.
 
 use std::cmp::Ordering;
 
@@ -10,10 +10,10 @@ use crate::geometry::{Geometry, LINE_BYTES, index, take};
 use crate::line::{self, Form, Line};
 use crate::prefix::joined;
 
-/// The pieces of each record that has any: their slots, in order.
+/// Slots of the pieces of each record that has pieces, in order.
 pub(crate) type Pieces = FxHashMap<u32, Box<[u32]>>;
 
-/// Everything that is needed for looking at a record.
+/// Everything that is needed to read a record.
 pub(crate) struct Reader<'a, M> {
     pub media: &'a M,
     pub geometry: &'a Geometry,
@@ -30,27 +30,27 @@ impl<M> Clone for Reader<'_, M> {
 impl<M> Copy for Reader<'_, M> {}
 
 impl<'a, M: Media> Reader<'a, M> {
-    /// The bytes of a line.
+    /// Returns the bytes of a line.
     pub fn raw(&self, slot: u32) -> [u8; LINE_BYTES] {
         take(self.media.part(self.geometry.line(slot)), 0)
     }
 
-    /// A line that points at something in the image.
+    /// Returns a line if it points into the image.
     pub fn line(&self, slot: u32) -> Option<Line> {
         Line::plausible(&self.raw(slot), self.geometry)
     }
 
-    /// The part of the record in the line's frame.
+    /// Returns the part of the record in the line's frame.
     pub fn payload(&self, line: &Line) -> &'a [u8] {
         self.media.part(line.payload(self.geometry))
     }
 
-    /// Slots of the pieces of a record.
+    /// Returns the slots of the pieces of a record.
     pub fn pieces_of(&self, slot: u32) -> &'a [u32] {
         self.pieces.get(&slot).map_or(&[], |slots| slots)
     }
 
-    /// The key of a line, compared with `key`; a line that is not whole counts as below all keys.
+    /// Compares the key of a line with `key`. A damaged line counts as below all keys.
     pub fn compare(&self, slot: u32, key: &[u8]) -> Ordering {
         let Some(line) = self.line(slot) else {
             return Ordering::Less;
@@ -88,13 +88,13 @@ impl<'a, M: Media> Reader<'a, M> {
         }
     }
 
-    /// The payloads of the pieces of a record, as far as their lines point at something.
+    /// Returns the payloads of the pieces of a record whose lines point into the image.
     fn piece_payloads(self, slot: u32) -> impl Iterator<Item = &'a [u8]> {
         let lines = self.pieces_of(slot).iter();
         lines.filter_map(move |piece| self.line(*piece).map(|line| self.payload(&line)))
     }
 
-    /// Whether line and key are whole; the value is not looked at.
+    /// Returns whether line and key are whole; the value is not checked.
     pub fn is_whole(&self, slot: u32) -> bool {
         let raw = self.raw(slot);
         Line::plausible(&raw, self.geometry).is_some_and(|line| {
@@ -106,7 +106,7 @@ impl<'a, M: Media> Reader<'a, M> {
         })
     }
 
-    /// A record, if line, key and value are what was written.
+    /// Returns the line of a record if line, key and value are what was written.
     pub fn check(&self, slot: u32) -> Result<Line, Error> {
         let whole = self.line(slot).filter(|_| self.is_whole(slot));
         let Some(line) = whole else {
@@ -138,12 +138,12 @@ impl<'a, M: Media> Reader<'a, M> {
         }
     }
 
-    /// Returns what is known of a line that is not whole, or whose record is not.
+    /// Returns the error for a damaged line or record, with all known facts.
     pub fn damage(&self, slot: u32, why: &'static str) -> Error {
         Error::Damaged(Box::new(self.damage_of(slot, why)))
     }
 
-    /// The same, not as an error.
+    /// Returns the facts about a damaged line or record.
     pub fn damage_of(&self, slot: u32, why: &'static str) -> Damage {
         let raw = self.raw(slot);
         let mut scratch = Vec::new();
@@ -164,7 +164,7 @@ impl<'a, M: Media> Reader<'a, M> {
         }
     }
 
-    /// The key of a record: where it lies, or put together in `scratch`.
+    /// Returns the key of a record: from its place if possible, else put together in `scratch`.
     pub fn key<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,
@@ -175,12 +175,12 @@ impl<'a, M: Media> Reader<'a, M> {
         if end <= first.len() {
             return joined(line.prefix, &first[start..end], scratch);
         }
-        // A record in a packet lies in one frame, so this one has no prefix, and begins with its key.
+        // A record in a packet lies in one frame. So this record has no prefix, and begins with its key.
         let all = self.whole(slot, line, scratch);
         &all[..end.min(all.len())]
     }
 
-    /// All bytes of a record in a row: where they lie, or put together in `scratch`.
+    /// Returns all bytes of a record as one slice: from their place if possible, else put together in `scratch`.
     pub fn whole<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,

@@ -7,20 +7,20 @@ use crate::line::{Form, Line};
 use crate::prefix::{Prefix, joined};
 use crate::reader::Reader;
 
-/// What is kept with a value. The store gives no meaning to any of it.
+/// Properties that are stored with a value. They have no meaning for the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// What the value is.
+    /// Kind of the value.
     pub kind: u8,
-    /// When it ends, in milliseconds since 1970; 0: never. A record whose time is over stays until it is removed.
+    /// Time of expiry, in milliseconds since 1970; 0: never. An expired record stays until it is removed.
     pub expires_at_ms: u64,
-    /// Order of the write in the log; 0: it came another way.
+    /// Order of the write in the log; 0: the write is not in the log.
     pub order: u64,
-    /// When the packet was received, in microseconds since 1970; 0: not known.
+    /// Time at which the packet was received, in microseconds since 1970; 0: unknown.
     pub received_us: u64,
 }
 
-/// A record whose checksums were right when it was looked at. It lies where it was stored.
+/// A record whose checksums were right when it was read. Its bytes stay where they were stored.
 pub struct Record<'a, M> {
     pub(crate) reader: Reader<'a, M>,
     pub(crate) slot: u32,
@@ -28,19 +28,20 @@ pub struct Record<'a, M> {
 }
 
 impl<'a, M: Media> Record<'a, M> {
-    /// What is kept with it.
+    /// Returns the properties that are stored with it.
     #[must_use]
     pub fn meta(&self) -> Meta {
         self.line.meta()
     }
 
-    /// Bytes of the value.
+    /// Returns the length of the value in bytes.
     #[must_use]
     pub fn value_len(&self) -> usize {
         index(self.line.value_len)
     }
 
-    /// Key and value: where they lie if the record is in one frame, else put together in `scratch`; as is a key with a prefix.
+    /// Returns key and value: from their place if the record is in one frame, else put together in `scratch`. A key
+    /// with a prefix is always put together.
     #[must_use]
     pub fn key_and_value<'s>(&self, scratch: &'s mut Vec<u8>) -> (&'s [u8], &'s [u8])
     where
@@ -57,7 +58,7 @@ impl<'a, M: Media> Record<'a, M> {
         (&all[key], &all[self.line.value()])
     }
 
-    /// The value; see [`Record::key_and_value`].
+    /// Returns the value; see [`Record::key_and_value`].
     #[must_use]
     pub fn value<'s>(&self, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
@@ -69,7 +70,7 @@ impl<'a, M: Media> Record<'a, M> {
         self.key_and_value(scratch).1
     }
 
-    /// The packet that the record came in, with the CRC32C that its sender computed, if it still lies as it came.
+    /// Returns the packet in which the record arrived, with the CRC32C of its sender, if the record still lies in it.
     #[must_use]
     pub fn packet(&self) -> Option<(&'a [u8], u32)> {
         let packet = matches!(self.line.form, Form::Packet | Form::Shared);
@@ -78,7 +79,7 @@ impl<'a, M: Media> Record<'a, M> {
 }
 
 impl Line {
-    /// What is kept with a value.
+    /// Returns the properties in a line.
     pub(crate) fn meta(&self) -> Meta {
         Meta {
             kind: self.kind,
@@ -88,7 +89,7 @@ impl Line {
         }
     }
 
-    /// Bytes that count as live in its frame.
+    /// Returns the number of bytes that count as live in its frame.
     pub(crate) fn weight(&self) -> usize {
         match self.form {
             Form::Shared => index(self.key_len) + index(self.value_len),

@@ -17,29 +17,29 @@ use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Stat, born, hash_seed};
 use crate::superblock::{self, Identity};
 
-/// An image that was read, and not changed.
+/// An image that was read and not changed.
 pub struct Scan<M> {
     media: M,
     identity: Identity,
     geometry: Geometry,
-    /// Keys may have prefixes.
+    /// Whether keys may have prefixes.
     prefixes: bool,
     commit: Commit,
     /// Newest versions that count, in the order of their keys.
     live: Vec<u32>,
     pieces: Pieces,
-    /// Lines with anything in them that counts for nothing. They go first.
+    /// Lines that hold data and count for nothing. They are erased first.
     erase: Vec<u32>,
-    /// Newest versions that are deleted. They go when no older version is left.
+    /// Newest versions that are deleted. They are erased when no older version is left.
     deleted: Vec<u32>,
-    /// Words `dead` of a commit that never was.
+    /// Words `dead` of a commit that never took effect.
     revived: Vec<u32>,
     sum: u64,
     damages: Vec<Damage>,
     damages_total: u64,
 }
 
-/// A line that may be the newest of its key.
+/// A line that may be the newest version of its key.
 struct Candidate {
     prefix: u128,
     born: u64,
@@ -48,10 +48,10 @@ struct Candidate {
 }
 
 impl<M: Media> Scan<M> {
-    /// Reads an image. With a shard, only a store of that shard.
+    /// Reads an image. If a shard is given, only a store of that shard is accepted.
     ///
     /// # Errors
-    /// [`OpenError`]: there is no store of this version and shard, or not even its commit records can be read.
+    /// [`OpenError`]: there is no store of this version and shard, or its commit records cannot be read.
     pub fn open(media: M, shard: Option<u32>) -> Result<Scan<M>, OpenError> {
         let (identity, geometry, prefixes) = superblock::read(media.bytes())?;
         if let Some(wanted) = shard.filter(|wanted| *wanted != identity.shard) {
@@ -98,7 +98,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// What each line is: candidates, pieces by record and index, and the rest.
+    /// Classifies the lines: candidates, pieces by record and index, and the rest.
     fn read_lines(&mut self) -> (Vec<Candidate>, FxHashMap<u64, u32>) {
         let seed = self.identity.seed();
         let mut candidates = Vec::new();
@@ -142,7 +142,7 @@ impl<M: Media> Scan<M> {
                 continue;
             }
             if line.form == Form::Piece {
-                // Two pieces with one name cannot both be whole, unless somebody made the image by hand.
+                // Two pieces with one name cannot both be whole, except in an image that was made by hand.
                 if let Some(other) = pieces.insert(line.order, slot) {
                     self.erase.push(other);
                 }
@@ -162,10 +162,10 @@ impl<M: Media> Scan<M> {
         (candidates, pieces)
     }
 
-    /// Which of them count.
+    /// Decides which candidates count.
     fn decide(&mut self, mut candidates: Vec<Candidate>, mut pieces: FxHashMap<u64, u32>) {
         self.collect_pieces(&candidates, &mut pieces);
-        // A key that is not all there could be taken for another one.
+        // An incomplete key could be taken for another one.
         candidates.retain(|candidate| {
             let slot = candidate.slot;
             let reader = self.reader();
@@ -183,7 +183,7 @@ impl<M: Media> Scan<M> {
             whole
         });
         let reader = self.reader();
-        // Keys are compared by their prefixes, then byte by byte; the newest of a key comes first.
+        // Keys are compared by their first bytes, then byte by byte. The newest version of a key comes first.
         let mut names = (Vec::new(), Vec::new());
         candidates.sort_unstable_by(|a, b| {
             a.prefix
@@ -213,7 +213,7 @@ impl<M: Media> Scan<M> {
                 self.live.push(candidate.slot);
             }
         }
-        // Pieces of what counts stay; the others are of no record.
+        // Pieces of records that count stay; the other pieces belong to no record.
         let mut kept = Pieces::default();
         for slot in self.live.iter().chain(&self.deleted) {
             if let Some(found) = self.pieces.remove(slot) {
@@ -225,7 +225,7 @@ impl<M: Media> Scan<M> {
         self.erase.extend(pieces.into_values());
     }
 
-    /// Gives each record its pieces, as far as they are there.
+    /// Assigns the existing pieces to their records.
     fn collect_pieces(&mut self, candidates: &[Candidate], pieces: &mut FxHashMap<u64, u32>) {
         if pieces.is_empty() {
             return;
@@ -244,7 +244,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// Whether a record has all its pieces.
+    /// Checks whether a record has all its pieces.
     fn check_pieces(&self, slot: u32) -> Result<(), &'static str> {
         let reader = self.reader();
         let line = reader
@@ -268,30 +268,30 @@ impl<M: Media> Scan<M> {
         Ok(())
     }
 
-    /// The medium.
+    /// Returns the medium.
     pub(crate) fn media(&self) -> &M {
         &self.media
     }
 
-    /// Its size.
+    /// Returns the size of the store.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// Which store it is.
+    /// Returns the identity of the store.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What the last commit says.
+    /// Returns the content of the last commit.
     #[must_use]
     pub fn last_commit(&self) -> &Commit {
         &self.commit
     }
 
-    /// What is missing of what the last commit counted; `None`: nothing.
+    /// Returns which records of the last commit are missing; `None`: no record is missing.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         let whole = to_u64(self.live.len());
@@ -303,8 +303,8 @@ impl<M: Media> Scan<M> {
         })
     }
 
-    /// Reads every byte of every record, and gives what is not what was written: at most [`DAMAGES_LISTED_MAX`] of it,
-    /// besides [`Scan::loss`].
+    /// Reads every byte of every record, and returns the damaged records: at most [`DAMAGES_LISTED_MAX`], besides
+    /// [`Scan::loss`].
     #[must_use]
     pub fn verify(&self) -> Vec<Damage> {
         let reader = self.reader();
@@ -342,7 +342,7 @@ impl<M: Media> Scan<M> {
         found
     }
 
-    /// The whole keys of the records whose values are not what was written. Of what [`Scan::loss`] misses, no key is known.
+    /// Returns the whole keys of the records with damaged values. The keys of records in [`Scan::loss`] are unknown.
     #[must_use]
     pub fn damaged_keys(&self) -> Vec<Vec<u8>> {
         let reader = self.reader();
@@ -354,7 +354,7 @@ impl<M: Media> Scan<M> {
             .collect()
     }
 
-    /// Shows every record that is what was written.
+    /// Calls `visit` with every undamaged record.
     pub fn each_record(&self, mut visit: impl FnMut(&[u8], &Meta, &[u8])) {
         let reader = self.reader();
         let mut scratch = Vec::new();
@@ -368,7 +368,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// Records that lie in a packet, as it came.
+    /// Returns the number of records that lie in a packet as it arrived.
     #[must_use]
     pub fn records_in_packets(&self) -> u64 {
         let reader = self.reader();
@@ -376,7 +376,7 @@ impl<M: Media> Scan<M> {
         to_u64(lines.filter(Line::is_in_packet).count())
     }
 
-    /// Returns which part takes how much room.
+    /// Returns the space that each part takes.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let reader = self.reader();
@@ -412,11 +412,12 @@ impl<M: Media> Scan<M> {
         stat
     }
 
-    /// Makes a store of the image. Every step is durable before the next begins; a crash at any point leaves an image from
-    /// which this works again.
+    /// Turns the image into a store. Every step is durable before the next one begins. After a crash at any point the
+    /// image can be repaired again.
     ///
     /// # Errors
-    /// [`OpenError::Damaged`]: records are missing; nothing was changed. [`OpenError::Region`]: a log has entries in its frames.
+    /// [`OpenError::Damaged`]: records are missing; nothing was changed. [`OpenError::Region`]: a log has entries in
+    /// the frames.
     /// [`OpenError::Media`].
     pub fn repair(self) -> Result<PacketStore<M>, OpenError> {
         self.refuse_region()?;
@@ -432,7 +433,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// The same, by a caller that knows the log.
+    /// Repairs the store of a region, for a caller that repairs the log as well.
     pub(crate) fn repair_in_region(self) -> Result<PacketStore<M>, OpenError> {
         match self.loss() {
             Some(loss) => Err(OpenError::Damaged(Box::new(loss))),
@@ -440,7 +441,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// The same, and if records are missing, goes on without them. Damaged records are erased for good.
+    /// Repairs the store even if records are missing. Damaged records are erased for good.
     ///
     /// # Errors
     /// [`OpenError::Region`], [`OpenError::Media`].
@@ -451,14 +452,16 @@ impl<M: Media> Scan<M> {
     }
 
     fn repair_from(mut self, lost: bool) -> Result<PacketStore<M>, OpenError> {
-        // A torn record goes. The next attempt at the same commit, torn as well, could complete it.
+        // A torn record is erased. Otherwise the next attempt at the same commit could, if it is torn as well, complete
+        // it.
         for number in [0, 1] {
             if Commit::at(self.media.bytes(), self.identity.seed(), number).is_none() {
                 let start = commit_record(number).start;
                 self.media.store(start, &[0; LINE_BYTES]);
             }
         }
-        // After the death of a process the other may be visible without being durable. What follows rests on it.
+        // After the death of a process, the other record may be visible without being durable. The next steps rely on
+        // it.
         let both = [0, 1].map(|number| {
             let start = commit_record(number).start;
             start..start + BLOCK_BYTES
@@ -466,7 +469,7 @@ impl<M: Media> Scan<M> {
         persist_now(&mut self.media, &both)?;
         let table = self.geometry.table();
         if lost {
-            // The next commit is the one that counts only what is whole. Nothing of its number may be there before.
+            // The next commit counts only what is whole. Nothing with its number may exist before.
             let (future, rest) = std::mem::take(&mut self.erase)
                 .into_iter()
                 .partition(|slot| {
@@ -485,7 +488,8 @@ impl<M: Media> Scan<M> {
         let erase = std::mem::take(&mut self.erase);
         self.revive();
         self.zero(&erase);
-        // The whole table, also what looks empty: a zero may be visible without being durable.
+        // The whole table is persisted, including lines that look empty, because a zero may be visible without being
+        // durable.
         persist_now(&mut self.media, &[table])?;
         let mut deleted = std::mem::take(&mut self.deleted);
         for slot in deleted.clone() {
@@ -554,7 +558,7 @@ impl<M: Media> Scan<M> {
     }
 }
 
-/// The keys of two lines. Those that go on in pieces are put together in `names`.
+/// Compares the keys of two lines. Keys that are continued in pieces are put together in `names`.
 fn compare_keys<M: Media>(
     reader: &Reader<'_, M>,
     a: u32,

@@ -1,8 +1,8 @@
 //! The store: an ordered map whose records lie where they were received or copied to (`docs/spec/packet-store.md`).
 //!
-//! Purpose: what is shared by reading, transactions, packing and recovery. Invariants: only one transaction at a time; what
-//! the last commit counts is never stored over; a line that died is used again only after the commit by which it died.
-//! May not: read a clock, give a meaning to kinds, orders or expiries.
+//! Purpose: the state that reading, transactions, packing and recovery share. Invariants: there is only one transaction
+//! at a time; what the last commit counts is never overwritten; a line that died is used again only after the commit by
+//! which it died. This module reads no clock, and gives no meaning to kinds, orders or expiries.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -22,20 +22,20 @@ use crate::reader::{Pieces, Reader};
 use crate::record::Record;
 use crate::superblock::Identity;
 
-/// One line in this many is the reserve ([`Room`]); in a small store it is [`LINES_RESERVE_MIN`], but at most one in
-/// [`LINES_RESERVE_FRACTION_MAX`]: a session and its reply take a line each.
+/// One line in this many is the reserve ([`Room`]). A small store reserves [`LINES_RESERVE_MIN`] lines, but at most one
+/// in [`LINES_RESERVE_FRACTION_MAX`], because a session and its reply take a line each.
 const LINES_RESERVE_FRACTION: u32 = 16;
 const LINES_RESERVE_MIN: u32 = 2048;
 const LINES_RESERVE_FRACTION_MAX: u32 = 4;
 
-/// What a transaction did to a key; undone from the last to the first.
+/// Effect of a transaction on a key. Effects are undone from the last to the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Undo {
     /// The key is new.
     Created(u32),
-    /// A key that was new is gone again.
+    /// A key that was new was removed again.
     Removed(u32),
-    /// The key had this newest version, which was deleted by this commit, if it was.
+    /// The key had this newest version. If it was deleted, this commit had deleted it.
     Replaced {
         key: u32,
         head: u32,
@@ -43,60 +43,61 @@ pub(crate) enum Undo {
     },
 }
 
-/// An open store. See the module's text.
+/// An open store; see the module's text.
 pub struct PacketStore<M> {
     pub(crate) media: M,
     pub(crate) identity: Identity,
     pub(crate) geometry: Geometry,
     pub(crate) seed: u32,
-    /// The last commit, which is durable.
+    /// Content of the last commit, which is durable.
     pub(crate) done: Commit,
-    /// The next one, with what its transaction did so far.
+    /// Content of the next commit, with the changes of the present transaction so far.
     pub(crate) next: Commit,
     pub(crate) frames: Frames,
     pub(crate) keys: Keys,
-    /// A line may say that its key has a prefix.
+    /// Whether the store's lines may state prefixes of keys.
     pub(crate) prefixes: bool,
     pub(crate) pieces: Pieces,
-    /// The version before this one, while a snapshot needs it or the transaction is not committed; of lines below `fresh`.
+    /// For each line below `fresh`: the version before it, while a snapshot needs that version or the transaction is
+    /// not committed.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
-    /// This line, and all with higher numbers, were never used: nothing is kept in memory of them.
+    /// Lines from this one on were never used; nothing is kept in memory for them.
     pub(crate) fresh: u32,
-    /// Lines that died by the last commit or before it, and are on the medium still.
+    /// Lines that died by the last commit or an earlier one, and are still on the medium.
     pub(crate) pending: Vec<u32>,
     pub(crate) lines_reserve: usize,
-    /// Lines that are wanted free besides.
+    /// Number of lines that should be free besides the reserve.
     lines_ahead: usize,
-    /// Lines that are for records of the protocol alone.
+    /// Number of lines that only records of the protocol may take.
     lines_records: usize,
-    /// Part of the image that the next persist must cover.
+    /// Ranges of the image that the next persist must cover.
     pub(crate) dirty: Vec<Range<usize>>,
     pub(crate) undo: Vec<Undo>,
-    /// Keys whose newest version is deleted, and by which commit.
+    /// Keys whose newest version is deleted, with the commit that deleted it.
     pub(crate) gone: FxHashMap<u32, u64>,
-    /// Deleted keys whose older versions go first.
+    /// Deleted keys whose older versions must be erased first.
     later: Vec<u32>,
-    /// Commits at which transactions read, and how many do.
+    /// Commits at which snapshots read, with the number of snapshots.
     snapshots: BTreeMap<u64, u32>,
     /// Keys with versions that only snapshots need.
     chained: FxHashSet<u32>,
-    /// A line that died was not whole, so its share in the sum is unknown.
+    /// Whether a dead line was damaged, so that its share in the sum is unknown.
     pub(crate) recount: bool,
-    /// A copy of the key at hand, so that none is allocated for each.
+    /// Copy of the present key, reused so that no key needs an allocation.
     pub(crate) key: Vec<u8>,
     failed: bool,
 }
 
-/// A commit to read at. Give it back with [`PacketStore::release`]; as long as it is held, the versions that it sees stay, and
-/// nothing is packed.
+/// A commit at which to read. Give it back with [`PacketStore::release`]: while it exists, the versions that it sees
+/// stay, and nothing is packed.
 #[derive(Debug)]
 pub struct Snapshot {
     at: u64,
 }
 
 impl<M: Media> PacketStore<M> {
-    /// A store without records over a clean table; recovery adds them.
+    /// Returns a store without records over a clean table; recovery adds the records.
     pub(crate) fn empty(media: M, identity: Identity, geometry: Geometry, done: Commit) -> Self {
         let least = LINES_RESERVE_MIN.min(geometry.lines / LINES_RESERVE_FRACTION_MAX);
         let reserve = (geometry.lines / LINES_RESERVE_FRACTION).max(least);
@@ -114,7 +115,7 @@ impl<M: Media> PacketStore<M> {
             keys: Keys::new(geometry.lines, hash_seed(&identity)),
             prefixes: false,
             pieces: Pieces::default(),
-            // Room that is not touched takes no memory.
+            // Reserved memory that is not touched takes no pages.
             older: Vec::with_capacity(index(geometry.lines)),
             free_lines: Vec::new(),
             fresh: 0,
@@ -134,31 +135,31 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Which store this is.
+    /// Returns the identity of the store.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// Its size.
+    /// Returns the size of the store.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// What the last commit says.
+    /// Returns the content of the last commit.
     #[must_use]
     pub fn last_commit(&self) -> &Commit {
         &self.done
     }
 
-    /// The medium.
+    /// Returns the medium.
     #[must_use]
     pub fn media(&self) -> &M {
         &self.media
     }
 
-    /// The medium, for who lends it to a log and to a store in turn.
+    /// Returns the medium, for an owner that lends it to a log and to a store in turn.
     pub(crate) fn media_mut(&mut self) -> &mut M {
         &mut self.media
     }
@@ -182,7 +183,7 @@ impl<M: Media> PacketStore<M> {
         Digest::new(key, hash_seed(&self.identity))
     }
 
-    /// The number of a key, deleted or not.
+    /// Returns the number of a key, deleted or not.
     pub(crate) fn find(&self, digest: &Digest, key: &[u8]) -> Option<u32> {
         let reader = self.reader();
         self.keys.find(digest, |slot| reader.compare(slot, key))
@@ -194,17 +195,17 @@ impl<M: Media> PacketStore<M> {
         Ok(Record { reader, slot, line })
     }
 
-    /// The record of a key. Within a transaction: with what it has done so far.
+    /// Returns the record of a key. Within a transaction, its own changes are included.
     ///
     /// # Errors
-    /// [`Error::Damaged`]: what lies there is not what was written.
+    /// [`Error::Damaged`]: the record is not what was written.
     pub fn get(&self, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
         let digest = self.digest(key);
         match self.find(&digest, key) {
             Some(found) if self.is_gone(found) => Ok(None),
             Some(found) => self.record(self.keys.head(found)).map(Some),
             None => {
-                // A key that is not whole does not compare equal; but it has the same hash.
+                // A damaged key does not compare equal, but has the same hash.
                 let reader = self.reader();
                 let mut same = self.keys.same_tag(&digest);
                 match same.find(|slot| !reader.is_whole(*slot)) {
@@ -217,14 +218,14 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Whether a key has a record; its value is not looked at.
+    /// Returns whether a key has a record; the value is not checked.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         let found = self.find(&self.digest(key), key);
         found.is_some_and(|key| !self.is_gone(key))
     }
 
-    /// Bytes of key and value of the record of a key, which is not looked at.
+    /// Returns the length of key and value of a key's record, without a check of the record.
     #[must_use]
     pub fn bytes_of(&self, key: &[u8]) -> Option<usize> {
         let found = self.find(&self.digest(key), key);
@@ -237,19 +238,19 @@ impl<M: Media> PacketStore<M> {
         !self.gone.is_empty() && self.gone.contains_key(&key)
     }
 
-    /// Records, as of the last commit.
+    /// Returns the number of records as of the last commit.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.done.records
     }
 
-    /// Whether there is no record, as of the last commit.
+    /// Returns whether there is no record as of the last commit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.done.records == 0
     }
 
-    /// The version of a key that a reader at this commit sees.
+    /// Returns the version of a key that a reader at this commit sees.
     pub(crate) fn version_at(&self, key: u32, at: Option<u64>) -> Option<u32> {
         let Some(at) = at else {
             return (!self.is_gone(key)).then(|| self.keys.head(key));
@@ -267,14 +268,14 @@ impl<M: Media> PacketStore<M> {
         None
     }
 
-    /// From now on the state of the last commit can be read until it is released.
+    /// Returns a snapshot: until its release, the state of the last commit can be read.
     pub fn snapshot(&mut self) -> Snapshot {
         let at = self.done.commit;
         *self.snapshots.entry(at).or_default() += 1;
         Snapshot { at }
     }
 
-    /// No transaction reads at this commit any more.
+    /// Ends a snapshot.
     pub fn release(&mut self, snapshot: Snapshot) {
         if let Some(count) = self.snapshots.get_mut(&snapshot.at) {
             *count -= 1;
@@ -287,31 +288,31 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Commits at which transactions read.
+    /// Returns whether there are snapshots.
     pub(crate) fn has_snapshots(&self) -> bool {
         !self.snapshots.is_empty()
     }
 
-    /// Lines that this room may take.
+    /// Returns the number of lines that a request for this purpose may take.
     pub(crate) fn line_room(&self, room: Room) -> usize {
         self.lines_left()
             .saturating_sub(room.leaves(self.lines_reserve, self.lines_records))
     }
 
-    /// Lines without a record.
+    /// Returns the number of lines without a record.
     fn lines_left(&self) -> usize {
         let fresh = index(self.geometry.lines - self.fresh);
         fresh + self.free_lines.len() + self.pending.len()
     }
 
-    /// From now on the lines below this one are in use, or free again.
+    /// Notes that the lines below this one are in use, or free again.
     pub(crate) fn set_fresh(&mut self, fresh: u32) {
         self.fresh = fresh;
         self.older.resize(index(fresh), NONE);
     }
 
-    /// From now on this many frames and lines are wanted free besides the reserve, for what was acknowledged and is not here yet. Half
-    /// of what an empty store has at most.
+    /// Sets the number of frames and lines that should be free besides the reserve, for acknowledged updates that have
+    /// not arrived yet. The limit is half of the free space of an empty store.
     pub fn keep_ahead(&mut self, frames: usize, lines: usize) {
         let reserve = self.frames.reserve();
         let most = index(self.geometry.frames).saturating_sub(reserve) / 2;
@@ -319,8 +320,8 @@ impl<M: Media> PacketStore<M> {
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
     }
 
-    /// From now on there is room, which nothing but [`Room::Reserved`] may take, for more records of `bytes` bytes: as many as have
-    /// this key or one above it. At most a quarter of what an empty store has.
+    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes: as many as there are
+    /// keys from `from` on. The limit is a quarter of the free space of an empty store.
     pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
         let records = self.count_between(Bound::Included(from), Bound::Unbounded);
         let records = usize::try_from(records).expect("lines are counted in 32 bits");
@@ -330,20 +331,20 @@ impl<M: Media> PacketStore<M> {
         self.lines_records = records.min(index(self.geometry.lines) / 4);
     }
 
-    /// Whether no further session should begin: the room is needed by the existing ones, and by deletes.
+    /// Returns whether no further session should begin, because the existing sessions and deletes need the space.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
         let lines = Room::another(self.lines_reserve, self.lines_records);
         self.frames.is_crowded() || self.lines_left() < lines
     }
 
-    /// Whether fewer are free.
+    /// Returns whether fewer frames or lines are free than should be.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.frames.is_scarce() || self.line_room(Room::Ordinary) < self.lines_ahead
     }
 
-    /// A line to store into: one that died first, because storing over it erases it.
+    /// Takes a line to store into, if possible one that died, because storing over it erases it.
     pub(crate) fn take_line(&mut self) -> u32 {
         if let Some(slot) = self.pending.pop().or_else(|| self.free_lines.pop()) {
             return slot;
@@ -354,7 +355,7 @@ impl<M: Media> PacketStore<M> {
         slot
     }
 
-    /// The next persist covers this; neighbours become one range.
+    /// Adds a range to the next persist; neighbours become one range.
     pub(crate) fn mark(&mut self, range: Range<usize>) {
         if range.is_empty() {
             return;
@@ -367,7 +368,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Nothing more is done after a failed persist.
+    /// Refuses any work after a failed persist.
     pub(crate) fn usable(&self) -> Result<(), Error> {
         match self.failed {
             true => Err(MediaError::Failed.into()),
@@ -375,7 +376,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// The commit begins to count: `docs/spec/packet-store.md` §4.
+    /// Makes the commit take effect: `docs/spec/packet-store.md` §4.
     pub(crate) fn commit_now(&mut self) -> Result<(), Error> {
         self.usable()?;
         if self.undo.is_empty() {
@@ -384,7 +385,7 @@ impl<M: Media> PacketStore<M> {
         self.commit_always()
     }
 
-    /// The same if nothing changed but the order that the store states.
+    /// Commits even if nothing changed except the order that the store states.
     pub(crate) fn commit_always(&mut self) -> Result<(), Error> {
         self.usable()?;
         if std::mem::take(&mut self.recount) {
@@ -411,7 +412,8 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Erases every line that died, durably: step 2 of a transaction, early. Frames that they pointed into can be lent then.
+    /// Erases every dead line durably, which is step 2 of a transaction, early. The frames to which these lines pointed
+    /// can be lent afterwards.
     pub(crate) fn erase_dead(&mut self) -> Result<(), Error> {
         self.usable()?;
         let erased = self.persist_changes();
@@ -422,9 +424,9 @@ impl<M: Media> PacketStore<M> {
     }
 
     fn persist_both(&mut self) -> Result<(), MediaError> {
-        // First everything that the commit record will count on: new records, and that older ones cannot come back.
+        // First, everything that the commit record relies on: the new records, and the erasure of older ones.
         self.persist_changes()?;
-        // Then the record.
+        // Then, the record.
         let range = self.next.store(&mut self.media, self.seed);
         persist_now(&mut self.media, &[range])
     }
@@ -443,9 +445,9 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Lets go of the versions of a key that are not needed. A deleted newest version goes last, by a commit of its own: as
-    /// long as an older one may be on the medium, it says that the key is deleted. So it goes only at the end of a commit,
-    /// which has erased what was let go before.
+    /// Releases the versions of a key that are not needed. A deleted newest version is released last, by a commit of
+    /// its own: while an older version may be on the medium, the deleted one says that the key is deleted. So it is
+    /// released only at the end of a commit that has erased the versions released before.
     fn settle(&mut self, key: u32, committed: bool) {
         let head = self.keys.head(key);
         if head == NONE {
@@ -476,7 +478,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// The same for the older versions of a key while there are snapshots.
+    /// Does the same for the older versions of a key while there are snapshots.
     fn settle_chain(&mut self, key: u32, head: u32) {
         let mut newer = head;
         let mut until = born(&self.reader().raw(head));
@@ -491,7 +493,7 @@ impl<M: Media> PacketStore<M> {
                 None => until,
                 Some(dead) => until.min(dead),
             };
-            // A deleted version hides the older ones from whoever reads between its end and the next version.
+            // A deleted version hides older ones from readers between its end and the next version.
             let hides = line::dead(&raw).is_some() && self.older[index(slot)] != NONE;
             if hides || self.is_seen(from, end) {
                 self.chained.insert(key);
@@ -504,18 +506,18 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Whether a snapshot sees what was born and ended by these commits.
+    /// Returns whether a snapshot sees a version that was born and ended by these commits.
     fn is_seen(&self, born: u64, end: u64) -> bool {
         born < end && self.snapshots.range(born..end).next().is_some()
     }
 
-    /// The newest version of a key is deleted, by this commit.
+    /// Notes that this commit has deleted the newest version of a key.
     pub(crate) fn set_gone(&mut self, key: u32, commit: u64) {
         self.gone.insert(key, commit);
         self.set_counts(key, false);
     }
 
-    /// It is not; by which commit it was.
+    /// Notes that the newest version is not deleted; returns the commit that had deleted it.
     pub(crate) fn unset_gone(&mut self, key: u32) -> Option<u64> {
         let commit = self.gone.remove(&key)?;
         self.set_counts(key, true);
@@ -533,7 +535,7 @@ impl<M: Media> PacketStore<M> {
         self.chained.remove(&key);
     }
 
-    /// Has something done with the list of keys that needs a comparison of keys with this one.
+    /// Calls `act` on the list of keys, with a comparison for this key.
     fn at_its_name(&mut self, key: u32, act: impl FnOnce(&mut Keys, &dyn Fn(u32) -> Ordering)) {
         let head = self.keys.head(key);
         let reader = Reader {
@@ -549,7 +551,7 @@ impl<M: Media> PacketStore<M> {
         act(&mut self.keys, &|slot| reader.compare(slot, name));
     }
 
-    /// A version is needed no longer; its space can be used by the next transaction.
+    /// Frees a version that is no longer needed; the next transaction can use its space.
     pub(crate) fn free_line(&mut self, slot: u32) {
         for piece in self.pieces.remove(&slot).into_iter().flatten() {
             self.frames.detach(piece);
@@ -560,14 +562,14 @@ impl<M: Media> PacketStore<M> {
         self.pending.push(slot);
     }
 
-    /// Counts a new version.
+    /// Counts a new version in the next commit.
     pub(crate) fn count(&mut self, slot: u32) {
         let raw = self.reader().raw(slot);
         self.next.records += 1;
         self.next.sum = self.next.sum.wrapping_add(line::share(&raw, slot));
     }
 
-    /// Counts a version no more.
+    /// Removes a version from the count of the next commit.
     pub(crate) fn discount(&mut self, slot: u32) {
         let raw = self.reader().raw(slot);
         self.recount |= !self.reader().is_whole(slot);
@@ -586,7 +588,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Returns which part takes how much room.
+    /// Returns the space that each part takes.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let [frames_free, frames_lent, frames_used] = self.frames.counts();
@@ -608,36 +610,36 @@ impl<M: Media> PacketStore<M> {
     }
 }
 
-/// Room that each part of a store takes.
+/// Space that each part of a store takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Records.
+    /// Number of records.
     pub records: u64,
     /// Number of the last commit.
     pub commit: u64,
-    /// Order of the log that it states; 0: none.
+    /// Order of the log that the store states; 0: none.
     pub order: u64,
-    /// Lines of the table.
+    /// Number of lines in the table.
     pub lines: u32,
-    /// Lines of records, their pieces, and versions that a snapshot needs.
+    /// Number of lines of records, of their pieces, and of versions that a snapshot needs.
     pub lines_used: u64,
-    /// Frames.
+    /// Number of frames.
     pub frames: u32,
-    /// Bytes of a frame.
+    /// Size of a frame in bytes.
     pub frame_bytes: u32,
-    /// Frames without a record.
+    /// Number of frames without a record.
     pub frames_free: u32,
-    /// Frames that the packet loop has.
+    /// Number of frames that the packet loop has.
     pub frames_lent: u32,
-    /// Frames with records.
+    /// Number of frames with records.
     pub frames_used: u32,
     /// Bytes of records.
     pub bytes_live: u64,
-    /// Bytes of frames with records that belong to none.
+    /// Bytes in frames with records that belong to no record.
     pub bytes_dead: u64,
 }
 
-/// Commit that wrote a line.
+/// Returns the commit that wrote a line.
 pub(crate) fn born(raw: &[u8; LINE_BYTES]) -> u64 {
     u64::from_le_bytes(take(raw, 0))
 }
@@ -648,7 +650,7 @@ pub(crate) fn hash_seed(identity: &Identity) -> u64 {
 }
 
 impl Snapshot {
-    /// Number of the commit.
+    /// Returns the number of the commit.
     #[must_use]
     pub fn commit(&self) -> u64 {
         self.at

@@ -1,4 +1,4 @@
-//! What never changes in a store, in two copies (`docs/spec/packet-store.md` §2).
+//! The constant properties of a store, in two copies (`docs/spec/packet-store.md` §2).
 //!
 //! ```text
 //! 0       8         12      16     32      36       40            44   60    64
@@ -17,9 +17,9 @@ use crate::geometry::{BLOCK_BYTES, Geometry, LINE_BYTES, commit_record, is_zero,
 use crate::medium::persist_now;
 
 const MAGIC: [u8; 8] = *b"pmnetPKT";
-/// Number of the format. Another number is another layout.
+/// Format version of a store without a log. Each version is another layout.
 pub const FORMAT_VERSION: u32 = 1;
-/// The same of a region that a log shares, and the one before, in which no key has a prefix.
+/// Format version of a region that a log shares, and the version before it, in which no key has a prefix.
 const FORMAT_VERSION_SHARED: u32 = 3;
 const FORMAT_VERSION_BARE: u32 = 2;
 const CRC_AT: usize = 60;
@@ -34,13 +34,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What the checksums of this store begin with.
+    /// Returns the checksum with which all checksums of this store begin.
     pub(crate) fn seed(&self) -> u32 {
         crc32c::crc32c(&self.uuid.to_le_bytes())
     }
 }
 
-/// Reads whichever copy is whole: what it says, and whether keys may have prefixes.
+/// Reads a whole copy: returns its content, and whether keys may have prefixes.
 pub(crate) fn read(image: &[u8]) -> Result<(Identity, Geometry, bool), OpenError> {
     let Some((first, second)) = image
         .split_at_checked(BLOCK_BYTES)
@@ -100,7 +100,7 @@ fn encode(identity: &Identity, geometry: &Geometry) -> [u8; LINE_BYTES] {
     out
 }
 
-/// `Err(None)`: not a superblock, or not whole.
+/// Decodes a copy. `Err(None)`: it is not a superblock, or is damaged.
 fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<OpenError>> {
     let crc = u32::from_le_bytes(take(raw, CRC_AT));
     if raw[..8] != MAGIC || crc32c::crc32c(&raw[..CRC_AT]) != crc {
@@ -130,7 +130,7 @@ fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<O
     Ok((identity, geometry, found == FORMAT_VERSION_SHARED))
 }
 
-/// Whether there is nothing but what `format` stores before copy 0, torn or not.
+/// Returns whether the image contains only what `format` stores before copy 0, torn or not.
 fn is_unfinished(image: &[u8]) -> bool {
     let record = commit_record(0);
     is_zero(&image[..BLOCK_BYTES])
@@ -138,8 +138,8 @@ fn is_unfinished(image: &[u8]) -> bool {
         && image.get(record.end..).is_none_or(is_zero)
 }
 
-/// Makes an empty store in a blank image, or in one where a crash interrupted this; durable when it returns. The next step
-/// is [`Scan::open`](crate::Scan::open).
+/// Creates an empty store in a blank image, or in one where a crash interrupted this call; durable when it returns. The
+/// next step is [`Scan::open`](crate::Scan::open).
 ///
 /// # Errors
 /// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] when any byte of the place
@@ -160,20 +160,20 @@ pub fn format<M: Media>(
     if !is_unfinished(place) {
         return Err(OpenError::NotBlank);
     }
-    // The first commit record is there before anything says that this is a store.
+    // The first commit record is stored before anything marks the image as a store.
     let range = Commit::default().store(&mut media, identity.seed());
     persist_now(&mut media, &[range])?;
     write(&mut media, identity, geometry)
 }
 
-/// Writes both copies over zeros, the last step of making a store.
+/// Writes both copies over zeros, which is the last step of creating a store.
 pub(crate) fn write<M: Media>(
     media: &mut M,
     identity: &Identity,
     geometry: &Geometry,
 ) -> Result<(), OpenError> {
     let superblock = encode(identity, geometry);
-    // Copy 0 last: as long as it is zero, the store may be unfinished, and was never used.
+    // Copy 0 comes last: while it is zero, the store may be unfinished, and was never used.
     for start in [BLOCK_BYTES, 0] {
         media.store(start, &superblock);
         let place = start..start + LINE_BYTES;

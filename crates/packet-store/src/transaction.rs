@@ -1,7 +1,7 @@
 //! Transactions: many changes, one durable step (`docs/spec/packet-store.md` §4, §5).
 //!
-//! Changes are stored where nothing is that counts, and can be seen at once by the holder of the transaction. Until the commit
-//! they count for nothing on the medium, so a transaction that is dropped needs no store to be undone.
+//! Changes are stored in free space, and the holder of the transaction sees them at once. Before the commit they have
+//! no effect on the medium, so a dropped transaction is undone without a store.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ use crate::prefix::{Prefix, joined};
 use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Undo, born};
 
-/// A record with more bytes has frames of its own. They are never packed, and waste less than one frame in nine; in a full store the
-/// record is overwritten and moved without its neighbours.
+/// A record with more bytes has frames of its own. They are never packed, and waste less than one frame in nine. In a
+/// full store, the record can be overwritten and moved without its neighbours.
 const LARGE_BYTES: usize = 16 << 10;
 
 impl Line {
-    /// Whether its record has frames of its own.
+    /// Returns whether its record has frames of its own.
     pub(crate) fn is_large(&self) -> bool {
         self.total() > LARGE_BYTES
     }
@@ -45,7 +45,7 @@ pub struct InPlace {
     pub key: Range<usize>,
     /// Its value, as a range of the payload, after the key.
     pub value: Range<usize>,
-    /// What is kept with it.
+    /// Properties that are stored with it.
     pub meta: Meta,
 }
 
@@ -54,14 +54,15 @@ pub struct InPlace {
 pub struct Packet {
     /// Number of the frame.
     pub frame: u32,
-    /// The payload, as a range of the frame.
+    /// Range of the payload in the frame.
     pub payload: Range<usize>,
-    /// CRC32C of the payload, as its sender computed it and the receiver checked it.
+    /// CRC32C of the payload, which its sender computed and the receiver checked.
     pub crc: u32,
 }
 
 impl Packet {
-    /// Whether it lies in a frame of this many bytes, and there are records, all inside its payload.
+    /// Returns whether the payload lies in a frame of this many bytes, and contains all records, of which there is at
+    /// least one.
     pub(crate) fn fits(&self, records: &[InPlace], frame_len: usize) -> bool {
         let fits = |record: &InPlace| {
             record.key.start <= record.key.end
@@ -77,21 +78,21 @@ impl Packet {
 }
 
 impl<M: Media> Transaction<'_, M> {
-    /// As [`PacketStore::get`].
+    /// Returns the record of a key; see [`PacketStore::get`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`PacketStore::get`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
         self.store.get(key)
     }
 
-    /// The store as this transaction sees it.
+    /// Returns the store as this transaction sees it.
     #[must_use]
     pub fn store(&self) -> &PacketStore<M> {
         self.store
     }
 
-    /// Writes a record by copying key and value, in place of one that is there.
+    /// Writes a record by copying key and value. It replaces an existing record.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::TooLong`]: nothing happened. [`Error::Media`]: a persist failed before.
@@ -99,15 +100,15 @@ impl<M: Media> Transaction<'_, M> {
         self.store.put(key, value, meta, room)
     }
 
-    /// Keeps a packet where it lies, and writes the records in it. The frame changes owner: it was lent, and is the store's
-    /// from now on; if the transaction is undone, it is free.
+    /// Keeps a packet where it lies, and writes the records in it. Its lent frame belongs to the store from now on; if
+    /// the transaction is undone, the frame is free.
     ///
     /// # Errors
-    /// [`Error::Full`]: too few lines, and [`Error::TooLong`]: a range that is not inside, a value before its key, or no
-    /// record at all. Nothing happened, and the frame is still lent.
+    /// [`Error::Full`]: there are too few lines. [`Error::TooLong`]: a range is not inside, a value stands before its
+    /// key, or there is no record. Nothing happened, and the frame is still lent.
     ///
     /// # Panics
-    /// The frame is not lent.
+    /// If the frame is not lent.
     pub fn put_in_place(
         &mut self,
         packet: &Packet,
@@ -118,16 +119,16 @@ impl<M: Media> Transaction<'_, M> {
             .put_in_place(packet, Prefix::NONE, records, room, false)
     }
 
-    /// Removes a record; whether there was one.
+    /// Removes a record. Returns whether it existed.
     ///
     /// # Errors
-    /// [`Error::Media`]: a persist failed before. There is always room for this.
+    /// [`Error::Media`]: an earlier persist failed. A removal always has space.
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         self.store.remove(key)
     }
 
-    /// States up to which order of the log the store is, from this commit on. A transaction without any other change does not
-    /// commit.
+    /// States the order of the log up to which the store has applied updates, from this commit on. A transaction
+    /// without any other change does not commit.
     pub fn set_order(&mut self, order: u64) {
         self.store.next.order = order;
     }
@@ -135,8 +136,8 @@ impl<M: Media> Transaction<'_, M> {
     /// Makes everything durable, in one atomic step.
     ///
     /// # Errors
-    /// [`Error::Media`]. Whether the transaction is durable is unknown then: what the store shows from now on is not to be relied
-    /// on, and opening it again tells.
+    /// [`Error::Media`]. It is unknown then whether the transaction is durable. Do not rely on the store's content
+    /// until the store is opened again.
     pub fn commit(self) -> Result<(), Error> {
         self.store.commit_now()
     }
@@ -197,8 +198,9 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Keeps a packet, and writes the records in it. `logged`: it is a frame of the log in the same region, durable there, and
-    /// the log has it as well until it releases it. The key of each record is `prefix`, and then what lies in the packet.
+    /// Keeps a packet, and writes the records in it. `logged`: the frame belongs to the log in the same region, is
+    /// durable in the log, and stays the log's too until the log releases it. The key of each record is `prefix`,
+    /// followed by its bytes in the packet.
     pub(crate) fn put_in_place(
         &mut self,
         packet: &Packet,
@@ -255,7 +257,7 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Copies a packet's payload as it is, into another frame.
+    /// Copies a packet's payload unchanged into another frame.
     pub(crate) fn put_payload(&mut self, line: &Line, payload: &[u8]) -> Result<(), Error> {
         self.look_for_room(1, 1, Room::Packing)?;
         let slot = self.take_line();
@@ -287,7 +289,7 @@ impl<M: Media> PacketStore<M> {
         Err(Error::Full { what })
     }
 
-    /// A line of the next commit that lies nowhere yet.
+    /// Returns a line of the next commit that has no place yet.
     fn new_line(&self, meta: &Meta, key_len: usize, value_len: usize) -> Line {
         let narrow = |len: usize| u32::try_from(len).expect("both have a bound below 2^25");
         Line {
@@ -309,7 +311,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Stores the bytes from `at` on of key and value into a place, and the line of it.
+    /// Stores key and value from byte `at` on into a place, and the line for them.
     fn store_part(
         &mut self,
         line: &mut Line,
@@ -346,7 +348,7 @@ impl<M: Media> PacketStore<M> {
         self.frames.attach(line.frame, slot, line.weight());
     }
 
-    /// Makes a new version the newest of its key.
+    /// Makes a new version the newest one of its key.
     fn link(&mut self, key: &[u8], slot: u32) {
         let digest = self.digest(key);
         self.count(slot);
@@ -426,18 +428,18 @@ impl<M: Media> PacketStore<M> {
         Ok(true)
     }
 
-    /// Whether the transaction under way wrote this version.
+    /// Returns whether the present transaction wrote this version.
     fn is_new(&self, slot: u32) -> bool {
         born(&self.reader().raw(slot)) == self.next.commit
     }
 
-    /// The next commit deletes this version.
+    /// Makes the next commit delete this version.
     fn bury(&mut self, key: u32, slot: u32) {
         self.store_dead_word(slot, self.next.commit);
         self.set_gone(key, self.next.commit);
     }
 
-    /// It does not, after all.
+    /// Takes the deletion of this version back.
     fn revive(&mut self, slot: u32) {
         let born = born(&self.reader().raw(slot));
         self.store_dead_word(slot, alive(born));
@@ -449,10 +451,11 @@ impl<M: Media> PacketStore<M> {
         self.mark(self.geometry.line(slot));
     }
 
-    /// Undoes what was not committed. Its lines are erased with the next persist, before the number of this commit counts.
+    /// Undoes what was not committed. Its lines are erased with the next persist, before a commit with this number can
+    /// count.
     pub(crate) fn abort(&mut self) {
         if self.usable().is_err() {
-            // The commit record may be durable. Whatever is stored now could become so too.
+            // The commit record may be durable, and any further store could become durable with it.
             return;
         }
         let mut removed = FxHashSet::default();
@@ -495,21 +498,21 @@ impl<M: Media> PacketStore<M> {
         self.frames.keep_promises();
     }
 
-    /// Lends a free frame to the packet loop; none if only the reserve is left. A packet in it can be kept by
-    /// [`Transaction::put_in_place`].
+    /// Lends a free frame to the packet loop, or `None` if only the reserve is left. [`Transaction::put_in_place`] can
+    /// keep a packet in it.
     pub fn lend_frame(&mut self) -> Option<u32> {
         self.frames.lend()
     }
 
-    /// Takes a lent frame back.
+    /// Takes back a lent frame.
     ///
     /// # Panics
-    /// It is not lent.
+    /// If the frame is not lent.
     pub fn give_back_frame(&mut self, frame: u32) {
         self.frames.take_back(frame, false);
     }
 
-    /// Where a frame begins in the image.
+    /// Returns the offset of a frame in the image.
     #[must_use]
     pub fn frame_offset(&self, frame: u32) -> usize {
         self.geometry.frame_offset(frame)
@@ -518,7 +521,7 @@ impl<M: Media> PacketStore<M> {
     /// Stores bytes into a lent frame, as a network interface does.
     ///
     /// # Panics
-    /// The frame is not lent, or the bytes do not fit.
+    /// If the frame is not lent, or the bytes do not fit.
     pub fn deposit(&mut self, frame: u32, start: usize, bytes: &[u8]) {
         assert!(self.frames.is_lent(frame), "only what is lent is stored to");
         assert!(to_u64(start) + to_u64(bytes.len()) <= u64::from(self.geometry.frame_bytes));

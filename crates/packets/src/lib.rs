@@ -1,10 +1,10 @@
 //! Packet buffers in a named persistent region, for programs of your own: PASTE's interface (M. Honda et al., HotNets
-//! 2016) in today's words.
+//! 2016) with today's means.
 //!
-//! A [`Region`] is a file: memory that survives the death of the process (tmpfs, hugetlbfs), or that survives a power cut
-//! (an ordinary file). [`Region::receive`] gives datagrams as handles; the network interface has put them into the region.
-//! [`Region::keep`] keeps one *where it lies*; [`Region::persist`] makes durable what was kept, with one fence for a burst;
-//! [`Region::kept`] finds it again after a restart, by the region's name. Nothing is copied.
+//! A [`Region`] is a file that survives the death of the process (on tmpfs or hugetlbfs), or that survives a power cut
+//! (an ordinary file). The network interface puts datagrams into the region, and [`Region::receive`] returns them as
+//! handles. [`Region::keep`] keeps a datagram *where it lies*. [`Region::persist`] makes kept datagrams durable, with
+//! one fence for a burst. [`Region::kept`] finds them again after a restart, by the region's name. Nothing is copied.
 //!
 //! | PASTE says | here |
 //! |---|---|
@@ -16,15 +16,16 @@
 //! | reply from the same buffers | [`Region::send`], [`Region::send_kept`] |
 //! | TCP beside the packet interface | a TCP of your own over [`Transport::Tcp`]: segments come as whole IP packets |
 //!
-//! It is the ordered log of pmnet with packet buffers as its frame space (`docs/spec/ordered-log.md` §11,
-//! `docs/spec/packet-buffers.md`): what is kept has an order, a crash at any moment leaves a prefix that includes everything
-//! that was persisted, and space is given back from the oldest on ([`Region::forget`]).
+//! A region is pmnet's ordered log with packet buffers as its frame space (`docs/spec/ordered-log.md` §11,
+//! `docs/spec/packet-buffers.md`). Kept datagrams have an order. A crash at any moment leaves a prefix that includes
+//! everything persisted. Space is freed from the oldest datagram on ([`Region::forget`]).
 //!
 //! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. Two whole servers are in `examples/`:
 //! `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in which they came.
 //!
-//! [`Records`] goes one step further: the buffer becomes the record of a durable ordered map, and stays it until the record is
-//! overwritten or removed, however far the log has gone (`docs/spec/packet-store.md` §11). `examples/udp_put` is a server on it.
+//! With [`Records`], the buffer also becomes the record of a durable ordered map. It stays the record until that is
+//! overwritten or removed, however far the log has advanced (`docs/spec/packet-store.md` §11). `examples/udp_put` is a
+//! server with such records.
 
 mod receiver;
 mod records;
@@ -45,52 +46,53 @@ pub use pmnet_dataplane::direct::{Places, Transport};
 pub use pmnet_packet_store::{Change, InPlace, Meta, Reading, Room};
 pub use records::{Records, RecordsOptions};
 
-/// What survives what.
+/// Medium of a region, which decides what it survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// A file on tmpfs or hugetlbfs: what is persisted survives the death of the process.
+    /// A file on tmpfs or hugetlbfs: persisted data survives the death of the process.
     Memory,
-    /// The same, but [`Region::persist`] flushes the lines as persistent memory needs it. It survives no more: this is to
-    /// measure what the flushes cost, without persistent memory.
+    /// As [`Medium::Memory`], but [`Region::persist`] flushes the lines as persistent memory needs it. It survives no
+    /// more. It is for measuring the cost of flushes without persistent memory.
     MemoryFlushed,
-    /// An ordinary file: it survives a power cut.
+    /// An ordinary file: persisted data survives a power cut.
     File,
 }
 
-/// Where a region is, and whose packets come into it.
+/// Place of a region, and the source of its packets.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its name: a path. It is made if it is not there.
+    /// Path of the region. If no file exists, one is created.
     pub path: PathBuf,
-    /// What it is on.
+    /// Medium of the region.
     pub medium: Medium,
-    /// Bytes for packets, if it is made: a buffer has 2048, on a file 4096.
+    /// Bytes for packets of a new region: a buffer has 2048 bytes, on an ordinary file 4096.
     pub bytes: u64,
-    /// Network interfaces.
+    /// Names of the network interfaces.
     pub interfaces: Vec<String>,
-    /// The address and port of which the datagrams are received. Everything else goes to the system.
+    /// Address and port whose datagrams are received. All other packets go to the system.
     pub listen: SocketAddr,
-    /// Datagrams of UDP, or segments of TCP. With TCP, "datagram" below means the whole IP packet of a segment, received and
-    /// sent, and the other end of the connection is up to you: the system sees nothing of it.
+    /// Datagrams of UDP, or segments of TCP. With TCP, "datagram" in this documentation means the whole IP packet of a
+    /// segment, received and sent. The program itself implements the other end of the connection: the system sees
+    /// nothing of it.
     pub transport: Transport,
 }
 
-/// Why a region cannot be had or used.
+/// Reason why a region cannot be opened or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file.
+    /// Error of the file.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// What is in it, or making it durable.
+    /// Error of the log in the file, or of making it durable.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// Log and store in one region.
+    /// Error of a region with log and store.
     #[error(transparent)]
     Shared(#[from] SharedError),
-    /// The store: full, or damaged, or the medium failed.
+    /// Error of the store: it is full, or damaged, or the medium failed.
     #[error(transparent)]
     Records(#[from] pmnet_packet_store::Error),
-    /// The sockets.
+    /// Error of opening the sockets.
     #[error(transparent)]
     Sockets(#[from] DirectError),
     /// A socket failed: nothing more is received or sent.
@@ -101,44 +103,44 @@ pub enum Error {
         "{buffers} packet buffers are too few, the queues of the interfaces need {needed}: more bytes"
     )]
     Small {
-        /// What was asked for.
+        /// Number of buffers that the region has.
         buffers: u64,
-        /// What is needed.
+        /// Number of buffers that are needed.
         needed: u64,
     },
-    /// The system.
+    /// Error of the system.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
-/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it; what is dropped instead stays in its buffer,
-/// which is then never received into again.
+/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it. A packet that is dropped instead keeps
+/// its buffer, into which nothing is received any more.
 #[derive(Debug)]
 #[must_use = "a packet is kept or released"]
 pub struct Packet(Arrived);
 
 impl Packet {
-    /// Who sent it.
+    /// Returns the sender's address.
     #[must_use]
     pub const fn from(&self) -> SocketAddr {
         self.0.from()
     }
 }
 
-/// What was kept.
+/// A kept datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept<'a> {
-    /// Its place among all that was kept, from 1.
+    /// Its order among all kept datagrams, from 1.
     pub order: u64,
-    /// What [`Region::keep`] was given with it.
+    /// The number that the caller of [`Region::keep`] gave it.
     pub tag: u64,
-    /// The datagram, where it lies.
+    /// Bytes of the datagram, where they lie.
     pub bytes: &'a [u8],
 }
 
 /// A region, with its sockets.
 pub struct Region {
-    // Dropped first: then the kernel stores nothing into the memory any more.
+    // Dropped first, so that the kernel no longer stores into the memory.
     sockets: Receiver,
     log: Log<AnyMedia>,
 }
@@ -147,17 +149,17 @@ pub struct Region {
 const DEVICE: u32 = 0;
 
 impl Region {
-    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. A datagram that a crash left half is gone;
-    /// what was persisted is there.
+    /// Opens a region by its name, or creates it, and binds to every queue of the interfaces. A datagram that a crash
+    /// left incomplete is removed; persisted datagrams are present.
     ///
     /// # Errors
-    /// [`Error`]: the region is in use, damaged, or something else; the interface cannot do it. A region that exists is not
-    /// changed then, and none is made.
+    /// [`Error`]: the region is in use, damaged, or something else, or the interface is not suitable. An existing
+    /// region is unchanged in this case, and none is created.
     pub fn open(options: &Options) -> Result<Region, Error> {
         let (log, made) = log(options)?;
         let space = BufferSpace::of_log(log.medium().memory(), log.parameters())?;
         let sockets = Receiver::open(options, space).inspect_err(|_| {
-            // What was only just made is of no use to anybody. If it cannot be removed, it is opened the next time.
+            // A region that was only just created is useless. If it cannot be removed, it is opened the next time.
             if made {
                 let _ = std::fs::remove_file(&options.path);
             }
@@ -168,30 +170,32 @@ impl Region {
         Ok(region)
     }
 
-    /// Whether every driver stores packets into the region directly. Otherwise the kernel copies each of them once.
+    /// Returns whether every driver stores packets directly into the region. Otherwise the kernel copies each packet
+    /// once.
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
         self.sockets.is_zero_copy()
     }
 
-    /// What [`Region::persist`] protects from, in words.
+    /// Returns a text with the failures that persisted data survives.
     #[must_use]
     pub fn survives(&self) -> &'static str {
         self.log.survives()
     }
 
-    /// Who has how many buffers: `kept` are those with kept datagrams and a few more, `held` those of [`Packet`]s.
+    /// Returns the numbers of buffers by owner: `kept` are those with kept datagrams and a few more, `held` those of
+    /// [`Packet`]s.
     #[must_use]
     pub fn buffers(&self) -> Places {
         self.sockets.places()
     }
 
-    /// Everything that is kept, the oldest first.
+    /// Returns all kept datagrams, the oldest first.
     pub fn kept(&self) -> impl Iterator<Item = Kept<'_>> {
         (self.log.applied() + 1..=self.log.last()).filter_map(|order| self.find(order))
     }
 
-    /// What was kept under this order; `None`: nothing, or it is forgotten.
+    /// Returns the datagram with this order; `None`: there is none, or it is forgotten.
     #[must_use]
     pub fn find(&self, order: u64) -> Option<Kept<'_>> {
         Some(Kept {
@@ -201,7 +205,7 @@ impl Region {
         })
     }
 
-    /// Waits for datagrams, at most for `wait`, and adds those that are there to `burst`, at most 64 of each queue.
+    /// Waits for datagrams for at most `wait`, and adds the waiting ones to `burst`, at most 64 of each queue.
     ///
     /// # Errors
     /// [`Error::Socket`], [`Error::System`].
@@ -209,30 +213,30 @@ impl Region {
         self.sockets.receive(&mut self.log, wait, burst)
     }
 
-    /// The datagram.
+    /// Returns the bytes of a datagram.
     #[must_use]
     pub fn bytes(&self, packet: &Packet) -> &[u8] {
         self.log.lent(&packet.0.place)
     }
 
-    /// Keeps a datagram where it lies, with a number of your own; gives its order. It is durable after the next
-    /// [`Region::persist`].
+    /// Keeps a datagram where it lies, with a number of your own. Returns its order. The datagram is durable after the
+    /// next [`Region::persist`].
     ///
     /// # Errors
-    /// The packet comes back: the region is full (then [`forget`](Region::forget) something and persist), or the datagram
-    /// is empty.
+    /// Returns the packet if the region is full (then [`forget`](Region::forget) something and persist), or if the
+    /// datagram is empty.
     pub fn keep(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
         let all = 0..packet.0.place.len();
         self.keep_part(packet, all, tag)
     }
 
-    /// The same for a part of a datagram. Only the lines of that part are flushed.
+    /// Keeps a part of a datagram. Only the lines of this part are flushed.
     ///
     /// # Errors
     /// As [`Region::keep`], with an empty part.
     ///
     /// # Panics
-    /// The part is not inside the datagram.
+    /// If the part is not inside the datagram.
     pub fn keep_part(
         &mut self,
         packet: Packet,
@@ -269,17 +273,18 @@ impl Region {
         }
     }
 
-    /// The sender of a packet can be answered by [`Region::send`] at once, and not only when the packet is kept or released.
+    /// Allows [`Region::send`] to answer the sender of a packet at once, and not only after the packet was kept or
+    /// released.
     pub fn heard(&mut self, packet: &Packet) {
         self.sockets.heard(packet);
     }
 
-    /// Gives a packet back: its buffer is received into again.
+    /// Releases a packet: its buffer is used for receiving again.
     pub fn release(&mut self, packet: Packet) {
         self.sockets.done(packet, Taken::Heard);
     }
 
-    /// Makes everything kept so far durable, and waits for that; gives the highest order.
+    /// Makes everything kept so far durable, and waits for that. Returns the highest order.
     ///
     /// # Errors
     /// [`Error::Log`]: the medium failed. Open the region again.
@@ -290,15 +295,15 @@ impl Region {
         Ok(self.log.durable())
     }
 
-    /// Lets go of kept and durable datagrams up to this order. Their buffers are received into again after one or two more calls of
-    /// [`Region::persist`].
+    /// Forgets kept and durable datagrams up to this order. Their buffers are used for receiving again after one or two
+    /// more calls of [`Region::persist`].
     pub fn forget(&mut self, upto: u64) {
         self.log.reclaim(upto);
     }
 
-    /// Sends a datagram to a peer that has sent one (and whose datagram was kept, released or [heard](Region::heard)) within
-    /// the last second. It leaves with the next
-    /// [`Region::flush`]. False: the way there is not known.
+    /// Sends a datagram to a peer that has sent one within the last second, and whose datagram was kept, released or
+    /// [heard](Region::heard). It leaves with the next [`Region::flush`]. Returns false if the hardware address of the
+    /// peer is unknown.
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -306,7 +311,7 @@ impl Region {
         self.sockets.send(to, datagram)
     }
 
-    /// The same for what is kept, from where it lies.
+    /// Sends a kept datagram from where it lies; see [`Region::send`].
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -318,7 +323,7 @@ impl Region {
         self.sockets.send_logged(to, &place)
     }
 
-    /// Lets what was sent leave.
+    /// Passes queued datagrams to the interface.
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -326,7 +331,7 @@ impl Region {
         self.sockets.flush()
     }
 
-    /// Ends in good order: everything kept is durable.
+    /// Closes the region, with everything kept durable.
     ///
     /// # Errors
     /// [`Error::Log`].
@@ -336,7 +341,7 @@ impl Region {
     }
 }
 
-/// Kind of a medium, and bytes of a buffer on it.
+/// Returns the kind of a medium, and the size of a buffer on it in bytes.
 const fn medium(medium: Medium) -> (Kind, u32) {
     match medium {
         Medium::Memory | Medium::MemoryFlushed => (Kind::Dram, 2048),
@@ -344,7 +349,7 @@ const fn medium(medium: Medium) -> (Kind, u32) {
     }
 }
 
-/// The region's log, and whether it was made.
+/// Returns the region's log, and whether it was created.
 fn log(options: &Options) -> Result<(Log<AnyMedia>, bool), Error> {
     let (kind, buffer_bytes) = medium(options.medium);
     let path: &Path = &options.path;

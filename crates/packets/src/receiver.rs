@@ -1,4 +1,4 @@
-//! The sockets of a region, whatever its buffers are for.
+//! The sockets of a region, for any use of its buffers.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -48,13 +48,13 @@ impl Receiver {
         self.sockets.places()
     }
 
-    /// Buffers change hands: what was released can be received into.
+    /// Exchanges buffers with the log: released ones can be received into.
     pub fn turn(&mut self, log: &mut dyn Buffers) -> Result<(), Error> {
         self.sockets.flush()?;
         Ok(self.sockets.exchange(log)?)
     }
 
-    /// Waits for packets, at most for `wait`, and adds those that are there.
+    /// Waits for packets for at most `wait`, and adds the waiting ones.
     pub fn receive(
         &mut self,
         log: &mut dyn Buffers,
@@ -91,7 +91,7 @@ impl Receiver {
         Ok(burst.len() - before)
     }
 
-    /// A packet is kept, or released.
+    /// Notes that a packet was kept or released.
     pub fn done(&mut self, packet: Packet, taken: Taken) {
         self.sockets.done(self.clock.now(), packet.0, taken);
     }

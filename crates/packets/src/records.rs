@@ -18,26 +18,27 @@ const SHARD: u32 = 0;
 /// Bytes that [`Records::pack`] moves at most.
 const PACKED_BYTES: usize = 256 << 10;
 
-/// Where such a region is, and how it is divided.
+/// Place of such a region, and how it is divided.
 #[derive(Clone, Debug)]
 pub struct RecordsOptions {
-    /// As for a [`Region`](crate::Region); `bytes` are those of log and store together.
+    /// Options as for a [`Region`](crate::Region); `bytes` counts log and store together.
     pub region: Options,
-    /// Buffers that receiving and the log have; the store never gets these. At least 256 for each queue of the interfaces.
+    /// Number of buffers for receiving and the log, which the store never gets: at least 256 for each queue of the
+    /// interfaces.
     pub log_buffers: u32,
 }
 
 /// A region with a log and a store, and its sockets.
 ///
-/// A datagram is [logged](Records::log) where it lies, [persisted](Records::persist), and may be answered then: it is durable.
-/// Later [`Records::change`] makes records of what was logged, still where it lies.
+/// A datagram is [logged](Records::log) where it lies, then [persisted](Records::persist), and can be answered, because
+/// it is durable. Later, [`Records::change`] makes records of logged datagrams, still where they lie.
 pub struct Records {
-    // Dropped first: then the kernel stores nothing into the memory any more.
+    // Dropped first, so that the kernel no longer stores into the memory.
     sockets: Receiver,
     shared: Exchange,
 }
 
-/// What the sockets exchange buffers with.
+/// The side of log and store with which the sockets exchange buffers.
 struct Exchange(Shared<AnyMedia>);
 
 impl Buffers for Exchange {
@@ -59,8 +60,8 @@ impl Buffers for Exchange {
 }
 
 impl Records {
-    /// Opens a region by its name, or makes it, and binds to every queue of the interfaces. The records that were persisted are there: in the
-    /// store, or [waiting](Records::waiting) to be applied.
+    /// Opens a region by its name, or creates it, and binds to every queue of the interfaces. Persisted records are in
+    /// the store, or [waiting](Records::waiting) to be applied.
     ///
     /// # Errors
     /// [`Error`]: the region is in use, damaged, or something else; the interface cannot do it.
@@ -76,7 +77,7 @@ impl Records {
         let memory = shared.log().medium().medium().memory();
         let space = BufferSpace::beside_a_store(memory, start, parameters, buffers)?;
         let sockets = Receiver::open(&options.region, space).inspect_err(|_| {
-            // What was only just made is of no use to anybody. If it cannot be removed, it is opened the next time.
+            // A region that was only just created is useless. If it cannot be removed, it is opened the next time.
             if made {
                 let _ = std::fs::remove_file(&options.region.path);
             }
@@ -91,25 +92,25 @@ impl Records {
         Ok(records)
     }
 
-    /// As [`Region::is_zero_copy`](crate::Region::is_zero_copy).
+    /// Returns whether every driver stores packets directly; see [`Region::is_zero_copy`](crate::Region::is_zero_copy).
     #[must_use]
     pub fn is_zero_copy(&self) -> bool {
         self.sockets.is_zero_copy()
     }
 
-    /// What [`Records::persist`] protects from, in words.
+    /// Returns a text with the failures that persisted data survives.
     #[must_use]
     pub fn survives(&self) -> &'static str {
         self.shared.0.log().survives()
     }
 
-    /// Who has how many buffers; those of the store are kept, too.
+    /// Returns the numbers of buffers by owner; those of the store count as kept.
     #[must_use]
     pub fn buffers(&self) -> Places {
         self.sockets.places()
     }
 
-    /// As [`Region::receive`](crate::Region::receive).
+    /// Waits for datagrams; see [`Region::receive`](crate::Region::receive).
     ///
     /// # Errors
     /// [`Error::Socket`], [`Error::System`].
@@ -117,23 +118,23 @@ impl Records {
         self.sockets.receive(&mut self.shared, wait, burst)
     }
 
-    /// The datagram.
+    /// Returns the bytes of a datagram.
     #[must_use]
     pub fn bytes(&self, packet: &Packet) -> &[u8] {
         self.shared.0.log().lent(&packet.0.place)
     }
 
-    /// Gives a packet back: its buffer is received into again.
+    /// Releases a packet: its buffer is used for receiving again.
     pub fn release(&mut self, packet: Packet) {
         self.sockets.done(packet, Taken::Heard);
     }
 
-    /// Logs a datagram where it lies, with a number of your own; gives its order. It is durable after the next
-    /// [`Records::persist`]. Its first byte is the entry's header; the payload, in which [`Change::link`] finds records, is what
-    /// follows.
+    /// Logs a datagram where it lies, with a number of your own. Returns its order. The datagram is durable after the
+    /// next [`Records::persist`]. Its first byte is the entry's header; the rest is the payload, in which
+    /// [`Change::link`] finds records.
     ///
     /// # Errors
-    /// The packet comes back: the log is full (then apply something and persist; nothing that was logged is lost), or the
+    /// Returns the packet if the log is full (then apply something and persist; no logged datagram is lost), or if the
     /// datagram is empty.
     pub fn log(&mut self, packet: Packet, tag: u64) -> Result<u64, (Full, Packet)> {
         let shared = &mut self.shared.0;
@@ -158,7 +159,7 @@ impl Records {
         }
     }
 
-    /// Makes everything logged so far durable, and waits for that; gives the highest order.
+    /// Makes everything logged so far durable, and waits for that. Returns the highest order.
     ///
     /// # Errors
     /// [`Error::Log`]: the medium failed. Open the region again.
@@ -170,7 +171,7 @@ impl Records {
         Ok(shared.log().durable())
     }
 
-    /// What is durable and not applied yet, the oldest first.
+    /// Returns the durable entries that are not applied yet, the oldest first.
     pub fn waiting(&self) -> impl Iterator<Item = Kept<'_>> {
         let log = self.shared.0.log();
         (log.applied() + 1..=log.durable()).filter_map(|order| {
@@ -182,24 +183,24 @@ impl Records {
         })
     }
 
-    /// The store has everything up to this order.
+    /// Returns the order up to which the store has applied the log.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.shared.0.log().applied()
     }
 
-    /// As [`Shared::change`].
+    /// Begins a change of the store; see [`Shared::change`].
     ///
     /// # Errors
     /// [`Error::Log`].
     ///
     /// # Panics
-    /// As there.
+    /// As for [`Shared::change`].
     pub fn change(&mut self, upto: u64) -> Result<Change<'_, AnyMedia>, Error> {
         Ok(self.shared.0.change(upto)?)
     }
 
-    /// The store, to be read.
+    /// Returns the store for reading.
     ///
     /// # Errors
     /// [`Error::Log`].
@@ -207,8 +208,8 @@ impl Records {
         Ok(self.shared.0.store()?)
     }
 
-    /// Moves some records to where they lie close together, if that is worth it, so that buffers come back; gives how many bytes.
-    /// To be called after each change.
+    /// Moves some records close together, if that is worth it, so that buffers become free. Returns the number of moved
+    /// bytes. Call it after each change.
     ///
     /// # Errors
     /// [`Error::Records`].
@@ -216,7 +217,7 @@ impl Records {
         Ok(self.shared.0.pack_step(PACKED_BYTES)?)
     }
 
-    /// As [`Region::send`](crate::Region::send).
+    /// Sends a datagram; see [`Region::send`](crate::Region::send).
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -224,7 +225,7 @@ impl Records {
         self.sockets.send(to, datagram)
     }
 
-    /// Lets what was sent leave.
+    /// Passes queued datagrams to the interface.
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -232,7 +233,7 @@ impl Records {
         self.sockets.flush()
     }
 
-    /// Ends in good order: everything logged is durable.
+    /// Closes the region, with everything logged durable.
     ///
     /// # Errors
     /// [`Error::Log`].
@@ -242,7 +243,7 @@ impl Records {
     }
 }
 
-/// The region's log and store, and whether they were made.
+/// Returns the region's log and store, and whether they were created.
 fn shared(options: &RecordsOptions) -> Result<(Shared<AnyMedia>, bool), Error> {
     let region = &options.region;
     let path: &Path = &region.path;

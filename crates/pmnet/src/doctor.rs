@@ -4,6 +4,7 @@
 //! changes nothing, needs no privilege, ends within seconds. May not: fail silently. A fact that
 //! cannot be found out gives a `warn` that says so.
 
+mod bundle;
 mod etcd;
 pub(crate) mod interface;
 mod log_place;
@@ -18,7 +19,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pmnet_cli::{find_program, tell};
+use pmnet_cli::{find_program, tell, tell_all};
 use pmnet_client::owner_of_port;
 
 use crate::cli::EtcdArgs;
@@ -50,8 +51,15 @@ Examples:
   pmnet doctor --log-folder /var/lib/pmnet --port 51000 --port 51500 --json
   pmnet doctor --log /var/lib/pmnet/d.pmlog --dev eth0 --peer 10.0.0.3:51500
   pmnet doctor --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
+  pmnet doctor --bundle case.tar.gz --config /etc/pmnet/pmnet.toml \\
+      --log /var/lib/pmnet/d.pmlog --journal pmnet
 
-The exit code is 1 if anything is `fail`.";
+The exit code is 1 if anything is `fail`.
+
+--bundle: a support case. Into FILE go these checks; version, kernel, processors, memory, network interfaces; the configuration and the \
+variables PMNET_…; state and metrics of the processes of --at and --config; the headers of the logs of --log (no keys and values); and the last \
+lines of the journal or of text files. Passwords, keys and tokens are removed. Names of hosts, addresses, paths and names of users stay in. It is \
+said what is in the file: look at it before you send it. A part that cannot be had is named in manifest.json, with the reason.";
 
 /// Options of `pmnet doctor`.
 #[derive(Debug, Args)]
@@ -84,6 +92,8 @@ pub struct DoctorArgs {
     /// One JSON array on stdout.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    bundle: bundle::BundleArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -133,6 +143,20 @@ impl Finding {
 /// # Errors
 /// The result cannot be printed.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
+    if let Some(path) = args.bundle.path()? {
+        return bundle::main(path, args).map(|()| true);
+    }
+    let findings = findings(args)?;
+    if args.json {
+        tell(format_args!("{}", serde_json::to_string(&findings)?));
+    } else {
+        tell_all(format_args!("{}", as_text(&findings)));
+    }
+    Ok(findings.iter().all(|finding| finding.level != Level::Fail))
+}
+
+/// Looks at everything.
+fn findings(args: &DoctorArgs) -> anyhow::Result<Vec<Finding>> {
     let mut findings = vec![kernel(), cores(), clock(), memlock(), open_files(), rmem()];
     findings.push(memory());
     findings.push(io_uring());
@@ -149,25 +173,23 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     findings.push(drawn_ports());
     findings.extend(args.port.iter().map(|port| udp_port(*port)));
     findings.push(tcp_port(args.front_port));
-    if args.json {
-        tell(format_args!("{}", serde_json::to_string(&findings)?));
-    } else {
-        for finding in &findings {
-            let level = match finding.level {
-                Level::Ok => "ok  ",
-                Level::Warn => "warn",
-                Level::Fail => "FAIL",
-            };
-            tell(format_args!(
-                "{level}  {:<14} {}",
-                finding.what, finding.found
-            ));
-            if let Some(advice) = &finding.advice {
-                tell(format_args!("      {:<14} {advice}", ""));
-            }
+    Ok(findings)
+}
+
+fn as_text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let level = match finding.level {
+            Level::Ok => "ok  ",
+            Level::Warn => "warn",
+            Level::Fail => "FAIL",
+        };
+        text += &format!("{level}  {:<14} {}\n", finding.what, finding.found);
+        if let Some(advice) = &finding.advice {
+            text += &format!("      {:<14} {advice}\n", "");
         }
     }
-    Ok(findings.iter().all(|finding| finding.level != Level::Fail))
+    text
 }
 
 fn kernel() -> Finding {

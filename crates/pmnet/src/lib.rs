@@ -5,7 +5,9 @@
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod ask;
 pub mod cli;
 pub mod doctor;
 mod memory_limit;
 pub mod status;
+mod top;

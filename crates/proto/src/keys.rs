@@ -77,12 +77,40 @@ impl ClusterKeys {
         self.accepted().any(|key| derive(key).verifies(packet))
     }
 
+    /// Why no session of this front is served.
+    pub(crate) fn why_not(&self, id: FrontId) -> Unserved {
+        if self.refused.contains(&id) {
+            Unserved::Refused
+        } else {
+            Unserved::OfAnotherCluster
+        }
+    }
+
     /// The keys of a session, if its front has a key of this cluster that is valid.
     pub(crate) fn session(&self, shard: u32, identity: Identity) -> Option<SessionKeys> {
-        let id = identity.front.filter(|id| !self.refused.contains(id))?;
-        let front = self.accepted().find_map(|key| key.front(id))?;
+        let front = self.front(identity.front?)?;
         Some(front.session(shard, identity.token))
     }
+
+    /// The key of a front, if it follows from one of this cluster, and is not refused.
+    fn front(&self, id: FrontId) -> Option<FrontKey> {
+        let id = (!self.refused.contains(&id)).then_some(id)?;
+        self.accepted().find_map(|key| key.front(id))
+    }
+
+    /// Whether sessions of this front are served.
+    pub(crate) fn serves(&self, id: FrontId) -> bool {
+        self.front(id).is_some()
+    }
+}
+
+/// Why no session of a front is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// Its key is on the list of refused ones.
+    Refused,
+    /// Its key follows from none of the keys of the cluster.
+    OfAnotherCluster,
 }
 
 /// Keys of a device.
@@ -142,6 +170,28 @@ pub(crate) const fn goes_to_the_server(kind: Kind) -> bool {
     matches!(kind, Kind::Append | Kind::Bypass | Kind::Ping)
 }
 
+/// Packets of hops with another epoch than the receiver's that are verified in one burst: each takes up to twenty derivations and MACs.
+const STRANGERS_MAX: u32 = 8;
+
+/// How many packets of another epoch may still be verified in this burst. Of a genuine one that is dropped the sender sends a copy.
+#[derive(Debug)]
+pub(crate) struct Strangers(u32);
+
+impl Default for Strangers {
+    fn default() -> Strangers {
+        Strangers(STRANGERS_MAX)
+    }
+}
+
+impl Strangers {
+    /// Whether one more may be verified.
+    pub(crate) const fn admit(&mut self) -> bool {
+        let admits = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        admits
+    }
+}
+
 /// Returns whether a hop has sealed a packet whose epoch is not the receiver's. Tried are the members of the chain that the receiver knows, the device that the
 /// header names, and the server. `token`: the shard token of the receiver's life. Epoch 0 is that of a server without a record, which has none.
 pub(crate) fn verify_in_another_epoch(
@@ -187,6 +237,8 @@ pub(crate) fn verify_recover(
 /// Result of verifying a seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verified {
+    /// It was not verified: there were too many of another epoch in this burst.
+    Unknown,
     /// It is right.
     Yes,
     /// It is wrong: the packet was not sealed with this key, or was changed.
@@ -204,7 +256,7 @@ impl Verified {
     /// The result under the rules that hold: without [`Rule::Sealed`] a wrong seal counts as right.
     pub(crate) fn under(self, rules: Rules) -> Verified {
         match self {
-            Verified::No if !rules.hold(Rule::Sealed) => Verified::Yes,
+            Verified::No | Verified::Unknown if !rules.hold(Rule::Sealed) => Verified::Yes,
             found => found,
         }
     }

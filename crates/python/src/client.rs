@@ -16,10 +16,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The exception that a handler of a signal has raised in the middle of a call.
+/// The exception that a signal handler has raised during a call.
 type Raised = Arc<Mutex<Option<PyErr>>>;
 
-/// Runs handlers of signals; returns whether one has raised.
+/// Runs signal handlers. Returns whether one has raised an exception.
 fn is_raised(raised: &Raised) -> bool {
     Python::attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -37,7 +37,7 @@ struct Open {
 }
 
 impl Open {
-    /// Makes a call that blocks, without the interpreter.
+    /// Makes a call that blocks, without holding the interpreter.
     fn call<T: Send>(
         &mut self,
         py: Python<'_>,
@@ -49,7 +49,8 @@ impl Open {
     }
 }
 
-/// Returns the exception of a call that has ended so: what a handler has raised, if it was given up.
+/// Returns the exception for a failed call. If the call was given up, this is the exception of the signal
+/// handler.
 fn of_call(py: Python<'_>, raised: &Raised, error: SessionError) -> PyErr {
     let given_up = matches!(error, SessionError::Interrupted);
     let mut raised = raised.lock().unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +58,7 @@ fn of_call(py: Python<'_>, raised: &Raised, error: SessionError) -> PyErr {
     raised.unwrap_or_else(|| exception(py, error))
 }
 
-/// Returns the devices: a text, or several.
+/// Converts the argument for the devices: a text, or several texts.
 fn devices(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(text) = value.cast::<PyString>() {
         return Ok(text.to_cow()?.into_owned());
@@ -70,7 +71,7 @@ fn devices(value: &Bound<'_, PyAny>) -> PyResult<String> {
     })
 }
 
-// The signature below has numbers, because `help` shows no other defaults.
+// The signature has these numbers as literals, because `help` shows no other defaults.
 const _: () = assert!(ClientOptions::COPIES_MIN == 1 && ClientOptions::CALLS_MAX == 4096);
 const _: () = assert!(ClientOptions::TIMEOUT.as_secs() == 10);
 
@@ -102,7 +103,7 @@ impl Client {
             calls_max: lent::number("calls_max", calls_max)?,
             key_file,
         };
-        // A name may have to be looked up.
+        // The names of the devices may have to be resolved.
         let opened = py.detach(|| options.open());
         let mut session = opened.map_err(|fault| exception(py, fault))?;
         let raised = Raised::default();
@@ -114,8 +115,9 @@ impl Client {
         })
     }
 
-    /// Sends an update, and waits until it is durable in the devices: from then on it is neither lost nor applied twice. Returns how many
-    /// devices hold it; 0: the server has applied it, because the log was full.
+    /// Sends an update, and waits until it is durable in the devices. From then on it is neither lost nor
+    /// applied twice. Returns how many devices hold it; 0: the server has applied it, because the log was
+    /// full.
     #[pyo3(signature = (payload, *, key=None))]
     fn update(
         &self,
@@ -128,8 +130,8 @@ impl Client {
             .with(|open| open.call(py, |session| session.update(payload, key)))
     }
 
-    /// Sends a request to the server, and returns its reply. The server runs it after every update that was acknowledged before, of whatever
-    /// client; once, unless it only reads.
+    /// Sends a request to the server, and returns its reply. The server executes it after every update of any
+    /// client that was acknowledged before. It executes the request once, unless the request only reads.
     #[pyo3(signature = (payload, *, key=None, read_only=false))]
     fn bypass<'py>(
         &self,
@@ -146,8 +148,9 @@ impl Client {
         Ok(PyBytes::new(py, reply))
     }
 
-    /// Asks the device, without the server, for the newest update of a key, or for the order that a server must have applied to know
-    /// it. Only while no call of this client is under way. Other keys may have the same hash: compare.
+    /// Asks the device, not the server, for the newest update of a key, or for the order that a server must
+    /// have applied to know the key. Allowed only while no call of this client is under way. Other keys may
+    /// have the same hash, so the program must compare the key.
     #[pyo3(signature = (key=None))]
     fn read(&self, py: Python<'_>, key: Option<&Bound<'_, PyAny>>) -> PyResult<Reading> {
         let key = read_key(key)?;
@@ -157,7 +160,8 @@ impl Client {
         Reading::of(py, &answer)
     }
 
-    /// Starts an update, and does not wait. It ends as an event with this token, and is sent by the next call of next().
+    /// Starts an update, and does not wait. The update ends as an event with this token. The next call of
+    /// next() sends it.
     #[pyo3(signature = (token, payload, *, key=None))]
     fn update_start(
         &self,
@@ -173,7 +177,7 @@ impl Client {
         })
     }
 
-    /// Starts a request, and does not wait. It ends as an event with this token and the reply.
+    /// Starts a request, and does not wait. The request ends as an event with this token and the reply.
     #[pyo3(signature = (token, payload, *, key=None, read_only=false))]
     fn bypass_start(
         &self,
@@ -190,8 +194,8 @@ impl Client {
         })
     }
 
-    /// Sends what was started, and returns the next call that has ended; waits for it this many seconds, for ever if that is None.
-    /// Returns None if none has ended within the time.
+    /// Sends all started calls, and returns the next call that has ended. Waits for it at most this many
+    /// seconds; None: without limit. Returns None if no call has ended within the time.
     #[pyo3(signature = (timeout=None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Event>> {
         let timeout = timeout.map(|timeout| lent::seconds(py, timeout));
@@ -203,8 +207,8 @@ impl Client {
         found.map(|finished| Event::of(py, finished)).transpose()
     }
 
-    /// Returns a descriptor to poll: it is readable while next() has something to do. When it is readable, call next(0) until that
-    /// returns None. It is the client's, and closed with it.
+    /// Returns a descriptor to poll. It is readable while next() has something to do. When it is readable,
+    /// call next(0) until that returns None. The descriptor belongs to the client, and is closed with it.
     fn fileno(&self, py: Python<'_>) -> PyResult<RawFd> {
         self.open.with(|open| {
             let fd = open.session.poll_fd();
@@ -213,7 +217,8 @@ impl Client {
         })
     }
 
-    /// Ends the session after everything that was started, and closes the client, also if this fails. Closing it again does nothing.
+    /// Ends the session after all started calls, and closes the client, even if this fails. A second call has
+    /// no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(Open { session, raised }) = self.open.take()? else {
             return Ok(());
@@ -238,7 +243,8 @@ impl Client {
         unless_failed(kind, self.close(py))
     }
 
-    /// Sends what was started, and returns what has ended; nothing only if there is nothing. For AsyncClient.
+    /// Sends all started calls, and returns the calls that have ended. The list is empty only if nothing is
+    /// left to do. For AsyncClient.
     fn _drain(&self, py: Python<'_>) -> PyResult<Vec<Event>> {
         let found = self.open.with(|open| {
             let session = &mut open.session;
@@ -263,7 +269,7 @@ impl Client {
             .with(|open| open.session.read_start(key).map_err(raised))
     }
 
-    /// Returns the answer to the read that was started, if it is there; for AsyncClient.
+    /// Returns the answer to the started read, if it has come; for AsyncClient.
     fn _read_ended(&self, py: Python<'_>) -> PyResult<Option<Reading>> {
         let ended = self
             .open
@@ -277,13 +283,14 @@ impl Client {
             .with(|open| open.session.end_start().map_err(raised))
     }
 
-    /// Closes the client, whose session is over or may expire; for AsyncClient.
+    /// Closes the client without waiting: its session is over, or will expire; for AsyncClient.
     fn _forget(&self) -> PyResult<()> {
         self.open.take().map(drop)
     }
 }
 
-/// Returns the exception of closing, unless the body of the `with` has failed: then the caller gets that error.
+/// Returns the exception of closing, unless the body of the `with` has failed. In that case the caller gets
+/// the error of the body.
 pub(crate) fn unless_failed(kind: &Bound<'_, PyAny>, closed: PyResult<()>) -> PyResult<()> {
     match closed {
         Err(error) if !kind.is_none() && is_own(kind.py(), &error)? => Ok(()),
@@ -303,7 +310,7 @@ fn request(
     Ok((payload.map_err(|fault| exception(py, fault))?, key))
 }
 
-/// No key: a read of all.
+/// Returns the hash of a key; without a key, the read is about all keys.
 fn read_key(key: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     key.map(|key| lent::key_hash(Some(key))).transpose()
 }
@@ -311,9 +318,9 @@ fn read_key(key: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
 /// A call that was started and has ended.
 #[pyclass(frozen, get_all, module = "pmnet")]
 pub(crate) struct Event {
-    /// The caller's name of it.
+    /// The caller's name for the call.
     token: u64,
-    /// Of an update: how many devices hold it. Of a bypass: the reply. Or the exception that it ended with.
+    /// For an update: how many devices hold it. For a bypass: the reply. On failure: the exception.
     result: Py<PyAny>,
 }
 
@@ -343,7 +350,8 @@ pub(crate) struct Reading {
     payload: Option<Py<PyBytes>>,
     /// The epoch of the chain.
     epoch: u32,
-    /// The order of that update, or the one that a server must have applied to know the key.
+    /// The order of the newest update; without an update, the order that a server must have applied to know
+    /// the key.
     order: u64,
 }
 

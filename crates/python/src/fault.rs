@@ -1,9 +1,10 @@
-//! Errors as exceptions: each kind has its class, in Python.
+//! Converts errors to exceptions: each kind has a class, which is defined in Python.
 
 use pmnet_bindings::Fault;
 use pyo3::prelude::*;
 
-/// Returns the Python half of the package as it is imported now: one that is imported anew has other classes.
+/// Returns the Python half of the package as it is imported now. If it was imported again, its classes are
+/// new ones.
 pub(crate) fn base(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import("pmnet._base")
 }
@@ -21,7 +22,7 @@ pub(crate) fn is_own(py: Python<'_>, error: &PyErr) -> PyResult<bool> {
     Ok(error.matches(py, base(py)?.getattr("Error")?)?)
 }
 
-/// Returns the exception for an error, for a caller without a token of the interpreter.
+/// Returns the exception for an error, for a caller that does not hold the interpreter.
 pub(crate) fn raised(fault: impl Into<Fault>) -> PyErr {
     let fault = fault.into();
     Python::attach(|py| exception(py, fault))

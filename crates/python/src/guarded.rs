@@ -1,4 +1,5 @@
-//! The native part of an object: one thread at a time uses it, in the process that opened it, until it is closed.
+//! The native part of an object. One thread at a time uses it, in the process that opened it, until it is
+//! closed.
 
 use crate::fault::raised;
 use pmnet_bindings::{Fault, Kind};
@@ -17,7 +18,8 @@ fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Lets Python say when it has forked. The process's number alone would not do: in a namespace of its own a child can have that of its parent.
+/// Registers a handler by which Python reports forks. The process number alone is not enough: in a namespace
+/// of its own, a child can have its parent's number.
 pub(crate) fn count_forks(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let words = PyDict::new(py);
@@ -42,7 +44,7 @@ impl Process {
     }
 }
 
-/// Something that is open, for one thread at a time.
+/// An open object, for one thread at a time.
 #[derive(Debug)]
 pub(crate) struct Guarded<T> {
     name: &'static str,
@@ -51,7 +53,7 @@ pub(crate) struct Guarded<T> {
 }
 
 impl<T> Guarded<T> {
-    /// Keeps it; `name` is its name in the text of an error.
+    /// Makes the guard of an object. `name` is the object's name in error texts.
     pub(crate) fn new(name: &'static str, open: T) -> Guarded<T> {
         Guarded {
             name,
@@ -87,7 +89,7 @@ impl<T> Guarded<T> {
         })
     }
 
-    /// Lets this thread use it. If that panics, it can only be closed afterwards.
+    /// Gives this thread access to the object. After a panic the object can only be closed.
     pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T) -> PyResult<R>) -> PyResult<R> {
         let used = catch_unwind(AssertUnwindSafe(|| {
             let mut open = self.lock()?;
@@ -96,10 +98,10 @@ impl<T> Guarded<T> {
         used.unwrap_or_else(|_| Err(self.fault(Kind::Bug)))
     }
 
-    /// Takes it out: the object is closed. `None`: it was closed before.
+    /// Takes the object out, so that it is closed. `None`: it was closed before.
     pub(crate) fn take(&self) -> PyResult<Option<T>> {
         if self.process == Process::this() {
-            // One that has failed can still be closed.
+            // An object that has failed can still be closed.
             self.open.clear_poison();
         }
         Ok(self.lock()?.take())
@@ -109,7 +111,8 @@ impl<T> Guarded<T> {
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
         if self.process != Process::this() {
-            // It is its parent's, whose threads are not here: to drop it would wait for one of them, and end it for the parent.
+            // The object belongs to the parent process, whose threads do not exist in this one. Dropping it
+            // would wait for one of them, and end the object for the parent.
             let open = self.open.get_mut();
             let open = open.unwrap_or_else(PoisonError::into_inner);
             let _never_dropped = ManuallyDrop::new(open.take());

@@ -1,4 +1,4 @@
-//! Arguments: bytes that Python lends for a call, numbers, and times.
+//! Arguments: bytes that Python lends for the time of a call, numbers, and times.
 
 use crate::fault::{exception, raised};
 use pmnet_bindings::Fault;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Longest time that is added to a clock.
 const TIME_MAX: Duration = Duration::from_secs(1 << 32);
 
-/// Bytes of Python; those of a `bytes` are not copied.
+/// Bytes of Python. Those of a `bytes` object are not copied.
 pub(crate) enum Lent<'a, 'py> {
     Here(&'a [u8]),
     Held(Bound<'py, PyBytes>),
@@ -30,7 +30,8 @@ impl Deref for Lent<'_, '_> {
     }
 }
 
-/// Returns the bytes of an argument. Anything else than bytes is refused: a number would be taken for a length, a text has no one encoding.
+/// Returns the bytes of an argument. Other types are refused: a number could be taken for a length, and a
+/// text has several encodings.
 pub(crate) fn bytes<'a, 'py>(what: &str, value: &'a Bound<'py, PyAny>) -> PyResult<Lent<'a, 'py>> {
     if let Ok(value) = value.cast::<PyBytes>() {
         return Ok(Lent::Here(value.as_bytes()));
@@ -54,7 +55,7 @@ pub(crate) fn key_hash(key: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
     Ok(pmnet_bindings::key_hash(key.as_deref()))
 }
 
-/// Returns a number that is counted with 32 bits.
+/// Converts a number to 32 bits.
 pub(crate) fn number(what: &str, value: i64) -> PyResult<u32> {
     u32::try_from(value).map_err(|_| {
         let text = format!("{what} is {value}: 0 to {}", u32::MAX);
@@ -62,7 +63,7 @@ pub(crate) fn number(what: &str, value: i64) -> PyResult<u32> {
     })
 }
 
-/// Returns a time in seconds.
+/// Converts a time in seconds.
 pub(crate) fn seconds(py: Python<'_>, value: f64) -> PyResult<Duration> {
     let time = Duration::try_from_secs_f64(value).ok();
     time.filter(|time| *time <= TIME_MAX).ok_or_else(|| {

@@ -1,8 +1,11 @@
 //! `pmnet` for Python: the native half of the package in `python/pmnet`, over the crates `client` and `server` (`docs/use/programs.md`).
 //!
-//! Purpose: hand values across the border to Python and back. Invariants: nothing panics into Python; the interpreter is let go while a call
-//! waits or copies, and a call that waits ends when a handler of a signal raises; an object that is closed, in use by another thread, or opened
-//! before a fork is refused and never touched. May not: decide anything about the protocol, call Python from another thread than the caller's.
+//! Purpose: passes values from Python to Rust and back.
+//! Invariants: no panic reaches Python. The interpreter is released while a call waits or copies, and a
+//! waiting call ends when a signal handler raises an exception. An object that is closed, in use by another
+//! thread, or opened before a fork is refused and never touched.
+//! Not allowed here: deciding anything about the protocol, and calling Python from another thread than the
+//! caller's.
 
 mod client;
 mod fault;
@@ -16,10 +19,12 @@ use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// A module of the interpreter that has loaded the extension first: each interpreter of a process has its own.
+/// The module of the interpreter that loaded the extension first. Each interpreter of a process has its own
+/// module.
 static HOME: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// Refuses a second interpreter of the process. Not every version of Python does so by itself, and the classes are those of the first one.
+/// Refuses a second interpreter in the process. Not every version of Python does that by itself, and the
+/// classes belong to the first interpreter.
 fn keep_to_one_interpreter(py: Python<'_>) -> PyResult<()> {
     let here = py.import("builtins")?;
     let home = HOME.get_or_init(py, || here.clone().unbind());

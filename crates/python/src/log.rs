@@ -1,5 +1,5 @@
-//! Warnings of the loops: no call returns them. They do not go through Python's `logging`: a loop that waited for the interpreter would keep
-//! devices and clients waiting.
+//! The loops' warnings, which no call returns. They do not use Python's `logging`, because a loop that waited
+//! for the interpreter would delay devices and clients.
 
 use pyo3::prelude::*;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,8 @@ enum Place {
 
 static PLACE: Mutex<Place> = Mutex::new(Place::Stderr);
 
-/// Says where warnings go: to the end of this file, or nowhere for None. If it is not called, they go to stderr.
+/// Sets the destination of warnings: they are appended to this file; None: they are dropped. Without this
+/// call they go to stderr.
 #[pyfunction]
 #[pyo3(signature = (path, /))]
 pub(crate) fn log_to(path: Option<PathBuf>) -> PyResult<()> {
@@ -34,7 +35,8 @@ struct Line;
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A warning that cannot be written is dropped: there is no other place for it. In the child of a fork the place may be locked for ever.
+        // A warning that cannot be written is dropped, because there is no other place for it. In the child
+        // of a fork, the lock may be held for ever.
         if let Ok(mut place) = PLACE.try_lock() {
             let _ = match &mut *place {
                 Place::Stderr => io::stderr().write_all(bytes),
@@ -49,7 +51,7 @@ impl Write for Line {
     }
 }
 
-/// Begins to listen to the loops.
+/// Begins to listen to the loops' warnings.
 pub(crate) fn begin() {
     pmnet_bindings::warnings_to(|| Line);
 }

@@ -13,10 +13,10 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A row as the program is to store it: key, and value or its deletion.
+/// A row that the program must store: the key, and the value or `None` for a deletion.
 type Row<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>);
 
-/// Copies what the program has stored.
+/// Copies the rows or the watermark that the program has stored.
 fn stored(
     py: Python<'_>,
     rows: Option<&Bound<'_, PyAny>>,
@@ -41,7 +41,8 @@ fn stored(
     Ok(Stored::Rows(given))
 }
 
-/// Runs the body with all signals blocked: a thread begins with its parent's mask, and handlers are for the program's own threads.
+/// Runs the body with all signals blocked. A thread inherits its parent's mask, and signal handlers must run
+/// in the program's own threads.
 fn with_signals_blocked<'py, T>(
     py: Python<'py>,
     body: impl FnOnce() -> PyResult<T>,
@@ -53,7 +54,7 @@ fn with_signals_blocked<'py, T>(
     };
     let before = mask("SIG_BLOCK", &all)?;
     let result = body();
-    // A handler of what came meanwhile may raise.
+    // The handler of a signal that came meanwhile may raise an exception.
     mask("SIG_SETMASK", &before)?;
     result
 }
@@ -61,12 +62,12 @@ fn with_signals_blocked<'py, T>(
 #[derive(Debug)]
 struct Open {
     program: Program,
-    /// The number of the batch that is not confirmed.
+    /// Number of the unconfirmed batch.
     present: Option<u64>,
 }
 
 impl Open {
-    /// Uses the program on behalf of a batch, without the interpreter.
+    /// Uses the program's server on behalf of a batch, without holding the interpreter.
     fn of<'a, T: Send>(
         &'a mut self,
         py: Python<'_>,
@@ -97,7 +98,7 @@ impl Open {
     }
 }
 
-// The signature below has numbers, because `help` shows no other defaults.
+// The signature has these numbers as literals, because `help` shows no other defaults.
 const _: () = assert!(ServerOptions::BATCH_ENTRIES_MAX == 1024);
 const _: () = assert!(ServerOptions::BATCH_BYTES_MAX == 4_194_304);
 
@@ -151,13 +152,14 @@ impl Server {
         })
     }
 
-    /// The UDP port at which the server listens, for one that was opened with port 0.
+    /// The UDP port at which the server listens. Useful if it was opened with port 0.
     #[getter]
     fn port(&self) -> u16 {
         self.port
     }
 
-    /// Takes the next batch; waits for it this many seconds, for ever if that is None. Returns None if none has come within the time.
+    /// Takes the next batch. Waits for it at most this many seconds; None: without limit. Returns None if no
+    /// batch has come within the time.
     #[pyo3(signature = (timeout=None))]
     fn next<'py>(
         this: &Bound<'py, Self>,
@@ -176,13 +178,14 @@ impl Server {
         Server::take(this, None)
     }
 
-    /// Returns a descriptor to poll: it is readable while next() has something to return. It is the server's, and closed with it.
+    /// Returns a descriptor to poll. It is readable while next() has something to return. The descriptor
+    /// belongs to the server, and is closed with it.
     fn fileno(&self) -> PyResult<RawFd> {
         self.open.with(|open| Ok(open.program.raw_fd()))
     }
 
-    /// Closes the server. A batch that is not confirmed comes again after the next start, unless the program has stored it with its
-    /// rows. Closing it again does nothing.
+    /// Closes the server. An unconfirmed batch comes again after the next start, unless the program has
+    /// stored it with its rows. A second call has no effect.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.open.take()?;
         py.detach(|| drop(open));
@@ -231,8 +234,8 @@ impl Server {
     }
 }
 
-/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take effect. There may be no
-/// items: then there are only rows to store.
+/// The program's next work, in one transaction: either updates or bypasses, in the order in which they take
+/// effect. If there are no items, only rows must be stored.
 #[pyclass(frozen, module = "pmnet")]
 pub(crate) struct Batch {
     server: Py<Server>,
@@ -242,20 +245,20 @@ pub(crate) struct Batch {
 
 #[pymethods]
 impl Batch {
-    /// Its number, from 1 for each server.
+    /// Number of the batch, from 1 for each server.
     #[getter]
     fn number(&self) -> u64 {
         self.number
     }
 
-    /// Its items.
+    /// The items of the batch.
     #[getter]
     fn items(&self, py: Python<'_>) -> Py<PyTuple> {
         self.items.clone_ref(py)
     }
 
-    /// Gives the reply to a bypass: item is its place among the items, from 0. Up to 16 MiB, of any kind. Every bypass wants one, before the
-    /// rows are asked for; an update wants none.
+    /// Gives the reply to a bypass. item is the bypass's index among the items, from 0. The reply may have up
+    /// to 16 MiB of any bytes. Every bypass needs a reply before the rows are requested; an update gets none.
     fn reply(&self, py: Python<'_>, item: usize, reply: &Bound<'_, PyAny>) -> PyResult<()> {
         let reply = lent::bytes("reply", reply)?;
         let reply: &[u8] = &reply;
@@ -264,8 +267,9 @@ impl Batch {
         })
     }
 
-    /// Returns the rows that the program is to store in the same transaction as the batch: put each value under its key, in place of
-    /// what is there, or delete the row if the value is None. There are none if the batch only reads.
+    /// Returns the rows that the program must store in the same transaction as the batch. A row with a value
+    /// replaces the row with the same key. A row whose value is None must be deleted. If the batch only reads
+    /// there are no rows.
     fn rows<'py>(&self, py: Python<'py>) -> PyResult<Vec<Row<'py>>> {
         self.with(py, |open| {
             let rows = open.of(py, self.number, Program::rows)?;
@@ -277,15 +281,15 @@ impl Batch {
         })
     }
 
-    /// Returns all rows in one piece, as they are with this batch, for a program that stores one value only. That takes time and room for
-    /// all sessions at each batch.
+    /// Returns all rows in one piece, as they are after this batch, for a program that stores a single value.
+    /// Each batch then takes time and space for all sessions.
     fn watermark<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let watermark = self.with(py, |open| open.of(py, self.number, Program::blob))?;
         Ok(PyBytes::new(py, &watermark))
     }
 
-    /// Confirms the batch: it is durable at the program's, together with its rows or its watermark. Devices may forget it, and clients
-    /// get their replies.
+    /// Confirms the batch: the program has stored it durably, together with its rows or its watermark.
+    /// Devices may forget it, and clients get their replies.
     fn done(&self, py: Python<'_>) -> PyResult<()> {
         let number = self.number;
         self.with(py, |open| {
@@ -293,8 +297,9 @@ impl Batch {
         })
     }
 
-    /// Gives the batch back: the program has done nothing of it, and will not. It comes again after a pause, perhaps with more. A program
-    /// that does not know whether its transaction took place must close the server instead, and open it with what it finds stored.
+    /// Gives the batch back: the program has executed no part of it, and will not. The batch comes again
+    /// after a pause, perhaps with more items. A program that does not know whether its transaction took
+    /// place must close the server instead, and open it with the rows that it finds stored.
     fn undone(&self, py: Python<'_>) -> PyResult<()> {
         let number = self.number;
         self.with(py, |open| {
@@ -316,9 +321,10 @@ pub(crate) struct Item {
     kind: Py<PyAny>,
     /// The client's session.
     session: u64,
-    /// Of an update its number in the session, of a bypass the request's id. Each rises within a session.
+    /// For an update: its number in the session. For a bypass: the request's id. Both rise within a session.
     number: u64,
-    /// The place in the log. Of a bypass, and of an update that found the log full: how far the log was applied before it.
+    /// For an update: its order in the log. For a bypass, and for an update that found the log full: the
+    /// order up to which the log was applied before.
     order: u64,
     /// The client's bytes.
     payload: Py<PyBytes>,

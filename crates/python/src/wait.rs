@@ -1,15 +1,15 @@
-//! Waiting without the interpreter, and without missing a signal.
+//! Waits without holding the interpreter, and without missing a signal.
 
 use crate::fault::exception;
 use pmnet_bindings::Fault;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// Longest wait without a look at signals: one that comes just before a wait does not end the wait.
+/// Longest wait between two checks for signals. A signal that comes just before a wait does not end the wait.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Waits until `once` finds something, at most this long (`None`: for ever); `once` waits no longer than it is told. Handlers of signals run
-/// meanwhile; if one raises, so does this.
+/// Waits until `once` returns a value, at most this long (`None`: without limit). `once` must wait no longer
+/// than its argument. Signal handlers run meanwhile; if one raises an exception, this function fails with it.
 pub(crate) fn until<T: Send, E: Into<Fault> + Send>(
     py: Python<'_>,
     timeout: Option<Duration>,

@@ -1,8 +1,8 @@
-"""Everything that a program may do wrong, with a real device: each gets its exception, and nothing is lost.
+"""All errors that a program can make, with a real device: each error raises its exception, and nothing is lost.
 
     misuse.py SERVER DEVICE HEADER
 
-SERVER is where the device sends to, HEADER is libpmnet's. More words are names of tests.
+SERVER is the address to which the device sends. HEADER is the header of libpmnet. Further arguments are names of tests.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Program:
 
 
 ROWS = {}
-"""What the programs of these tests have stored: they follow each other before one device."""
+"""The rows that the programs of these tests have stored. The programs serve one device, one after the other."""
 
 
 def program():
@@ -79,7 +79,7 @@ def client(**options):
 
 
 def settle(server):
-    """Confirms what was left over for this server."""
+    """Confirms the batches that earlier tests have left for this server."""
     while (batch := server.next(0.5)) is not None:
         confirm(batch)
 
@@ -241,7 +241,7 @@ class Objects(unittest.TestCase):
                             call()
                         except pmnet.ForkError:
                             refused += 1
-                    # Its own objects, and the end of its parent's.
+                    # The child drops its own objects, and its references to the parent's.
                     del one, call
                     with pmnet.Client(DEVICE, timeout=WAIT) as own:
                         own.update(b"own")
@@ -252,7 +252,7 @@ class Objects(unittest.TestCase):
             self.assertEqual(one.bypass(b"still there"), b"still there")
 
     def test_a_server_in_the_child_of_a_fork(self):
-        # In the middle of a call of another thread.
+        # The fork happens during a call of another thread.
         with pmnet.Server("127.0.0.1:0") as server:
             waiting = threading.Thread(target=server.next, args=(1,))
             waiting.start()
@@ -270,7 +270,7 @@ class Objects(unittest.TestCase):
             self.assertIsNone(server.next(0))
 
     def test_interrupts(self):
-        """Ctrl-C ends each call that waits, at once."""
+        """Ctrl-C ends each waiting call at once."""
         nobody = pmnet.Client("127.0.0.1:9", timeout=WAIT)
         with pmnet.Server("127.0.0.1:0") as server:
             for call in (
@@ -293,7 +293,7 @@ class Objects(unittest.TestCase):
                 self.assertLess(time.monotonic() - begun, WAIT / 4)
 
     def test_the_interpreter_is_let_go(self):
-        """Other threads run while one waits."""
+        """Other threads run while a call waits."""
         with pmnet.Server("127.0.0.1:0") as server:
             waiting = threading.Thread(target=server.next, args=(1,))
             waiting.start()
@@ -338,7 +338,7 @@ class Batches(unittest.TestCase):
             batch.reply(-1, b"")
         with self.assertRaises(TypeError):
             batch.reply(0, None)
-        # It comes again.
+        # The batch comes again.
         batch.undone()
         with self.assertRaises(pmnet.OrderError):
             batch.undone()

@@ -10,25 +10,25 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Arguments that lie at `ranges` of `bytes`. A range outside counts as an empty argument.
+    /// Makes arguments that lie at `ranges` of `bytes`. A range outside `bytes` counts as an empty argument.
     #[must_use]
     pub fn new(bytes: &'a [u8], ranges: &'a [Range<usize>]) -> Arguments<'a> {
         Arguments { bytes, ranges }
     }
 
-    /// How many there are, the name included.
+    /// Returns the number of arguments, the name included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Whether there is nothing, not even a name.
+    /// Whether there are no arguments, not even a name.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Argument `index`; empty if there is none, so callers check [`Arguments::len`] first.
+    /// Returns argument `index`; empty if there is none, so callers must check [`Arguments::len`] first.
     #[must_use]
     pub fn get(&self, index: usize) -> &'a [u8] {
         self.ranges
@@ -37,13 +37,13 @@ impl<'a> Arguments<'a> {
             .unwrap_or_default()
     }
 
-    /// Whether argument `index` is `word`, in any case.
+    /// Whether argument `index` equals `word`, in any case.
     #[must_use]
     pub fn is(&self, index: usize, word: &str) -> bool {
         self.get(index).eq_ignore_ascii_case(word.as_bytes())
     }
 
-    /// All arguments, name first.
+    /// Returns all arguments, name first.
     pub fn iter(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         self.ranges

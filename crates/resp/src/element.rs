@@ -1,4 +1,4 @@
-//! One element of a reply: the only place that knows the syntax of the types of RESP.
+//! One element of a reply. Only this module knows the syntax of RESP's types.
 
 use std::ops::Range;
 
@@ -6,24 +6,24 @@ use crate::limits::{ELEMENT_BYTES_MIN, ReplyLimits};
 use crate::number::parse_integer;
 use crate::scan::Malformed;
 
-/// Length of `txt:`, which stands before the text of a verbatim string, in bytes.
+/// Length of `txt:`, the format before the text of a verbatim string, in bytes.
 pub(crate) const FORMAT_BYTES: usize = 4;
 
-/// An element without the elements inside of it.
+/// An element without its inner elements.
 #[derive(Debug)]
 pub(crate) struct Element {
-    /// Its type.
+    /// The marker of its type.
     pub marker: u8,
-    /// Where its text is: the bulk string, or the rest of the line. `None`: null.
+    /// Range of its text: the bulk string, or the rest of the line. `None`: null.
     pub text: Option<Range<usize>>,
-    /// Where it ends; what is inside of it follows there.
+    /// End of this element. Its inner elements follow.
     pub end: usize,
-    /// Elements that follow and belong to it.
+    /// Number of inner elements that follow.
     pub inside: u64,
 }
 
-/// Reads the element at `at` of a reply that starts where `buffer` starts. `None`: it is not all there.
-/// `searched` is how far the end of its line was searched before; what was there then must still be there.
+/// Parses the element at `at` of a reply that starts at the start of `buffer`. `None`: the element is
+/// incomplete. `searched` is how far the end of its line was searched before; those bytes must be unchanged.
 #[inline]
 pub(crate) fn element(
     buffer: &[u8],
@@ -104,7 +104,7 @@ pub(crate) fn element(
     Ok(Some(element))
 }
 
-/// The line at `at` after its marker, without its end.
+/// Returns the line at `at` after its marker, without its end.
 #[inline]
 fn line(
     buffer: &[u8],
@@ -133,7 +133,7 @@ fn line(
     Ok(None)
 }
 
-/// The length of a string or the number of elements; `None`: null.
+/// Returns the length of a string or the number of elements; `None`: null.
 #[inline]
 fn length(text: &[u8]) -> Result<Option<usize>, Malformed> {
     match parse_integer(text) {
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// A reply that comes byte by byte is read once, and not again from its start with each byte.
+    /// A reply that comes byte by byte is read once, and not again from its start for each byte.
     #[test]
     fn what_was_searched_is_not_searched_again() {
         for (there, upto) in [

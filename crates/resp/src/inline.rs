@@ -36,7 +36,7 @@ pub(crate) fn split(line: &[u8]) -> Result<Vec<Vec<u8>>, ProtocolError> {
     }
 }
 
-/// Reads up to and with the closing `quote`; returns what follows it.
+/// Reads up to the closing `quote`, and returns the rest after it.
 fn quoted<'a>(
     mut rest: &'a [u8],
     quote: u8,

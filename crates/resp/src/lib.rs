@@ -1,21 +1,22 @@
-//! RESP2 and RESP3, the languages of Redis: the one reader and the one writer of this workspace.
+//! RESP2 and RESP3, the protocols of Redis. All crates of this workspace use this reader and this writer.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`request`] | finds commands in what clients send, as strictly as Redis does, inline commands too |
-//! | [`scan`] | finds where a reply ends |
-//! | [`read`] | looks into a reply that is there as a whole, without copying it |
+//! | [`request`] | parses the commands in clients' bytes, as strictly as Redis does, inline commands too |
+//! | [`scan`] | finds the end of a reply |
+//! | [`read`] | reads parts of a complete reply without copying it |
 //! | [`value`] | a reply as a tree of values, for tools |
 //! | [`write`](mod@write) | appends commands and replies to a buffer |
-//! | [`reply`] | short replies as a whole |
-//! | [`limits`] | what is Redis's own limit, and which limits each user sets |
+//! | [`reply`] | makes short replies |
+//! | [`limits`] | the limits of Redis, and the limits that each user of this crate sets |
 //!
-//! Invariants: no input causes a panic; nothing is allocated by a length that was announced but not received;
-//! input that arrives in pieces has the same meaning as in one piece, and each byte is searched once.
-//! No IO, no clock, no meaning of commands.
+//! Invariants: no input causes a panic. No memory is allocated for a length that was announced but not
+//! received. Input that arrives in pieces has the same meaning as in one piece, and each byte is searched
+//! once.
+//! Not allowed here: IO, clocks, the meaning of commands.
 //!
-//! Numbers and lengths are taken only as Redis writes them ([`parse_integer`]). A line ends at its first
-//! CR LF. A CR or LF alone belongs to the line, as in hiredis.
+//! Numbers and lengths are accepted only in the form that Redis writes ([`parse_integer`]). A line ends at
+//! its first CR LF. As in hiredis, a CR or LF alone belongs to the line.
 
 mod arguments;
 mod element;

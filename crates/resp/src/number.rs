@@ -3,8 +3,8 @@
 /// Most digits of a `u64`.
 const U64_DIGITS_MAX: usize = 20;
 
-/// A decimal integer exactly as Redis takes it (`string2ll`): optional minus, no leading zeros, no
-/// plus, no spaces, in the range of `i64`.
+/// Parses a decimal integer exactly as Redis does (`string2ll`): optional minus, no leading zeros, no plus,
+/// no spaces, in the range of `i64`.
 #[must_use]
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text.strip_prefix(b"-") {

@@ -1,4 +1,4 @@
-//! Looking into a reply that is there as a whole: texts, numbers and elements, without copying them.
+//! Reads texts, numbers and elements of a complete reply, without copying them.
 
 use std::ops::Range;
 
@@ -11,8 +11,8 @@ fn head(reply: &[u8]) -> Option<Element> {
     element(reply, 0, &mut 0, &ReplyLimits::HELD).ok()?
 }
 
-/// Where the text of a string (`$`, `=`, `+`) or integer lies in `reply`, without its framing. `None` for
-/// all else, null too.
+/// Returns the range of the text of a string (`$`, `=`, `+`) or integer in `reply`, without its framing.
+/// `None` for all other types, and for null.
 #[must_use]
 pub fn text_range(reply: &[u8]) -> Option<Range<usize>> {
     let Element { marker, text, .. } = head(reply)?;
@@ -24,38 +24,40 @@ pub fn text_range(reply: &[u8]) -> Option<Range<usize>> {
     }
 }
 
-/// What lies at [`text_range`].
+/// Returns the bytes at [`text_range`].
 #[must_use]
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     text_range(reply).map(|range| &reply[range])
 }
 
-/// The text of a bulk string or of RESP3's string with a format; `None` for all else, null too.
+/// Returns the text of a bulk string, or of RESP3's string with a format. `None` for all other types, and for
+/// null.
 #[must_use]
 pub fn bulk(reply: &[u8]) -> Option<&[u8]> {
     matches!(reply.first(), Some(b'$' | b'=')).then(|| text(reply))?
 }
 
-/// The text of the bulk string that `bytes` begin with, whatever follows it.
+/// Returns the text of the bulk string at the beginning of `bytes`, whatever follows it.
 #[must_use]
 pub fn bulk_at_head(bytes: &[u8]) -> Option<&[u8]> {
     bulk(bytes.get(..whole(bytes)?)?)
 }
 
-/// The text of an error reply, without `-` and the end of its line.
+/// Returns the text of an error reply, without `-` and the end of its line.
 #[must_use]
 pub fn error(reply: &[u8]) -> Option<&str> {
     let rest = reply.strip_prefix(b"-")?;
     Some(std::str::from_utf8(rest.strip_suffix(b"\r\n")?).unwrap_or("ERR (not UTF-8)"))
 }
 
-/// The value of an integer reply.
+/// Returns the value of an integer reply.
 #[must_use]
 pub fn integer(reply: &[u8]) -> Option<i64> {
     (reply.first() == Some(&b':')).then(|| parse_integer(text(reply)?))?
 }
 
-/// The replies that `bytes` begin with, one after the other, each as its raw bytes. The rest, from the first that is not whole, is left out.
+/// Returns the consecutive replies at the beginning of `bytes`, each as its raw bytes. The first incomplete
+/// or invalid reply, and everything after it, is left out.
 #[must_use]
 pub fn row(mut bytes: &[u8]) -> Vec<&[u8]> {
     std::iter::from_fn(|| {
@@ -66,8 +68,8 @@ pub fn row(mut bytes: &[u8]) -> Vec<&[u8]> {
     .collect()
 }
 
-/// The elements of an aggregate reply (array, set, push or map, keys and values in turn), each as its raw
-/// bytes. `None` if `reply` is no aggregate, is null, or is not there as a whole.
+/// Returns the elements of an aggregate reply (array, set, push or map, keys and values in turn), each as its
+/// raw bytes. `None` if `reply` is no aggregate, is null, or is incomplete.
 #[must_use]
 pub fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
     if !matches!(reply.first(), Some(b'*' | b'~' | b'>' | b'%')) {

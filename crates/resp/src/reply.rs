@@ -1,4 +1,4 @@
-//! Short replies as a whole, as a server of commands writes them.
+//! Makes short replies as a server writes them.
 
 use bytes::Bytes;
 
@@ -7,7 +7,7 @@ use crate::write::{write_bulk, write_error, write_integer, write_null};
 /// `+OK`.
 pub const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 
-/// An error reply. Ends of lines in the text become spaces, as an error is one line.
+/// Returns an error reply. Line ends in the text become spaces, because an error is one line.
 #[must_use]
 pub fn error(text: &(impl AsRef<[u8]> + ?Sized)) -> Bytes {
     let mut out = Vec::with_capacity(text.as_ref().len() + 3);
@@ -23,7 +23,7 @@ pub fn bulk(text: &[u8]) -> Bytes {
     out.into()
 }
 
-/// A verbatim string of RESP3: a text for people.
+/// Returns a verbatim string of RESP3, which is a text for users.
 #[must_use]
 pub fn verbatim(text: &[u8]) -> Bytes {
     const KIND: &[u8] = b"txt:";
@@ -41,7 +41,7 @@ pub fn integer(number: i64) -> Bytes {
     out.into()
 }
 
-/// "Nothing there": the null of RESP3, or the null bulk string of RESP2.
+/// Returns a null: that of RESP3, or the null bulk string of RESP2.
 #[must_use]
 pub fn null(resp3: bool) -> Bytes {
     let mut out = Vec::new();

@@ -1,7 +1,7 @@
-//! Incremental parser of what Redis clients send: RESP arrays of bulk strings and inline commands.
+//! Incremental parser of the input from Redis clients: RESP arrays of bulk strings and inline commands.
 //!
-//! Finds whole commands at the head of a connection's input buffer without copying them. A half command
-//! is remembered, so that every byte is looked at once however it arrives.
+//! Finds complete commands at the head of a connection's input buffer without copying them. The state of an
+//! incomplete command is kept, so that every byte is read once, in whatever pieces it arrives.
 
 use std::ops::Range;
 
@@ -16,27 +16,27 @@ use crate::write::{write_bulk, write_header};
 
 /// One mebibyte, in bytes.
 const MIB: usize = 1024 * 1024;
-/// Most places of arguments that are kept for the next command.
+/// Most entries for argument ranges for which memory is kept.
 const KEPT_ARGUMENTS_MAX: usize = 1024;
-/// Largest buffer of an inline command that is kept for the next one, in bytes.
+/// Largest buffer of an inline command for which memory is kept, in bytes.
 const KEPT_INLINE_BYTES_MAX: usize = 4096;
 
-/// Why the input is not a sequence of commands. The connection cannot go on after it.
+/// Why the input is no sequence of commands. The connection cannot continue after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// `*…` is not a number, or more than [`ARGUMENTS_MAX`].
+    /// `*…` is no number, or is more than [`ARGUMENTS_MAX`].
     #[error("Protocol error: invalid multibulk length")]
     MultibulkLength,
-    /// More than [`STRANGER_ARGUMENTS_MAX`], of a client that has still to log in.
+    /// The command has more than [`STRANGER_ARGUMENTS_MAX`] arguments, and its client still has to log in.
     #[error("Protocol error: unauthenticated multibulk length")]
     StrangerMultibulk,
-    /// An argument of more than [`STRANGER_BULK_BYTES_MAX`], of a client that has still to log in.
+    /// An argument has more than [`STRANGER_BULK_BYTES_MAX`] bytes, and its client still has to log in.
     #[error("Protocol error: unauthenticated bulk length")]
     StrangerBulk,
-    /// Something else than `$` where an argument begins.
+    /// This byte stands in place of the `$` of an argument.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0).escape_default())]
     ExpectedBulk(u8),
-    /// `$…` is not a number.
+    /// `$…` is no number.
     #[error("Protocol error: invalid bulk length")]
     BulkLength,
     /// An argument, or the whole command, is larger than [`RequestLimits`] allow.
@@ -45,18 +45,18 @@ pub enum ProtocolError {
         .limit / MIB
     )]
     TooLarge {
-        /// Length of the command as far as it is announced, in bytes.
+        /// Announced length of the command so far, in bytes.
         bytes: usize,
-        /// [`RequestLimits::bulk_bytes`].
+        /// The limit: [`RequestLimits::bulk_bytes`].
         limit: usize,
     },
     /// An argument is not followed by CR LF.
     #[error("Protocol error: bulk string not terminated by CR LF")]
     BulkEnd,
-    /// An inline command of [`INLINE_BYTES_MAX`] or more.
+    /// An inline command has [`INLINE_BYTES_MAX`] bytes or more.
     #[error("Protocol error: too big inline request")]
     InlineTooBig,
-    /// An inline command with a NUL: something else than text was sent.
+    /// An inline command has a NUL, so it is no text.
     #[error("Protocol error: NUL in inline request")]
     InlineNul,
     /// A quote of an inline command is not closed, or closed in the middle of a word.
@@ -64,13 +64,13 @@ pub enum ProtocolError {
     Quotes,
 }
 
-/// What [`Parser::poll`] found.
+/// The result of [`Parser::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// More bytes are needed.
     Incomplete,
-    /// A command is complete; look at it, then [`Parser::consume`]. It may have no arguments (an
-    /// empty line, `*0`), which clients may send and which means nothing.
+    /// A command is complete. Read it, then call [`Parser::consume`]. It may have no arguments (an empty
+    /// line, `*0`). Clients may send that, and it has no meaning.
     Complete,
 }
 
@@ -83,25 +83,25 @@ enum Stage {
     Complete,
 }
 
-/// State of the command at the head of one input buffer.
+/// The parser of the command at the head of one input buffer.
 #[derive(Debug)]
 pub struct Parser {
     limits: RequestLimits,
     stage: Stage,
-    /// Where the part of the command begins that is to be read next: a line, or an argument.
+    /// Position of the next part of the command: a line, or an argument.
     position: usize,
-    /// How long the buffer was when it was last looked at.
+    /// Length of the buffer at the last call.
     seen: usize,
     /// Arguments still to come.
     missing: usize,
-    /// Where the arguments are: in the buffer, or in `inline` if that is not empty.
+    /// Ranges of the arguments: in `inline` if that is not empty, otherwise in the buffer.
     arguments: Vec<Range<usize>>,
-    /// Canonical form of an inline command.
+    /// The inline command as an array of bulk strings.
     inline: Vec<u8>,
 }
 
 impl Parser {
-    /// A parser at the first byte of a command.
+    /// Makes a parser at the first byte of a command.
     #[must_use]
     pub fn new(limits: RequestLimits) -> Parser {
         Parser {
@@ -115,20 +115,20 @@ impl Parser {
         }
     }
 
-    /// Looks at `buffer`, which starts at the head of the current command and has only grown since
-    /// the last call.
+    /// Parses `buffer`, which starts at the head of the current command. Since the last call it must only
+    /// have grown.
     ///
     /// # Errors
-    /// [`ProtocolError`]: answer it and close, the parser cannot be used any more.
+    /// [`ProtocolError`]: answer with it and close the connection. The parser is no longer usable.
     pub fn poll(&mut self, buffer: &[u8]) -> Result<Status, ProtocolError> {
         self.poll_of(buffer, false)
     }
 
-    /// The same for what a `stranger` has sent, a client that has still to log in.
+    /// As [`Parser::poll`]. If `stranger`, the client still has to log in, and its limits are lower.
     ///
     /// # Errors
-    /// As [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`] the parser can be used: whoever
-    /// turns out to be no stranger may have sent that.
+    /// As [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`]
+    /// the parser remains usable, because the client may turn out to be no stranger.
     pub fn poll_of(&mut self, buffer: &[u8], stranger: bool) -> Result<Status, ProtocolError> {
         self.seen = buffer.len();
         loop {
@@ -235,7 +235,7 @@ impl Parser {
         let line = &buffer[..end];
         let words = inline::split(line.strip_suffix(b"\r").unwrap_or(line))?;
         self.position = end + 1;
-        // Written anew: the buffer has the words with their quotes.
+        // The words are copied, because the buffer has them with their quotes.
         write_header(&mut self.inline, words.len());
         for word in &words {
             write_bulk(&mut self.inline, word);
@@ -246,7 +246,7 @@ impl Parser {
         Ok(Status::Complete)
     }
 
-    /// Arguments of the complete command at the head of `buffer`.
+    /// Returns the arguments of the complete command at the head of `buffer`.
     #[must_use]
     pub fn arguments<'a>(&'a self, buffer: &'a [u8]) -> Arguments<'a> {
         let bytes = if self.inline.is_empty() {
@@ -257,7 +257,7 @@ impl Parser {
         Arguments::new(bytes, &self.arguments)
     }
 
-    /// The complete command at the head of `buffer` as a RESP array of bulk strings; not for a
+    /// Returns the complete command at the head of `buffer` as a RESP array of bulk strings. Not for a
     /// command without arguments.
     #[must_use]
     pub fn frame<'a>(&'a self, buffer: &'a [u8]) -> &'a [u8] {
@@ -268,8 +268,7 @@ impl Parser {
         }
     }
 
-    /// Forgets the complete command; returns how many bytes of the buffer it took, which the caller
-    /// removes.
+    /// Forgets the complete command. Returns its length in the buffer, which the caller must remove.
     pub fn consume(&mut self) -> usize {
         let taken = self.position;
         self.stage = Stage::Start;
@@ -286,22 +285,22 @@ impl Parser {
         taken
     }
 
-    /// Length that the buffer must reach before [`Parser::poll`] can get on, as far as is known.
-    /// After [`Status::Incomplete`] always more than the buffer has: a reader that stops at a limit of
-    /// its own must let at least this much in, else the command never gets complete. At most one
-    /// unfinished `$…` line more than [`RequestLimits::command_bytes`].
+    /// Returns the length that the buffer must reach before [`Parser::poll`] can make progress, as far as is
+    /// known. After [`Status::Incomplete`] it is always more than the buffer has. A reader with a limit of
+    /// its own must accept at least this much, otherwise the command never becomes complete. The returned
+    /// length exceeds [`RequestLimits::command_bytes`] by at most one incomplete `$…` line.
     #[must_use]
     pub fn wanted(&self) -> usize {
         match self.stage {
             Stage::BulkBody { len } => self.position + len + 2,
-            // Where the line ends that is being read is not known before it is there.
+            // The end of an incomplete line is unknown.
             _ => self.seen + 1,
         }
     }
 }
 
-/// Reads `<marker><number>\r\n` at `at`; `None` if it is not all there. Numbers as strict as
-/// Redis takes them: no sign but minus, no leading zeros.
+/// Parses `<marker><number>\r\n` at `at`; `None` if it is incomplete. The number must be strict as for Redis:
+/// no sign but minus, no leading zeros.
 fn header(buffer: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     let line = buffer.get(at + 1..).unwrap_or_default();
     let Some(cr) = line.iter().take(LENGTH_BYTES_MAX).position(|&b| b == b'\r') else {
@@ -323,7 +322,7 @@ fn header(buffer: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
 mod tests {
     use super::*;
 
-    /// A connection that once had a large command does not keep its memory for ever.
+    /// A connection does not keep the memory of a large command for ever.
     #[test]
     fn room_is_kept_for_the_next_command_up_to_a_bound() {
         for (more, kept) in [(0, true), (1, false)] {

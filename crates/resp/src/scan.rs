@@ -1,42 +1,43 @@
-//! Where a reply ends: of every type of RESP2 and RESP3 that a Redis server sends, without building values.
+//! Finds the end of a reply of any type of RESP2 and RESP3 that a Redis server sends, without building
+//! values.
 
 use crate::element::element;
 use crate::limits::ReplyLimits;
 
-/// Why bytes are no acceptable reply. The stream has no meaning after it.
+/// Why bytes are no acceptable reply. The rest of the stream cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// No type begins with this byte.
     #[error("unknown type {:?}", char::from(*.0))]
     Type(u8),
-    /// [`ReplyLimits::line_bytes`].
+    /// A line is longer than [`ReplyLimits::line_bytes`].
     #[error("line too long")]
     Line,
-    /// A length is not a number, or the string is larger than [`ReplyLimits::bulk_bytes`].
+    /// A length is no number, or the string is larger than [`ReplyLimits::bulk_bytes`].
     #[error("length out of range")]
     Length,
     /// A bulk string is not followed by CR LF.
     #[error("bulk string not terminated by CR LF")]
     BulkEnd,
-    /// [`ReplyLimits::reply_bytes`].
+    /// The reply is larger than [`ReplyLimits::reply_bytes`].
     #[error("reply too large")]
     TooLarge,
 }
 
-/// Finds where the reply at the head of a buffer ends. Allocates nothing.
+/// Finds the end of the reply at the head of a buffer. Allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Scanner {
     limits: ReplyLimits,
-    /// Offset of the element to look at next, from the head of the reply.
+    /// Offset of the next element, from the head of the reply.
     position: usize,
-    /// How far the search for the end of its line has come.
+    /// Offset up to which the end of its line was searched.
     searched: usize,
-    /// Elements still to come; the reply itself counts as one.
+    /// Number of elements still to come. The reply itself counts as one.
     missing: u64,
 }
 
 impl Scanner {
-    /// A scanner at the first byte of a reply.
+    /// Makes a scanner at the first byte of a reply.
     #[must_use]
     pub const fn new(limits: ReplyLimits) -> Scanner {
         Scanner {
@@ -47,11 +48,12 @@ impl Scanner {
         }
     }
 
-    /// Length of the reply at the head of `buffer`, in bytes, once it is complete; the scanner is then
-    /// ready for the next reply. `buffer` has only grown since the last call that returned `None`.
+    /// Returns the length of the reply at the head of `buffer`, in bytes, once the reply is complete. The
+    /// scanner is then ready for the next reply. Since the last call that returned `None`, `buffer` must only
+    /// have grown.
     ///
     /// # Errors
-    /// [`Malformed`].
+    /// [`Malformed`] if the bytes are no acceptable reply.
     #[inline]
     pub fn poll(&mut self, buffer: &[u8]) -> Result<Option<usize>, Malformed> {
         while self.missing > 0 {
@@ -68,7 +70,7 @@ impl Scanner {
     }
 }
 
-/// How many whole replies `bytes` is; `None` if it is anything else.
+/// Returns the number of complete replies in `bytes`; `None` if there are other bytes.
 #[must_use]
 pub fn count(mut bytes: &[u8]) -> Option<u32> {
     let mut count = 0;
@@ -80,7 +82,7 @@ pub fn count(mut bytes: &[u8]) -> Option<u32> {
     Some(count)
 }
 
-/// Length of the reply at the head of `bytes`, if it is there as a whole.
+/// Returns the length of the reply at the head of `bytes`, if it is complete.
 pub(crate) fn whole(bytes: &[u8]) -> Option<usize> {
     Scanner::new(ReplyLimits::HELD).poll(bytes).ok().flatten()
 }

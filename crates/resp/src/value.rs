@@ -5,7 +5,7 @@ use crate::limits::ReplyLimits;
 use crate::number::parse_integer;
 use crate::scan::Malformed;
 
-/// Deepest nesting of arrays that is read.
+/// Deepest nesting of arrays that is parsed.
 pub const DEPTH_MAX: usize = 8;
 
 /// A reply.
@@ -28,32 +28,32 @@ pub enum Reply {
 /// Why bytes are no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// No reply at all.
+    /// The bytes are no reply.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A type of RESP3.
+    /// The reply has a type of RESP3.
     #[error("type {:?} is not of RESP2", char::from(*.0))]
     Resp3(u8),
-    /// Arrays in arrays, more than [`DEPTH_MAX`] of them.
+    /// Arrays are nested deeper than [`DEPTH_MAX`].
     #[error("arrays nested too deeply")]
     Depth,
-    /// An integer that is not a number.
+    /// An integer is no number.
     #[error("not a number")]
     Integer,
 }
 
 impl Reply {
-    /// Reads the reply at the start of `bytes`: the reply and its length in bytes, `None` if it is not
-    /// there as a whole yet.
+    /// Parses the reply at the start of `bytes`. Returns the reply and its length in bytes; `None` if it is
+    /// incomplete.
     ///
     /// # Errors
-    /// [`ValueError`].
+    /// [`ValueError`] if the bytes are no value.
     pub fn parse(bytes: &[u8], limits: &ReplyLimits) -> Result<Option<(Reply, usize)>, ValueError> {
         let mut at = 0;
         Ok(parse(bytes, &mut at, 0, limits)?.map(|reply| (reply, at)))
     }
 
-    /// The bytes of a status or bulk reply.
+    /// Returns the bytes of a status or bulk reply.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
         match self {
@@ -62,7 +62,7 @@ impl Reply {
         }
     }
 
-    /// The text of a status or bulk reply, or the digits of an integer.
+    /// Returns the text of a status or bulk reply, or the digits of an integer.
     #[must_use]
     pub fn text(&self) -> Option<String> {
         match self {
@@ -74,7 +74,7 @@ impl Reply {
     }
 }
 
-/// Reads the value at `at`, which moves after it.
+/// Parses the value at `at`, and moves `at` to its end.
 fn parse(
     bytes: &[u8],
     at: &mut usize,
@@ -96,7 +96,7 @@ fn parse(
             if depth >= DEPTH_MAX {
                 return Err(ValueError::Depth);
             }
-            // Grows as elements arrive: the announced count cannot be trusted.
+            // The vector grows as elements arrive, because the announced count cannot be trusted.
             let mut items = Vec::new();
             for _ in 0..element.inside {
                 let Some(item) = parse(bytes, at, depth + 1, limits)? else {

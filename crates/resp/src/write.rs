@@ -1,4 +1,4 @@
-//! Commands and replies, appended to a buffer.
+//! Appends commands and replies to a buffer.
 
 use crate::number::write_number;
 
@@ -47,7 +47,7 @@ pub fn write_integer(out: &mut Vec<u8>, number: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends an error reply. Ends of lines in the text become spaces, as an error is one line.
+/// Appends an error reply. Line ends in the text become spaces, because an error is one line.
 pub fn write_error(out: &mut Vec<u8>, text: &(impl AsRef<[u8]> + ?Sized)) {
     out.push(b'-');
     out.extend(text.as_ref().iter().map(|&byte| match byte {
@@ -57,12 +57,12 @@ pub fn write_error(out: &mut Vec<u8>, text: &(impl AsRef<[u8]> + ?Sized)) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends "nothing there": the null of RESP3, or the null bulk string of RESP2.
+/// Appends a null: that of RESP3, or the null bulk string of RESP2.
 pub fn write_null(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" });
 }
 
-/// A text in memory has a length of at most 64 bits.
+/// The length of a text in memory fits into 64 bits.
 fn length(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! The readers of replies on whole, cut, nested and damaged bytes, and against each other.
+//! The readers of replies with complete, cut, nested and damaged input, and compared with each other.
 
 use pmnet_resp::scan::count;
 use pmnet_resp::value::{DEPTH_MAX, ValueError};
@@ -14,7 +14,7 @@ const LIMITS: ReplyLimits = ReplyLimits {
 const NESTED: &[u8] =
     b"*3\r\n%1\r\n+k\r\n*2\r\n:1\r\n$-1\r\n=7\r\ntxt:abc\r\n|1\r\n+a\r\n:2\r\n,1.5\r\n";
 
-/// What damaged input is made of.
+/// Parts of damaged input.
 const PIECES: &[&[u8]] = &[
     b"*2\r\n",
     b"*",
@@ -54,7 +54,8 @@ fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, ValueError> {
     Reply::parse(bytes, &LIMITS)
 }
 
-/// Lengths of the replies of a stream that arrives up to `cuts`, and why it ends.
+/// Returns the lengths of the replies in a stream that arrives in pieces up to each of `cuts`, and the error
+/// that ends it.
 fn lengths(stream: &[u8], cuts: &[usize]) -> (Vec<usize>, Option<Malformed>) {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
     ends.push(stream.len());
@@ -84,7 +85,7 @@ fn finds_the_end_whatever_the_split() {
             assert_eq!(scanner.poll(&whole[..cut]), Ok(None), "cut {cut}");
         }
         assert_eq!(scanner.poll(&whole), Ok(Some(NESTED.len())));
-        // And is ready for the next.
+        // The scanner is ready for the next reply.
         assert_eq!(scanner.poll(b":1\r\n"), Ok(Some(4)));
     }
     assert_eq!(count(&[NESTED, b"+OK\r\n", NESTED].concat()), Some(3));
@@ -109,7 +110,7 @@ fn refuses_what_is_not_resp() {
         (b"=3\r\nabc\r\n", Malformed::Length),
         (b"=0\r\n\r\n", Malformed::Length),
         (b"$3\r\nabcde", Malformed::BulkEnd),
-        // So many elements have more bytes than a reply may have.
+        // This many elements have more bytes than a reply may have.
         (b"*5600000\r\n", Malformed::TooLarge),
         (b"%9223372036854775807\r\n", Malformed::TooLarge),
         (&long, Malformed::Line),
@@ -118,7 +119,7 @@ fn refuses_what_is_not_resp() {
         assert!(parse(bad).is_err(), "{}", bad.escape_ascii());
     }
     assert_eq!(scan(b"*5500000\r\n"), Ok(None));
-    // Elements that are small enough, until they are too many.
+    // Each element is small enough, but all together are too large.
     let two = [b"*3\r\n".as_slice(), &reply::bulk(&vec![b'x'; 8 << 20])].concat();
     assert_eq!(scan(&two), Ok(None));
     assert_eq!(
@@ -135,7 +136,7 @@ fn what_is_as_large_as_a_limit_is_taken() {
         reply_bytes: usize::MAX,
     };
     let poll = |bytes: &[u8], limits| Scanner::new(limits).poll(bytes);
-    // A line, a string, and elements of the shortest kind, which are refused by their number.
+    // A line, a string, and elements of the shortest kind, which are refused because of their number.
     for whole in [&b"+abc\r\n"[..], b"$3\r\nabc\r\n", b"*2\r\n_\r\n_\r\n"] {
         let reply = |reply_bytes| ReplyLimits {
             reply_bytes,
@@ -179,7 +180,7 @@ fn a_line_ends_at_its_first_cr_lf() {
     assert_eq!(scan(b"+\r\r\n"), Ok(Some(4)));
 }
 
-/// A line of megabytes is searched once, however it comes, and has no end where it is cut.
+/// A long line is searched once, in whatever pieces it comes. A cut is not taken for its end.
 #[test]
 fn a_long_line_is_a_reply_however_it_is_cut() {
     let mut line = vec![b'+'];
@@ -309,7 +310,7 @@ proptest! {
         prop_assert_eq!(lengths(&stream, &cuts), lengths(&stream, &[]));
     }
 
-    /// The reader that builds values and the one that finds ends agree, wherever the tree has a place for it.
+    /// The reader that builds values and the one that finds ends agree on all replies that a tree can hold.
     #[test]
     fn both_readers_find_the_same_end(
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..24),

@@ -1,17 +1,17 @@
-//! The parser of requests on whole, cut, quoted and damaged input.
+//! The parser of requests with complete, cut, quoted and damaged input.
 
 use bytes::{Buf, BytesMut};
 use pmnet_resp::limits::{ARGUMENTS_MAX, INLINE_BYTES_MAX, LENGTH_BYTES_MAX};
 use pmnet_resp::{Arguments, Parser, ProtocolError, RequestLimits, Status, write_command};
 use proptest::prelude::*;
 
-/// Room for commands that are larger than what a reader takes in at once.
+/// Limits for commands that are larger than one read.
 const LIMITS: RequestLimits = RequestLimits {
     bulk_bytes: 512 * 1024,
     command_bytes: 513 * 1024,
 };
 
-/// What damaged input is made of.
+/// Parts of damaged input.
 const PIECES: &[&[u8]] = &[
     b"*",
     b"$",
@@ -35,7 +35,7 @@ const PIECES: &[&[u8]] = &[
 
 type Command = Vec<Vec<u8>>;
 
-/// Feeds `input` in pieces that end at `cuts`; returns the commands and the error.
+/// Gives `input` to the parser in pieces that end at `cuts`. Returns the commands and the error.
 fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) {
     let mut parser = Parser::new(LIMITS);
     let mut buffer = BytesMut::new();
@@ -53,7 +53,7 @@ fn parse(input: &[u8], cuts: &[usize]) -> (Vec<Command>, Option<ProtocolError>) 
         loop {
             match parser.poll(&buffer) {
                 Ok(Status::Incomplete) => {
-                    // Else a reader that stops at what is wanted would wait for ever.
+                    // Otherwise a reader that stops at `wanted` would wait for ever.
                     let (wanted, there) = (parser.wanted(), buffer.len());
                     assert!(wanted > there, "wants {wanted} of {there} bytes");
                     assert!(
@@ -131,7 +131,7 @@ fn arguments_are_counted_found_and_compared() {
     );
     assert!(arguments.is(0, "set") && arguments.is(1, "K") && arguments.is(2, ""));
     assert!(!arguments.is(0, "get") && !arguments.is(0, "SETEX") && !arguments.is(1, "set"));
-    // What does not lie in the buffer is empty.
+    // An argument outside the buffer is empty.
     let outside = [1..3, 0..2];
     let arguments = Arguments::new(b"ab", &outside);
     assert_eq!((arguments.get(0), arguments.get(1)), (&b""[..], &b"ab"[..]));
@@ -158,7 +158,7 @@ fn inline_commands_are_quoted_as_in_redis() {
         words("SET k \"\\n\\r\\t\\b\\a\\\\\\y\\xfF\"\r\n"),
         set(b"\n\r\t\x08\x07\\y\xff")
     );
-    // Two digits, or none of it is a number.
+    // Two hexadecimal digits are required; otherwise the escape is taken literally.
     assert_eq!(words("SET k \"\\xzz\\x4z\\xz4\"\r\n"), set(b"xzzx4zxz4"));
     assert_eq!(words("\r\n\r\nPING\r\n"), vec![vec![b"PING".to_vec()]]);
     assert_eq!(error(b"SET k \"open\r\n"), Some(ProtocolError::Quotes));
@@ -168,11 +168,11 @@ fn inline_commands_are_quoted_as_in_redis() {
         Some(ProtocolError::InlineTooBig)
     );
     assert_eq!(error(&vec![b'a'; INLINE_BYTES_MAX - 1]), None);
-    // Also if its end has come together with it.
+    // The same holds if its end has come together with it.
     let mut ended = vec![b'a'; INLINE_BYTES_MAX];
     ended.extend_from_slice(b"\r\n");
     assert_eq!(error(&ended), Some(ProtocolError::InlineTooBig));
-    // Redis sees no end of the line behind it, and closes when the line is too long.
+    // Redis finds no end of the line after a NUL, and closes the connection when the line is too long.
     for nul in [&b"\0"[..], b"\0abc\r\nPING\r\n", b"PI\0NG\r\n", b"PING \0"] {
         assert_eq!(error(nul), Some(ProtocolError::InlineNul), "{nul:?}");
     }
@@ -202,7 +202,7 @@ fn lengths_are_checked_before_anything_is_kept() {
         parse(b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n", &[]),
         (vec![vec![b"PING".to_vec()]], None)
     );
-    // A command that would be too large as a whole, each argument being small enough.
+    // The whole command would be too large, although each argument is small enough.
     let largest = LIMITS.bulk_bytes;
     let mut two = format!("*3\r\n${largest}\r\n").into_bytes();
     two.resize(two.len() + largest, b'x');
@@ -304,7 +304,7 @@ fn a_complete_command_stays_so_until_it_is_consumed() {
             assert_eq!(arguments, [b"PING"]);
         }
         assert_eq!(parser.consume(), input.len() - 6);
-        // Of the next one nothing has come.
+        // Nothing of the next command has come.
         assert_eq!(parser.wanted(), 1);
     }
 }
@@ -335,7 +335,7 @@ fn an_incomplete_command_wants_more_than_there_is_at_every_byte() {
     ];
     write_command(&mut input, &words);
     input.extend_from_slice(b"*0\r\n\r\nSET k 'a b'\r\n");
-    // The first command once as it is, and once larger than what is read without need.
+    // The first command is tried unchanged, and larger than one read.
     let mut long = vec!["MSET".to_owned()];
     long.extend((0..20_000).map(|i| format!("word{i}")));
     let at = input.len();

@@ -1,9 +1,9 @@
-//! Reads the log of the tail device directly, if it is on the same machine: the log is the server's
+//! Reads the log of the tail device directly, if that is on the same machine. Then the log is the server's
 //! receive queue.
 //!
-//! The device then sends only the last of its new entries. The entries between that one and those that
-//! the machine has are taken from the log, and checked like any datagram. If the log no longer has
-//! one, the machine asks for it as usual.
+//! In this mode the device announces its new entries by sending only the last of them. The server takes the
+//! entries from its own last one up to the announced one from the log, and checks them like any datagram. If
+//! the log no longer has an entry, the machine asks the device for it, as usual.
 
 use crate::node::ServerNode;
 use crate::store::Store;
@@ -19,30 +19,30 @@ pub trait Feed {
 /// The highest order that the device has announced, and its address.
 #[derive(Debug, Default)]
 pub struct Reader {
-    /// Highest order announced, and by whom.
+    /// Highest announced order, and the address of the device that announced it.
     told: Option<(u64, Peer)>,
-    /// Up to here the log did not have the entries: the machine asks for them.
+    /// Up to this order the log lacked entries, so the machine asks the device for them.
     asked: u64,
 }
 
 impl Reader {
-    /// Takes note of a packet whose sender is known; `true` if it only announces that there is something to read.
+    /// Handles a packet whose sender is known. Returns `true` if it only announces entries that can be read.
     pub fn notice(&mut self, machine: &Server, from: Peer, genuine: &Genuine<'_>) -> bool {
         let announced = machine.announced(from, genuine);
         let Some(order) = announced.filter(|_| machine.received() >= self.asked) else {
             return false;
         };
-        // One that was overtaken says nothing new.
+        // An announcement that arrives late has an order that is already known.
         let told = self.told.filter(|(_, before)| *before == from);
         let order = told.map_or(order, |(told, _)| told.max(order));
         self.told = Some((order, from));
         true
     }
 
-    /// Feeds what the machine has room for. Gives `true` if it took something.
+    /// Feeds as many entries as the machine can take. Returns `true` if it took any.
     ///
     /// # Errors
-    /// [`Stop`]: the shard must not go on.
+    /// [`Stop`]: the shard must not continue.
     pub fn feed<S: Store>(
         &mut self,
         feed: &mut dyn Feed,
@@ -55,7 +55,7 @@ impl Reader {
             return Ok(false);
         };
         if core.machine().tail() != Some(from) {
-            // Another device is the tail by now, or is about to be, and announces what it has.
+            // Another device is the tail now, or is about to be, and will announce its entries.
             self.told = None;
             return Ok(false);
         }
@@ -68,7 +68,7 @@ impl Reader {
                 core.receive(now, from, frame, out)?;
             }
             if core.machine().received() < next {
-                // The entry is missing, or of another epoch: the device sends it in the present epoch.
+                // The entry is missing, or of another epoch. The device will send it in the present epoch.
                 self.asked = told;
                 self.told = None;
                 break;

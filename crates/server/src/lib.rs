@@ -1,14 +1,16 @@
-//! Server: applies the ordered log to a store; owns trait Store.
+//! Server: applies the ordered log to a store. Defines the trait [`Store`].
 //!
-//! A server is the end of a chain of devices. It gets the shard's log in order, and applies it exactly once, since the store keeps in one
-//! step what was applied and how far that is. There are two ways to be that store:
+//! A server stands at the end of a chain of devices. It gets the shard's log in order, and applies it exactly
+//! once. For this, the store keeps the effects, and the order up to which they are applied, in one step. A
+//! store can have one of two forms:
 //!
-//! - [`Store`] is called: `load`, `apply`, `execute`. The crate `pmnet-store` has those on Redis and on the packet store.
-//! - [`program::Program`] is pulled from: a program takes batches when it likes, stores their rows with its own data, and confirms them
-//!   (`docs/use/programs.md`). Other languages use this one.
+//! - [`Store`]: the server calls `load`, `apply` and `execute`. The crate `pmnet-store` implements it for
+//!   Redis and for the packet store.
+//! - [`program::Program`]: a program takes batches when it likes, stores their rows with its own data, and
+//!   confirms them (`docs/use/programs.md`). Other languages use this form.
 //!
-//! [`ServerNode`] joins the sans-IO server machine and a store (the simulator runs it as it is);
-//! [`serve`] puts it on a socket.
+//! [`ServerNode`] joins the sans-IO server machine and a store (the simulator runs it unchanged); [`serve`]
+//! runs it on a socket.
 
 mod feed;
 mod node;

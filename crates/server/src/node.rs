@@ -6,13 +6,13 @@ use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_wire::Packet;
 
-/// Pause after the store failed: the first one, and the longest.
+/// Pause after a failure of the store: the first one, and the longest.
 const PAUSE_MIN: Nanos = 5 * MILLISECOND;
 const PAUSE_MAX: Nanos = 500 * MILLISECOND;
-/// A store that has work of its own does some of it so often, and sooner while there is more.
+/// Interval at which a store with maintenance work does some of it; shorter while there is more.
 const TIDY_EVERY: Nanos = 100 * MILLISECOND;
 const TIDY_ON_AFTER: Nanos = 10 * MILLISECOND;
-/// Time between checks that the store is still there, if nothing else shows it.
+/// Interval of the checks that the store is still connected, if no work shows it.
 const LOOK_EVERY: Nanos = 500 * MILLISECOND;
 /// Time after which the same failure is logged again.
 const TOLD_EVERY: Nanos = 5 * SECOND;
@@ -23,17 +23,17 @@ pub struct ServerNode<S> {
     store: S,
     pause: Nanos,
     resume_at: Option<Time>,
-    /// Time at which a store with work of its own does some of it.
+    /// Time at which the store does some of its maintenance work.
     tidy_at: Option<Time>,
-    /// Time of the next check that the store is still there; `None`: it cannot go.
+    /// Time of the next check that the store is still connected; `None`: the store cannot be lost.
     look_at: Option<Time>,
-    /// The failure that was told last, and when.
+    /// The failure that was logged last, and the time.
     told: Option<(String, Time)>,
     rejected_packets: u64,
 }
 
 impl<S: Store> ServerNode<S> {
-    /// Joins the two.
+    /// Joins a machine and a store.
     pub fn new(machine: Server, store: S) -> ServerNode<S> {
         ServerNode {
             look_at: store.may_go().then_some(Time(0)),
@@ -59,28 +59,28 @@ impl<S: Store> ServerNode<S> {
     pub const fn store(&self) -> &S {
         &self.store
     }
-    /// Datagrams that were not acceptable packets.
+    /// Returns the number of datagrams that were no acceptable packets.
     pub const fn rejected_packets(&self) -> u64 {
         self.rejected_packets
     }
-    /// Returns why the store is left alone at the moment: its last failure. `None`: it is not.
+    /// Returns the store's last failure while the server pauses because of it. `None`: there is no pause.
     pub fn pauses(&self) -> Option<&str> {
         let (text, _) = self.told.as_ref()?;
         self.resume_at.map(|_| text.as_str())
     }
-    /// Returns the store, to be woken by it.
+    /// Returns the store, so that it can be given a waker.
     pub const fn store_mut(&mut self) -> &mut S {
         &mut self.store
     }
-    /// Returns the store back, as after the process died.
+    /// Returns the store in the state in which the death of the process would leave it.
     pub fn into_store(self) -> S {
         self.store
     }
 
-    /// Takes in one datagram. `now`: the earliest moment at which it may have come, if it had to wait.
+    /// Takes one datagram. `now`: the earliest time at which it may have arrived, if it had to wait.
     ///
     /// # Errors
-    /// [`Stop`]: the shard must not go on.
+    /// [`Stop`]: the shard must not continue.
     pub fn receive(
         &mut self,
         now: Time,
@@ -94,7 +94,7 @@ impl<S: Store> ServerNode<S> {
         }
     }
 
-    /// The first part of [`ServerNode::receive`]: see [`Server::check`].
+    /// The first part of [`ServerNode::receive`]: checks a datagram ([`Server::check`]).
     pub fn check<'a>(&mut self, datagram: &'a [u8]) -> Option<Genuine<'a>> {
         let Ok(packet) = Packet::parse(datagram) else {
             self.rejected_packets += 1;
@@ -103,21 +103,21 @@ impl<S: Store> ServerNode<S> {
         self.machine.check(&packet)
     }
 
-    /// Lets the store do the next work, if there is one and the store is not pausing; `true` if
-    /// it did: call again after taking in what arrived meanwhile.
+    /// Lets the store do the next work, if there is any and the store is not pausing. Returns `true` if it
+    /// did: call again after receiving what has arrived meanwhile.
     ///
     /// # Errors
-    /// [`Stop`]: the shard must not go on.
+    /// [`Stop`]: the shard must not continue.
     pub fn step(&mut self, now: Time, out: &mut Outbox) -> Result<bool, Stop> {
         if self.store.has_moved() {
-            // Nothing is under way. The records are loaded where the store is now, which has not failed yet.
+            // No work is under way. The records are loaded from the present store, which has not failed.
             self.machine.failed();
         } else if self.resume_at.is_some_and(|at| now < at) {
             return Ok(false);
         } else if self.look_at.is_some_and(|at| now >= at) {
             self.look_at = Some(now + LOOK_EVERY);
             if self.store.is_gone() {
-                // The store had no work; otherwise the failure would have been noticed already.
+                // The store had no work; otherwise its failure would have been noticed already.
                 tracing::info!("the store has closed its connection: the records are read again");
                 self.machine.failed();
             }
@@ -191,13 +191,13 @@ impl<S: Store> ServerNode<S> {
         Ok(true)
     }
 
-    /// The machine hears how much room the store has.
+    /// Tells the machine whether the store is short of free space.
     fn tell_room(&mut self) {
         let (short, crowded) = (self.store.is_short(), self.store.is_crowded());
         self.machine.set_room(short, crowded);
     }
 
-    /// The store failed: after a pause its records are loaded again.
+    /// Handles a failure of the store: after a pause its records are loaded again.
     fn set_back(&mut self, error: StoreError, now: Time) -> Result<(), Stop> {
         let text = match error {
             StoreError::Fatal(text) => return Err(Stop(text)),
@@ -218,7 +218,7 @@ impl<S: Store> ServerNode<S> {
         Ok(())
     }
 
-    /// Returns when [`ServerNode::step`] has something to do again without a packet.
+    /// Returns when [`ServerNode::step`] has something to do again, even without a packet.
     pub fn next_timeout(&self) -> Option<Time> {
         let next = self.tidy_at.into_iter().chain(self.look_at).min();
         self.resume_at.or(next)

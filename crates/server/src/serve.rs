@@ -1,5 +1,5 @@
-//! A server on a UDP socket: one thread, which receives while the store is not at work. What
-//! arrives during a disk flush waits in the socket and becomes the next batch.
+//! A server on a UDP socket: one thread, which receives while the store is idle. Packets that arrive during a
+//! disk flush wait in the socket and become the next batch.
 
 use crate::feed::{Feed, Reader};
 use crate::node::ServerNode;
@@ -22,31 +22,32 @@ pub use pmnet_udp::ServerWords;
 /// Settings of the loop.
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
-    /// UDP address to listen on.
+    /// UDP address on which the server listens.
     pub listen: Peer,
-    /// The machine's settings.
+    /// Settings of the machine.
     pub server: ServerConfig,
-    /// Microseconds to poll after activity before blocking.
+    /// Microseconds of polling after activity before the loop blocks.
     pub spin_micros: u64,
     /// Messages to and from the agent of the fleet, if there is one.
     pub words: Option<Arc<ServerWords>>,
-    /// The cluster's keys, which may be replaced while it runs; those of `server` are then the present ones when it starts. `None`: they stay.
+    /// The cluster's keys, which may be replaced while the server runs. The keys in `server` are those at its
+    /// start. `None`: the keys never change.
     pub keys: Option<Latest<ClusterKeys>>,
-    /// Sign that the loop lives.
+    /// Signals that the event loop is running.
     pub pulse: Arc<Pulse>,
 }
 
 /// A turn of [`serve`], for its observer.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// Time that the store needed for its step; `None`: it had nothing to do.
+    /// Time that the store's step took; `None`: it had nothing to do.
     pub step: Option<Nanos>,
-    /// Events of the socket so far.
+    /// Counts of events of the socket so far.
     pub socket: SocketCounters,
 }
 
 impl ServeConfig {
-    /// A server of its own at this address, that sleeps when it has nothing to do.
+    /// Settings for a server at this address, without a fleet, that sleeps when it has nothing to do.
     #[must_use]
     pub fn new(listen: Peer, server: ServerConfig) -> ServeConfig {
         ServeConfig {
@@ -60,7 +61,7 @@ impl ServeConfig {
     }
 }
 
-/// Reason why a server ended without being asked to.
+/// Why a server ended without being asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// A socket call failed.
@@ -71,31 +72,31 @@ pub enum DriverError {
     Stopped(#[from] pmnet_proto::server::Stop),
 }
 
-/// Reason why a loop ended without a fault.
+/// Why a loop ended without a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to.
+    /// The server was asked to end.
     Asked,
     /// Another server of the shard has its turn, or may have had it ([`ServerWords::end_turn`]).
     TurnIsOver,
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// The agent of the fleet, or the store, wants something.
+/// Token of the waker of the fleet's agent, the store and the keys.
 const WAKE_TOKEN: mio::Token = mio::Token(1);
-/// One step of the store that takes longer is logged.
+/// A step of the store that takes longer is logged.
 const SLOW_STORE: Nanos = SECOND;
-/// Bursts received between two works of the store.
+/// Most bursts received between two works of the store.
 const BURSTS_MAX: usize = 16;
-/// Bytes that a small datagram takes in a socket's receive buffer, about.
+/// Approximate space that a small datagram takes in a socket's receive buffer, in bytes.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-/// Runs until stopped, or until its turn is over. With a `feed`, entries that the tail only announces are read from there. `observe` is
-/// called once a turn, and once before the first one; `ready` with the bound address and the durability that the store states, once the
-/// socket is open.
+/// Runs until stopped, or until the server's turn is over. With a `feed`, entries that the tail only
+/// announces are read from it. `observe` is called once a turn, and once before the first one. `ready` is
+/// called once the socket is open, with the bound address and the durability that the store states.
 ///
 /// # Errors
-/// [`DriverError`].
+/// [`DriverError`] if the server ended for a fault.
 pub fn serve(
     mut config: ServeConfig,
     store: Box<dyn Store>,
@@ -105,13 +106,14 @@ pub fn serve(
     ready: impl FnOnce(Peer, &str),
 ) -> Result<Ended, DriverError> {
     let mut socket = Socket::bind_patiently(config.listen, stop)?;
-    // Packets that the socket cannot hold would be lost and asked for again: grant the tail less credit.
+    // Packets that do not fit into the socket's buffer would be lost and requested again, so the tail gets
+    // less credit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
     let clock = Clock::start();
     let random = Random::new(pmnet_udp::os_random()?);
     let mut paths = Paths::new(config.server.size_max);
-    // The last device that asked to belong to the chain.
+    // The last device that asked to join the chain.
     let mut asked: Option<Peer> = None;
     let mut keys: Option<Latter<ClusterKeys>> = None;
     if let (Some(own), Some(latest)) = (&mut config.server.keys, &config.keys) {
@@ -131,7 +133,7 @@ pub fn serve(
         mio::Interest::READABLE,
     )?;
     stop.register(poll.registry())?;
-    // A poll has one waker.
+    // A poll can have only one waker.
     let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE_TOKEN)?);
     if let Some(words) = &words {
         words.begin(waker.clone());
@@ -140,14 +142,14 @@ pub fn serve(
         keys.wake_by(waker.clone());
     }
     core.store_mut().attend(Box::new(move || {
-        // A loop that is gone needs no waking.
+        // A loop that has ended needs no wake-up.
         let _ = waker.wake();
     }));
     let mut reader = Reader::default();
     let mut spin = Spin::new(config.spin_micros);
     let mut out = Outbox::new();
-    // The first work loads the records, so that the store's durability is known. A store that is not
-    // there yet is asked again.
+    // The first work loads the records, so that the store's durability is known. A store that cannot be
+    // reached yet is asked again.
     core.step(clock.now(), &mut out)?;
     let first = Turn {
         step: None,
@@ -155,7 +157,7 @@ pub fn serve(
     };
     observe(&core, &first);
     ready(socket.local_address()?, &core.store().durability());
-    // Since when the socket was not read: what is in it may have arrived at any time since then.
+    // Since when the socket was not read. Its packets may have arrived at any time since then.
     let mut unheard: Option<Time> = None;
     loop {
         if words.as_ref().is_some_and(|words| words.is_turn_over()) {
@@ -260,8 +262,8 @@ pub fn serve(
     }
 }
 
-/// Says that devices of the other mode send to this server, which cannot speak with them; less and less often. `told`: how many packets there were
-/// when it was said last.
+/// Logs, more and more rarely, that devices of the other mode (with or without keys) send to this server,
+/// which cannot communicate with them. `told`: number of their packets at the last log message.
 fn tell_of_the_other_mode(machine: &Server, told: &mut u64) {
     let packets = machine.counters().other_mode;
     if packets >= told.saturating_mul(2).max(1) {
@@ -279,7 +281,7 @@ fn tell_of_the_other_mode(machine: &Server, told: &mut u64) {
     }
 }
 
-/// Tells the agent what chain is on record, if that is new.
+/// Tells the agent the chain on record, if it is new.
 fn tell(words: &ServerWords, machine: &Server, said: &mut OnRecord) {
     let Some(chain) = machine.chain() else { return };
     // The members of an epoch never change.

@@ -1,4 +1,4 @@
-//! A server that reads the entries of its tail from that device's log.
+//! A server that reads the entries of its tail device from the device's log.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
@@ -44,7 +44,7 @@ fn of_device(kind: Kind) -> Header {
     }
 }
 
-/// The entry at this order: the OPEN of a session of its own.
+/// Returns the entry at this order: the OPEN of a new session.
 fn entry(chain: &Chain, order: u64) -> (Header, Vec<u8>) {
     let front = Some(CLUSTER.front_id(b"web"));
     let said = Identity {
@@ -68,7 +68,7 @@ fn sealed(key: MacKey, (header, payload): &(Header, Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-/// A device's log, from order 1 on. It comes when the device knows its keys.
+/// A device's log, from order 1 on. It exists once the device knows its keys.
 struct DeviceLog {
     comes: Receiver<Vec<Vec<u8>>>,
     frames: Vec<Vec<u8>>,
@@ -93,7 +93,8 @@ struct Seen {
     counters: Counters,
 }
 
-/// An announcement that nobody has sealed would end the reading for ever, and have the server speak to its sender.
+/// If an announcement without the tail's seal counted, it would stop the reading for ever, and make the
+/// server send to the announcement's sender.
 #[test]
 fn an_announcement_counts_only_if_the_tail_has_sealed_it() {
     let (stop, trigger) = Stop::new().unwrap();
@@ -143,7 +144,7 @@ fn an_announcement_counts_only_if_the_tail_has_sealed_it() {
     let path = write_path(&[member()]);
     let recover = Header {
         request: raw(5),
-        // It asks the server.
+        // The RECOVER asks the server.
         seq: 1,
         ..of_device(Kind::Recover)
     };

@@ -1,11 +1,11 @@
 //! What happens to machines, and what operators do about it.
 //!
-//! Fault model: a device, the server or a client dies at any moment, and loses what it had not sent or
-//! persisted. All of them may lose power at once. The server may stay away for long. A device may die
-//! again and again while it starts. A device may be lost for good with its medium; then the operator
-//! starts the new head with `--shrink-chain`, and the hop before a gap with another next hop. A lost
-//! device may only have been cut off: it goes on running, its clients may still reach it, and later it
-//! is back on the network, where it must be fenced. Clocks stand still and jump. What joins: `joins`.
+//! Fault model: a device, the server or a client dies at any moment, and loses what it had not sent or persisted. All
+//! machines may lose power at once. The server may be down for long. A device may die again and again while it starts.
+//! A device may be lost for good with its medium; its operator then starts the new head with `--shrink-chain`, and
+//! starts the hop before a gap with another next hop. A lost device may also only be cut off: it goes on running, its
+//! clients may still reach it, and later it is back on the network, where it must be fenced. Clocks stand still and
+//! jump. `joins` has the faults of devices that join.
 
 use crate::cells::Fault;
 use crate::hosts::StartError;
@@ -18,16 +18,16 @@ use pmnet_wire::record::Member;
 const JUMP_MAX: Nanos = 8 * SECOND;
 /// How long a clock stands still, or every step of a store fails, at most.
 const SPELL_MAX: Nanos = 50 * MILLISECOND;
-/// Clients of most worlds have done their work in seconds. Where a master fails over every few milliseconds they may never end it: so
-/// no new accident begins after this moment.
+/// Clients of most worlds finish their work within seconds. If a master fails over every few milliseconds, they may
+/// never finish, so no new accident begins after this time.
 const ACCIDENTS_UNTIL: Time = Time(300 * SECOND);
-/// How long a lost device is cut off, and how long until its clients learn of it, at most.
+/// Longest time until a lost device is cut off, and until its clients learn of the loss.
 const RUMOUR_MAX: Nanos = 60 * MILLISECOND;
 /// The refusal of a device that tries to join a chain in use.
 const LATECOMER: &str = "a device joins a chain only before its first session";
 /// The refusal of a device whose log is not the one that the server knows.
 const OTHER_LOG: &str = "comes with another log than the one it registered";
-/// Persists of a start, roughly: a fuse blows in one of them.
+/// Approximate number of persists in a start, one of which a crash interrupts.
 const START_PERSISTS: u64 = 9;
 
 impl World {
@@ -94,12 +94,12 @@ impl World {
             return (address(next), Member::DECLARE_LOSS);
         }
         let says = |said: bool, flag: u32| if said { flag } else { 0 };
-        // Who once joined is started with `--join` ever after.
+        // A device that once joined is always started with `--join` later.
         let joins = says(self.devices[node].joins, Member::JOIN);
         (address(next), says(shrinks, Member::SHRINK) | joins)
     }
 
-    /// The first device that is left.
+    /// Returns the first device that was not lost.
     pub(crate) fn head(&self) -> usize {
         self.order.first().copied().unwrap_or(0)
     }
@@ -164,7 +164,8 @@ impl World {
             return;
         }
         if self.devices[node].joins && !self.devices[node].served && text.contains(OTHER_LOG) {
-            // Its first attempt was decided after its operator had given it up, and had given it a new medium.
+            // The device's first attempt to join was decided after its operator had given it up and had replaced its
+            // medium.
             self.happened("devices that joined with an earlier medium");
             self.leave_out(node);
             self.lost += 1;
@@ -172,7 +173,8 @@ impl World {
         } else if self.devices[node].lost {
             self.happened("zombies fenced");
             if text.contains(LATECOMER) && !self.order.is_empty() {
-                // The head over which it came to form a chain waits for it still, and says so: its operator starts it again.
+                // The head with which it was to form a chain still waits for it, and reports this: its operator starts
+                // it again.
                 self.reconfigure();
             }
         } else if (self.config.lost_clients || self.config.detours) && text.contains(LATECOMER) {
@@ -304,7 +306,7 @@ impl World {
             let pick = aimed.unwrap_or(usize::try_from(pick).expect("few devices"));
             let victim = left.remove(pick);
             if !self.has_everything(&left) {
-                // That would be the loss of all copies: one that has joined is not one yet.
+                // The loss would destroy all copies: a device that has just joined does not hold a copy yet.
                 left.insert(pick, victim);
                 continue;
             }
@@ -319,7 +321,7 @@ impl World {
         }
     }
 
-    /// This device is lost for good: with its medium, or it is cut off and goes on.
+    /// Loses this device for good: it loses its medium, or is cut off and goes on.
     fn lose(&mut self, victim: usize) {
         let moments = self.moments_at(victim);
         self.hit(Fault::DeviceLost, moments);
@@ -368,7 +370,7 @@ impl World {
         self.wake(node, 0);
     }
 
-    /// All trouble ends: everything that can run runs, and all routes are right.
+    /// Ends all faults: every process that can run is started, and all routes are right.
     pub(crate) fn heal(&mut self) {
         self.tell(|| "everything is healed".to_owned());
         self.calm = true;

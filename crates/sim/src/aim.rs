@@ -1,5 +1,5 @@
-//! Aimed faults: one fault, again and again, at one moment in the life of an update. So every campaign
-//! hits every cell of the failure matrix, not only by chance.
+//! Aimed faults: one fault strikes again and again at one moment of an update. So every campaign hits every cell of the
+//! failure matrix, and not only by chance.
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::world::{Phase, World};

@@ -16,16 +16,16 @@ const JOBS_MAX: usize = 1024;
 const KEPT_MAX: usize = 1000;
 const HOUR: f64 = 3600e9;
 
-/// What all worlds of a campaign have in common.
+/// Settings for all worlds of a campaign.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
     /// Aim at this cell of the failure matrix only.
     pub only: Option<Cell>,
     /// The rule that is switched off.
     pub without: Option<Without>,
-    /// Every world that can have one has a packet store, not only a quarter of them.
+    /// Whether every world that can have a packet store has one; otherwise a quarter of them.
     pub packet_store: bool,
-    /// That, and the store says now and then that it is short of room.
+    /// Whether, in addition, the store reports now and then that it is short of space.
     pub short_store: bool,
     /// Packets are sealed with keys.
     pub keyed: bool,
@@ -38,15 +38,15 @@ pub struct Summary {
     pub seeds: u64,
     /// Seeds with a violation.
     pub failing: u64,
-    /// The first words of each seed with a violation, in the order of the seeds (the first 1000).
+    /// The first violation of each failing seed, in the order of the seeds (the first 1000).
     pub violations: Vec<(u64, String)>,
-    /// Calls made, acknowledged, failed, unknown.
+    /// Numbers of calls that were made, acknowledged, failed, unknown.
     pub calls: [u64; 4],
-    /// Events.
+    /// Number of events.
     pub events: u64,
     /// Simulated nanoseconds.
     pub simulated: Nanos,
-    /// Named things that happened, and how often.
+    /// Named events, with their numbers.
     pub happened: BTreeMap<&'static str, u64>,
     /// How often each cell of the failure matrix was hit.
     pub cells: Hits,
@@ -106,8 +106,8 @@ fn panicked(seed: u64, panic: &(dyn std::any::Any + Send)) -> Report {
     }
 }
 
-/// Runs the seeds `from .. from + count` on `jobs` threads. `progress` is told after every seed,
-/// by whichever thread ran it, and says whether to go on.
+/// Runs the seeds `from .. from + count` on `jobs` threads. `progress` is called after every seed, by the thread that
+/// ran it, and returns whether to continue.
 pub fn campaign(
     plan: &Plan,
     from: u64,

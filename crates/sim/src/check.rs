@@ -1,9 +1,8 @@
 //! The checkers: what every history must satisfy, whatever happened (`docs/spec/protocol.md` §10).
 //!
-//! The store keeps lists, and every append has a unique id, so the final list of a key is the
-//! order in which its appends took effect. A history is linearizable exactly if real time agrees
-//! with that order: an append stands at its position, a read that saw n ids between the n-th and
-//! the next (list-append, as in Elle).
+//! The store keeps lists, and every append has a unique id, so the final list of a key is the order in which its
+//! appends took effect. A history is linearizable exactly if real time agrees with that order. An append has its
+//! position in the list; a read that saw n ids lies between the n-th append and the next one (list-append, as in Elle).
 
 use crate::store::Story;
 use pmnet_proto::Time;
@@ -18,20 +17,20 @@ pub struct Observed {
     pub key: u8,
     /// Id appended; `None` for a read.
     pub id: Option<u64>,
-    /// Id that it delivers to subscribers, if it does.
+    /// Id that the call delivers to subscribers, if it does so.
     pub published: Option<u64>,
     /// It appends only if the list has an even length.
     pub conditional: bool,
     /// When it was called.
     pub invoked: Time,
-    /// When its outcome came; `None`: never (its client died), or unknown.
+    /// Time of its outcome; `None`: it has none (its client died), or an unknown one.
     pub returned: Option<Time>,
     /// The outcome.
     pub result: Result,
 }
 
 impl Observed {
-    /// It was refused because of what the list held: it is a read.
+    /// Returns whether the call was refused because of the list's contents, which makes it a read.
     fn refused(&self) -> bool {
         let seen = match &self.result {
             Result::Read(list) => list.last().copied(),
@@ -48,13 +47,13 @@ pub enum Result {
     Done,
     /// The list, for an append with its own id as the last.
     Read(Vec<u64>),
-    /// Not the list, but which append is the newest in it.
+    /// The id of the newest append, instead of the list.
     Newest(u64),
     /// A reply that the store never wrote.
     Garbled,
-    /// Certainly without effect.
+    /// The call had certainly no effect.
     Failed,
-    /// At most once.
+    /// The call took effect at most once.
     Unknown,
 }
 
@@ -71,7 +70,7 @@ pub struct History {
     pub excused: BTreeSet<u64>,
 }
 
-/// Every violation of the history, in words.
+/// Returns every violation of the history, in words.
 #[must_use]
 pub fn check(history: &History) -> Vec<String> {
     let mut violations = Vec::new();
@@ -196,7 +195,7 @@ fn session_order(history: &History, positions: &Positions, violations: &mut Vec<
 /// each other.
 type Ranked = (usize, Time, Option<Time>, String);
 
-/// Invariant 4: what returned before something was called comes before it.
+/// Invariant 4: if one call returned before another began, it comes first.
 fn real_time(history: &History, positions: &Positions, violations: &mut Vec<String>) {
     let mut by_key: BTreeMap<u8, Vec<Ranked>> = BTreeMap::new();
     for observed in &history.calls {
@@ -273,7 +272,7 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
     }
 }
 
-/// Invariant 5: a session that the store has removed has no effect any more.
+/// Invariant 5: a session that the store has removed has no further effect.
 fn ended_sessions(history: &History, violations: &mut Vec<String>) {
     for (id, applied) in &history.story.applied_in {
         let ended = history.sent_in.get(id).into_iter().flatten();

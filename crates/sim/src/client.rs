@@ -1,10 +1,9 @@
 //! A client process of the world: the production client machine under a random load.
 //!
-//! Fault model: it may die at any moment with calls under way, even in the middle of a fragmented
-//! update, and come back as another process at the same address; it may talk to the wrong device
-//! at first; its clock may stand still or jump. Some operations use its own connection to the store,
-//! after a barrier that names the store. It checks that every call has exactly one outcome, by its
-//! deadline.
+//! Fault model: the process may die at any moment with calls in flight, even in the middle of a fragmented update, and
+//! return as another process at the same address. It may use the wrong device at first. Its clock may stand still or
+//! jump. Some operations use its own connection to the store, after a barrier that names the store. The process checks
+//! that every call has exactly one outcome, by its deadline.
 
 use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
@@ -24,7 +23,7 @@ use pmnet_proto::time::{MILLISECOND, SECOND, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use std::collections::BTreeMap;
 
-/// How late an outcome may be: the time of one turn.
+/// Most time by which an outcome may be late: one turn.
 const LATE_MAX: u64 = MILLISECOND;
 /// Calls of the probe that shows at the end that the service is there again.
 const PROBE_CALLS: u32 = 6;
@@ -39,7 +38,7 @@ pub(crate) struct ClientHost {
     pub(crate) machine: Client,
     pub(crate) life: u32,
     pub(crate) alive: bool,
-    /// It was given the addresses of all devices.
+    /// Whether it knows the addresses of all devices.
     follows: bool,
     head: Peer,
     pub(crate) session: Option<SessionHandle>,
@@ -61,27 +60,27 @@ pub(crate) struct ClientHost {
     pub(crate) direct: Option<Direct>,
     /// The store that its own connection leads to.
     pub(crate) connection: Option<u64>,
-    /// Operations that an old master answered while it was replaced.
+    /// Number of operations that an old master answered while it was being replaced.
     pub(crate) windows: u64,
     pub(crate) reading: Option<Reading>,
     /// The next call is a read, when all others are answered.
     wants_read: bool,
     pub(crate) mark: Option<Mark>,
-    /// A call of this session has an unknown outcome, and no bypass was answered since.
+    /// Whether a call of this session has an unknown outcome, and no bypass was answered since.
     pub(crate) doubtful: bool,
-    /// The store that a barrier named last.
+    /// The store that the last barrier named.
     pub(crate) named: u64,
     /// Reads that the head answered with an update.
     pub(crate) hits: u64,
-    /// Reads that the store answered.
+    /// Number of reads that the store answered.
     pub(crate) direct_reads: u64,
-    /// Those of them that had been read before the head answered.
+    /// Number of these reads that were made before the head answered.
     pub(crate) reads_at_once: u64,
-    /// Of them, those that a replica of the store has answered.
+    /// Number of direct reads that a replica of the store answered.
     pub(crate) replica_reads: u64,
-    /// What the head last said of its index: its epoch, and its version.
+    /// Epoch and version of the head's index, as the head stated them last.
     pub(crate) version: Option<(u32, u64)>,
-    /// Bypasses that it called since it was asked last, and until when it waits.
+    /// Bypasses called since the last [`ClientHost::take_called`], with the time until which the client waits for each.
     pub(crate) called: Vec<(u64, Time)>,
 }
 
@@ -299,7 +298,8 @@ impl ClientHost {
         self.direct.is_none() && self.reading.is_none()
     }
 
-    /// Bypasses that it called lately, and until when it waits for them.
+    /// Returns the bypasses that were called since the last call of this method, with the time until which the client
+    /// waits for each.
     pub(crate) fn take_called(&mut self) -> Vec<(u64, Time)> {
         std::mem::take(&mut self.called)
     }

@@ -1,9 +1,8 @@
 //! The clock of a machine.
 //!
-//! Fault model: it never goes back, but it may stand still for a while (and goes on from where it
-//! stood), and it may jump forward by seconds. Nothing else about it is promised to the machines;
-//! histories are judged by the time of the world. Where devices have leases, it may be slow or fast as well, and a device's does
-//! not stand still.
+//! Fault model: a clock never goes back. It may stand still for a while (and then goes on from its last value), and it
+//! may jump forward by seconds. Nothing else is promised to the state machines; histories are judged by the time of the
+//! world. In worlds with leases, a clock may also be slow or fast, and a device's clock does not stand still.
 
 use pmnet_proto::Time;
 use pmnet_proto::time::Nanos;
@@ -15,12 +14,12 @@ pub(crate) struct Clock {
     behind: Nanos,
     stands_at: Option<Time>,
     longest_jump: Nanos,
-    /// Parts of a million by which it is fast.
+    /// Parts per million by which the clock is fast.
     rate: i64,
 }
 
 impl Clock {
-    /// What it shows.
+    /// Returns the clock's time at this time of the world.
     pub(crate) fn local(&self, world: Time) -> Time {
         let gained = i128::from(world.0) * i128::from(self.rate) / 1_000_000;
         let world = Time(u64::try_from(i128::from(world.0) + gained).expect("a clock that goes"));
@@ -44,7 +43,7 @@ impl Clock {
         }
     }
 
-    /// It stands still, or goes on.
+    /// Makes the clock stand still, or go on.
     pub(crate) fn stand(&mut self, world: Time, still: bool) {
         match (still, self.stands_at) {
             (true, None) => self.stands_at = Some(self.local(world)),

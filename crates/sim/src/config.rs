@@ -241,7 +241,7 @@ impl WorldConfig {
         }
     }
 
-    /// The same world with keys, and with an adversary who has none.
+    /// Returns this world with keys, and with an adversary who has none.
     pub fn with_keys(self) -> WorldConfig {
         WorldConfig {
             keyed: true,
@@ -250,8 +250,8 @@ impl WorldConfig {
         }
     }
 
-    /// The same world, but about the first moments of a chain: several devices that start apart,
-    /// clients that begin at any of them, packets that come very late.
+    /// Returns this world for the first moments of a chain: several devices start separately, clients begin at any of
+    /// them, and packets come very late.
     #[must_use]
     pub fn forming(self) -> WorldConfig {
         WorldConfig {
@@ -267,8 +267,8 @@ impl WorldConfig {
         }
     }
 
-    /// The same world with more faults; `random` is separate, so that the rest of the seed's run begins as
-    /// before.
+    /// Returns this world with more faults. `random` is a separate generator, so that the rest of the seed's run begins
+    /// as before.
     #[must_use]
     pub fn wide(self, random: &mut Random) -> WorldConfig {
         let mut one_of = |choices: &[u64]| one_of(random, choices);
@@ -334,15 +334,15 @@ impl WorldConfig {
         self
     }
 
-    /// The same world, with at least so many devices in its first chain.
+    /// Returns this world with at least this many devices in its first chain.
     #[must_use]
     pub(crate) fn of_devices(mut self, chain: usize) -> WorldConfig {
         self.devices = self.devices.max(chain + self.spares);
         self
     }
 
-    /// The same world, such that what its clients read past the server can be right: a store that waits for its replica is
-    /// not read so, and a mark outlives what it is about.
+    /// Returns this world in a form in which reads past the server can be right: a store that waits for its replica is
+    /// not read directly, and a mark outlives the change for which it was opened.
     #[must_use]
     fn reading(mut self) -> WorldConfig {
         self.reads &= !self.wait_replicas;
@@ -353,7 +353,7 @@ impl WorldConfig {
         self
     }
 
-    /// The same world, such that this cell of the failure matrix can be hit, and with an aim at it.
+    /// Returns this world in a form in which this cell of the failure matrix can be hit, with an aim at it.
     #[must_use]
     pub fn aimed(mut self, cell: Cell) -> WorldConfig {
         self.aim = Some(cell);
@@ -441,14 +441,14 @@ impl WorldConfig {
         }
     }
 
-    /// The same world with a server that stands by. Not where the store is one process's, or may be another one meanwhile.
+    /// Returns this world with a standby server, unless the store belongs to one process or may be replaced.
     #[must_use]
     pub const fn with_standby(mut self) -> WorldConfig {
         self.standby = !self.packet_store && !self.failovers;
         self
     }
 
-    /// The same world with so little room for sessions that clients which die again and again take all of it.
+    /// Returns this world with so little space for sessions that clients which die repeatedly fill it.
     #[must_use]
     pub fn crowded(self) -> WorldConfig {
         WorldConfig {
@@ -468,7 +468,7 @@ impl WorldConfig {
         self.returns || self.detours || self.declared_losses || self.failovers || self.joins
     }
 
-    /// The same world, changed so that the missing rule matters.
+    /// Returns this world, changed so that the missing rule matters.
     #[must_use]
     pub fn lacking(mut self, without: Without) -> WorldConfig {
         self.without = Some(without);
@@ -678,7 +678,7 @@ impl WorldConfig {
         }
     }
 
-    /// After the load, this much time to repair, drain, expire and end.
+    /// Time after the load for repair, draining, expiry and the end.
     #[must_use]
     pub const fn settle_max(&self) -> Nanos {
         60 * SECOND + 4 * self.session_idle

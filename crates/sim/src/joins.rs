@@ -129,7 +129,7 @@ impl World {
             let durable = self.devices[node].running.as_ref();
             let durable = durable.map_or(0, |running| running.log().durable());
             let has = durable.max(server.watermark());
-            // Its end may be missing, and the others have to send it again first.
+            // If the end of the device's log is missing, the other devices have to send it again first.
             let damaged = matches!(self.devices[node].image, Image::Damaged { end } if has < end);
             let mut members = members
                 .iter()

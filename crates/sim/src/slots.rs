@@ -133,7 +133,7 @@ impl Seen {
 struct Client {
     session: Option<u64>,
     connected: bool,
-    /// Number of the connection: the client's, and a multiple of their number.
+    /// Number of the connection: the client's, and a multiple of their number that goes up with each connection of anybody.
     connection: u32,
     /// It has died in the middle of a message.
     dead: bool,
@@ -177,6 +177,8 @@ struct World {
     /// Steps for which another crash is likely: after a recovery that has found something.
     aimed: u32,
     clients: [Client; CLIENTS],
+    /// No connection has this number or a higher one.
+    connections: u32,
     posted: VecDeque<Posting>,
     completions: Vec<(Posting, u32, Outcome)>,
     times: BTreeMap<u64, Times>,
@@ -264,6 +266,7 @@ impl World {
             network: VecDeque::new(),
             outage: 0,
             aimed: 0,
+            connections: number(CLIENTS),
             clients: std::array::from_fn(|client| Client {
                 connection: number(client),
                 ..Client::default()
@@ -346,7 +349,8 @@ impl World {
             return;
         }
         of.connected = true;
-        of.connection += number(CLIENTS);
+        of.connection = self.connections + number(client);
+        self.connections += number(CLIENTS);
         of.next = of.acknowledged + 1;
         if self.broken == Some(Broken::ResendFirst) && self.times.contains_key(&id(client, of.next))
         {
@@ -571,12 +575,15 @@ impl World {
             self.posted.push_back(posting);
         }
         self.route(&mut node);
-        if slots.is_blocked(self.now, 4 * DEADLINE) {
-            self.wrong("a dead client keeps all others waiting".to_owned());
-        }
-        if slots.is_blocked(self.now, DEADLINE) && !self.is(Broken::HeadDeadline) {
+        if let Some(blocked) = slots.blocked(self.now, self.connections) {
+            let late = self.now.since(blocked.since);
+            if late >= 4 * DEADLINE {
+                self.wrong("a dead client keeps all others waiting".to_owned());
+            }
             for client in 0..CLIENTS {
-                if !slots.queue().is_cleared(self.clients[client].connection) {
+                let connection = self.clients[client].connection;
+                let may = connection < blocked.before && !slots.queue().is_cleared(connection);
+                if late >= DEADLINE && may && !self.is(Broken::HeadDeadline) {
                     self.cut(client);
                     self.seen.cut_off += 1;
                 }

@@ -63,10 +63,18 @@ const used = (now) => {
 const CHARTS = [
   ["Calls per second", "pmnet_front_call_seconds", [
     ["early writes", calls("pmnet_front_call_seconds", "early")], ["other writes", calls("pmnet_front_call_seconds", "write")],
-    ["reads", calls("pmnet_front_call_seconds", "read")], ["head asked", calls("pmnet_front_call_seconds", "head")]]],
+    ["reads", calls("pmnet_front_call_seconds", "read")], ["head asked", calls("pmnet_front_call_seconds", "head")],
+    ["store read", calls("pmnet_front_call_seconds", "store")]]],
   ["Time of a call, ms", "pmnet_front_call_seconds", [
     ["early p50", quantile(0.5, "pmnet_front_call_seconds", "early", 1e3)], ["early p99", quantile(0.99, "pmnet_front_call_seconds", "early", 1e3)],
-    ["write p99", quantile(0.99, "pmnet_front_call_seconds", "write", 1e3)], ["read p99", quantile(0.99, "pmnet_front_call_seconds", "read", 1e3)]]],
+    ["write p99", quantile(0.99, "pmnet_front_call_seconds", "write", 1e3)], ["read p99", quantile(0.99, "pmnet_front_call_seconds", "read", 1e3)],
+    ["store read p99", quantile(0.99, "pmnet_front_call_seconds", "store", 1e3)]]],
+  ["Commands per second", "pmnet_router_commands_total", [
+    ["to one shard", rate("pmnet_router_commands_total", "one")], ["to all", rate("pmnet_router_commands_total", "all")],
+    ["no such slot", rate("pmnet_router_commands_total", "cluster_down")], ["slot is moving", rate("pmnet_router_commands_total", "try_again")]]],
+  ["Time of a command, ms", "pmnet_router_command_seconds", [
+    ["one shard p50", quantile(0.5, "pmnet_router_command_seconds", "one", 1e3)], ["one shard p99", quantile(0.99, "pmnet_router_command_seconds", "one", 1e3)],
+    ["all shards p99", quantile(0.99, "pmnet_router_command_seconds", "all", 1e3)]]],
   ["Reads per second, by who answered", "pmnet_front_reads_total", [
     ["own write", rate("pmnet_front_reads_total", "own_write")], ["head", rate("pmnet_front_reads_total", "head")],
     ["store", rate("pmnet_front_reads_total", "store")], ["through the chain", rate("pmnet_front_reads_total", "bypass")]]],
@@ -129,6 +137,8 @@ const TILES = [
   ["updates applied", plain("pmnet_server_applied_total", whole)],
   ["clients", plain("pmnet_front_clients", whole)],
   ["clients", plain("pmnet_memcached_clients", whole)],
+  ["clients", plain("pmnet_router_clients", whole)],
+  ["slots without a shard", plain("pmnet_router_slots_unserved", whole)],
   ["devices silent for", plain("pmnet_front_unanswered_seconds", seconds)],
   ["devices silent for", plain("pmnet_memcached_unanswered_seconds", seconds)],
   ["etcd silent for", plain("pmnet_controller_heard_seconds_ago", seconds)],
@@ -141,19 +151,6 @@ function placeInChain(metrics, labels, facts) {
   if (metrics.pmnet_device_head) return metrics.pmnet_device_copies === 1 ? "alone" : "head";
   return at < 0 ? "in the chain" : `${at + 1} of ${facts.chain.length}`;
 }
-
-// Each: the alert of docs/operate/alerts.md that says what to do, and when it applies, with the sentence for now.
-const ADVICE = [
-  ["PmnetStuck", (m, loop) => !loop.alive && "The loop is in one turn for more than a second."],
-  ["PmnetNoHead", (m) => m.pmnet_device_serving === 0 && "This device does not serve: nothing is acknowledged through it."],
-  ["PmnetLeaseLost", (m) => m.pmnet_device_lease_seconds_left === 0 && "This device has no lease: it answers nobody."],
-  ["PmnetTooFewCopies", (m) => (m.pmnet_device_serving === 1 && m.pmnet_device_copies < m.pmnet_device_copies_wanted) && "A device of the chain is missing."],
-  ["PmnetDevicesSilent", (m) => (m.pmnet_front_unanswered_seconds ?? m.pmnet_memcached_unanswered_seconds ?? 0) > 1 && "A device of the chain is lost, or cannot be reached. Writes wait."],
-  ["PmnetStorePaused", (m, loop) => loop.facts.store_pauses && "The store is left alone after a failure. Writes are acknowledged until the log is full."],
-  ["PmnetStoreBehind", (m) => (m.pmnet_device_oldest_unapplied_seconds ?? 0) > 10 && "The store is far behind. Nothing is lost; the log fills up."],
-  ["PmnetLogFilling", (m) => used({ metrics: m }) > 80 && "More than 80 % of the log is in use."],
-  ["PmnetEtcdSilent", (m) => (m.pmnet_controller_heard_seconds_ago ?? 0) > 10 && "Etcd does not answer: no chain is changed."],
-];
 
 function element(name, className, text) {
   const made = document.createElement(name);
@@ -230,7 +227,7 @@ class Loop {
   show(loop, now) {
     this.state.className = loop.ready ? "good" : "bad";
     this.state.textContent = loop.ready ? "ready" : "not ready";
-    this.notes.replaceChildren(...loop.reasons.map((reason) => note(`Not ready: ${reason}`)), ...advice(loop));
+    this.notes.replaceChildren(...loop.reasons.map((reason) => note(`Not ready: ${reason}`)), ...loop.advice.map(({ text, alert }) => note(text, alert)));
     const tiles = TILES.map(([name, read]) => [name, read(loop.metrics, loop.labels, loop.facts)]);
     this.tiles.replaceChildren(...tiles.filter(([, text]) => text !== null).map(([name, text]) => tile(name, text)));
     for (const chart of CHARTS.filter(([, needs]) => loop.metrics[needs] !== undefined)) {
@@ -257,11 +254,6 @@ function note(text, alert) {
   made.append(alert ? element("b", "", text) : text);
   if (alert) made.append(element("span", "", `What to do: docs/operate/alerts.md, ${alert}`));
   return made;
-}
-
-function advice(loop) {
-  const found = ADVICE.map(([alert, applies]) => [alert, applies(loop.metrics, loop)]);
-  return found.filter(([, text]) => text).map(([alert, text]) => note(text, alert));
 }
 
 const loops = new Map();

@@ -41,6 +41,7 @@ fn one(one: &Looked) -> Json {
         "alive": one.dead.is_none(),
         "ready": one.look.reasons.is_empty(),
         "reasons": one.look.reasons,
+        "advice": one.look.advice.iter().map(|one| json!({ "alert": one.alert, "text": one.text })).collect::<Vec<Json>>(),
         "facts": one.look.facts,
         "metrics": metrics,
     })

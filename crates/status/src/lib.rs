@@ -25,4 +25,4 @@ pub use guard::Guard;
 pub use metric::{Kind, Metric, Sample, Value};
 pub use pulse::{Alive, SILENCE_MAX};
 pub use server::{CONNECTIONS_MAX, Place, StatusPort};
-pub use source::{About, Look, Shown, Source};
+pub use source::{About, Advice, Look, Shown, Source};

@@ -29,7 +29,24 @@ pub struct Look {
     pub reasons: Vec<String>,
     /// More about it, for people and for JSON.
     pub facts: Map<String, Json>,
+    /// What is wrong with it.
+    pub advice: Vec<Advice>,
 }
+
+/// A thing that is wrong with a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// The alert whose section in the handbook says what to do.
+    pub alert: &'static str,
+    /// The sentence for now.
+    pub text: &'static str,
+}
+
+/// Of a loop that does not live.
+const STUCK: Advice = Advice {
+    alert: "PmnetStuck",
+    text: "The loop is in one turn for more than a second.",
+};
 
 /// A loop, as it shows itself. It is asked by the thread of the status port only.
 pub trait Source: Debug + Send + Sync {
@@ -80,6 +97,9 @@ impl Shown {
             let dead = dead(&**source, alive, now);
             source.tick(now);
             let mut look = source.look(now);
+            if dead.is_some() {
+                look.advice.insert(0, STUCK);
+            }
             look.samples
                 .push(Sample::new(ALIVE, Value::Count(u64::from(dead.is_none()))));
             look.samples.push(Sample::new(

@@ -1,4 +1,4 @@
-//! Payloads of updates and requests, executed over rows: what does not depend on how the store keeps its rows.
+//! Executes the payloads of updates and requests over rows. How a store keeps its rows does not matter to this code.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,15 +16,15 @@ const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
-/// Keys that are checked for expiry each time, while nothing is written.
+/// Number of keys that are checked for expiry at a time while nothing is written.
 pub const TIDIED_KEYS: usize = 1_000;
-/// The error of Redis, and the way out here.
+/// Redis's error for a write that finds no memory, with what an operator can do.
 const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
 /// The error for a command that may change data and whose reply would be too long.
 const REFUSED_TOO_LONG: &str =
     "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
 
-/// Returns the keys in one transaction of rows, now.
+/// Returns the keys of one transaction of rows, as of the present time.
 ///
 /// # Errors
 /// [`Fault::Storage`]: the system gives no random numbers.
@@ -44,7 +44,7 @@ pub fn now() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns where iterations of clients begin.
+/// Returns random starting points for the iterations (SCAN) of clients.
 ///
 /// # Errors
 /// [`OpenError::Random`].
@@ -62,24 +62,24 @@ pub fn cursors() -> Result<Cursors, OpenError> {
 pub struct Counted(u64);
 
 impl Counted {
-    /// Counts one more. Returns how many there are, if that is to be told.
+    /// Counts one more event. Returns the new total if this event is to be logged.
     pub fn one_more(&mut self) -> Option<u64> {
         self.0 += 1;
         self.0.is_power_of_two().then_some(self.0)
     }
 
-    /// Returns how many there were.
+    /// Returns the number of events so far.
     pub const fn total(self) -> u64 {
         self.0
     }
 }
 
-/// Updates that were rejected.
+/// Number of updates that were rejected.
 #[derive(Debug, Default)]
 pub struct Rejections(Counted);
 
 impl Rejections {
-    /// Counts these, and logs some of them.
+    /// Counts these rejected updates, and logs some of them.
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
             if let Some(total) = self.0.one_more() {
@@ -93,8 +93,8 @@ impl Rejections {
     }
 }
 
-/// Applies updates in order; returns why each rejected one was rejected. A rejected update has no effect where
-/// its commands had none; in a transaction, as in Redis, each command takes effect or fails alone.
+/// Applies updates in order; returns the reason for each rejected update. A rejected command has no effect;
+/// in a transaction, as in Redis, each command takes effect or fails alone.
 ///
 /// # Errors
 /// A [`Fault`] of the rows; the transaction must be given up.
@@ -117,7 +117,7 @@ pub fn apply(keys: &mut Keyspace<'_>, batch: &Batch) -> Result<Vec<String>, Faul
     Ok(rejected)
 }
 
-/// Returns the update, if it is one command, and about a key.
+/// Returns the update if it is a single command about a key.
 fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Update> {
     let single = commands.form == Form::Single;
     let key = commands.iter().next().filter(|_| single)?.nth(1)?;
@@ -131,7 +131,8 @@ fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Up
 /// Executes a request; its errors are replies.
 ///
 /// # Errors
-/// A [`Fault`] of the rows, or [`Fault::ReplyTooLong`] of one that may have changed something; the transaction must be given up.
+/// A [`Fault`] of the rows, or [`Fault::ReplyTooLong`] of a request that may have changed something. The caller must
+/// give the transaction up.
 pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault> {
     let commands = match Commands::parse(&request.payload) {
         Ok(commands) => commands,
@@ -157,7 +158,7 @@ pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault
     }
 }
 
-/// Returns a request for the first part of a pack that has several.
+/// Returns a request for only the first part of a pack, if the pack has several parts.
 pub fn first_part(request: &Request) -> Option<Request> {
     let commands = Commands::parse(&request.payload).ok();
     let pack = commands.filter(|commands| commands.form == Form::Pack)?;
@@ -172,7 +173,7 @@ pub fn first_part(request: &Request) -> Option<Request> {
     })
 }
 
-/// Returns the error that a client gets for a request that was given up with this fault; `None`: the store failed.
+/// Returns the error for a client whose request was given up with this fault; `None` if the store itself failed.
 pub fn told(fault: &Fault) -> Option<String> {
     match fault {
         Fault::Full => Some(OUT_OF_MEMORY.to_owned()),
@@ -182,7 +183,7 @@ pub fn told(fault: &Fault) -> Option<String> {
     }
 }
 
-/// Returns the reply to a request, of a pack to one with one part, that cannot be executed.
+/// Returns the reply to a request that cannot be executed. The reply to a pack is that of a pack with one part.
 pub fn refusal(request: &Request, why: &str) -> Bytes {
     let error = reply::error(why);
     match Commands::parse(&request.payload) {
@@ -200,7 +201,7 @@ fn reply_of(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<u8>,
         });
     }
     let replies = run_all(keys, commands)?;
-    // The reply to what the front asked is none of the client's.
+    // The client does not get the reply to the front's own question.
     let own = usize::from(watched.is_some());
     let mut whole = Vec::new();
     if commands.form == Form::Transaction && replies.len() == commands.count {
@@ -223,7 +224,7 @@ fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes
     for unit in commands.units() {
         let mut reply = reply_of(keys, &unit.commands)?;
         let room = REPLY_BYTES_MAX - PACK_HEADER_BYTES_MAX - replies.len();
-        // A read alone changes nothing, and is asked for again.
+        // A read alone changes nothing, and the front asks for it again.
         let reads = unit.commands.form == Form::Single
             && unit.commands.iter().find_map(refuse_as_read).is_none();
         if reads && reply.len() > PACK_READ_BYTES_MAX {
@@ -247,7 +248,7 @@ fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes
     Ok(whole.into())
 }
 
-/// Returns the reply of each command; of a transaction that Redis would not have queued, one error.
+/// Returns the reply of each command, or a single error for a transaction that Redis would not have queued.
 fn run_all(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<Bytes>, Fault> {
     let context = Context {
         database: commands.database,

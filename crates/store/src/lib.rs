@@ -26,10 +26,10 @@ use bytes::Bytes;
 use pmnet_server::Store;
 pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 
-/// Reason why a store could not be opened; the text says what to do.
+/// Reason why a store could not be opened; its text says what the operator can do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The scheme is not one of ours.
+    /// The scheme of the address is none that pmnet knows.
     #[error(
         "PM2120 unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
     )]
@@ -43,12 +43,12 @@ pub enum OpenError {
         /// The reason.
         why: String,
     },
-    /// Two processes must not have the same name, and none could be drawn.
+    /// Two processes must not have the same name, and the system gave no random numbers for a name.
     #[error(
         "PM2122 the operating system gives no random numbers, which a server's name in its store is made of: {why}"
     )]
     Random {
-        /// The system's answer.
+        /// Error of the system.
         why: String,
     },
     /// The packet store cannot use this path.
@@ -59,7 +59,7 @@ pub enum OpenError {
         /// The reason, and what to do.
         why: String,
     },
-    /// The store that pmnet once kept in a file of redb.
+    /// The address names a file of redb, a store that pmnet no longer has.
     #[error(
         "PM2402 store kv:{path}: pmnet has no kv: any more, packet:PATH takes its place. The file is left as it is: an earlier pmnet \
          serves it, and clients can copy its keys from there"
@@ -72,10 +72,10 @@ pub enum OpenError {
 
 /// Opens the store that `url` names, for one shard.
 ///
-/// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`] (a server
-/// that is not up yet is no error here); `redis+sentinel://…/NAME` goes to the master that Sentinels name,
-/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots; `rediss…` is the same with TLS; `packet:PATH[?size=BYTES]` opens or
-/// creates the file; `null:` keeps the records in memory and forgets the effects.
+/// `redis://[[user]:password@]host[:port][?wait_replicas=N]` connects later, in [`Store::load`]: a server that does not
+/// run yet is no error at this point. `redis+sentinel://…/NAME` goes to the master that Sentinels name,
+/// `redis+cluster://…/SLOTS` to the master of a Redis Cluster that serves these slots. `rediss…` uses TLS.
+/// `packet:PATH[?size=BYTES]` opens or creates the file. `null:` keeps the records in memory and forgets the effects.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -83,16 +83,17 @@ pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
     open_with(url, Passwords::default(), None, shard)
 }
 
-/// Passwords that are not in a URL.
+/// Passwords that are given outside the URL.
 #[derive(Clone, Copy, Default)]
 pub struct Passwords<'a> {
-    /// That of Redis.
+    /// Password for Redis.
     pub store: Option<&'a str>,
-    /// That of its Sentinels.
+    /// Password for Redis's Sentinels.
     pub sentinel: Option<&'a str>,
 }
 
-/// Returns the same; Redis has these passwords, in place of one in `url`, and this waits for its sync.
+/// Opens the store as [`open`] does. For Redis, `passwords` take the place of a password in `url`, and `sync` says
+/// which writes wait for its sync.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -139,14 +140,14 @@ pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> bytes
     pmnet_resp::reply::error(&format!("ERR pmnet: malformed request: {error}"))
 }
 
-/// The answer, and record, instead of a reply that is longer than the server can pass on ([`REPLY_BYTES_MAX`]). All records are read at
-/// each load, so a longer one is not kept either.
+/// Reply and record that stand in for a reply longer than the server can pass on ([`REPLY_BYTES_MAX`]). All records are
+/// read at each load, so the record does not keep the long reply either.
 pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 16 MiB\r\n";
 
 /// Longest head of the reply to a pack, in bytes.
 pub(crate) const PACK_HEADER_BYTES_MAX: usize = 16;
 
-/// Returns a state-changing request's reply as it is kept in this record.
+/// Returns the reply to a state-changing request as this record keeps it.
 pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
     if reply.len() <= REPLY_BYTES_MAX {
         return reply;
@@ -155,7 +156,7 @@ pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
     Bytes::from_static(REPLY_TOO_LONG)
 }
 
-/// Says whose reply was too long.
+/// Logs the record whose reply was too long.
 pub(crate) fn warn_too_long(record: &[u8]) {
     tracing::warn!(
         record = %record.escape_ascii(),

@@ -10,7 +10,7 @@ use pmnet_resp::write_header;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 use pmnet_wire::command::{Arguments, Commands, Form, Protocol};
 
-/// See the module's text.
+/// Keeps the protocol's records in memory, and no data.
 #[derive(Debug, Default)]
 pub struct NullStore {
     records: BTreeMap<RecordKey, Bytes>,

@@ -1,7 +1,7 @@
 //! `trait Rows`: what the data types of Redis need from a store of their own: ordered rows, and nothing else.
 //!
-//! A row is a key, a kind, an expiry and a value. The store gives no meaning to any of them: `types` does (how,
-//! is in `docs/spec/embedded-store.md`). All calls on one [`Rows`] are one transaction: they see what it has written before,
+//! A row is a key, a kind, an expiry and a value. The store gives no meaning to them: `types` does, as
+//! `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction: they see its earlier writes,
 //! and take effect together, durably, or not at all.
 
 use std::ops::{Bound, ControlFlow};
@@ -12,34 +12,35 @@ use pmnet_server::Origin;
 /// A row's content, lent by the store to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// Kind of the value; the store only keeps it.
+    /// Kind of the value, which the store only keeps.
     pub kind: u8,
-    /// Time of expiry, in milliseconds since 1970; 0: never. Only kept, as the kind: a store neither hides nor
-    /// removes a row whose time is over.
+    /// Time of expiry, in milliseconds since 1970; 0: never. The store only keeps this time, and neither hides nor
+    /// removes an expired row.
     pub expires_at_ms: u64,
     /// The value.
     pub value: &'a [u8],
 }
 
-/// An update that runs, and whose payload lies in the log as it is: a store that has the log, too, can keep a value where it lies.
+/// An update that is being applied and whose payload lies unchanged in the log. A store that also holds the log can
+/// keep a value where it lies in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
-    /// The entry of the log.
+    /// The log entry of the update.
     pub origin: Origin,
-    /// Its payload.
+    /// Payload of the update.
     pub payload: Bytes,
-    /// Place of the key of its one command in it.
+    /// Range of the key of its one command in the payload.
     pub key: std::ops::Range<usize>,
 }
 
 impl Update {
-    /// Returns where these bytes are in the payload, if they are a part of it and not a copy.
+    /// Returns the range of these bytes in the payload if they are a part of it, and `None` if they are a copy.
     pub fn place_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         place_in(&self.payload, part)
     }
 }
 
-/// Returns where `part` is in `whole`, if it is a part of it and not a copy.
+/// Returns the range of `part` in `whole` if it is a part of it, and `None` if it is a copy.
 pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     let end = start.checked_add(part.len())?;
@@ -49,13 +50,13 @@ pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
 /// Facts about a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// Its size, in bytes.
+    /// Size of the store, in bytes.
     pub bytes: u64,
-    /// How many of them are in use.
+    /// Bytes in use.
     pub used_bytes: u64,
-    /// Sessions of clients, as far as that is known.
+    /// Number of clients' sessions, if it is known.
     pub sessions: Option<u64>,
-    /// Requests that were refused since the start.
+    /// Number of requests that were refused since the start.
     pub refused: u64,
 }
 
@@ -77,10 +78,10 @@ pub enum Fault {
     /// Input or output failed; nothing of the transaction happened.
     #[error("{0}")]
     Storage(String),
-    /// The reply is longer than a reply may be; nothing of the transaction happened.
+    /// The reply is longer than allowed; nothing of the transaction happened.
     #[error("the reply is larger than 16 MiB")]
     ReplyTooLong,
-    /// There is no room for what was to be written; nothing of the transaction happened.
+    /// The store has no space for the write; nothing of the transaction happened.
     #[error(
         "PM2403 full: acknowledged writes that find no room wait, and so does everything after them, deletes too; nothing is lost. Stop this \
          process, make the store larger (pmnet store grow FILE --size BYTES), and start it again"
@@ -95,17 +96,17 @@ const READING: &str = "a read tried to write";
 
 /// One transaction over ordered rows.
 ///
-/// Keys are bytes, ordered as `memcmp` does, and a shorter key before a longer one that begins with it. A key is at
-/// most as long as the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`) and 64 bytes more, because an
-/// acknowledged `SET` with such a key must not fail. The same holds for a value of that length.
+/// Keys are bytes in the order of `memcmp`; a prefix of a key comes before the key. Key and value may each be as long
+/// as the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`) and 64 bytes more, because an acknowledged `SET` with such
+/// a key or value must not fail.
 pub trait Rows {
-    /// Hands the row of `key` to `look`, if there is one; returns whether there is.
+    /// If a row with this `key` exists, calls `look` with it. Returns whether it exists.
     ///
     /// # Errors
     /// [`Fault`].
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault>;
 
-    /// Writes the row of `key`, in place of an earlier one.
+    /// Writes the row of `key`, and replaces an earlier one.
     ///
     /// # Errors
     /// [`Fault`]; always in a transaction that only reads, which need not have this method.
@@ -119,11 +120,11 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// Tells which update is the author of all writes until the next call; `None`: no update is, or the store need not know.
+    /// Names the update to which all writes until the next call belong; `None`: no update, or the store need not know.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
-    /// Short rows that are written from now on, until this is said again, are of a command that gives room back: they may
-    /// take the room that is kept for such.
+    /// Says whether the command that runs next frees space. Until the next call, short rows of such a command may use
+    /// the space that is reserved for this purpose.
     fn set_frees(&mut self, _frees: bool) {}
 
     /// Facts about the store.
@@ -134,7 +135,7 @@ pub trait Rows {
     /// Returns how many rows are in a range, without visiting them.
     fn count(&self, range: Range<'_>) -> u64;
 
-    /// Removes the row of `key`, if there is one.
+    /// Removes the row of `key` if it exists.
     ///
     /// # Errors
     /// [`Fault`]; always in a transaction that only reads, which need not have this method.
@@ -142,7 +143,8 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// Hands the rows of a range to `visit`, in this order, until it breaks. An empty or reversed range has none.
+    /// Calls `visit` with the rows of a range, in the given order, until `visit` breaks. An empty or reversed range has
+    /// no rows.
     ///
     /// # Errors
     /// [`Fault`].
@@ -155,7 +157,7 @@ pub trait Rows {
         self.scan_from(range, order, 0, visit)
     }
 
-    /// As [`Rows::scan`], without the first `skip` rows in this order, which are not visited.
+    /// Does the same as [`Rows::scan`], but leaves out the first `skip` rows in this order, which are not visited.
     ///
     /// # Errors
     /// [`Fault`].

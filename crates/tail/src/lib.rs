@@ -1,8 +1,9 @@
-//! A device that is the tail of its chain and the server of its shard, over one region for its log and its store
+//! A device that is both the tail of its chain and the server of its shard. Log and store share one region
 //! (`docs/spec/packet-store.md` §12): the frame of a log entry becomes the stored record.
 //!
-//! [`StoreDevice`] joins a [`DeviceNode`](pmnet_device::DeviceNode) and a [`ServerNode`](pmnet_server::ServerNode), with no network between them. The rules are those
-//! of both machines, unchanged. May not: do IO, read a clock, decide anything about a packet.
+//! [`StoreDevice`] joins a [`DeviceNode`](pmnet_device::DeviceNode) and a
+//! [`ServerNode`](pmnet_server::ServerNode), without a network between them. The rules are those of both
+//! machines, unchanged. Not allowed here: IO, clocks, decisions about packets.
 
 mod node;
 

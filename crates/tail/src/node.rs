@@ -1,4 +1,4 @@
-//! Both nodes, and what goes from one to the other.
+//! Joins both nodes, and moves packets between them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,26 +13,28 @@ use pmnet_proto::{Outbox, Peer, Time};
 use pmnet_server::ServerNode;
 use pmnet_store::RegionStore;
 
-/// The server's address, to the device: the next hop of its settings. Nothing that comes by a network comes from there.
+/// The server's address as the device sees it: the next hop of its settings. No packet from a network has
+/// this source.
 pub const SERVER: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-/// The device's address, to the server.
+/// The device's address as the server sees it.
 const DEVICE: Peer = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 1);
 
-/// See the module's text.
+/// A device and the server of its shard in one process, over one region ([`crate`]).
 pub struct StoreDevice<M: Media> {
     device: DeviceNode<Seat<M>>,
     server: ServerNode<RegionStore<M>>,
-    /// From the device to the server.
+    /// Packets from the device to the server.
     handed: Outbox,
-    /// From the server to the device.
+    /// Packets from the server to the device.
     answers: Outbox,
-    /// The server has not said yet that it has nothing to do.
+    /// The server may have more work: it has not reported that it is idle.
     again: bool,
-    /// The port moves packets in the log's buffers: it is asked about each that is released.
+    /// The port receives packets directly into the log's buffers, so it is asked about each buffer that is
+    /// released.
     port_has_buffers: bool,
 }
 
-/// The part with which a port exchanges buffers.
+/// The region, as a port uses it to exchange buffers.
 struct Exchange<'r, M: Media>(&'r mut Shared<M>);
 
 impl<M: Media> Buffers for Exchange<'_, M> {
@@ -54,18 +56,18 @@ impl<M: Media> Buffers for Exchange<'_, M> {
 }
 
 impl<M: Media + Send> StoreDevice<M> {
-    /// Joins the two. The device has the log of the server's region; its next hop is [`SERVER`]. `port_has_buffers`: packets come
-    /// by [`Served::receive_in_place`].
+    /// Joins a device and a server. The device has the log of the server's region; its next hop is
+    /// [`SERVER`]. `port_has_buffers`: packets arrive by [`Served::receive_in_place`].
     ///
     /// # Panics
-    /// The region has its log.
+    /// If the region still has its log.
     pub fn new(
         device: DeviceNode<Seat<M>>,
         server: ServerNode<RegionStore<M>>,
         port_has_buffers: bool,
     ) -> StoreDevice<M> {
         StoreDevice {
-            // What goes to the server is read where it lies.
+            // The server reads packets in the log, without a copy.
             device: device.with_packet_buffers(),
             server,
             handed: Outbox::new(),
@@ -80,7 +82,7 @@ impl<M: Media + Send> StoreDevice<M> {
         &self.server
     }
 
-    /// Returns the medium back, as after the process died.
+    /// Returns the medium in the state in which the death of the process would leave it.
     pub fn into_media(mut self) -> M {
         let log = self.device.hand_over();
         let mut store = self.server.into_store();
@@ -88,7 +90,7 @@ impl<M: Media + Send> StoreDevice<M> {
         store.into_region().into_media()
     }
 
-    /// Something is done to the whole region.
+    /// Carries out work on the whole region, log included.
     fn with_region<T>(
         &mut self,
         work: impl FnOnce(&mut ServerNode<RegionStore<M>>, &mut Outbox) -> T,
@@ -101,7 +103,8 @@ impl<M: Media + Send> StoreDevice<M> {
         done
     }
 
-    /// Returns buffers that the log has released, and in which the store has no record, to those into which entries are copied.
+    /// Makes buffers that the log has released available for copied entries, except those in which the store
+    /// has a record.
     fn recycle(&mut self) {
         if self.device.log().has_released() {
             self.with_region(|server, _| {
@@ -138,7 +141,7 @@ impl<M: Media + Send> Served for StoreDevice<M> {
         datagram: &[u8],
     ) -> Result<(), DeviceError> {
         if from == SERVER {
-            // Only a forger writes this address.
+            // Only a forged packet has this address.
             return Ok(());
         }
         self.device.receive_with_hops(now, from, hops, datagram)
@@ -163,14 +166,15 @@ impl<M: Media + Send> Served for StoreDevice<M> {
         Ok(worked)
     }
 
-    /// Returns the server's part of a turn: it takes in what the device has sent on, and its store does the next work.
+    /// Takes the server's part of a turn: the server takes the device's packets, and its store does the next
+    /// work. Returns whether there may be more.
     fn work(&mut self, now: Time) -> Result<bool, DeviceError> {
         let stopped = |stop: pmnet_server::Stop| DeviceError::Stopped(stop.0);
         let due = self.server.next_timeout().is_some_and(|at| now >= at);
         if self.handed.is_empty() && !self.again && !due {
             return Ok(false);
         }
-        // A foreign datagram is nothing to the server.
+        // A packet with a hop count came from another sender, and is not for the server.
         for place in self.handed.places().filter(|place| place.hops.is_none()) {
             let bytes = match &place.logged {
                 Some(frame) => self.device.log().lent(frame),
@@ -211,7 +215,7 @@ impl<M: Media + Send> Served for StoreDevice<M> {
     }
 
     fn close(self) -> Result<(), DeviceError> {
-        // The store has nothing that is not durable.
+        // Everything in the store is durable.
         self.device.close()
     }
 }

@@ -1,10 +1,10 @@
-//! Reasons why two ends do not trust each other, as sentences that say what to do.
+//! Reasons why two ends do not trust each other, as texts that say what to do.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// Error of TLS in a [`std::io::Error`], by which [`Distrust`] knows it again.
+/// An error of TLS inside a [`std::io::Error`]. [`Distrust`] recognises it by this type.
 #[derive(Debug, thiserror::Error)]
 #[error("TLS: {0}")]
 pub(crate) struct Failure(pub(crate) Error);
@@ -16,21 +16,21 @@ pub enum Distrust {
     TheirsExpired,
     /// The other end's certificate is of an unknown authority.
     TheirsUnknown,
-    /// The other end's certificate has another name than the one by which it was reached.
+    /// The other end's certificate does not have the name by which the other end was reached.
     TheirsName,
     /// The other end's certificate cannot be used for another reason.
     Theirs,
-    /// The other end says that our certificate is expired.
+    /// The other end reports that this end's certificate is expired.
     OursExpired,
-    /// The other end says that our certificate is of an unknown authority.
+    /// The other end reports that this end's certificate is of an unknown authority.
     OursUnknown,
-    /// The other end wants a certificate, or another one.
+    /// The other end requires a certificate, or another one.
     Ours,
     /// The other end does not speak TLS.
     NoTls,
 }
 
-/// Flags that a sentence names.
+/// Names of the flags in the texts.
 #[derive(Clone, Copy, Debug)]
 pub struct Flags {
     /// Flag of the authorities that this process trusts.
@@ -40,7 +40,7 @@ pub struct Flags {
 }
 
 impl Distrust {
-    /// Returns why this failed; `None`: for another reason than trust.
+    /// Returns the reason of this failure; `None`: it has nothing to do with trust.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<Distrust> {
         let inner = error.get_ref()?;

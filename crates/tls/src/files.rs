@@ -1,4 +1,4 @@
-//! Certificates and keys, read from PEM files.
+//! Reads certificates and keys from PEM files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,14 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::Stream;
 
-/// Where systems keep the authorities that they trust.
+/// Files in which operating systems keep trusted authorities.
 const SYSTEM: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",
 ];
 
-/// Why there can be no TLS; the text names the file and says what is wrong with it.
+/// Why TLS is not possible. The text names the file and the fault.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read, or holds something else.
@@ -28,33 +28,33 @@ pub enum TlsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
-    /// No file of authorities is named, and the system has none where it is looked for.
+    /// No file of authorities is named, and none of the system's usual files exists.
     #[error("the system has no certificates of authorities: name a file with those to trust")]
     NoAuthorities,
     /// The name of the other end is neither a DNS name nor an address.
     #[error("{0:?} is no name that a certificate can have")]
     Name(String),
-    /// Certificate and key do not belong together, or cannot be used.
+    /// Certificate and key do not belong together, or are unusable.
     #[error("{0}")]
     Unusable(String),
 }
 
-/// Whether clients must show a certificate, and of which authorities.
+/// Whether clients must show a certificate, and the authorities that are accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Clients {
-    /// They are not asked for one.
+    /// Clients are not asked for a certificate.
     #[default]
     No,
-    /// One that is shown must be of an authority in this file.
+    /// A client may show a certificate. It must be of an authority in this file.
     Optional(PathBuf),
-    /// They must show one, of an authority in this file.
+    /// A client must show a certificate of an authority in this file.
     Required(PathBuf),
 }
 
-/// What a server needs for TLS. A clone is the same, also after it was replaced.
+/// The TLS settings of a server. Clones share them: a replacement affects all clones.
 #[derive(Clone)]
 pub struct ServerTls(Arc<RwLock<Arc<ServerConfig>>>);
 
@@ -64,7 +64,7 @@ impl std::fmt::Debug for ServerTls {
     }
 }
 
-/// What a client needs for TLS with one server.
+/// The TLS settings of a client for one server.
 #[derive(Clone)]
 pub struct ClientTls(Arc<(Arc<ClientConfig>, ServerName<'static>)>);
 
@@ -109,10 +109,10 @@ fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| file_error(path, error))
 }
 
-/// Returns the file of the authorities to trust: this one, or else the system's.
+/// Returns the file of trusted authorities: `named`, or otherwise the system's.
 ///
 /// # Errors
-/// None is named, and the system has none where it is looked for.
+/// No file is named, and none of the system's usual files exists.
 pub fn authorities_file(named: Option<&Path>) -> Result<&Path, TlsError> {
     let system = || SYSTEM.iter().map(Path::new).find(|path| path.is_file());
     named.or_else(system).ok_or(TlsError::NoAuthorities)
@@ -135,10 +135,10 @@ fn unusable(error: impl ToString) -> TlsError {
 }
 
 impl ServerTls {
-    /// Reads certificate (with those that lead to its authority) and key, and who may connect.
+    /// Reads certificate (with its chain) and key. `clients`: which clients may connect.
     ///
     /// # Errors
-    /// [`TlsError`].
+    /// [`TlsError`] if a file cannot be used.
     pub fn new(
         certificate: &Path,
         key_file: &Path,
@@ -176,7 +176,7 @@ impl ServerTls {
         Ok(ServerTls(Arc::new(RwLock::new(Arc::new(config)))))
     }
 
-    /// Puts the content of another one in place of this one's. It counts for connections that are accepted from now on.
+    /// Replaces these settings by those of `by`, for connections that are accepted from now on.
     pub fn replace(&self, by: &ServerTls) {
         let config = by.config();
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -186,10 +186,10 @@ impl ServerTls {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A connection that was accepted; the client begins.
+    /// Wraps an accepted connection. The client begins the handshake.
     ///
     /// # Errors
-    /// None that is known.
+    /// No cause is known.
     pub fn accept<T>(&self, socket: T) -> io::Result<Stream<T>> {
         let session = rustls::ServerConnection::new(self.config()).map_err(io::Error::other)?;
         Ok(Stream::new(socket, session.into()))
@@ -197,11 +197,11 @@ impl ServerTls {
 }
 
 impl ClientTls {
-    /// For the server of this name (or address). `ca`: the authorities that may vouch for it; the system's if none are named.
-    /// `identity`: certificate and key to show to it.
+    /// Makes the settings for the server of this name (or address). `ca`: the authorities whose certificates
+    /// are accepted; without a name, the system's. `identity`: certificate and key to show to the server.
     ///
     /// # Errors
-    /// [`TlsError`].
+    /// [`TlsError`] if a file or the name cannot be used.
     pub fn new(
         name: &str,
         ca: Option<&Path>,
@@ -226,21 +226,21 @@ impl ClientTls {
         Ok(ClientTls(Arc::new((Arc::new(config), server))))
     }
 
-    /// The same for a server of another name.
+    /// Returns these settings for a server of another name.
     ///
     /// # Errors
-    /// [`TlsError::Name`].
+    /// [`TlsError::Name`] if the name is invalid.
     pub fn named(&self, name: &str) -> Result<ClientTls, TlsError> {
         let server =
             ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
         Ok(ClientTls(Arc::new((Arc::clone(&self.0.0), server))))
     }
 
-    /// The same, with what the query of a URL says: `ca=FILE`, `cert=FILE` and `key=FILE`, and `name=NAME` if the certificate has another
-    /// name. Other options are not looked at.
+    /// Makes the settings from the query of a URL: `ca=FILE`, `cert=FILE` and `key=FILE`, and `name=NAME` if
+    /// the certificate has another name. Other options are ignored.
     ///
     /// # Errors
-    /// [`TlsError`].
+    /// [`TlsError`] if a file or a name cannot be used.
     pub fn of_query(name: &str, query: &str) -> Result<ClientTls, TlsError> {
         let text = |name: &str| {
             let mut options = query.split('&').filter_map(|option| option.split_once('='));
@@ -260,10 +260,11 @@ impl ClientTls {
         ClientTls::new(name, option("ca"), identity)
     }
 
-    /// A connection to the server, which need not be made yet; the handshake begins with the first byte that is written, or flushed.
+    /// Wraps a connection to the server, which may still be under way. The handshake begins with the first
+    /// byte that is written, or with a flush.
     ///
     /// # Errors
-    /// None that is known.
+    /// No cause is known.
     pub fn connect<T>(&self, socket: T) -> io::Result<Stream<T>> {
         let (config, name) = &*self.0;
         let session = rustls::ClientConnection::new(Arc::clone(config), name.clone())

@@ -1,9 +1,10 @@
 //! TLS on TCP connections, for both ends.
 //!
-//! Purpose: reads certificates and keys ([`ServerTls`], [`ClientTls`]), and wraps a socket so that it can be read and written as if
-//! there were no TLS ([`Stream`]). The protocol is rustls's, with ring: TLS 1.2 and 1.3.
-//! Invariants: the other end's certificate is always checked, with its name; what is held for one connection is bounded.
-//! It may not know what is sent.
+//! Purpose: reads certificates and keys ([`ServerTls`], [`ClientTls`]), and wraps a socket so that it can be
+//! read and written like one without TLS ([`Stream`]). The protocol is implemented by rustls with ring: TLS
+//! 1.2 and 1.3.
+//! Invariants: the other end's certificate is always checked, with its name. The memory for one connection is
+//! bounded. Not known here: the meaning of the bytes that are sent.
 
 mod distrust;
 mod files;

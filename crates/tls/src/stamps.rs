@@ -1,17 +1,18 @@
-//! Files that are replaced while a process runs.
+//! Detects that files were replaced while a process runs.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// State of one file: time of its last change (seconds and nanoseconds), length, number. `None`: it cannot be reached.
+/// State of one file: time of its last change (seconds and nanoseconds), length, inode number. `None`: the
+/// file cannot be accessed.
 type Stamp = Option<(i64, i64, u64, u64)>;
 
-/// State of some files, to be compared with a later one. A link counts as the file that it leads to.
+/// State of several files, to be compared with a later state. A link counts as the file to which it leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamps(Vec<Stamp>);
 
 impl Stamps {
-    /// Looks at these files.
+    /// Reads the state of these files.
     #[must_use]
     pub fn of<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Stamps {
         let stamp = |path: &Path| {

@@ -6,14 +6,15 @@ use rustls::Connection;
 
 use crate::distrust::Failure;
 
-/// Most bytes that are taken to be sent before they are sent, in bytes.
+/// Most bytes that are accepted and not yet sent.
 const UNSENT_BYTES_MAX: usize = 64 * 1024;
 
-/// A socket with TLS. On a socket that does not block, nothing here blocks: what cannot be done now is `WouldBlock`, and reading
-/// or writing again goes on with it. The handshake is part of reading and writing.
+/// A socket with TLS. If the socket does not block, these functions do not block either. An operation that
+/// cannot be done now returns `WouldBlock`, and continues when it is called again. The handshake is part of
+/// reading and writing.
 ///
-/// A byte that was taken by `write` may not have been sent: as long as [`Stream::has_unsent`], `flush` again when the socket is
-/// writable.
+/// A byte that `write` has accepted may not have been sent. While [`Stream::has_unsent`], call `flush` again
+/// when the socket is writable.
 pub struct Stream<T> {
     socket: T,
     session: Connection,
@@ -31,34 +32,35 @@ impl<T> Stream<T> {
         Stream { socket, session }
     }
 
-    /// What lies below.
+    /// Returns the inner socket.
     pub fn socket(&self) -> &T {
         &self.socket
     }
 
-    /// Whether the two ends have not agreed yet.
+    /// Whether the handshake is under way.
     #[must_use]
     pub fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
 
-    /// Whether something waits to be sent.
+    /// Whether accepted bytes wait to be sent.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.session.wants_write()
     }
 
-    /// Says that nothing more will be written; to be flushed.
+    /// Adds TLS's closing message: nothing more will be written. It must be flushed.
     pub fn close(&mut self) {
         self.session.send_close_notify();
     }
 }
 
 impl<T: Read + Write> Stream<T> {
-    /// A step towards agreement, for sockets that block: until [`Stream::is_handshaking`] says no.
+    /// Takes one step of the handshake, on a socket that blocks. To be repeated while
+    /// [`Stream::is_handshaking`].
     ///
     /// # Errors
-    /// Of the socket; or the other end is not to be trusted.
+    /// An error of the socket, or the other end is not trusted.
     pub fn shake_hands(&mut self) -> io::Result<()> {
         self.push()?;
         if self.is_handshaking() {
@@ -70,17 +72,17 @@ impl<T: Read + Write> Stream<T> {
         self.push()
     }
 
-    /// Takes in what was read.
+    /// Handles the received bytes.
     fn process(&mut self) -> io::Result<()> {
         if let Err(error) = self.session.process_new_packets() {
-            // The other end is told why, if it can be.
+            // The other end is told the reason, if possible.
             let _ = self.push();
             return Err(io::Error::new(ErrorKind::InvalidData, Failure(error)));
         }
         Ok(())
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends as many of the waiting bytes as the socket takes.
     fn push(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
             if self.session.write_tls(&mut self.socket)? == 0 {
@@ -90,7 +92,7 @@ impl<T: Read + Write> Stream<T> {
         Ok(())
     }
 
-    /// The same, if it is not the socket's fault that something remains.
+    /// As [`Self::push`], but bytes that the socket does not take yet are no error.
     fn try_push(&mut self) -> io::Result<()> {
         match self.push() {
             Err(error) if is_not_yet(error.kind()) => Ok(()),
@@ -108,12 +110,13 @@ impl<T: Read + Write> Read for Stream<T> {
         loop {
             match self.session.reader().read(buffer) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The end without a word: what is sent says itself where it ends.
+                // The other end has closed the socket without TLS's closing message. That is accepted,
+                // because the protocols above mark their own ends.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 result => return result,
             }
             self.try_push()?;
-            // After its end this says 0 again, and so does the reader.
+            // After the end of the stream this returns 0 again, and so does the reader.
             self.session.read_tls(&mut self.socket)?;
             self.process()?;
             self.try_push()?;
@@ -160,7 +163,8 @@ mod tests {
         (server.accept(far).unwrap(), client.connect(near).unwrap())
     }
 
-    /// Reads and writes in turn until everything went both ways, or one end fails: its error.
+    /// Reads and writes in turn until all bytes were transferred in both directions, or one end fails.
+    /// Returns its error.
     fn exchange(
         server: &mut Stream<UnixStream>,
         client: &mut Stream<UnixStream>,
@@ -216,7 +220,7 @@ mod tests {
             &client(&files, "localhost", "ca.pem", None),
         );
         assert!(server.is_handshaking() && client.is_handshaking());
-        // More than sockets and buffers take at once.
+        // More bytes than sockets and buffers hold at once.
         assert_eq!(exchange(&mut server, &mut client, 3_000_000), Ok(()));
         assert!(!server.is_handshaking() && !server.has_unsent());
         client.close();
@@ -278,7 +282,7 @@ mod tests {
         near.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
         let error = server.read(&mut [0; 100]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
-        // And half a handshake is none.
+        // An incomplete handshake is no handshake.
         let (near, far) = UnixStream::pair().unwrap();
         far.set_nonblocking(true).unwrap();
         let mut server = super::tests::server(&files, "server", &Clients::No)

@@ -1,26 +1,26 @@
-//! Under which of this machine's addresses others know a socket that is bound to all of them.
+//! Remembers under which of this machine's addresses each peer knows a socket that is bound to all of them.
 //!
-//! Such a socket's answers would leave with the address that the routes prefer, and a client that asked another one drops them.
-//! So a peer is sent to under the address to which it sent last.
+//! Otherwise the answers of such a socket would leave with the address that the routes prefer, and a client that asked
+//! another address would drop them. So a peer gets answers from the address to which it sent last.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use pmnet_proto::Peer;
 
-/// Most peers that are remembered. With one more all are forgotten: each is heard again before it is answered.
+/// Most peers that are remembered. If one more is added, all are forgotten; each is heard again before it is answered.
 const PEERS_MAX: usize = 65_536;
 
-/// Addresses of this machine, by who knows it under them.
+/// Addresses of this machine, by the peers that know it under them.
 #[derive(Debug, Default)]
 pub(crate) struct KnownAs {
     addresses: HashMap<Peer, IpAddr>,
-    /// The peer that was heard last: most packets come in bursts.
+    /// The peer that was heard last, because most packets come in bursts.
     last: Option<(Peer, IpAddr)>,
 }
 
 impl KnownAs {
-    /// A packet came from there, to this address.
+    /// Notes that a packet from this peer came to this address.
     pub(crate) fn heard(&mut self, from: Peer, at: IpAddr) {
         if self.last == Some((from, at)) {
             return;
@@ -39,7 +39,7 @@ impl KnownAs {
         self.addresses.insert(from, at);
     }
 
-    /// Returns the address under which this one is sent to; `None`: nothing was heard of it.
+    /// Returns the address from which this peer must be answered; `None`: no packet of it is known.
     pub(crate) fn to(&self, peer: Peer) -> Option<IpAddr> {
         match self.last {
             Some((last, at)) if last == peer => Some(at),
@@ -47,7 +47,7 @@ impl KnownAs {
         }
     }
 
-    /// Nothing can be sent under that address: it was one of a network, or is gone.
+    /// Forgets the address for this peer, because nothing can be sent from it: it was a network's address, or is gone.
     pub(crate) fn forget(&mut self, peer: Peer) {
         self.addresses.remove(&peer);
         self.last = None;

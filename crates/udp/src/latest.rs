@@ -1,35 +1,35 @@
-//! A value that one thread may replace while loops use it: keys that were read again.
+//! A value that one thread may replace while loops use it, such as keys that are read again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A number of replacements that is never reached.
+/// A number of replacements that no value ever reaches.
 const NEVER: u64 = u64::MAX;
 
-/// The value, for who replaces it.
+/// The side of the thread that replaces the value.
 #[derive(Debug)]
 pub struct Latest<T>(Arc<Shared<T>>);
 
 #[derive(Debug)]
 struct Shared<T> {
-    /// How often it was replaced.
+    /// Number of replacements.
     replaced: AtomicU64,
     value: Mutex<T>,
-    /// What wakes the loops that wait ([`Latter::wake_by`]). Those of loops that have ended are gone.
+    /// Wakers of the loops that wait ([`Latter::wake_by`]). A loop that has ended leaves a dead entry.
     wakers: Mutex<Vec<Weak<mio::Waker>>>,
 }
 
-/// The same for one loop, which looks each turn: one load from memory, and a lock only if the value is another one.
+/// The side of one loop. A check in each turn costs one load from memory, and a lock only if the value was replaced.
 #[derive(Debug)]
 pub struct Latter<T> {
     shared: Arc<Shared<T>>,
     seen: u64,
-    /// As long as this is here, the loop is woken.
+    /// While this exists, the loop is woken.
     _waker: Option<Arc<mio::Waker>>,
 }
 
 impl<T: Clone> Latest<T> {
-    /// The first value.
+    /// Returns the side that replaces, with the first value.
     #[must_use]
     pub fn new(value: T) -> Latest<T> {
         Latest(Arc::new(Shared {
@@ -39,7 +39,8 @@ impl<T: Clone> Latest<T> {
         }))
     }
 
-    /// Replaces it. Each loop takes it before it handles what it receives after this; loops that can be woken take it at once.
+    /// Replaces the value. Each loop takes the new value before it handles later packets; loops that can be woken take
+    /// it at once.
     pub fn replace(&self, value: T) {
         let mut present = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
         *present = value;
@@ -47,12 +48,12 @@ impl<T: Clone> Latest<T> {
         drop(present);
         let wakers = self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner);
         for waker in wakers.iter().filter_map(Weak::upgrade) {
-            // A loop that is gone needs no waking.
+            // If the loop has ended, it needs no waking.
             let _ = waker.wake();
         }
     }
 
-    /// The present value, and a loop's side that says when there is another one.
+    /// Returns the present value, and a side for a loop, which reports later values.
     #[must_use]
     pub fn follow(&self) -> (T, Latter<T>) {
         let value = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +67,8 @@ impl<T: Clone> Latest<T> {
         (value.clone(), latter)
     }
 
-    /// The side of a loop that began with an earlier value, maybe. If that is not the present one, the first [`Latter::take`] gives the present one.
+    /// Returns a side for a loop that may have begun with an earlier value. If so, the first [`Latter::take`] returns
+    /// the present value.
     #[must_use]
     pub fn follow_on(&self, is_present: impl FnOnce(&T) -> bool) -> Latter<T> {
         let (present, mut latter) = self.follow();
@@ -84,7 +86,8 @@ impl<T> Clone for Latest<T> {
 }
 
 impl<T: Clone> Latter<T> {
-    /// From now on a loop that waits for this waker is woken when the value is replaced. If that was so already, it is woken at once.
+    /// Makes `waker` wake the loop whenever the value is replaced. If the value was replaced before this call, the loop
+    /// is woken at once.
     pub fn wake_by(&mut self, waker: Arc<mio::Waker>) {
         let wakers = self.shared.wakers.lock();
         let mut wakers = wakers.unwrap_or_else(PoisonError::into_inner);
@@ -92,13 +95,13 @@ impl<T: Clone> Latter<T> {
         wakers.push(Arc::downgrade(&waker));
         drop(wakers);
         if self.shared.replaced.load(Ordering::Acquire) != self.seen {
-            // As above.
+            // If the loop has ended, it needs no waking.
             let _ = waker.wake();
         }
         self._waker = Some(waker);
     }
 
-    /// The value, if it was replaced since the last call.
+    /// Returns the value if it was replaced since the last call.
     pub fn take(&mut self) -> Option<T> {
         if self.shared.replaced.load(Ordering::Relaxed) == self.seen {
             return None;

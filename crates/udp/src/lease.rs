@@ -1,28 +1,28 @@
-//! What a device's loop and the agent that keeps its lease tell each other (`docs/spec/protocol.md` §14).
+//! Shared state of a device's loop and of the agent that keeps its lease (`docs/spec/protocol.md` §14).
 //!
-//! The loop reads and writes words: no lock, no system call. Only when it has news it wakes the agent.
+//! The loop reads and writes atomic words, without a lock or a system call. Only for news it wakes the agent.
 
 use pmnet_proto::Time;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// What a device says of itself and of its chain.
+/// State of a device and of its chain, as the device reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// The epoch that it serves; 0: it does not serve.
     pub epoch: u32,
     /// The devices of that epoch's chain, head first.
     pub chain: Vec<u32>,
-    /// It holds everything that a head must.
+    /// Whether it holds everything that a head must hold.
     pub whole: bool,
-    /// The epoch in which it is ready to join; 0: it is not.
+    /// The epoch in which it is ready to join; 0: it is not ready.
     pub joins: u32,
-    /// What it waits for, if it says so.
+    /// What it waits for, if it reports this.
     pub waits: Option<String>,
 }
 
-/// The words between one run of a loop and the agent.
+/// Words that one run of a loop and the agent share.
 #[derive(Debug, Default)]
 pub struct LeaseWords {
     /// The epoch for which a lease is needed; 0: none is.
@@ -31,9 +31,9 @@ pub struct LeaseWords {
     epoch: AtomicU32,
     /// When that lease was asked for, by the loop's clock.
     sent_at: AtomicU64,
-    /// The loop is to end.
+    /// Whether the loop must end.
     ends: AtomicBool,
-    /// Something came from the next hop.
+    /// Whether a packet came from the next hop.
     next_spoke: AtomicBool,
     /// Whether the loop is to ask the next hop for an answer.
     asks_next: AtomicBool,
@@ -43,7 +43,7 @@ pub struct LeaseWords {
 }
 
 impl LeaseWords {
-    /// The loop can be woken by this from now on.
+    /// Makes `waker` wake the loop.
     pub fn begin(&self, waker: Arc<mio::Waker>) {
         let mut place = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         *place = Some(waker);
@@ -53,7 +53,7 @@ impl LeaseWords {
         }
     }
 
-    /// The loop needs a lease for this epoch, or none. Cheap unless that is new.
+    /// Requests a lease for this epoch, or none. The call is cheap unless the epoch is new.
     pub fn want(&self, epoch: Option<u32>) {
         let epoch = epoch.unwrap_or(0);
         if self.wanted.load(Ordering::Relaxed) != epoch {
@@ -64,7 +64,8 @@ impl LeaseWords {
         }
     }
 
-    /// The device's place is new. Takes a lock: to be called only then, and before [`LeaseWords::want`].
+    /// Reports a new state of the device. It takes a lock, so call it only for a new state, and before
+    /// [`LeaseWords::want`].
     pub fn say(&self, standing: Standing) {
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
         if let Some(agent) = self.agent.get() {
@@ -72,24 +73,24 @@ impl LeaseWords {
         }
     }
 
-    /// What the device said last of its place.
+    /// Returns the state that the device reported last.
     pub fn standing(&self) -> Standing {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         standing.clone()
     }
 
-    /// Returns the last lease: its epoch, and when it was asked for.
+    /// Returns the last lease: its epoch, and the time of its request.
     ///
-    /// If the agent writes just now, the epoch may be that of the next lease. So the answer may be an epoch that has a lease, with
-    /// a moment that is too early: this makes a deadline too early, never too late.
+    /// If the agent writes at this moment, the epoch may already be that of the next lease, while the time is still the
+    /// older one. This makes a deadline too early, never too late.
     pub fn given(&self) -> (u32, Time) {
         let sent_at = Time(self.sent_at.load(Ordering::Acquire));
         (self.epoch.load(Ordering::Acquire), sent_at)
     }
 
-    /// Something came from the next hop. Called once for a burst.
+    /// Notes that a packet came from the next hop. Call it once for a burst.
     pub fn hear_next(&self) {
-        // It is seldom looked at: mostly nothing is written.
+        // The agent reads the word seldom, so in most cases nothing is written.
         if !self.next_spoke.load(Ordering::Relaxed) {
             self.next_spoke.store(true, Ordering::Relaxed);
         }
@@ -106,9 +107,9 @@ impl LeaseWords {
         self.wake();
     }
 
-    /// Returns whether that was wanted since the last call.
+    /// Returns whether the agent has asked for this since the last call.
     pub fn asks_next(&self) -> bool {
-        // Looked at in each turn: mostly nothing is written.
+        // The loop reads the word in each turn; in most cases nothing is written.
         self.asks_next.load(Ordering::Relaxed) && self.asks_next.swap(false, Ordering::Relaxed)
     }
 
@@ -117,7 +118,7 @@ impl LeaseWords {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// This thread is the agent: it is woken when the loop has news.
+    /// Makes the calling thread the agent, which is woken when the loop has news.
     pub fn attend(&self) {
         let _one = self.agent.set(std::thread::current());
     }
@@ -127,14 +128,14 @@ impl LeaseWords {
         Some(self.wanted.load(Ordering::Acquire)).filter(|&epoch| epoch != 0)
     }
 
-    /// There is a lease for this epoch, asked for when the loop's clock showed this.
+    /// Grants a lease for this epoch, which was requested when the loop's clock showed `sent_at`.
     pub fn give(&self, epoch: u32, sent_at: Time) {
         self.epoch.store(epoch, Ordering::Release);
         self.sent_at.store(sent_at.0, Ordering::Release);
         self.wake();
     }
 
-    /// The loop is to end.
+    /// Makes the loop end.
     pub fn end(&self) {
         self.ends.store(true, Ordering::Release);
         self.wake();
@@ -143,7 +144,7 @@ impl LeaseWords {
     fn wake(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waker) = &*waker {
-            // A loop that is gone needs no waking.
+            // If the loop has ended, it needs no waking.
             let _ = waker.wake();
         }
     }
@@ -192,7 +193,7 @@ mod tests {
                 }
             });
             words.want(Some(3));
-            // It may have parked before it attended.
+            // The thread may have parked before it became the agent.
             while !agent.is_finished() {
                 agent.thread().unpark();
                 std::thread::yield_now();

@@ -1,9 +1,9 @@
 //! UDP in bursts, waiting and stopping: what every socket loop of pmnet shares.
 //!
-//! Purpose: one place for the socket options, for receiving and sending whole bursts with few
-//! system calls (segmentation and receive offload where the kernel has them), for adaptive
-//! spinning, for ending a loop from a signal, for what a loop and its agent in a fleet tell
-//! each other, and for which connection over TCP gives its place up to another one. It knows nothing of the protocol.
+//! Purpose: one place for socket options; for receiving and sending whole bursts with few system calls (segmentation
+//! and receive offload where the kernel has them); for adaptive spinning; for ending a loop from a signal; for the
+//! state that a loop shares with its agent in a fleet; and for the choice of a TCP connection that gives way to
+//! another. This crate knows nothing of the protocol.
 
 mod known_as;
 mod latest;

@@ -3,8 +3,8 @@
 use std::fs::read_link;
 use std::io::{BufRead, BufReader};
 
-/// Returns a process that has such a port open, for people: `process 17 (dig)`; or what can be said without the right to see others' files.
-/// `protocol`: `udp` or `tcp`. `None`: it is free.
+/// Returns a text that names a process with such a port open, for example `process 17 (dig)`. Without the right to see
+/// other users' files, the text says what is known. `protocol`: `udp` or `tcp`. `None`: the port is free.
 #[must_use]
 pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
     owner(|| inodes(protocol, port), process_with)
@@ -17,12 +17,12 @@ fn inodes(protocol: &str, port: u16) -> Vec<String> {
         .filter_map(|family| std::fs::File::open(format!("/proc/net/{protocol}{family}")).ok())
         .flat_map(|table| BufReader::new(table).lines().map_while(Result::ok))
         .filter_map(|line| inode(&line, port))
-        // Remains of connections whose process has ended.
+        // Inode 0 belongs to connections whose process has ended.
         .filter(|inode| inode != "0")
         .collect()
 }
 
-/// `sockets`: inodes at the port now; `process_with`: who has one of these.
+/// `sockets` returns the inodes at the port now; `process_with` returns a process that has one of them.
 fn owner(
     sockets: impl Fn() -> Vec<String>,
     process_with: impl Fn(&[String]) -> Option<String>,
@@ -32,14 +32,14 @@ fn owner(
         return None;
     }
     process_with(&before).or_else(|| {
-        // It may have ended while it was looked for.
+        // The process may have ended during the search.
         let now = sockets();
         let stays = before.iter().any(|inode| now.contains(inode));
         stays.then(|| "a process of another user or container".into())
     })
 }
 
-/// Returns a process that has one of these sockets, for people.
+/// Returns a text that names a process with one of these sockets.
 fn process_with(inodes: &[String]) -> Option<String> {
     let wanted: Vec<String> = inodes
         .iter()
@@ -73,7 +73,7 @@ fn inode(line: &str, port: u16) -> Option<String> {
     let mut fields = line.split_whitespace();
     let (_, local) = fields.nth(1)?.rsplit_once(':')?;
     let own = u16::from_str_radix(local, 16).ok()?;
-    // Then remote address, state, queues, timers, retransmits, user, timeout.
+    // After the local address come remote address, state, queues, timers, retransmits, user, timeout.
     (own == port).then(|| fields.nth(7).map(str::to_owned))?
 }
 
@@ -81,7 +81,7 @@ fn inode(line: &str, port: u16) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// (Found: a process that ended just then was said to be another user's.)
+    /// (Once, a process that had just ended was reported as another user's.)
     #[test]
     fn a_process_that_ends_while_it_is_looked_for_is_nobody() {
         let nobody = |_: &[String]| None;

@@ -1,7 +1,7 @@
-//! How long the packets may be that the paths to others carry (`docs/spec/protocol.md` §7).
+//! Longest packets that the paths to peers carry (`docs/spec/protocol.md` §7).
 //!
-//! The system knows: the MTU of the interface and of the route, and what routers on the way have reported (ICMP). It is asked now
-//! and then, and after each packet that was too long. May not: be asked for each packet.
+//! The system knows the MTU of the interface and of the route, and what routers on the path have reported (ICMP). It is
+//! asked now and then, and after each packet that was too long, but not for each packet.
 
 use crate::Socket;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
@@ -9,15 +9,16 @@ use pmnet_proto::{FragmentSize, Peer, Time};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// The system is asked this often,
+/// Time between two questions to the system.
 const LOOK_EVERY: Nanos = SECOND;
-/// and, while packets are too long, this often.
+/// Time between two questions while packets are too long.
 const LOOK_AGAIN: Nanos = 50 * MILLISECOND;
-/// Packets that were too long are told of this often.
+/// Time between two log messages about packets that are too long.
 const TELL_EVERY: Nanos = 5 * SECOND;
 const MTU_MIN: usize = FragmentSize::MTU_MIN;
 
-/// Longest IP packet that the path to this address carries, as far as the system knows, in bytes with the IP header.
+/// Returns the length of the longest IP packet that the path to this address carries, in bytes with the IP header, as
+/// far as the system knows.
 ///
 /// # Errors
 /// The system has no route, or no socket.
@@ -31,7 +32,7 @@ pub fn path_mtu(to: Peer) -> io::Result<usize> {
     let socket = UdpSocket::bind((any, 0))?;
     let mut to = to;
     to.set_ip(ip);
-    // Nothing is sent: this looks the route up.
+    // A UDP connect sends nothing: it looks the route up.
     socket.connect(to)?;
     let mtu = if ip.is_ipv4() {
         rustix::net::sockopt::ip_mtu(&socket)?
@@ -41,24 +42,24 @@ pub fn path_mtu(to: Peer) -> io::Result<usize> {
     Ok(usize::try_from(mtu).unwrap_or(usize::MAX))
 }
 
-/// The paths of a socket to those that it sends most to.
+/// The paths of a socket to the peers to which it sends most.
 #[derive(Debug)]
 pub struct Paths {
-    /// No larger, whatever the system says.
+    /// Largest size, whatever the system says.
     most: FragmentSize,
     size: Option<FragmentSize>,
     peers: Vec<Peer>,
     next_look: Time,
     looked: Time,
-    /// How many packets of the socket had been too long when it was asked last, and when that was told last.
+    /// Number of too long packets of the socket at the last question, and time of the last message about them.
     fragmented: u64,
     told: (u64, Option<Time>),
-    /// The MTU that was last said to be too small.
+    /// The MTU that was last reported as too small.
     too_small: Option<usize>,
 }
 
 impl Paths {
-    /// Not looked at yet. `most`: what a person says that they carry.
+    /// Returns no paths yet. `most`: the size that the operator has set.
     #[must_use]
     pub const fn new(most: FragmentSize) -> Paths {
         Paths {
@@ -73,7 +74,7 @@ impl Paths {
         }
     }
 
-    /// Returns whether the system is to be asked, once it is told with which peers.
+    /// Returns whether the system must be asked; the caller then says for which peers.
     #[must_use]
     pub fn is_due(&self, now: Time, socket: &Socket) -> bool {
         now >= self.next_look
@@ -81,13 +82,13 @@ impl Paths {
                 && now.since(self.looked) >= LOOK_AGAIN)
     }
 
-    /// Returns whether the system was asked about this one last time.
+    /// Returns whether the system was asked about this peer the last time.
     #[must_use]
     pub fn knows(&self, peer: Peer) -> bool {
         self.peers.contains(&peer)
     }
 
-    /// Largest fragments that the path to this peer carries, as far as the system knows.
+    /// Returns the largest fragments that the path to this peer carries, as far as the system knows.
     #[must_use]
     pub fn glance(&self, peer: Peer) -> FragmentSize {
         let ipv6 = peer.ip().to_canonical().is_ipv6();
@@ -95,8 +96,9 @@ impl Paths {
         size.min(self.most)
     }
 
-    /// Asks the system what the paths to these carry, and gives the least of it. Longer packets of this socket to them are sent as IP
-    /// fragments from now on: what was cut before is not lost. `own`: what the interface carries by which others come, with its address.
+    /// Asks the system for the paths to these peers, and returns the smallest size of all. Longer packets of this
+    /// socket to them are sent as IP fragments from now on, so packets that were already cut are not lost. `own`: the
+    /// size that the interface for incoming packets carries, with its address.
     pub fn look(
         &mut self,
         now: Time,
@@ -110,7 +112,7 @@ impl Paths {
         self.peers.extend(peers);
         let mut least = (self.most, None);
         let mut limits = Vec::new();
-        // Without a route nothing can be said, and nothing be sent.
+        // Without a route the size is unknown, and nothing can be sent.
         let asked = self.peers.iter();
         let asked = asked.filter_map(|peer| Some((*peer, path_mtu(*peer).ok()?, true)));
         let own = own.map(|(address, mtu)| (address, mtu, false));
@@ -193,11 +195,11 @@ mod tests {
         assert_eq!(size, FragmentSize::MAX);
         assert!(paths.knows(peer) && !paths.is_due(Time(SECOND - 1), &socket));
         assert!(paths.is_due(Time(SECOND), &socket));
-        // A person knows better.
+        // The operator's setting takes precedence.
         let small = FragmentSize::of_mtu(1400, false);
         let size = Paths::new(small).look(Time(0), &mut socket, [peer], None);
         assert_eq!(size, small);
-        // By another interface others come.
+        // Other peers come by another interface.
         let own = Some((peer, 1400));
         assert_eq!(paths.look(Time(0), &mut socket, [peer], own), small);
     }

@@ -1,10 +1,11 @@
-//! Which connection goes when there are more than places for them.
+//! Chooses a connection that gives way when there are too many.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Returns which of these connections gives its place up: of those whose host has most, the one that came first. So a host takes no place from
-/// another one that has fewer. `from`: where each comes from, the one that came first in front. `None`: there is none.
+/// Returns which of these connections gives way: of the host with most connections, the one that came first. So a host
+/// cannot displace another host that has fewer. `from`: hosts of the connections, in the order in which they came.
+/// `None`: there is no connection.
 pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
     let from: Vec<IpAddr> = from.map(network).collect();
     let mut counts: HashMap<IpAddr, usize> = HashMap::new();
@@ -16,7 +17,7 @@ pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
         .position(|host| counts.get(host).copied() == most)
 }
 
-/// Returns the host or network that counts as one: of IPv6 the half that one host may choose does not count.
+/// Returns the host or network that counts as one. Of an IPv6 address, the half that one host may choose is ignored.
 fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => {

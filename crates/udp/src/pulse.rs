@@ -1,28 +1,28 @@
-//! The pulse of a loop, by which others see that it lives.
+//! The pulse of a loop, which shows other threads that the loop lives.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A word that one loop writes: odd while it waits for something to do, even while it works, and another one in each turn. So a reader
-/// sees whether the loop lives, and the loop reads no clock for it.
+/// A word that one loop writes: odd while the loop waits, even while it works, and different in each turn. So a reader
+/// sees whether the loop lives, and the loop needs no clock for that.
 #[derive(Debug)]
 pub struct Pulse(AtomicU64);
 
 impl Default for Pulse {
-    /// Returns the pulse of a loop that has not begun: it waits.
+    /// Returns the pulse of a loop that has not begun, which counts as waiting.
     fn default() -> Pulse {
         Pulse(AtomicU64::new(1))
     }
 }
 
 impl Pulse {
-    /// The loop is about to wait in the system, or has ended.
+    /// Notes that the loop is about to wait in the system, or has ended.
     #[inline]
     pub fn rests(&self) {
         self.0.store(self.0.load(Relaxed) | 1, Relaxed);
     }
 
-    /// Waits in the system, as `wait` does it, and begins a turn.
+    /// Waits in the system by calling `wait`, and begins a turn.
     #[inline]
     pub fn rests_for<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.rests();
@@ -31,7 +31,7 @@ impl Pulse {
         waited
     }
 
-    /// The loop begins a turn.
+    /// Notes that the loop begins a turn.
     #[inline]
     pub fn works(&self) {
         self.0.store((self.0.load(Relaxed) | 1) + 1, Relaxed);

@@ -1,6 +1,6 @@
-//! What a server's loop and its agent in a fleet tell each other (`docs/spec/protocol.md` §14).
+//! Shared state of a server's loop and its agent in a fleet (`docs/spec/protocol.md` §14).
 //!
-//! Nothing here is waited for: the loop says where it is when that is new, and looks at one word each turn.
+//! Neither side waits: the loop reports its state when that is new, and reads one word in each turn.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,32 +9,32 @@ use std::thread::Thread;
 /// The chain that a server's store has on record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnRecord {
-    /// Its epoch; 0: there is none, or the store was not read yet.
+    /// Epoch of the chain; 0: there is no chain, or the store was not read yet.
     pub epoch: u32,
-    /// Its devices, head first.
+    /// Devices of the chain, head first.
     pub chain: Vec<u32>,
 }
 
-/// The words between a server's loop and its agent.
+/// Words that a server's loop and its agent share.
 #[derive(Debug, Default)]
 pub struct ServerWords {
     on_record: Mutex<OnRecord>,
-    /// The epoch that is to be followed by another one with the same devices; 0: none.
+    /// Epoch that must be followed by another one with the same devices; 0: none.
     ends: AtomicU32,
     over: AtomicBool,
-    /// Another server has, or may have had, its turn.
+    /// Whether another server has, or may have had, its turn.
     turn_is_over: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<Arc<mio::Waker>>>,
 }
 
 impl ServerWords {
-    /// The loop can be woken by this from now on.
+    /// Makes `waker` wake the loop.
     pub fn begin(&self, waker: Arc<mio::Waker>) {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
-    /// The store has this chain on record. Takes a lock: to be called only when that is new.
+    /// Reports the chain in the store's record. It takes a lock, so call it only for a new chain.
     pub fn say(&self, on_record: OnRecord) {
         let mut place = self
             .on_record
@@ -45,30 +45,31 @@ impl ServerWords {
         self.wake_agent();
     }
 
-    /// Last word of the loop.
+    /// Returns the chain that the loop reported last.
     pub fn on_record(&self) -> OnRecord {
         let place = self.on_record.lock();
         place.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the epoch that is to end, if one is.
+    /// Returns the epoch that must end, if there is one.
     pub fn epoch_to_end(&self) -> Option<u32> {
         Some(self.ends.load(Ordering::Acquire)).filter(|&epoch| epoch != 0)
     }
 
-    /// This epoch is to be followed by another one with the same devices; the loop is woken.
+    /// Requests another epoch with the same devices after this one, and wakes the loop.
     pub fn end_epoch(&self, epoch: u32) {
         self.ends.store(epoch, Ordering::Release);
         self.wake_loop();
     }
 
-    /// Another server has its turn, or may have had it: what the loop remembers of its store is worth nothing. The loop is woken, and ends.
+    /// Notes that another server has its turn, or may have had it: the loop's knowledge of its store is worthless. The
+    /// loop is woken, and ends.
     pub fn end_turn(&self) {
         self.turn_is_over.store(true, Ordering::Release);
         self.wake_loop();
     }
 
-    /// Returns whether the loop is to end, since another server has or had its turn.
+    /// Returns whether the loop must end, because another server has or had its turn.
     pub fn is_turn_over(&self) -> bool {
         self.turn_is_over.load(Ordering::Acquire)
     }
@@ -76,23 +77,23 @@ impl ServerWords {
     fn wake_loop(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waker) = &*waker {
-            // A loop that is gone needs no waking.
+            // If the loop has ended, it needs no waking.
             let _ = waker.wake();
         }
     }
 
-    /// This thread is the agent: it is woken when the loop has news.
+    /// Makes the calling thread the agent, which is woken when the loop has news.
     pub fn attend(&self) {
         let _one = self.agent.set(std::thread::current());
     }
 
-    /// The agent is to end.
+    /// Makes the agent end.
     pub fn finish(&self) {
         self.over.store(true, Ordering::Release);
         self.wake_agent();
     }
 
-    /// Returns whether the agent is to end.
+    /// Returns whether the agent must end.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
@@ -134,7 +135,7 @@ mod tests {
             });
             words.say(on_record.clone());
             words.finish();
-            // It may have parked before it attended.
+            // The thread may have parked before it became the agent.
             while !agent.is_finished() {
                 agent.thread().unpark();
                 std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! A non-blocking UDP socket that moves bursts.
+//! A non-blocking UDP socket that sends and receives bursts.
 
 use crate::known_as::KnownAs;
 use crate::owner::owner_of_port;
@@ -21,20 +21,20 @@ const SLOT_BYTES: usize = 65_536;
 /// Largest burst sent with one call, in bytes (the limit of a UDP datagram before segmentation).
 const BURST_BYTES_MAX: usize = 60_000;
 
-/// The system's usual number of hops for a datagram: -1 in the kernel's interface.
+/// Value of the kernel's interface for the usual number of hops of a datagram, -1.
 const HOPS_USUAL: u32 = u32::MAX;
 
-/// A port that is taken is waited for this long: another program's socket may have it for a moment.
+/// Longest wait for a port that is in use, because another program's socket may have it only for a moment.
 const PORT_WAIT: Duration = Duration::from_secs(10);
-/// Between two tries.
+/// Time between two tries.
 const PORT_LOOK: Duration = Duration::from_millis(200);
-/// How often a port is drawn anew that a device could want.
+/// How often another port is chosen if the kernel's choice is one that a device could want.
 const DRAWS: usize = 16;
 
-/// What a socket could not do.
+/// Counts of what a socket could not do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounters {
-    /// Datagrams that the kernel had no room for; the protocol sends them again.
+    /// Datagrams for which the kernel had no space; the protocol sends them again.
     pub send_dropped: u64,
     /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
     pub send_errors: u64,
@@ -66,16 +66,17 @@ pub struct Socket {
     metas: Vec<RecvMeta>,
     counters: SocketCounters,
     speaks_for: Option<SpeaksFor>,
-    /// Longest datagram that the path to each of these peers carries, if that is less than a datagram may have; and the least of all.
+    /// Longest datagram that the path to each of these peers carries, if it is shorter than a datagram may be; and the
+    /// shortest of all.
     limits: Vec<(Peer, usize)>,
     limit: usize,
-    /// Bound to all addresses of this machine.
+    /// Addresses for answers, if the socket is bound to all addresses of this machine.
     known_as: Option<KnownAs>,
-    /// The last receive took everything.
+    /// Whether the last receive took all waiting datagrams.
     drained: bool,
 }
 
-/// Which address answers carry as their source; the receivers that get the real one, and what all others get under it.
+/// Source address of answers: which receivers get the real address, and the address for all others.
 #[derive(Clone, Copy, Debug)]
 struct SpeaksFor {
     address: IpAddr,
@@ -85,8 +86,8 @@ struct SpeaksFor {
 }
 
 impl Socket {
-    /// Binds to `address`; port 0 picks a free one, and none of those that devices have. With `shared`, several sockets may bind to
-    /// the same port and the kernel spreads the flows over them.
+    /// Binds to `address`. For port 0, a free port is chosen that no device uses. With `shared`, several sockets may
+    /// bind to the same port, and the kernel spreads the flows over them.
     ///
     /// # Errors
     /// The error of the system, with the address in the text.
@@ -98,7 +99,7 @@ impl Socket {
             if address.port() != 0 || !(PORT_FIRST..=PORT_LAST).contains(&drawn) {
                 break;
             }
-            // Held until the next one is drawn, which is another one then.
+            // The socket stays open until the next port is chosen, so that the next one differs.
             socket = bound(address, shared).map_err(explain)?;
         }
         socket.set_nonblocking(true).map_err(explain)?;
@@ -118,11 +119,12 @@ impl Socket {
         })
     }
 
-    /// Returns the same for a device or a server. If another process has the port, this is logged, and waited for some seconds: ports that
-    /// programs get without asking for one may be among those of devices.
+    /// Binds the socket of a device or a server. If another process has the port, this is logged, and the call waits
+    /// for some seconds: ports that the kernel gives to programs may be ports of devices.
     ///
     /// # Errors
-    /// The system's error, with the address in the text; [`io::ErrorKind::Interrupted`] if asked to stop meanwhile.
+    /// The system's error, with the address in the text; [`io::ErrorKind::Interrupted`] if `stop` was triggered during
+    /// the wait.
     pub fn bind_patiently(address: Peer, stop: &Stop) -> io::Result<Socket> {
         let deadline = Instant::now() + PORT_WAIT;
         let mut said = false;
@@ -146,23 +148,22 @@ impl Socket {
         }
     }
 
-    /// A packet came from there, to this address of this machine: answers carry it as their source, if the socket is bound to
-    /// all addresses. For receivers that are not [`Socket::receive`].
+    /// Notes that a packet from this peer came to this address of this machine. If the socket is bound to all
+    /// addresses, answers carry this address as their source. It is for receivers other than [`Socket::receive`].
     pub fn heard(&mut self, from: Peer, at: IpAddr) {
         if let Some(known_as) = &mut self.known_as {
             known_as.heard(from, at);
         }
     }
 
-    /// Returns whether [`Socket::heard`] does anything.
+    /// Returns whether [`Socket::heard`] has an effect.
     #[must_use]
     pub const fn is_everywhere(&self) -> bool {
         self.known_as.is_some()
     }
 
-    /// From now on packets carry `address` as their source, except those to `except`, and those of which `is_own` says that
-    /// this socket says them for itself: a device in a switch sends to clients under the address of the server after it.
-    /// IPv4 only.
+    /// Makes packets carry `address` as their source, except packets to `except`, and packets for which `is_own`
+    /// returns true: a device in a switch sends to clients under the address of the server after it. IPv4 only.
     ///
     /// # Errors
     /// The system refuses: it needs the privilege to administer the network.
@@ -198,7 +199,8 @@ impl Socket {
         }
     }
 
-    /// The paths to these carry packets of ours with this much payload: longer ones are sent to them as IP fragments.
+    /// Sets how much payload of ours a packet can carry on the paths to these peers. Longer packets are sent to them as
+    /// IP fragments.
     pub fn set_limits(&mut self, paths: impl IntoIterator<Item = (Peer, FragmentSize)>) {
         self.limits.clear();
         let small = paths
@@ -210,7 +212,7 @@ impl Socket {
         self.limit = least.unwrap_or(usize::MAX);
     }
 
-    /// Returns whether a datagram is longer than the path carries.
+    /// Returns whether a datagram is longer than its path carries.
     fn is_too_long(&self, to: Peer, bytes: usize) -> bool {
         bytes > self.limit
             && self
@@ -241,21 +243,21 @@ impl Socket {
             .unwrap_or(0)
     }
 
-    /// What the socket could not do since the start.
+    /// Returns the counts of what the socket could not do since its start.
     #[must_use]
     pub const fn counters(&self) -> SocketCounters {
         self.counters
     }
 
-    /// Returns whether the last [`Socket::receive`] took everything that was there: it had room for more. Later datagrams make the
-    /// socket readable anew.
+    /// Returns whether the last [`Socket::receive`] took all waiting datagrams, which is so if it had free slots left.
+    /// Later datagrams make the socket readable anew.
     #[must_use]
     pub const fn is_drained(&self) -> bool {
         self.drained
     }
 
-    /// Receives what is there, up to one burst, and hands out each datagram. Gives the number of
-    /// datagrams; 0 if there was nothing.
+    /// Receives up to one burst of waiting datagrams, and calls `deliver` with each. Returns their number, which may be
+    /// 0.
     ///
     /// # Errors
     /// Errors of the socket itself; those of earlier datagrams are counted, not returned.
@@ -292,7 +294,7 @@ impl Socket {
         Ok(datagrams)
     }
 
-    /// Handles a failed receive: there was nothing, or an earlier datagram had an error, which is counted.
+    /// Handles a failed receive: nothing was waiting, or an earlier datagram had an error, which is counted.
     ///
     /// # Errors
     /// Errors of the socket itself.
@@ -310,9 +312,9 @@ impl Socket {
         }
     }
 
-    /// Sends every packet of the outbox, neighbours of one size to one address in one call.
-    /// Datagrams for which the kernel has no room, or that it does not accept, are dropped and counted: the protocol sends
-    /// it again. No received packet may end the process that answers it.
+    /// Sends every packet of the outbox; neighbours of one size to one address need one call. Datagrams for which the
+    /// kernel has no space, or that it refuses, are dropped and counted: the protocol sends them again. No received
+    /// packet may end the process that answers it.
     pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();
         let mut packets = out.places().peekable();
@@ -330,7 +332,7 @@ impl Socket {
             let mut segments = 1;
             while let Some(next) = packets.peek() {
                 let fits = segments < segments_max && next.range.end - start <= BURST_BYTES_MAX;
-                // The last segment may be shorter, and then it is the last.
+                // Only the last segment may be shorter.
                 if next.to != to
                     || next.hops != hops
                     || hops.is_some()
@@ -353,7 +355,7 @@ impl Socket {
         }
     }
 
-    /// Under which address a datagram is sent, if not under the socket's own.
+    /// Returns the source address of a datagram, if it differs from the socket's own.
     fn source(&self, to: Peer, datagram: &[u8]) -> Option<IpAddr> {
         let Some(other) = self.speaks_for else {
             return self.known_as.as_ref()?.to(to);
@@ -362,7 +364,7 @@ impl Socket {
         (!itself).then_some(other.address)
     }
 
-    /// One foreign datagram that may make this many hops, or a burst of our own.
+    /// Sends one foreign datagram that may make this many hops, or a burst of our own.
     fn transmit(
         &mut self,
         (to, source): (Peer, Option<IpAddr>),
@@ -409,8 +411,8 @@ impl Socket {
         }
     }
 
-    /// The same where the path carries less: IP may cut these into fragments, which the receiver's system puts together. Slow; only
-    /// for what was cut into packets before the path was known to be like that.
+    /// Sends a burst of which IP may cut the datagrams into fragments, which the receiver's system reassembles. It is
+    /// slow, and only for messages that were cut into packets before the size of the path was known.
     fn transmit_fragments(&mut self, transmit: &Transmit<'_>, size: usize, hops: Option<u8>) {
         let to = transmit.destination;
         let prepared = self
@@ -431,15 +433,15 @@ impl Socket {
                 Err(_) => self.counters.send_errors += 1,
             }
         }
-        // If this fails, packets that are too long are cut, and none is lost.
+        // If this fails, later packets that are too long are fragmented, and none is lost.
         let _ = self.let_fragment(to, false);
         if hops.is_some() {
             let _ = self.set_hops(to, HOPS_USUAL);
         }
     }
 
-    /// Checks whether packets to `to` may become IP fragments. Otherwise the system refuses those that are longer than the interface
-    /// carries.
+    /// Allows or forbids IP fragments for packets to `to`. If they are forbidden, the system refuses packets that are
+    /// longer than the interface carries.
     fn let_fragment(&self, to: Peer, allowed: bool) -> io::Result<()> {
         if to.ip().to_canonical().is_ipv4() {
             let how = if allowed {
@@ -458,7 +460,7 @@ impl Socket {
         Ok(setsockopt(&self.io, Ipv6DontFrag, &!allowed)?)
     }
 
-    /// Sets how many hops packets to `to` may make from now on.
+    /// Sets how many hops later packets to `to` may make.
     fn set_hops(&self, to: Peer, hops: u32) -> io::Result<()> {
         let socket = socket2::SockRef::from(&self.io);
         match to.ip().to_canonical() {
@@ -468,7 +470,7 @@ impl Socket {
     }
 }
 
-/// Returns a socket that is bound, not more.
+/// Returns a socket that is bound, without further options.
 fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
     let domain = Domain::for_address(address);
     let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -482,7 +484,7 @@ fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// Returns why that address cannot be had, and what to do.
+/// Returns an error that says why the address cannot be used, and what to do.
 fn explained(address: Peer, error: &io::Error) -> io::Error {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {

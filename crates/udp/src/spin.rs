@@ -1,27 +1,27 @@
-//! Adaptive spinning: when a loop polls without sleeping, and when it leaves the core to others.
+//! Adaptive spinning: when a loop polls without sleeping, and when it yields the core to others.
 //!
-//! After activity a loop polls without blocking for a while, since waking a sleeping thread costs more than the packet it
-//! waits for. Between two looks it yields the core, because the peer that is to answer may need it. On a host where other
-//! programs want the core, too, this is the worst that a loop can do: a yield hands the core over for a whole slice
-//! (milliseconds), at each hop. A thread that sleeps is different: the scheduler owes it time, and lets it run as soon as
-//! it is woken. So a loop that comes back late from a yield *rests*: for a while it blocks instead. If the core is still
-//! wanted afterwards, the next rest is twice as long.
+//! After activity a loop polls without blocking for a while, since waking a sleeping thread costs more than the packet
+//! for which it waits. Between two polls it yields the core, because the answering peer may need it. If other programs
+//! want the core, too, a yield is expensive: it gives the core away for a whole slice (milliseconds), at each hop. A
+//! thread that sleeps does better: the scheduler owes it time, and lets it run as soon as it is woken. So a loop that
+//! returns late from a yield *rests*: it blocks for a while instead. If the core is still wanted afterwards, the next
+//! rest is twice as long.
 
 use crate::Clock;
 use pmnet_proto::Time;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
 
-/// A loop that never blocks asks its poll this often whether it is to stop.
+/// Time after which a loop that never blocks polls for a stop.
 const LOOK_AROUND: Nanos = 5 * MILLISECOND;
-/// A yield that takes longer gave the core to a program with work of its own: such a program keeps it for a slice, 1.4 ms or
-/// more. A peer of ours is nearly always done with a burst earlier.
+/// A yield that takes longer than this gave the core to a program with work of its own. Such a program keeps the core
+/// for a slice of 1.4 ms or more, while a pmnet peer has nearly always finished a burst earlier.
 const WANTED: Nanos = MILLISECOND;
-/// The first rest. One late yield may come from a program that ran once.
+/// Length of the first rest. It is short, because a single late yield may come from a program that ran once.
 const REST_MIN: Nanos = 4 * MILLISECOND;
-/// The longest rest. Each one ends with a yield that may cost a slice: less than one part in a hundred of the time.
+/// Length of the longest rest. Each rest ends with a yield that may cost a slice, which is less than 1 % of this time.
 const REST_MAX: Nanos = 512 * MILLISECOND;
 
-/// When a loop polls again at once, and when it blocks.
+/// Decides when a loop polls again at once, and when it blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
     limit: Nanos,
@@ -44,11 +44,11 @@ impl Spin {
             },
         }
     }
-    /// Something was done.
+    /// Notes activity.
     pub const fn active(&mut self, now: Time) {
         self.last_activity = now;
     }
-    /// Returns whether a loop that does not block should ask its poll now, without waiting.
+    /// Returns whether a loop that does not block should poll now, without waiting.
     pub const fn look_around(&mut self, now: Time) -> bool {
         let due = now.since(self.last_look) >= LOOK_AROUND;
         if due {
@@ -61,15 +61,15 @@ impl Spin {
     pub fn is_on(&self, now: Time) -> bool {
         now.since(self.last_activity) < self.limit && !self.rest.lasts(now)
     }
-    /// Gives the core to a thread that waits for it, and rests afterwards if that was for long. Call it after a look that found
-    /// nothing.
+    /// Yields the core to a thread that waits for it, and begins a rest if that took long. Call it after a poll that
+    /// found nothing.
     pub fn yield_core(&mut self, clock: &Clock) {
         let before = clock.now();
         std::thread::yield_now();
         let now = clock.now();
         self.rest.yielded(now, now.since(before));
     }
-    /// [`Spin::is_on`]; yields the core if so.
+    /// Returns [`Spin::is_on`], and yields the core if it is true.
     pub fn again(&mut self, now: Time, clock: &Clock) -> bool {
         let again = self.is_on(now);
         if again {
@@ -79,10 +79,10 @@ impl Spin {
     }
 }
 
-/// How long a loop blocks although it would spin.
+/// A time during which a loop blocks although it would spin.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
-    /// Of the last one; 0: there was none.
+    /// Length of the last rest; 0: there was none.
     length: Nanos,
     until: Time,
 }
@@ -92,7 +92,8 @@ impl Rest {
         now < self.until
     }
 
-    /// A yield that ended `now` has taken this long. Soon after a rest it means that the core was wanted all the time.
+    /// Notes that a yield which ended `now` took this long. Soon after a rest, a long yield means that the core was
+    /// wanted all the time.
     fn yielded(&mut self, now: Time, took: Nanos) {
         if took < WANTED {
             return;

@@ -1,4 +1,4 @@
-//! Clocks, and the end of a loop.
+//! Clocks, and the signal that ends loops.
 
 use pmnet_proto::Time;
 use pmnet_proto::time::SECOND;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Token under which a loop registers its [`Stop`].
 pub const STOP_TOKEN: mio::Token = mio::Token(usize::MAX - 1);
 
-/// Monotonic time: since the clock was made, or since the machine was started.
+/// A monotonic clock that counts from its creation, or from the start of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     source: ClockId,
@@ -25,8 +25,8 @@ impl Clock {
         let start = nanos(source);
         Clock { source, start }
     }
-    /// `CLOCK_BOOTTIME` itself, which goes on while the machine sleeps: leases need such a clock, and the pipeline in the kernel
-    /// looks at the same one.
+    /// Returns a clock that shows `CLOCK_BOOTTIME`. It runs on while the machine sleeps, which leases need, and the
+    /// pipeline in the kernel reads the same clock.
     #[must_use]
     pub const fn boottime() -> Clock {
         Clock {
@@ -34,22 +34,22 @@ impl Clock {
             start: 0,
         }
     }
-    /// Returns whether [`Clock::boottime`] is the clock at which programs in the kernel look: a time namespace may shift it for a
-    /// process.
+    /// Returns whether [`Clock::boottime`] shows the same time as the clock of programs in the kernel. A time namespace
+    /// may shift it for a process.
     #[must_use]
     pub fn boottime_is_the_kernels() -> bool {
-        // A kernel without such namespaces has no such file.
+        // A kernel without time namespaces does not have this file.
         std::fs::read_to_string("/proc/self/timens_offsets")
             .map_or(true, |offsets| is_not_shifted(&offsets))
     }
-    /// Nanoseconds since its start.
+    /// Returns the nanoseconds since the clock's start.
     #[must_use]
     pub fn now(&self) -> Time {
         Time(nanos(self.source).saturating_sub(self.start))
     }
 }
 
-/// In each line: a clock, seconds, nanoseconds.
+/// Each line has a clock, seconds, nanoseconds.
 fn is_not_shifted(offsets: &str) -> bool {
     let mut lines = offsets.lines().map(str::split_whitespace);
     lines.all(|mut words| words.next() != Some("boottime") || words.all(|word| word == "0"))
@@ -61,10 +61,10 @@ fn nanos(source: ClockId) -> u64 {
     part(time.tv_sec) * SECOND + part(time.tv_nsec)
 }
 
-/// 64 bits from the operating system.
+/// Returns 64 random bits from the operating system.
 ///
 /// # Errors
-/// If the system gives none.
+/// If the system gives no random numbers.
 pub fn os_random() -> io::Result<u64> {
     getrandom::u64().map_err(|error| {
         io::Error::other(format!(
@@ -73,11 +73,11 @@ pub fn os_random() -> io::Result<u64> {
     })
 }
 
-/// Tells loops to end; every clone tells the same loops.
+/// Receives the signal to end; every clone receives the same signal.
 #[derive(Debug)]
 pub struct Stop(UnixStream);
 
-/// Ends the loops that hold the other side.
+/// Sends the signal to the loops that hold a [`Stop`].
 #[derive(Debug)]
 pub struct StopTrigger(UnixStream);
 
@@ -92,7 +92,7 @@ impl Stop {
         Ok((Stop(reader), StopTrigger(writer)))
     }
 
-    /// Another handle to the same stop.
+    /// Returns another handle to this stop.
     ///
     /// # Errors
     /// The error of the system.
@@ -100,7 +100,7 @@ impl Stop {
         self.0.try_clone().map(Stop)
     }
 
-    /// Waits this long. Returns whether it was asked to end.
+    /// Waits for this time. Returns whether the signal came.
     ///
     /// # Errors
     /// The error of the system.
@@ -114,7 +114,7 @@ impl Stop {
         }
     }
 
-    /// Registers with a poll under [`STOP_TOKEN`]; an event there means: end.
+    /// Registers with a poll under [`STOP_TOKEN`]. An event with this token means that the loop must end.
     ///
     /// # Errors
     /// The error of the system.
@@ -129,9 +129,9 @@ impl Stop {
 }
 
 impl StopTrigger {
-    /// Ends the loops. May be called from several places, more than once.
+    /// Ends the loops. It may be called from several places, and more than once.
     pub fn stop(&self) {
-        // A loop that is gone needs no stopping.
+        // If no loop is left, nothing has to be ended.
         let _ = (&self.0).write_all(b"x");
     }
 

@@ -1,11 +1,12 @@
 //! A client that keeps to no rule, for `tests/verbs`: `rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES`.
 //!
-//! It asks a device for connections as `pmnet redis --rdma` does. On some it sends a message that is longer than a slot; on others it dies in the middle
-//! of a message, and leaves its TCP connection open. At its end it says how many of each.
+//! It asks a device for connections as `pmnet redis --rdma` does. In turns it sends a message that is longer than a slot; begins a message that
+//! never ends, and stays; does the same, and closes its TCP connection. Besides, it sends garbage by TCP, and nothing. In the end it waits until the device has
+//! disconnected it, and says how many of each.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmnet_verbs::{Completions, MESSAGE_BYTES, Message, Nic, QueuePair, SendBuffers, Whereto};
 
@@ -13,8 +14,20 @@ type Failed = Box<dyn std::error::Error>;
 
 /// Longer than a slot, and more than one packet.
 const LONG: usize = 4000;
-/// As long as a slot: several packets with the path of an Ethernet of 1500 bytes.
+/// As long as a slot: two packets at least, with this path.
 const WHOLE: usize = 2048;
+const MTU: u32 = 1024;
+/// The NIC says within this that it cannot go on, and the device ends a connection.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A connection; the fields are dropped in this order.
+struct Client {
+    pair: QueuePair,
+    buffers: SendBuffers,
+    completions: Completions,
+    line: TcpStream,
+}
 
 fn main() -> Result<(), Failed> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -23,49 +36,83 @@ fn main() -> Result<(), Failed> {
     };
     let nic = Nic::open(rdma, own.parse::<IpAddr>()?)?;
     let device: SocketAddr = device.parse()?;
+    let times: u32 = times.parse()?;
     let mut garbage = TcpStream::connect(device)?;
     garbage.write_all(&[7; MESSAGE_BYTES])?;
     let mut silent = Vec::new();
-    let times: u32 = times.parse()?;
-    let (mut long, mut cut) = (0, 0);
+    let (mut long, mut cut, mut gone) = (0, 0, 0);
     let mut left = Vec::new();
     for number in 0..times {
         silent.push(TcpStream::connect(device)?);
-        let completions = Completions::new(&nic, 64)?;
-        let pair = QueuePair::new(&nic, &completions, None, 8, number)?;
-        let (line, partner, mtu) = connect(&pair, device, nic.mtu())?;
-        pair.connect(&partner, mtu)?;
-        let mut buffers = SendBuffers::new(&nic, 4, LONG)?;
-        if number % 2 == 0 {
-            buffers.send(&pair, 0, &[1; LONG])?;
-            long += 1;
-            std::thread::sleep(Duration::from_millis(100));
-        } else {
-            for buffer in 0..4 {
-                buffers.send(&pair, buffer, &[2; WHOLE])?;
+        let mut client = Client::new(&nic, device, number)?;
+        match number % 3 {
+            0 => {
+                client.buffers.send(&client.pair, 0, &[1; LONG])?;
+                long += 1;
+                std::thread::sleep(PAUSE);
             }
-            cut += 1;
-        }
-        // The QP is gone, and the TCP connection stays.
-        drop(pair);
-        left.push(line);
-        if left.len() > 8 {
-            left.clear();
-            silent.clear();
+            1 => {
+                client.cut_off()?;
+                cut += 1;
+                left.push(client);
+            }
+            _ => {
+                client.cut_off()?;
+                gone += 1;
+            }
         }
     }
-    println!("rude: {long} messages longer than a slot, {cut} connections cut off while they sent");
-    // The device's deadlines end the connections that are left.
-    std::thread::sleep(Duration::from_secs(4));
+    drop(silent);
+    let ended = left.iter().filter(|client| client.is_ended()).count();
+    println!(
+        "{long} messages longer than a slot; {cut} cut off in the middle of a message, {ended} of them disconnected; {gone} cut off and gone"
+    );
     Ok(())
 }
 
+impl Client {
+    fn new(nic: &Nic, device: SocketAddr, number: u32) -> Result<Client, Failed> {
+        let completions = Completions::new(nic, 64)?;
+        let pair = QueuePair::new(nic, &completions, None, 8, number)?;
+        let (line, partner, mtu) = connect(&pair, device)?;
+        pair.connect(&partner, mtu)?;
+        Ok(Client {
+            pair,
+            buffers: SendBuffers::new(nic, 4, LONG)?,
+            completions,
+            line,
+        })
+    }
+
+    /// Begins a message that never ends: its first packet is sent when this returns.
+    fn cut_off(&mut self) -> Result<(), Failed> {
+        let first = usize::try_from(MTU)?;
+        self.buffers.begin(&self.pair, first, WHOLE)?;
+        let begun = Instant::now();
+        let mut polled = Vec::new();
+        while polled.is_empty() && begun.elapsed() < PATIENCE {
+            self.completions.poll(&mut polled)?;
+            std::thread::sleep(PAUSE / 100);
+        }
+        match polled.first() {
+            Some(completion) if completion.outcome.is_err() => Ok(()),
+            _ => Err("the NIC does not say that it cannot go on".into()),
+        }
+    }
+
+    /// Whether the device ends the connection.
+    fn is_ended(&self) -> bool {
+        let limited = self.line.set_read_timeout(Some(PATIENCE));
+        let read = limited.and_then(|()| (&self.line).read(&mut [0]));
+        match read {
+            Ok(bytes) => bytes == 0,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+}
+
 /// Asks until the device lets it in.
-fn connect(
-    pair: &QueuePair,
-    device: SocketAddr,
-    mtu: u32,
-) -> Result<(TcpStream, Whereto, u32), Failed> {
+fn connect(pair: &QueuePair, device: SocketAddr) -> Result<(TcpStream, Whereto, u32), Failed> {
     let mut epoch = 0;
     for _ in 0..100 {
         let mut line = TcpStream::connect(device)?;
@@ -74,7 +121,7 @@ fn connect(
             shard: 0,
             epoch,
             port: 9,
-            mtu,
+            mtu: MTU,
             client: pair.whereto(),
         };
         line.write_all(&hello.write())?;
@@ -87,7 +134,7 @@ fn connect(
             Ok(Some(Message::Refused { epoch: other, .. })) => epoch = other,
             _ => {}
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(PAUSE);
     }
     Err("the device lets nobody in".into())
 }

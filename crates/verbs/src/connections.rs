@@ -215,6 +215,11 @@ impl Connections {
             .map(|pair| pair.number)
     }
 
+    /// The number that the next connection gets.
+    pub const fn next_number(&self) -> u32 {
+        self.next_number
+    }
+
     /// Sessions that clients have and the device does not, since the last call: the device's machine has an answer for them.
     pub fn take_unknown(&mut self) -> Vec<(Peer, u64, u64)> {
         std::mem::take(&mut self.unknown)

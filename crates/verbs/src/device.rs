@@ -17,7 +17,6 @@ use pmnet_wire::{Header, Kind, Packet};
 use crate::connections::{ConnectionCounters, Connections, Parts};
 use crate::message::Refusal;
 use crate::nic::{Completion, Nic, NicError, POLL_MAX};
-use crate::suspects::Suspects;
 
 /// The oldest slot may be open for this long while later ones are complete.
 const HEAD_DEADLINE: Nanos = SECOND;
@@ -83,7 +82,8 @@ pub struct QueueDevice<M, Q> {
     node: DeviceNode<M>,
     life: Life<Q>,
     connections: Connections,
-    suspects: Suspects,
+    /// The slot because of which connections were broken last.
+    accused: Option<u64>,
     polled: Vec<Completion>,
     /// The NIC wakes this process at the next completion.
     armed: bool,
@@ -144,7 +144,7 @@ impl<Q: Media> Queue<Q> {
             node,
             life: Life::Recovering(SlotRecovery::new(self.scan)),
             connections: self.connections,
-            suspects: Suspects::default(),
+            accused: None,
             polled: Vec::with_capacity(POLL_MAX),
             armed: false,
             closed: None,
@@ -263,32 +263,38 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
             self.poll(now)?;
             self.connections.drained(&settled);
         }
+        self.unblock(now)
+    }
+
+    /// Breaks the connections that may have the oldest slot, if it has been open for too long. If none is left of them, with all its completions, and the
+    /// slot is still open, then nobody has it, and no client was told that its message is here: it is a hole. (Some NICs make a completion in error for it,
+    /// and some do not.)
+    fn unblock(&mut self, now: Time) -> Result<(), DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return Ok(());
         };
-        if slots.is_blocked(now, HEAD_DEADLINE)
-            && let Some(slot) = slots.queue().blocked()
-        {
-            let queue = slots.queue();
-            let all = self.connections.numbers();
-            let who: Vec<u32> = all.filter(|&it| !queue.is_cleared(it)).collect();
-            if self.suspects.accuse(slot, who.iter().copied()) {
-                tracing::warn!(
-                    connections = who.len(),
-                    "PM1706 a client is in the middle of a message for too long: those that may be it are disconnected"
-                );
-                let broken = self.connections.break_off(now, |it| who.contains(&it));
-                broken.map_err(NicError::stops)?;
-            }
+        let Some(blocked) = slots.blocked(now, self.connections.next_number()) else {
+            return Ok(());
+        };
+        if now.since(blocked.since) < HEAD_DEADLINE {
+            return Ok(());
         }
         let queue = slots.queue();
-        let nobodys = self.suspects.settle(queue.blocked(), |who| {
-            self.connections.numbers().all(|it| it != who)
-        });
-        if let Some(slot) = nobodys
-            && let Err(odd) = queue.complete(slot, 0, Outcome::Error)
-        {
-            return Err(NicError::said(&odd.to_string()).stops());
+        let numbers = self.connections.numbers();
+        let may = |it: &u32| *it < blocked.before && !queue.is_cleared(*it);
+        let who: Vec<u32> = numbers.filter(may).collect();
+        if who.is_empty() {
+            let hole = queue.complete(blocked.slot, 0, Outcome::Error);
+            return hole.map_err(|odd| NicError::said(&odd.to_string()).stops());
+        }
+        if self.accused != Some(blocked.slot) {
+            self.accused = Some(blocked.slot);
+            tracing::warn!(
+                connections = who.len(),
+                "PM1706 a client is in the middle of a message for too long: those that may be it are disconnected"
+            );
+            let broken = self.connections.break_off(now, |it| who.contains(&it));
+            broken.map_err(NicError::stops)?;
         }
         Ok(())
     }

@@ -16,7 +16,6 @@ mod link;
 mod message;
 mod nic;
 pub mod order;
-mod suspects;
 
 pub use connections::ConnectionCounters;
 pub use device::{Queue, QueueConfig, QueueCounters, QueueDevice, QueueError};

@@ -892,6 +892,21 @@ impl SendBuffers {
         self.post(pair, self.part(at, bytes.len()), None, 0)
     }
 
+    /// Begins a message of `length` bytes that never ends: the NIC can read the `first` ones only. It sends the packets that these fill, and then says with an
+    /// error that it cannot go on. For tests of what a partner does with such a client.
+    ///
+    /// # Errors
+    /// [`NicError`].
+    ///
+    /// # Panics
+    /// `first` is more than a buffer has, or is not less than `length`.
+    pub fn begin(&mut self, pair: &QueuePair, first: usize, length: usize) -> Result<(), NicError> {
+        assert!(first <= self.each && first < length, "a part of a message");
+        // The rest lies beyond what is registered.
+        let at = self.buffers.layout.size() - first;
+        self.post(pair, self.part(at, length), None, 0)
+    }
+
     /// Reads one byte of the partner's memory. It completes with `id` after everything that was sent before.
     ///
     /// # Errors

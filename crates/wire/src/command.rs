@@ -1,8 +1,8 @@
 //! The payload language of updates and bypasses (`docs/spec/wire.md` §6).
 //!
-//! An eight-byte preamble, then one RESP2 array of bulk strings (or several, for a transaction).
-//! The bytes after the preamble can be handed to a Redis server as they are, which is why the
-//! check here is strict: exactly whole commands, nothing before, between or after them.
+//! A payload is an eight-byte preamble, and then one RESP2 array of bulk strings (or several, for a transaction). The
+//! bytes after the preamble can be sent to a Redis server unchanged. That is why the check is strict: there must be
+//! whole commands, with nothing before, between or after them.
 //!
 //! ```text
 //!  0         1          2      3          4          8
@@ -21,19 +21,22 @@ pub const PREAMBLE_LEN: usize = 8;
 /// Most commands in one transaction.
 pub const COMMANDS_MAX: usize = 64 * 1024;
 
-/// Reply to [`Form::StoreAddress`] of a store that has none.
+/// Reply to [`Form::StoreAddress`] from a store without an address.
 pub const NO_ADDRESS: &[u8] = b"-ERR pmnet: this store has no address of its own\r\n";
 
-/// Asks an embedded store for the versions of keys: the reply is an array of integers, the number of the store's start and a version for each key.
+/// Asks an embedded store for the versions of keys. The reply is an array of integers: the number of the store's start,
+/// and a version for each key.
 pub const WATCH: &str = "PMNET.WATCH";
-/// Before the commands of a transaction, at an embedded store: the transaction runs only if all these keys still have these versions. Arguments: the number of the start, and for each
-/// key its database, version and name.
+/// Stands before the commands of a transaction, at an embedded store: the transaction runs only if all these keys still
+/// have these versions. Arguments: the number of the start, and for each key its database, version and name.
 pub const UNCHANGED: &str = "PMNET.UNCHANGED";
-/// Asks an embedded store which lists and sorted sets are new since an answer before: arguments are the first two integers of that answer, or zeros. The reply is
-/// an array of integers: number of the start, how many there were, and the [`arrival`] of each new one, or 0 if they are not known.
+/// Asks an embedded store which lists and sorted sets are new since an earlier answer. Arguments: the first two
+/// integers of that answer, or zeros. The reply is an array of integers: the number of the start, the number of
+/// arrivals so far, and the [`arrival`] of each new one, or 0 if they are unknown.
 pub const ARRIVED: &str = "PMNET.ARRIVED";
 
-/// The number of a key for which a client waits, with the type that it waits for. Different keys may have the same; none has 0.
+/// Returns the number of a key for which a client waits, with the type that it waits for. Different keys may have the
+/// same number; no key has 0.
 #[must_use]
 pub fn arrival(database: u32, sorted: bool, key: &[u8]) -> i64 {
     let place = u64::from(database) << 1 | u64::from(sorted);
@@ -42,22 +45,23 @@ pub fn arrival(database: u32, sorted: bool, key: &[u8]) -> i64 {
         .cast_signed()
 }
 
-/// What the commands of a payload are to each other.
+/// Relation between the commands of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Exactly one command; the reply is its reply.
     Single,
-    /// Independent commands in order; the reply is their replies, one after the other.
+    /// Independent commands in order; the reply consists of their replies, one after the other.
     Pipeline,
     /// MULTI … EXEC: executed together, the reply is the array of their replies.
     Transaction,
-    /// No command: once the barrier is reached, returns the store's name ([`crate::StoreName`]) as a
-    /// bulk string, or `+OK` if the store cannot be reached directly.
+    /// No command. When the barrier is reached, the server returns the store's name ([`crate::StoreName`]) as a bulk
+    /// string, or `+OK` if the store cannot be reached directly.
     Barrier,
-    /// No command: returns the store's name as a bulk string, or an error that says why it has none.
+    /// No command. The server returns the store's name as a bulk string, or an error with the reason why it has none.
     StoreAddress,
-    /// Independent commands, and MULTI … EXEC among them, in order, that the store may end early: the reply is the array of the
-    /// replies to what has run, where a transaction has one. Anything else is the reply to all of them.
+    /// Independent commands, and MULTI … EXEC among them, in order. The store may end before the last one: the reply is
+    /// the array of the replies to what has run, and a transaction has one reply. Any other reply is the reply to all
+    /// of them.
     Pack,
 }
 
@@ -70,16 +74,16 @@ pub enum Protocol {
     Resp3,
 }
 
-/// Why a payload is not acceptable.
+/// Reason why a payload is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Too short for its preamble, or another version of it.
+    /// The payload is too short for its preamble, or has another version of it.
     #[error("bad payload preamble")]
     Preamble,
-    /// Not a RESP array of bulk strings, or bytes before, between or after.
+    /// The payload is not a RESP array of bulk strings, or has bytes before, between or after the commands.
     #[error("payload is not a sequence of RESP commands")]
     Syntax,
-    /// Number of commands does not fit the form.
+    /// The number of commands does not fit the form.
     #[error("wrong number of commands for this form")]
     Count,
 }
@@ -87,13 +91,13 @@ pub enum CommandError {
 /// A checked view of a payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Commands<'a> {
-    /// What the commands are to each other.
+    /// Relation between the commands.
     pub form: Form,
-    /// RESP version of the reply.
+    /// RESP version in which the reply is wanted.
     pub protocol: Protocol,
     /// Redis database that the commands run in.
     pub database: u32,
-    /// How many commands there are.
+    /// Number of commands.
     pub count: usize,
     /// The RESP bytes of all commands, checked.
     pub resp: &'a [u8],
@@ -118,7 +122,7 @@ pub fn preamble(form: Form, protocol: Protocol, database: u32) -> [u8; PREAMBLE_
     [VERSION, protocol, form, 0, d[0], d[1], d[2], d[3]]
 }
 
-/// A payload of one command in database 0 with RESP2 replies.
+/// Returns a payload of one command in database 0 with RESP2 replies.
 #[must_use]
 pub fn single<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut out = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
@@ -126,7 +130,7 @@ pub fn single<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     out
 }
 
-/// A payload without commands: a barrier.
+/// Returns a payload without commands: a barrier.
 #[must_use]
 pub fn barrier() -> Vec<u8> {
     preamble(Form::Barrier, Protocol::Resp2, 0).to_vec()
@@ -136,7 +140,7 @@ impl<'a> Commands<'a> {
     /// Parses and checks a whole payload.
     ///
     /// # Errors
-    /// [`CommandError`] with the first thing that is wrong.
+    /// [`CommandError`] with the first fault.
     pub fn parse(payload: &'a [u8]) -> Result<Commands<'a>, CommandError> {
         let (head, resp) = payload
             .split_first_chunk::<PREAMBLE_LEN>()
@@ -186,7 +190,7 @@ impl<'a> Commands<'a> {
         })
     }
 
-    /// The commands, each as the iterator of its arguments.
+    /// Returns the commands, each as the iterator of its arguments.
     pub fn iter(&self) -> impl Iterator<Item = Arguments<'a>> + use<'a> {
         let mut rest = self.resp;
         core::iter::from_fn(move || {
@@ -197,7 +201,7 @@ impl<'a> Commands<'a> {
         })
     }
 
-    /// The parts of a pack in order: each one command, or a transaction.
+    /// Returns the parts of a pack in order; each is one command, or a transaction.
     pub fn units(&self) -> impl Iterator<Item = Unit<'a>> + use<'a> {
         let (pack, mut rest) = (*self, self.resp);
         let part = move |form, count, resp| Commands {
@@ -237,21 +241,21 @@ impl<'a> Commands<'a> {
 /// A part of a pack that has one reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Unit<'a> {
-    /// The same as a request of its own: a command, or a transaction without MULTI and EXEC.
+    /// The part as a request of its own: a command, or a transaction without MULTI and EXEC.
     pub commands: Commands<'a>,
-    /// Its bytes in the pack.
+    /// Bytes of the part in the pack.
     pub resp: &'a [u8],
 }
 
-/// In front of a transaction in a pack, in exactly this form.
+/// Stands before a transaction in a pack, in exactly this form.
 pub const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
-/// Behind it.
+/// Stands after a transaction in a pack.
 pub const EXEC: &[u8] = b"*1\r\n$4\r\nEXEC\r\n";
 
-/// Whether the transactions of a pack are whole, as far as it has been read.
+/// Checks whether the transactions of a pack are whole, command by command.
 #[derive(Default)]
 struct Units {
-    /// Commands of the transaction that has begun.
+    /// Number of commands in the transaction that has begun.
     inside: Option<usize>,
     broken: bool,
 }
@@ -294,8 +298,8 @@ impl<'a> Iterator for Arguments<'a> {
 
 impl ExactSizeIterator for Arguments<'_> {}
 
-/// Reads `<marker><digits>\r\n`; canonical decimal only, so that what is checked here is exactly
-/// what a Redis server will read.
+/// Reads `<marker><digits>\r\n`. Only canonical decimal is accepted, so that this check and a Redis server read the
+/// same number.
 fn read_number(bytes: &[u8], marker: u8) -> Option<(usize, &[u8])> {
     let (&first, rest) = bytes.split_first()?;
     if first != marker {
@@ -342,7 +346,7 @@ fn skip_command(bytes: &[u8]) -> Option<&[u8]> {
     Some(rest)
 }
 
-/// A 64-bit hash of a key (FNV-1a), for the `key_hash` field; 0 is reserved for "unknown".
+/// Returns a 64-bit hash of a key (FNV-1a), for the `key_hash` field; 0 is reserved for "unknown".
 #[must_use]
 pub fn key_hash(key: &[u8]) -> u64 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {

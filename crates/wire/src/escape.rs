@@ -1,7 +1,7 @@
 //! Escapes in addresses of stores.
 
-/// `text` with each `%` and the two hexadecimal digits behind it replaced by the byte that they are. `None`: another
-/// `%`, or what comes out is not UTF-8.
+/// Returns `text` with each `%` and its two hexadecimal digits replaced by the byte that they encode. Returns `None` if
+/// a `%` has no such digits, or if the result is not UTF-8.
 #[must_use]
 pub fn percent_decode(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());

@@ -1,7 +1,7 @@
-//! How many bytes of a message one packet carries (`docs/spec/wire.md` §1, "Size of fragments").
+//! Number of bytes of a message that one packet carries (`docs/spec/wire.md` §1, "Size of fragments").
 //!
-//! Receivers accept every size up to [`crate::FRAGMENT_BYTES`]. A sender cuts messages by the size of the shard, or by that of its own
-//! path if that is smaller. So no packet is longer than a hop can carry.
+//! Receivers accept every size up to [`crate::FRAGMENT_BYTES`]. A sender cuts messages by the size of the shard, or by
+//! the smaller size of its own path. So no packet is longer than a hop can carry.
 
 use crate::{FRAGMENT_BYTES, FRAGMENT_BYTES_MIN, Flags, HEADER_LEN};
 use core::fmt;
@@ -12,10 +12,10 @@ const IPV6_BYTES: usize = 40;
 const UDP_BYTES: usize = 8;
 /// Sizes are multiples of this.
 const STEP: usize = 8;
-/// The bits of the flags of a bypass that say which fragments of the reply its client can receive.
+/// Position of the bits in the flags of a bypass that state the size of fragments which its client can receive.
 const FLAGS_SHIFT: u8 = 3;
 
-/// Payload bytes of one packet, at most: a multiple of 8 from [`FRAGMENT_BYTES_MIN`] to [`FRAGMENT_BYTES`].
+/// Most payload bytes of one packet: a multiple of 8 from [`FRAGMENT_BYTES_MIN`] to [`FRAGMENT_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentSize(u16);
 
@@ -35,33 +35,33 @@ const fn bounded(bytes: usize) -> FragmentSize {
 impl FragmentSize {
     /// The smallest MTU of a path: what IPv6 guarantees.
     pub const MTU_MIN: usize = 1280;
-    /// As much as fits an MTU of 1500.
+    /// The size that fits an MTU of 1500.
     pub const MAX: FragmentSize = bounded(FRAGMENT_BYTES);
-    /// As much as fits an MTU of 1280, which IPv6 guarantees.
+    /// The size that fits an MTU of 1280, which IPv6 guarantees.
     pub const MIN: FragmentSize = bounded(FRAGMENT_BYTES_MIN);
 
-    /// The size for a path with this MTU (longest IP packet, with its header). Below an MTU of 1280 it is [`FragmentSize::MIN`], which then
-    /// may not fit.
+    /// Returns the size for a path with this MTU (longest IP packet, with its header). For an MTU below 1280 it returns
+    /// [`FragmentSize::MIN`], which may not fit.
     #[must_use]
     pub const fn of_mtu(mtu: usize, ipv6: bool) -> FragmentSize {
         let ip = if ipv6 { IPV6_BYTES } else { IPV4_BYTES };
         bounded(mtu.saturating_sub(ip + UDP_BYTES + HEADER_LEN))
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         self.0 as usize
     }
 
-    /// Of a whole packet: with our header, without those of UDP and IP.
+    /// Returns the largest size of a whole packet in bytes: with pmnet's header, without those of UDP and IP.
     #[must_use]
     pub const fn datagram_bytes(self) -> usize {
         HEADER_LEN + self.bytes()
     }
 
-    /// Reads the number in a packet or a record. 0 is [`FragmentSize::MAX`]: earlier versions know no other size. A number out of
-    /// bounds counts as the nearest size.
+    /// Reads the number in a packet or a record. 0 means [`FragmentSize::MAX`], because earlier versions know no other
+    /// size. A number out of bounds counts as the nearest size.
     #[must_use]
     pub const fn from_wire(bytes: u64) -> FragmentSize {
         if bytes == 0 || bytes > FRAGMENT_BYTES as u64 {
@@ -71,7 +71,7 @@ impl FragmentSize {
         bounded(bytes as usize)
     }
 
-    /// The number for a packet or a record.
+    /// Returns the number for a packet or a record.
     #[must_use]
     pub const fn on_wire(self) -> u64 {
         if self.0 == FragmentSize::MAX.0 {
@@ -81,7 +81,7 @@ impl FragmentSize {
         }
     }
 
-    /// The same in five bits of the flags of a bypass: by how many steps it is smaller than [`FragmentSize::MAX`].
+    /// Returns the size as five bits of the flags of a bypass: the number of steps below [`FragmentSize::MAX`].
     #[must_use]
     pub const fn flags(self) -> Flags {
         let steps = (FRAGMENT_BYTES - self.bytes()) / STEP;
@@ -89,14 +89,14 @@ impl FragmentSize {
         Flags((steps as u8) << FLAGS_SHIFT)
     }
 
-    /// Reads it from the flags of a bypass.
+    /// Reads the size from the flags of a bypass.
     #[must_use]
     pub const fn of_flags(flags: Flags) -> FragmentSize {
         let steps = (flags.0 >> FLAGS_SHIFT) as usize;
         bounded(FRAGMENT_BYTES - steps * STEP)
     }
 
-    /// Number of fragments of a message with `bytes` bytes; an empty one has one fragment, too.
+    /// Returns the number of fragments of a message with `bytes` bytes. An empty message has one fragment, too.
     #[must_use]
     pub const fn count(self, bytes: usize) -> usize {
         let count = bytes.div_ceil(self.bytes());

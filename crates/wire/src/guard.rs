@@ -1,4 +1,4 @@
-//! Settings and rights that promises rest on, and what may be done to them through pmnet.
+//! Settings and rights of Redis on which promises rest, and which of them clients may change through pmnet.
 //!
 //! A front acknowledges before Redis has seen the command. So no client may make Redis refuse, drop or undo what
 //! was acknowledged, or lock pmnet out. Only the operator may change that, at Redis itself. The store's adaptor
@@ -7,24 +7,25 @@
 use crate::MESSAGE_BYTES_MAX;
 use crate::promise::RECORDS_PREFIX;
 
-/// Least `proto-max-bulk-len`, in bytes: the largest message, and as much again for what pmnet stores beside it.
+/// Smallest allowed `proto-max-bulk-len`, in bytes: the largest message, and the same again for what pmnet stores
+/// beside it.
 pub const BULK_BYTES_MIN: u64 = 2 * MESSAGE_BYTES_MAX as u64;
-/// Least `client-query-buffer-limit`, in bytes: a transaction with the largest message and the records counts as a
-/// whole.
+/// Smallest allowed `client-query-buffer-limit`, in bytes. It applies to a whole transaction, with the largest message
+/// and the records.
 pub const QUERY_BYTES_MIN: u64 = 4 * MESSAGE_BYTES_MAX as u64;
-/// Least limit of `client-output-buffer-limit normal`, in bytes, if there is one: all records, which are read with
-/// one reply.
+/// Smallest allowed limit of `client-output-buffer-limit normal`, in bytes, if there is a limit. One reply returns all
+/// records.
 pub const OUTPUT_BYTES_MIN: u64 = 16 * MESSAGE_BYTES_MAX as u64;
-/// Least `maxclients`: the server, and some clients of a front that have a connection of their own.
+/// Smallest allowed `maxclients`: the server, and some clients of a front with a connection of their own.
 const CLIENTS_MIN: u64 = 100;
-/// Most digits of a number that is read: longer ones are beyond every limit here.
+/// Most digits of a number that is read; longer numbers exceed every limit in this module.
 const DIGITS_MAX: usize = 18;
 
-/// What a setting may be set to by a client.
+/// Values that a client may give to a setting.
 enum Allowed {
     Nothing,
     Word(&'static str),
-    /// An amount of memory of 0: no limit.
+    /// An amount of memory of 0, which means no limit.
     NoLimit,
     Bytes(u64),
     Number(u64),
@@ -33,10 +34,10 @@ enum Allowed {
 }
 
 const GUARDED: &[(&str, Allowed)] = &[
-    // Redis keeps what it has.
+    // Redis must not evict keys.
     ("MAXMEMORY", Allowed::NoLimit),
     ("MAXMEMORY-POLICY", Allowed::Word("noeviction")),
-    // It is on the disk, and where Redis looks for it when it starts.
+    // Data must be on disk, in the file that Redis reads when it starts.
     ("APPENDONLY", Allowed::Word("yes")),
     ("APPENDFSYNC", Allowed::Word("always")),
     ("NO-APPENDFSYNC-ON-REWRITE", Allowed::Word("no")),
@@ -44,7 +45,7 @@ const GUARDED: &[(&str, Allowed)] = &[
     ("DBFILENAME", Allowed::Nothing),
     ("APPENDFILENAME", Allowed::Nothing),
     ("APPENDDIRNAME", Allowed::Nothing),
-    // It takes what was acknowledged.
+    // Redis must accept acknowledged writes.
     ("PROTO-MAX-BULK-LEN", Allowed::Bytes(BULK_BYTES_MIN)),
     ("CLIENT-QUERY-BUFFER-LIMIT", Allowed::Bytes(QUERY_BYTES_MIN)),
     ("CLIENT-OUTPUT-BUFFER-LIMIT", Allowed::Output),
@@ -55,7 +56,7 @@ const GUARDED: &[(&str, Allowed)] = &[
     ("MIN-SLAVES-MAX-LAG", Allowed::Word("0")),
     ("REPLICAOF", Allowed::Nothing),
     ("SLAVEOF", Allowed::Nothing),
-    // It lets pmnet in.
+    // Redis must let pmnet log in.
     ("REQUIREPASS", Allowed::Nothing),
     ("PORT", Allowed::Nothing),
     ("BIND", Allowed::Nothing),
@@ -72,20 +73,20 @@ const GUARDED: &[(&str, Allowed)] = &[
     ("TLS-PROTOCOLS", Allowed::Nothing),
     ("TLS-CIPHERS", Allowed::Nothing),
     ("TLS-CIPHERSUITES", Allowed::Nothing),
-    // It goes on taking writes when a snapshot fails.
+    // Redis must go on taking writes when a snapshot fails.
     ("STOP-WRITES-ON-BGSAVE-ERROR", Allowed::Word("no")),
 ];
 
-/// The setting, in capitals, that matters only where `maxmemory` is not 0.
+/// The setting, in capitals, that matters only if `maxmemory` is not 0.
 const EVICTION: &str = "MAXMEMORY-POLICY";
 
-/// Whether this command is a `CONFIG SET` that could make Redis evict, if there is a limit for its memory.
+/// Returns whether this command is a `CONFIG SET` that could make Redis evict keys if it had a memory limit.
 pub fn sets_eviction<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
     settings(count, argument).any(|(name, _)| name == EVICTION)
 }
 
-/// The setting, in capitals, that promises rest on and to which this command, a `CONFIG SET`, gives a value that could
-/// break one. `unlimited`: there is no limit for Redis's memory, so how it evicts does not matter.
+/// Returns the guarded setting, in capitals, to which this `CONFIG SET` gives a value that could break a promise.
+/// `unlimited`: Redis has no memory limit, so its eviction policy does not matter.
 pub fn sets_guarded<'a>(
     count: usize,
     argument: impl Fn(usize) -> &'a [u8],
@@ -100,7 +101,7 @@ pub fn sets_guarded<'a>(
         .map(|(name, _)| name)
 }
 
-/// The guarded settings that a `CONFIG SET` sets, in capitals, and their values.
+/// Returns the guarded settings of a `CONFIG SET`, in capitals, with their values.
 fn settings<'a>(
     count: usize,
     argument: impl Fn(usize) -> &'a [u8],
@@ -116,10 +117,11 @@ fn settings<'a>(
     })
 }
 
-/// Commands that keep state in their connection although the server's facts about them do not show it.
+/// Commands that keep state in their connection, although the server's facts about them do not show it.
 const STATEFUL: [&str; 1] = ["HIMPORT"];
 
-/// Commands that write without naming a key, and change only indexes. Some forms of some of them can do more ([`reaches_records`]).
+/// Commands that write without naming a key, and change only indexes. Some of them have forms that can do more
+/// ([`reaches_records`]).
 const SPARING: [&str; 18] = [
     "FT.ALIASADD",
     "FT._ALIASADDIFNX",
@@ -141,24 +143,25 @@ const SPARING: [&str; 18] = [
     "FT.SYNUPDATE",
 ];
 
-/// Why a command that writes without naming a key is not possible.
+/// Reason why a command that writes without naming a key is refused.
 pub const UNNAMED_KEYS: &str = "it changes keys that it does not name, and pmnet's own records may be among them: send it to the Redis server itself";
-/// Why a command that keeps state in its connection cannot run on a shared one.
+/// Reason why a command that keeps state in its connection is refused on a shared connection.
 pub const OWN_CONNECTION: &str = "it keeps state in its connection, and this connection is shared";
 
-/// Whether this command (in capitals) keeps state in its connection although the server's facts do not show it.
+/// Returns whether this command (in capitals) keeps state in its connection, although the server's facts do not show
+/// it.
 #[must_use]
 pub fn keeps_state(name: &[u8]) -> bool {
     STATEFUL.iter().any(|known| known.as_bytes() == name)
 }
 
-/// Whether this command (in capitals) leaves keys alone although it writes without naming one.
+/// Returns whether this command (in capitals) leaves keys alone, although it writes without naming a key.
 #[must_use]
 pub fn spares_keys(name: &[u8]) -> bool {
     SPARING.iter().any(|known| known.as_bytes() == name)
 }
 
-/// Subcommands of `CLUSTER` of newer servers that remove keys by their slots, or move them away.
+/// Subcommands of `CLUSTER` in newer servers that remove keys by their slots, or move them away.
 const OF_SLOTS: [&str; 5] = [
     "FLUSHSLOT",
     "MIGRATESLOTS",
@@ -167,7 +170,8 @@ const OF_SLOTS: [&str; 5] = [
     "CANCELSLOTMIGRATIONS",
 ];
 
-/// Why this command, of a module or of a newer server, could show or remove pmnet's own keys without naming them, if it could.
+/// Returns the reason why this command, of a module or of a newer server, could show or remove pmnet's own keys without
+/// naming them, or `None`.
 pub fn reaches_records<'a>(
     count: usize,
     argument: impl Fn(usize) -> &'a [u8],
@@ -199,7 +203,7 @@ pub fn reaches_records<'a>(
     None
 }
 
-/// Whether no hash of pmnet's is in the index that this FT.CREATE makes.
+/// Returns whether the index of this FT.CREATE leaves out all hashes of pmnet.
 fn leaves_records_out<'a>(count: usize, argument: &impl Fn(usize) -> &'a [u8]) -> bool {
     let is = |index: usize, word: &str| argument(index).eq_ignore_ascii_case(word.as_bytes());
     let mut at = 2;
@@ -223,8 +227,8 @@ fn leaves_records_out<'a>(count: usize, argument: &impl Fn(usize) -> &'a [u8]) -
     false
 }
 
-/// Whether this command is an `ACL` that could take pmnet's own rights in Redis away: it names `own_user` (`None`:
-/// not known, so it may be anybody), or loads all users anew.
+/// Returns whether this command is an `ACL` that could take away pmnet's own rights in Redis: it names `own_user`
+/// (`None`: unknown, so any user may be meant), or loads all users anew.
 pub fn changes_access<'a>(
     count: usize,
     argument: impl Fn(usize) -> &'a [u8],
@@ -253,8 +257,8 @@ impl Allowed {
     }
 }
 
-/// The lower of the limits (in bytes) that a value of `client-output-buffer-limit` sets for the replies to ordinary
-/// clients: `u64::MAX` if it sets none. `None`: not understood.
+/// Returns the lower of the limits (in bytes) that a value of `client-output-buffer-limit` sets for ordinary clients;
+/// `u64::MAX` if it sets none, `None` if the value is not understood.
 #[must_use]
 pub fn output_limit(value: &[u8]) -> Option<u64> {
     let words: Vec<&[u8]> = value
@@ -279,7 +283,7 @@ pub fn output_limit(value: &[u8]) -> Option<u64> {
     Some(least)
 }
 
-/// An amount of memory as Redis writes it: 100, 64k, 64kb, 1m, 1mb, 1g, 1gb.
+/// Returns an amount of memory in one of Redis's forms: 100, 64k, 64kb, 1m, 1mb, 1g, 1gb.
 #[must_use]
 pub fn memory(text: &[u8]) -> Option<u64> {
     let end = text
@@ -439,7 +443,7 @@ mod tests {
             "CONFIG SET stop-writes-on-bgsave-error no",
             "CONFIG SET maxclients 100",
             "CONFIG SET hz 10",
-            // A value that is called as a setting.
+            // A value that is the name of a setting.
             "CONFIG SET proc-title-template requirepass",
             "CONFIG SET requirepass",
             "CONFIG SET hz 10 requirepass",

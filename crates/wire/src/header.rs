@@ -1,4 +1,4 @@
-//! The one fixed header in front of every pmnet payload (`docs/spec/wire.md` §1–§3).
+//! The one fixed header before every pmnet payload (`docs/spec/wire.md` §1–§3).
 //!
 //! ```text
 //!  0        2    3    4     5      6          8       12      16       20
@@ -14,8 +14,9 @@
 //!  |frag_index|frag_count|payload_len |payload_crc |header_crc |  tag   | 88
 //!  +----------+----------+------------+------------+-----------+--------+
 //! ```
-//! All fields in network byte order, naturally aligned. `header_crc` covers bytes 0..76 and 80..88.
+//! All fields are in network byte order and naturally aligned. `header_crc` covers bytes 0..76 and 80..88.
 
+use crate::packet::Field;
 use core::fmt;
 
 /// Length of the header in bytes.
@@ -27,21 +28,46 @@ pub const VERSION: u8 = 1;
 
 const _: () = assert!(HEADER_LEN.is_multiple_of(8));
 
+/// Every field of the header, in its order, under the names of the specification (`docs/spec/wire.md` §1).
+pub const FIELDS: &[Field] = &[
+    Field::new("magic", 0, 2),
+    Field::new("version", 2, 1),
+    Field::new("kind", 3, 1),
+    Field::new("flags", 4, 1),
+    Field::new("copies", 5, 1),
+    Field::new("header_len", 6, 2),
+    Field::new("shard", 8, 4),
+    Field::new("epoch", 12, 4),
+    Field::new("device", 16, 4),
+    Field::new("incarnation", 20, 4),
+    Field::new("session", 24, 8),
+    Field::new("seq", 32, 8),
+    Field::new("order", 40, 8),
+    Field::new("request", 48, 8),
+    Field::new("key_hash", 56, 8),
+    Field::new("fragment_index", 64, 2),
+    Field::new("fragment_count", 66, 2),
+    Field::new("payload_len", 68, 4),
+    Field::new("payload_crc", 72, 4),
+    Field::new("header_crc", 76, 4),
+    Field::new("tag", 80, 8),
+];
+
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $value:literal),* $(,)?) => {
-        /// What a packet is (`docs/spec/wire.md` §2).
+        /// Kind of a packet (`docs/spec/wire.md` §2).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Kind { $($(#[$doc])* $name = $value),* }
         impl Kind {
             /// Every kind, in the order of its number.
             pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
-            /// The kind with this number, if there is one.
+            /// Returns the kind with this number, if there is one.
             #[must_use]
             pub const fn from_u8(value: u8) -> Option<Kind> {
                 match value { $($value => Some(Kind::$name),)* _ => None }
             }
-            /// The number on the wire.
+            /// Returns the number of the kind on the wire.
             #[must_use]
             pub const fn number(self) -> u8 {
                 match self { $(Kind::$name => $value),* }
@@ -75,23 +101,24 @@ kinds! {
     Response = 11,
     /// The answer to a READ: the newest update of the key, out of the head's log.
     Hit = 12,
-    /// Ask the hop before for the orders `order ..= request`.
+    /// Asks the previous hop for the orders `order ..= request`.
     Retrans = 13,
     /// A (re)starting device asks the server for epoch, A and session table.
     Recover = 14,
     /// The answer to RECOVER.
     RecoverReply = 15,
-    /// The sender's epoch is `epoch`; yours is lower.
+    /// Tells a sender that its epoch is lower than `epoch`, the epoch of this packet's sender.
     StaleEpoch = 16,
-    /// Are you there?
+    /// Asks whether the receiver is reachable.
     Ping = 17,
-    /// I am.
+    /// The answer to PING.
     Pong = 18,
-    /// The session ends; `seq` is its last seq + 1.
+    /// The session ends; `seq` is the last seq of the session plus 1.
     End = 19,
-    /// How fresh must the store be that these keys are read from?
+    /// Asks how much the store must have applied before it may be read for these keys.
     Read = 20,
-    /// The answer to a READ: the store must have applied everything up to `order`, in this epoch.
+    /// The answer to a READ if the log has no update of the key: the store must have applied everything up to `order`,
+    /// in this epoch.
     Miss = 21,
 }
 
@@ -102,68 +129,71 @@ pub struct Flags(pub u8);
 impl Flags {
     /// Bypass: changes no state, may be executed again.
     pub const READ_ONLY: Flags = Flags(1);
-    /// Read: a HIT may show an update that the store has applied already, as long as the log has it (reads.md §2).
+    /// Read: a HIT may contain an update that the store has already applied and that is still in the log (reads.md §2).
     pub const KEPT: Flags = Flags(1);
     /// Read: its client may read from a replica of the store (reads.md §11).
     pub const REPLICAS: Flags = Flags(1 << 1);
-    /// Miss: what a replica must have applied has not been admitted yet (reads.md §11).
+    /// Miss: the order that a replica must have applied has not been admitted yet (reads.md §11).
     pub const BEHIND: Flags = Flags(1 << 1);
-    /// Open: its client looks for the head. A device that never had an entry does not take it: the chain may be incomplete yet.
+    /// Open: the client looks for the head. A device that never had an entry refuses it, because the chain may still be
+    /// incomplete.
     pub const SEARCHES: Flags = Flags(1);
-    /// Applied, Durable, Ack, OpenReply, NotLogged: the store is short of room, so the head admits no updates (protocol.md §4).
+    /// Applied, Durable, Ack, OpenReply, NotLogged: the store is short of space, so the head admits no updates
+    /// (protocol.md §4).
     pub const SHORT: Flags = Flags(1);
-    /// Applied, Durable, `NotLogged`: the room of the store is needed by the existing sessions, so the head lets none begin (protocol.md §4).
+    /// Applied, Durable, `NotLogged`: the existing sessions need the space of the store, so the head admits no new
+    /// session (protocol.md §4).
     pub const FULL: Flags = Flags(1 << 1);
-    /// Bypass: an update falling back, carrying its own (session, seq) (protocol.md §4).
+    /// Bypass: an update that falls back to the server, with its own (session, seq) (protocol.md §4).
     pub const FALLBACK: Flags = Flags(1 << 1);
-    /// Bypass: ask for more of a long response from `fragment_index` on.
+    /// Bypass: asks for the fragments of a long response from `fragment_index` on.
     pub const CONTINUE: Flags = Flags(1 << 2);
-    /// Response: not an answer yet; `order` says how many fragments have arrived without a gap.
-    /// Recover-reply, with [`Flags::REFUSED`]: not refused for good, ask again.
+    /// Response: not an answer yet; `order` is the number of fragments that have arrived without a gap. Recover-reply,
+    /// with [`Flags::REFUSED`]: the refusal is temporary, so the device asks again.
     pub const PROGRESS: Flags = Flags(1 << 3);
-    /// Nack: the session is unknown here; open a new one.
+    /// Nack: the receiver does not know the session; the client must open a new one.
     pub const UNKNOWN_SESSION: Flags = Flags(1 << 4);
     /// Recover-reply: the device must not serve; the payload says why.
     pub const REFUSED: Flags = Flags(1 << 5);
-    /// Reserved for acks and nacks of an epoch that lost entries. Nobody sends it yet: a client
-    /// learns of a loss from a NACK at or below what was acknowledged (protocol.md §3).
+    /// Reserved for acks and nacks of an epoch that lost entries. No version sends it yet: a client learns of a loss
+    /// from a NACK at or below its acknowledged seq (protocol.md §3).
     pub const DATA_LOSS: Flags = Flags(1 << 6);
-    /// Recover-reply: the server says with each answer how far it had applied, and refuses old stamps, so the head may
+    /// Recover-reply: the server states in each answer how far it had applied, and refuses old stamps, so the head may
     /// answer READs (reads.md §4).
     pub const READS: Flags = Flags(1 << 7);
 
-    /// Both sets of bits.
+    /// Returns both sets of bits together.
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
-    /// Whether all bits of `other` are set.
+    /// Returns whether all bits of `other` are set.
     #[must_use]
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// Why bytes are not an acceptable pmnet packet. `Foreign` passes through a device untouched,
-/// everything else is dropped and counted by reason.
+/// Reason why bytes are not an acceptable pmnet packet. A `Foreign` packet passes through a device unchanged; all
+/// others are dropped and counted by reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Reject {
-    /// Not ours: other magic, or another version of the protocol.
+    /// Not a pmnet packet: the magic or the version differs.
     #[error("not a pmnet packet of this version")]
     Foreign,
-    /// Shorter than its header.
+    /// The datagram is shorter than the header.
     #[error("truncated header")]
     Truncated,
     /// Unknown kind.
     #[error("unknown kind")]
     Kind,
-    /// `header_len` is not what this version uses.
+    /// `header_len` differs from the length in this version.
     #[error("wrong header length")]
     HeaderLength,
-    /// `payload_len` is not what followed the header.
+    /// `payload_len` differs from the number of bytes after the header.
     #[error("payload length does not match the datagram")]
     PayloadLength,
-    /// Longer than any packet may be.
+    /// The packet is longer than allowed.
     #[error("oversized packet")]
     Oversized,
     /// The header is damaged.
@@ -191,7 +221,7 @@ impl Reject {
         Reject::Fragment,
     ];
 
-    /// A short stable name, as used in the vectors and the metrics.
+    /// Returns a short stable name, as used in the vectors and the metrics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -208,31 +238,30 @@ impl Reject {
     }
 }
 
-/// A place of the header that each kind of packet uses in its own way. The views of [`crate::packet`]
-/// name it; nobody else takes its value for what the field's name says.
+/// A field of the header with another meaning in each kind of packet. The views of [`crate::packet`] give it a name;
+/// other code does not interpret its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place<T>(pub(crate) T);
 
-/// A place with this value, whatever it means: for packets that no view makes, in vectors and tests.
+/// Returns a field with this value and no meaning, for packets without a view in vectors and tests.
 #[must_use]
 pub const fn raw<T>(value: T) -> Place<T> {
     Place(value)
 }
 
 impl<T: Copy> Place<T> {
-    /// The value on the wire, whatever it means.
+    /// Returns the value on the wire.
     #[must_use]
     pub const fn raw(self) -> T {
         self.0
     }
 }
 
-/// The owned form of a header: where the bytes are. What they say in each kind, the views of
-/// [`crate::packet`] know. `payload_len`, `payload_crc` and `header_crc` are filled in by
-/// [`Header::emit`] and therefore only informative after parsing.
+/// The decoded fields of a header. The views of [`crate::packet`] know their meaning in each kind.
+/// [`Header::for_payload`] sets `payload_len` and `payload_crc`; [`Header::emit`] computes the header checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the packet is.
+    /// Kind of the packet.
     pub kind: Kind,
     /// Flag bits.
     pub flags: Flags,
@@ -256,20 +285,20 @@ pub struct Header {
     pub request: Place<u64>,
     /// Bytes 56 to 63: the hash of a key, the applied seq of a session, or the checksum of a reply.
     pub key_hash: Place<u64>,
-    /// Index of this fragment in its message.
+    /// Index of this fragment in its message, from 0.
     pub fragment_index: u16,
-    /// Fragments of the message, at least 1.
+    /// Number of fragments of the message, at least 1.
     pub fragment_count: u16,
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     pub payload_len: u32,
-    /// CRC32C of the payload, computed once by its author and reused by everyone after.
+    /// CRC32C of the payload, which its author computes once and all others reuse.
     pub payload_crc: u32,
     /// Session token, or shard token between hops (later: keyed MAC).
     pub tag: u64,
 }
 
 impl Header {
-    /// A header of this kind with every other field zero and one fragment.
+    /// Returns a header of this kind with one fragment; every other field is zero.
     #[must_use]
     pub const fn new(kind: Kind) -> Header {
         Header {
@@ -293,7 +322,7 @@ impl Header {
         }
     }
 
-    /// Sets length and CRC for this payload.
+    /// Returns the header with length and CRC of this payload.
     ///
     /// # Panics
     /// If the payload is longer than [`crate::FRAGMENT_BYTES`]: the caller split it wrongly.
@@ -308,14 +337,14 @@ impl Header {
         self
     }
 
-    /// The kind of a packet of ours, as [`Header::emit`] wrote it: nothing is checked.
+    /// Returns the kind of a packet that [`Header::emit`] wrote; nothing is checked.
     #[must_use]
     pub fn kind_of(packet: &[u8]) -> Option<Kind> {
         Kind::from_u8(*packet.get(3)?)
     }
 
-    /// The 88 bytes of this header, with a fresh header checksum. `payload_len` and `payload_crc`
-    /// are written as they stand.
+    /// Returns the 88 bytes of this header with a fresh header checksum. `payload_len` and `payload_crc` are written
+    /// unchanged.
     #[must_use]
     pub fn emit(&self) -> [u8; HEADER_LEN] {
         let mut b = self.covered();
@@ -384,10 +413,10 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// As [`Packet::parse`], of the packet at the beginning of longer memory: it is as long as its header says.
+    /// Parses the packet at the beginning of longer memory, as [`Packet::parse`] does. Its header states its length.
     ///
     /// # Errors
-    /// As [`Packet::parse`]; one that would be longer than the memory is refused for its length.
+    /// As for [`Packet::parse`]; a packet that would be longer than the memory is refused for its length.
     pub fn parse_first(bytes: &'a [u8]) -> Result<Packet<'a>, Reject> {
         let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
             return Packet::parse(bytes);

@@ -1,7 +1,7 @@
 //! Keys, and the MAC that they put into a packet's `tag` (`docs/spec/keys.md` §1, §2).
 //!
-//! Invariants: a key either derives others or makes MACs, which the types keep apart. Nothing here allocates, and nothing shows
-//! the bytes of a key but [`ClusterKey::bytes`] and [`FrontKey::bytes`], for files of keys.
+//! Invariants: a key either derives other keys or makes MACs, and types keep the two apart. This module does not
+//! allocate. Only [`ClusterKey::bytes`] and [`FrontKey::bytes`] return the bytes of a key, for key files.
 
 use crate::{Header, Packet};
 use core::fmt;
@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher24;
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
 
-/// The purpose of a derived key: 8 bytes, so that no two inputs of a derivation are alike.
+/// Purpose of a derived key: 8 bytes, so that no two derivations have the same input.
 type Label = &'static [u8; 8];
 
 const FRONT: Label = b"pm front";
@@ -36,7 +36,7 @@ impl Key {
         SipHasher24::new_with_keys(first, u64::from_le_bytes(rest))
     }
 
-    /// One half of a derived key.
+    /// Returns one half of a derived key.
     fn half(&self, label: Label, number: u64, about: [u64; 3]) -> u64 {
         let mut hasher = self.hasher();
         hasher.write(label);
@@ -56,18 +56,19 @@ impl Key {
     }
 }
 
-/// No key is shown by accident.
+/// Debug output never shows a key.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(…)")
     }
 }
 
-/// The key that devices and server share; all others follow from it.
+/// The key that devices and server share; all other keys are derived from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterKey(Key);
 
-/// The id of a front: no secret, and never 0. The upper half is the fingerprint of the cluster key from which the front's key is derived.
+/// The public id of a front, never 0. Its upper half is the fingerprint of the cluster key from which the front's key
+/// is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrontId(NonZeroU64);
 
@@ -78,13 +79,14 @@ pub struct FrontKey {
     key: Key,
 }
 
-/// A shard from its first chain until its store is emptied or replaced. Epochs of another life begin at 1 again, so a packet of one life must not
-/// verify in another.
+/// The life of a shard: from its first chain until its store is emptied or replaced. Epochs begin at 1 in each life, so
+/// a packet of one life must not verify in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     /// Number of the shard.
     pub shard: u32,
-    /// Shard token, which the server draws with the first chain, and which is no secret; 0: a server without a record of a chain.
+    /// Shard token, which the server draws with the first chain. It is not secret. 0: the server has no record of a
+    /// chain.
     pub token: u64,
 }
 
@@ -100,9 +102,9 @@ pub struct SessionKeys {
 /// The two keys of one conversation at a TCP door (`docs/spec/keys.md` §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorKeys {
-    /// For the question.
+    /// For the question, sent to the door.
     pub to_door: MacKey,
-    /// For the answer.
+    /// For the answer, sent to the caller.
     pub to_caller: MacKey,
 }
 
@@ -111,7 +113,7 @@ pub struct DoorKeys {
 pub struct MacKey(Key);
 
 impl FrontId {
-    /// The id with this number; 0 is none.
+    /// Returns the id with this number; `None` for 0.
     #[must_use]
     pub const fn new(number: u64) -> Option<FrontId> {
         match NonZeroU64::new(number) {
@@ -120,7 +122,7 @@ impl FrontId {
         }
     }
 
-    /// Its number.
+    /// Returns the number of the id.
     #[must_use]
     pub const fn get(self) -> u64 {
         self.0.get()
@@ -128,25 +130,25 @@ impl FrontId {
 }
 
 impl ClusterKey {
-    /// The key with these bytes: 16 random ones.
+    /// Returns the key with these 16 random bytes.
     #[must_use]
     pub const fn new(bytes: [u8; KEY_BYTES]) -> ClusterKey {
         ClusterKey(Key(bytes))
     }
 
-    /// Its bytes, for a file that only its owner can read.
+    /// Returns the bytes of the key, for a file that only its owner can read.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0.0
     }
 
-    /// Returns the number that distinguishes it from another cluster key: the upper half of the ids of its fronts.
+    /// Returns the fingerprint of the cluster key, which is the upper half of the ids of its fronts.
     #[must_use]
     pub fn fingerprint(&self) -> u32 {
         upper(self.0.half(PRINT, 0, [0; 3]))
     }
 
-    /// The id of the front with this name.
+    /// Returns the id of the front with this name.
     #[must_use]
     pub fn front_id(&self, name: &[u8]) -> FrontId {
         let mut hasher = self.0.hasher();
@@ -157,7 +159,7 @@ impl ClusterKey {
         FrontId(NonZeroU64::new(number).expect("its lower half is not 0"))
     }
 
-    /// The key of the front with this id. `None`: the id is of another cluster key.
+    /// Returns the key of the front with this id, or `None` if the id belongs to another cluster key.
     #[must_use]
     pub fn front(&self, id: FrontId) -> Option<FrontKey> {
         (upper(id.get()) == self.fingerprint()).then(|| FrontKey {
@@ -166,21 +168,22 @@ impl ClusterKey {
         })
     }
 
-    /// The key of packets from this sender, a device or 0 for the server, to the hops beside it in this epoch of the life.
+    /// Returns the key of packets that this sender (a device, or 0 for the server) sends to its neighbour hops in this
+    /// epoch of the life.
     #[must_use]
     pub fn hop(&self, life: Life, epoch: u32, sender: u32) -> MacKey {
         let place = u64::from(life.shard) << 32 | u64::from(epoch);
         MacKey(self.0.derive(HOP, [place, sender.into(), life.token]))
     }
 
-    /// The key of RECOVER and recover-replies that this sender sends, whatever the epoch.
+    /// Returns the key of RECOVER and recover-replies that this sender sends, in any epoch.
     #[must_use]
     pub fn asking(&self, shard: u32, sender: u32) -> MacKey {
         let about = [shard.into(), sender.into(), 0];
         MacKey(self.0.derive(ASKING, about))
     }
 
-    /// The keys of the conversation in which the caller and the door have drawn these nonces.
+    /// Returns the keys of the conversation for which caller and door have drawn these nonces.
     #[must_use]
     pub fn door(&self, caller: [u64; 2], door: [u64; 2]) -> DoorKeys {
         let of_caller = self.0.derive(DOOR, [caller[0], caller[1], 0]);
@@ -193,7 +196,7 @@ impl ClusterKey {
 }
 
 impl FrontKey {
-    /// The key with this id and these bytes, out of a file.
+    /// Returns the key with this id and these bytes from a file.
     #[must_use]
     pub const fn new(id: FrontId, bytes: [u8; KEY_BYTES]) -> FrontKey {
         FrontKey {
@@ -202,19 +205,19 @@ impl FrontKey {
         }
     }
 
-    /// Its id.
+    /// Returns the id of the key.
     #[must_use]
     pub const fn id(&self) -> FrontId {
         self.id
     }
 
-    /// Its bytes, for a file that only its owner can read.
+    /// Returns the bytes of the key, for a file that only its owner can read.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.key.0
     }
 
-    /// The keys of its session with this token, which no other session of it may have.
+    /// Returns the keys of the front's session with this token. No two sessions of a front may have the same token.
     #[must_use]
     pub fn session(&self, shard: u32, token: u64) -> SessionKeys {
         let about = [shard.into(), token, 0];
@@ -226,13 +229,14 @@ impl FrontKey {
 }
 
 impl MacKey {
-    /// Its bytes, for the tables of a pipeline that verifies by itself.
+    /// Returns the bytes of the key, for the tables of a pipeline that verifies packets itself.
     #[must_use]
     pub const fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0.0
     }
 
-    /// The MAC of a packet. `header` has length and checksum of the payload ([`Header::for_payload`]); its tag does not count.
+    /// Returns the MAC of a packet. `header` has length and checksum of the payload ([`Header::for_payload`]); its tag
+    /// is ignored.
     #[must_use]
     pub fn mac(&self, header: &Header, payload: &[u8]) -> u64 {
         let mut hasher = self.0.hasher();
@@ -241,7 +245,7 @@ impl MacKey {
         hasher.finish()
     }
 
-    /// The MAC of a text, under a key that makes MACs of nothing else.
+    /// Returns the MAC of a text, under a key that is used for nothing else.
     #[must_use]
     pub fn text(&self, text: &[u8]) -> u64 {
         let mut hasher = self.0.hasher();
@@ -249,7 +253,7 @@ impl MacKey {
         hasher.finish()
     }
 
-    /// The header with the MAC as its tag.
+    /// Returns the header with the MAC as its tag.
     #[must_use]
     pub fn seal(&self, header: &Header, payload: &[u8]) -> Header {
         Header {
@@ -258,7 +262,7 @@ impl MacKey {
         }
     }
 
-    /// Whether the packet was sealed with this key, and is unchanged.
+    /// Returns whether the packet was sealed with this key, and is unchanged.
     #[must_use]
     pub fn verifies(&self, packet: &Packet<'_>) -> bool {
         self.mac(&packet.header, packet.payload) ^ packet.header.tag == 0

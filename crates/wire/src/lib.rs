@@ -29,24 +29,24 @@ pub const PORT_FIRST: u16 = 51_000;
 /// Last UDP port reserved for pmnet.
 pub const PORT_LAST: u16 = 51_999;
 
-/// Payload bytes of one packet that fit a 1500-byte Ethernet MTU with IPv6 and the pmnet header,
-/// rounded down to a cache line: 1500 − 40 (IPv6) − 8 (UDP) − 88 = 1364 → 1344. The largest that is sent or accepted; how much a
-/// sender takes depends on the path ([`FragmentSize`]).
+/// Most payload bytes of one packet. It fits a 1500-byte Ethernet MTU with IPv6 and the pmnet header, rounded down to a
+/// cache line: 1500 − 40 (IPv6) − 8 (UDP) − 88 = 1364 → 1344. No hop sends or accepts more. The size that a sender uses
+/// depends on the path ([`FragmentSize`]).
 pub const FRAGMENT_BYTES: usize = 1344;
-/// Payload bytes that fit every path: the MTU that IPv6 guarantees, 1280 − 40 − 8 − 88. Packets that are sent before the shard's size
-/// is known have no longer payload.
+/// Number of payload bytes that fit every path, with the MTU that IPv6 guarantees: 1280 − 40 − 8 − 88. Packets that are
+/// sent before the shard's size is known carry at most this many.
 pub const FRAGMENT_BYTES_MIN: usize = 1144;
 
 /// Largest datagram that any hop sends or accepts, in bytes (header and payload).
 pub const DATAGRAM_BYTES_MAX: usize = HEADER_LEN + FRAGMENT_BYTES;
 
-/// Largest value in an update or bypass, in bytes; name, key and preamble come on top (protocol.md §11).
+/// Largest value in an update or bypass, in bytes; name, key and preamble are additional (protocol.md §11).
 pub const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Most fragments of one message: `MESSAGE_BYTES_MAX`, and what may be around it, in the smallest fragments.
+/// Most fragments of one message: `MESSAGE_BYTES_MAX`, with the rest of the command, in the smallest fragments.
 pub const FRAGMENTS_MAX: u16 = 15_000;
 
-/// Longest reply of a store, in bytes: what the most fragments carry if they are the smallest.
+/// Longest reply of a store, in bytes, which is the content of [`FRAGMENTS_MAX`] fragments of the smallest size.
 pub const REPLY_BYTES_MAX: usize = FRAGMENTS_MAX as usize * FRAGMENT_BYTES_MIN;
 
 /// CRC32C (Castagnoli) of `bytes`.

@@ -1,14 +1,14 @@
 //! Payloads and replies of programs that are not stores of commands (`docs/spec/wire.md` §6, form `program`).
 //!
-//! Both begin with a mark of their own. So no store of commands runs what is meant for a program, no program takes a
-//! fence or a command for its own request, and a client knows a program's reply from a store's error.
+//! Both begin with a mark of their own. So no store of commands runs a payload for a program, no program takes a fence
+//! or a command for its own request, and a client can tell a program's reply from a store's error.
 
 use crate::command::{PREAMBLE_LEN, VERSION};
 
 /// The preamble of a payload for a program.
 pub const PREAMBLE: [u8; PREAMBLE_LEN] = [VERSION, 2, 6, 0, 0, 0, 0, 0];
 
-/// In front of a program's reply. No reply in RESP begins so.
+/// First byte of a program's reply. No reply in RESP begins with it.
 pub const REPLY_MARK: u8 = 1;
 
 /// Returns the payload with its preamble.
@@ -17,13 +17,13 @@ pub fn payload(bytes: &[u8]) -> Vec<u8> {
     [&PREAMBLE, bytes].concat()
 }
 
-/// Returns what follows the preamble; `None` if the payload is not one for a program.
+/// Returns the bytes after the preamble; `None` if the payload is not for a program.
 #[must_use]
 pub fn body(payload: &[u8]) -> Option<&[u8]> {
     payload.strip_prefix(&PREAMBLE)
 }
 
-/// Returns a program's reply without its mark; `None` if no program gave it.
+/// Returns a program's reply without its mark; `None` if the reply does not come from a program.
 #[must_use]
 pub fn reply_body(reply: &[u8]) -> Option<&[u8]> {
     reply.strip_prefix(&[REPLY_MARK])

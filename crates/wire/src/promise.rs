@@ -1,23 +1,23 @@
-//! What front and store must agree on: which commands are promised (acknowledged) before Redis has seen them
-//! (`docs/spec/protocol.md` §1 "nilext"). What clients may not do to that Redis: [`crate::guard`].
+//! The commands that are promised, that is, acknowledged before Redis has received them (`docs/spec/protocol.md` §1
+//! "nilext"). Front and store use the same rule. [`crate::guard`] lists what clients may not do to that Redis.
 //!
-//! The front acknowledges by [`is_promised`]. If Redis refuses such a command, the store's adaptor keeps it and
-//! never drops it. Both refuse commands that touch pmnet's own records.
+//! The front acknowledges by [`is_promised`]. If Redis refuses such a command, the store's adaptor keeps the command
+//! and never drops it. Front and adaptor refuse commands that touch pmnet's own records.
 
-/// Arguments that begin like this belong to pmnet's own records in a Redis: no client's command may have
-/// one, and none that has is promised.
+/// Prefix of the names of pmnet's own records in a Redis. A client's command may have no argument with this prefix, and
+/// a command that has one is not promised.
 pub const RECORDS_PREFIX: &[u8] = b"pmnet:{";
 
 /// Largest time to live that is promised, in milliseconds (about 3,000 years). Redis refuses values near
 /// the end of the 64-bit range, depending on its clock.
 const TTL_MS_MAX: u64 = 100_000_000_000_000;
-/// Most digits of a number that is read: longer ones are beyond every limit here.
+/// Most digits of a number that is read; longer numbers exceed every limit in this module.
 const DIGITS_MAX: usize = 18;
 
-/// Whether this command, of `count` arguments of which the first is its name, may be acknowledged before
-/// Redis has seen it: a plain SET, MSET, SETEX or PSETEX in a form that Redis 6.2 and later accept
-/// whatever the data is. The reply says nothing about the state, and the command cannot fail for a reason
-/// that lies in the command, so its form is checked as strictly as Redis checks it, and more.
+/// Returns whether this command may be acknowledged before Redis has received it. `count` is the number of its
+/// arguments, of which the first is its name. The command must be a plain SET, MSET, SETEX or PSETEX in a form that
+/// Redis 6.2 and later accept for any data. The reply says nothing about the state, and the command must not fail
+/// because of its form, so the form is checked at least as strictly as Redis checks it.
 pub fn is_promised<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bool {
     if count == 0 {
         return false;
@@ -40,7 +40,7 @@ pub fn is_promised<'a>(count: usize, argument: impl Fn(usize) -> &'a [u8]) -> bo
     form && !(0..count).any(|index| argument(index).starts_with(RECORDS_PREFIX))
 }
 
-/// A positive number of units of `unit_ms` milliseconds, written as Redis writes it.
+/// Returns whether a text is a positive number of units of `unit_ms` milliseconds, written as Redis writes it.
 fn is_ttl(text: &[u8], unit_ms: u64) -> bool {
     let plain = (1..=DIGITS_MAX).contains(&text.len())
         && text[0] != b'0'
@@ -79,7 +79,7 @@ mod tests {
             "PSETEX k 1 v",
             "MSET k v",
             "mset k v l w",
-            // Not at the beginning.
+            // The prefix is not at the beginning.
             "SET k xpmnet:{0}",
             "SET pmnet: v",
         ] {

@@ -1,6 +1,7 @@
 //! Payloads between hops: durable lists, recovery paths and recovery replies
 //! (`docs/spec/wire.md` §5). Fixed-size big-endian rows, bounded in number.
 
+use crate::packet::Field;
 use crate::{FragmentSize, FrontId};
 
 /// Most devices of one chain.
@@ -11,34 +12,61 @@ pub const MEMBER_BYTES: usize = 56;
 pub const DURABLE_ROW_BYTES: usize = 16;
 /// Bytes of one [`SessionRow`] without a front.
 pub const SESSION_ROW_BYTES: usize = 24;
-/// Bytes of one in a part that has fronts (`docs/spec/keys.md` §2).
+/// Bytes of one [`SessionRow`] in a part that has fronts (`docs/spec/keys.md` §2).
 pub const KEYED_ROW_BYTES: usize = 32;
-/// Set in the count of session rows if each has its front.
+/// Bit in the count of session rows that says that each row has its front.
 const WITH_FRONTS: u32 = 1 << 31;
-/// Bytes in front of the session rows of a recovery reply.
+/// Number of bytes before the session rows of a recovery reply.
 const REPLY_FIXED_BYTES: usize = 16;
+
+/// Fields of a [`DurableRow`].
+pub const DURABLE_ROW_FIELDS: &[Field] = &[
+    Field::new("device", 0, 4),
+    Field::new("incarnation", 4, 4),
+    Field::new("order", 8, 8),
+];
+/// Fields of a [`Member`].
+pub const MEMBER_FIELDS: &[Field] = &[
+    Field::new("device", 0, 4),
+    Field::new("incarnation", 4, 4),
+    Field::new("log_uuid", 8, 16),
+    Field::new("tail", 24, 8),
+    Field::new("applied", 32, 8),
+    Field::new("flags", 40, 4),
+    Field::new("word_epoch", 44, 4),
+    Field::new("served", 48, 4),
+    Field::new("size", 52, 4),
+];
+/// Fields of a [`SessionRow`]; the last one is in keyed rows only.
+pub const SESSION_ROW_FIELDS: &[Field] = &[
+    Field::new("session", 0, 8),
+    Field::new("last_seq", 8, 8),
+    Field::new("token", 16, 8),
+    Field::new("front", 24, 8),
+];
 
 const fn rows_beside_a_chain(bytes: usize, row: usize) -> usize {
     (bytes - REPLY_FIXED_BYTES - CHAIN_MAX * MEMBER_BYTES) / row
 }
 
-/// Session rows that one part of a recovery reply has, beside a chain of full length: it fits every path.
+/// Number of session rows that one part of a recovery reply has beside a chain of full length. The part fits every
+/// path.
 pub const SESSION_ROWS_PER_PART: usize =
     rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN, SESSION_ROW_BYTES);
-/// The same for rows with fronts.
+/// Number of session rows with fronts that one part of a recovery reply has.
 pub const KEYED_ROWS_PER_PART: usize =
     rows_beside_a_chain(crate::FRAGMENT_BYTES_MIN, KEYED_ROW_BYTES);
-/// Session rows that a part may have: a server that knows one size of fragments only sends so many.
+/// Most session rows that a part may have. A server that knows only one size of fragments sends this many.
 pub const SESSION_ROWS_MAX: usize = rows_beside_a_chain(crate::FRAGMENT_BYTES, SESSION_ROW_BYTES);
 
-/// What DURABLE says of one device.
+/// State of one device in DURABLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DurableRow {
-    /// Device.
+    /// Id of the device.
     pub device: u32,
-    /// Its incarnation.
+    /// Incarnation of the device.
     pub incarnation: u32,
-    /// Its whole prefix up to here is durable.
+    /// All orders up to this one are durable on the device.
     pub order: u64,
 }
 
@@ -49,24 +77,24 @@ pub struct Member {
     pub device: u32,
     /// Incarnation.
     pub incarnation: u32,
-    /// Identity of its log (its medium).
+    /// Uuid of its log, which identifies the medium.
     pub log_uuid: u128,
     /// Highest durable order of its log.
     pub tail: u64,
-    /// Orders it knows to be applied.
+    /// Highest order that it knows to be applied.
     pub applied: u64,
-    /// Flags: see [`Member::SHRINK`] and its siblings.
+    /// Flags, such as [`Member::SHRINK`].
     pub flags: u32,
-    /// Epoch that the operator's word in the flags is about: it counts in this one only.
+    /// Epoch for which the operator's statement in the flags counts; it counts in no other.
     pub word_epoch: u32,
-    /// The last incarnation that this log was marked to have served in.
+    /// Last incarnation in which this log was marked as serving.
     pub served: u32,
-    /// In RECOVER: what fits its paths to the hops beside it. In the record and in replies the smallest of all rows is the
-    /// shard's ([`shard_size`]).
+    /// In RECOVER: the size of fragments that fits its paths to the neighbour hops. In the record and in replies, the
+    /// smallest size in all rows is the shard's ([`shard_size`]).
     pub size: FragmentSize,
 }
 
-/// The size of fragments of a shard whose record has these members.
+/// Returns the size of fragments of a shard whose record has these members.
 #[must_use]
 pub fn shard_size(members: &[Member]) -> FragmentSize {
     let sizes = members.iter().map(|member| member.size);
@@ -78,12 +106,12 @@ impl Member {
     pub const SHRINK: u32 = 1;
     /// The operator states that the entries of the lost chain are gone.
     pub const DECLARE_LOSS: u32 = 1 << 1;
-    /// The device serves while it asks: its log goes on, and `tail` is already old.
+    /// The device asks while it is serving: its log goes on, so `tail` is already old.
     pub const SERVING: u32 = 1 << 2;
-    /// The operator states that this device is to join the chain; its log is erased if `tail` is 0.
+    /// The operator states that this device is to join the chain. If `tail` is 0, its log is erased.
     pub const JOIN: u32 = 1 << 3;
-    /// In the chain record only: it joined a chain that held data. It holds what was acknowledged before once it has
-    /// everything up to `tail`, which is then that order, not the end of its log.
+    /// In the chain record only: the device joined a chain that held data. When it has everything up to `tail`, it
+    /// holds all that was acknowledged before it joined. `tail` is that order, and not the end of its log.
     pub const JOINED: u32 = 1 << 4;
 }
 
@@ -92,18 +120,18 @@ impl Member {
 pub struct SessionRow {
     /// Session id.
     pub session: u64,
-    /// Last applied seq.
+    /// Last applied seq of the session.
     pub last_seq: u64,
-    /// Session token.
+    /// Token of the session.
     pub token: u64,
-    /// Its front, where there are keys.
+    /// Front of the session, if the shard has keys.
     pub front: Option<FrontId>,
 }
 
 /// One part of a recovery reply; every part repeats the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoverReply {
-    /// Token of the shard, in every packet between hops.
+    /// Token of the shard, which every packet between hops carries.
     pub shard_token: u64,
     /// The chain of this epoch, head first.
     pub members: Vec<Member>,
@@ -154,7 +182,7 @@ fn write_member(m: &Member, out: &mut Vec<u8>) {
     out.extend_from_slice(&size.to_be_bytes());
 }
 
-/// Payload of DURABLE: one row a device, nearest the sender first.
+/// Returns the payload of DURABLE: one row for each device, the nearest to the sender first.
 #[must_use]
 pub fn write_durable(rows: &[DurableRow]) -> Vec<u8> {
     let mut out = Vec::with_capacity(rows.len() * DURABLE_ROW_BYTES);
@@ -166,7 +194,7 @@ pub fn write_durable(rows: &[DurableRow]) -> Vec<u8> {
     out
 }
 
-/// Reads the payload of DURABLE; `None` if it is not whole rows, empty or too long.
+/// Reads the payload of DURABLE; `None` if it is not whole rows, is empty or too long.
 #[must_use]
 pub fn read_durable(payload: &[u8]) -> Option<Vec<DurableRow>> {
     let count = payload.len() / DURABLE_ROW_BYTES;
@@ -185,13 +213,14 @@ pub fn read_durable(payload: &[u8]) -> Option<Vec<DurableRow>> {
         .collect()
 }
 
-/// Payload of RECOVER: the path so far, originator first, padded so that no reply part is longer than its request.
+/// Returns the payload of RECOVER: the path so far, originator first, padded so that no reply part is longer than its
+/// request.
 #[must_use]
 pub fn write_path(path: &[Member]) -> Vec<u8> {
     write_padded_path(path, FragmentSize::MIN)
 }
 
-/// As [`write_path`], padded to `bytes`.
+/// Returns the payload of [`write_path`], padded to `bytes`.
 #[must_use]
 pub fn write_padded_path(path: &[Member], bytes: FragmentSize) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.bytes());
@@ -205,7 +234,7 @@ pub fn write_padded_path(path: &[Member], bytes: FragmentSize) -> Vec<u8> {
     out
 }
 
-/// Reads the payload of RECOVER; `None` if it is malformed or shorter than a reply may be.
+/// Reads the payload of RECOVER; `None` if it is malformed, or shorter than a reply may be.
 #[must_use]
 pub fn read_path(payload: &[u8]) -> Option<Vec<Member>> {
     if !(crate::FRAGMENT_BYTES_MIN..=crate::FRAGMENT_BYTES).contains(&payload.len()) {
@@ -250,7 +279,7 @@ impl RecoverReply {
         out
     }
 
-    /// Reads one part; `None` if it is malformed.
+    /// Reads one part of a recovery reply; `None` if it is malformed.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<RecoverReply> {
         let mut r = Reader(payload);
@@ -286,5 +315,85 @@ impl RecoverReply {
                 })
                 .collect::<Option<_>>()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number in a field of a row.
+    fn number(row: &[u8], fields: &[Field], name: &str) -> u128 {
+        let field = fields.iter().find(|field| field.name == name);
+        let field = field.unwrap_or_else(|| panic!("no field {name}"));
+        let bytes = &row[field.offset..field.offset + field.bytes];
+        bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u128::from(*byte))
+    }
+
+    fn cover(fields: &[Field], bytes: usize) {
+        let mut end = 0;
+        for field in fields {
+            assert_eq!(field.offset, end, "{}", field.name);
+            end += field.bytes;
+        }
+        assert_eq!(end, bytes);
+    }
+
+    #[test]
+    fn fields_of_rows_are_where_they_are_written() {
+        cover(DURABLE_ROW_FIELDS, DURABLE_ROW_BYTES);
+        cover(MEMBER_FIELDS, MEMBER_BYTES);
+        cover(SESSION_ROW_FIELDS, KEYED_ROW_BYTES);
+        let row = write_durable(&[DurableRow {
+            device: 1,
+            incarnation: 2,
+            order: 3,
+        }]);
+        let durable = |name| number(&row, DURABLE_ROW_FIELDS, name);
+        assert_eq!(["device", "incarnation", "order"].map(durable), [1, 2, 3]);
+        let member = Member {
+            device: 1,
+            incarnation: 2,
+            log_uuid: 3,
+            tail: 4,
+            applied: 5,
+            flags: 6,
+            word_epoch: 7,
+            served: 8,
+            size: FragmentSize::MIN,
+        };
+        let session = SessionRow {
+            session: 11,
+            last_seq: 12,
+            token: 13,
+            front: FrontId::new(14),
+        };
+        let reply = RecoverReply {
+            shard_token: 9,
+            members: vec![member],
+            sessions: vec![session],
+        };
+        let bytes = reply.write();
+        let (members, sessions) = bytes[REPLY_FIXED_BYTES..].split_at(MEMBER_BYTES);
+        for (name, value) in [
+            ("device", 1),
+            ("incarnation", 2),
+            ("log_uuid", 3),
+            ("tail", 4),
+            ("applied", 5),
+            ("flags", 6),
+            ("word_epoch", 7),
+            ("served", 8),
+            ("size", FragmentSize::MIN.bytes() as u128),
+        ] {
+            assert_eq!(number(members, MEMBER_FIELDS, name), value, "{name}");
+        }
+        let row = |name| number(sessions, SESSION_ROW_FIELDS, name);
+        assert_eq!(
+            ["session", "last_seq", "token", "front"].map(row),
+            [11, 12, 13, 14]
+        );
     }
 }

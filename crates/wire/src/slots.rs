@@ -1,14 +1,14 @@
-//! Redis Cluster's hash slots: which slot a key belongs to, and how ranges of slots are written. Fronts that serve many shards, and
-//! servers whose store is a Redis Cluster, must agree on it.
+//! Redis Cluster's hash slots: the slot of a key, and the notation of ranges of slots. Fronts of many shards, and
+//! servers whose store is a Redis Cluster, use the same rules.
 
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-/// How many slots there are.
+/// Number of slots.
 pub const SLOTS: u16 = 16_384;
 
-/// CRC16 as Redis Cluster uses it (XMODEM: polynomial 0x1021, begins with 0).
+/// Table of CRC16 as Redis Cluster uses it (XMODEM: polynomial 0x1021, initial value 0).
 const CRC16: [u16; 256] = crc16_table();
 
 const fn crc16_table() -> [u16; 256] {
@@ -38,7 +38,8 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// The slot of a key: of what is between its first `{` and the `}` that follows, if there is something, else of all of it.
+/// Returns the slot of a key: the slot of the text between its first `{` and the next `}` if that text is not empty,
+/// else the slot of the whole key.
 #[must_use]
 pub fn slot_of(key: &[u8]) -> u16 {
     let tag = || {
@@ -50,7 +51,7 @@ pub fn slot_of(key: &[u8]) -> u16 {
     crc16(tag().unwrap_or(key)) % SLOTS
 }
 
-/// Why a text is no list of slots.
+/// Reason why a text is no list of slots.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SlotsError {
     /// Not a number, or not a range of slots.
@@ -61,7 +62,7 @@ pub enum SlotsError {
     Backwards(u16, u16),
 }
 
-/// Reads ranges of slots: numbers, or two with `-` between them, separated by commas.
+/// Reads ranges of slots: numbers, or two numbers with `-` between them, separated by commas.
 ///
 /// # Errors
 /// [`SlotsError::Syntax`], [`SlotsError::Backwards`].
@@ -85,7 +86,7 @@ pub fn parse_slots(text: &str) -> Result<Vec<RangeInclusive<u16>>, SlotsError> {
         .collect()
 }
 
-/// Ranges as Redis Cluster writes them, with `between` between them.
+/// Returns ranges in the notation of Redis Cluster, separated by `between`.
 ///
 /// # Panics
 /// Never: writing to a string does not fail.
@@ -107,7 +108,7 @@ pub fn shown(ranges: &[RangeInclusive<u16>], between: &str) -> String {
     text
 }
 
-/// A number whose digits, as a hash tag, are of this slot: the smallest.
+/// Returns the smallest number whose digits, as a hash tag, belong to this slot.
 ///
 /// # Panics
 /// If there is no such slot.
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_that_redis_cluster_publishes() {
-        // Its specification: the test value of the CRC, and the examples of hash tags.
+        // Values from the specification: the test value of the CRC, and the examples of hash tags.
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot_of(b"123456789"), 12739);
         assert_eq!(slot_of(b"foo"), 12182);

@@ -1,9 +1,9 @@
 //! The name of a store that can be reached directly (`docs/spec/wire.md` §6).
 //!
-//! With each barrier a server says which store it uses. A front compares that with the Redis at the other
-//! end of its own connections: an address may later belong to another process, and after a failover the
-//! old store may live on. So a name has three parts: the address, the process, and which load by a server
-//! claimed its records last. It may also say that fronts can read there.
+//! With each barrier a server says which store it uses. A front compares this name with the Redis at the other end of
+//! its own connections: an address may later belong to another process, and after a failover the old store may still
+//! run. So a name has three parts: the address, the process, and the last load by which a server claimed the records.
+//! It may also say that fronts can read from the store.
 //!
 //! ```text
 //! redis://127.0.0.1:6379/?run_id=9f…e1&records=pmnet:{0}&owner=31…07-1&reads=direct
@@ -12,26 +12,25 @@
 use core::fmt;
 use std::net::SocketAddr;
 
-/// Longest part of a name, in bytes; bounds what a reply can make a reader keep.
+/// Longest part of a name, in bytes. It bounds the memory that a reply can occupy at a reader.
 pub const STORE_NAME_PART_BYTES_MAX: usize = 128;
 
-/// The last part of a name, if fronts may read there.
+/// Last part of a name if fronts may read from the store.
 const READS: &str = "&reads=direct";
 
-/// Which store a server works on.
+/// Identifies the store of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreName {
-    /// Where it listens, as the server sees it.
+    /// Address at which the store listens, as the server sees it.
     pub address: SocketAddr,
-    /// What the store process calls itself; another one after each start.
+    /// Run id of the store process, which differs after each start.
     pub run_id: String,
     /// Key of the hash with the server's records.
     pub records: String,
-    /// Value of that hash's field `owner`: another one after each load by a server. Empty if the
-    /// server only reads, because the store takes no writes now.
+    /// Value of that hash's field `owner`, which changes with each load by a server. It is empty if the server only
+    /// reads, because the store takes no writes now.
     pub owner: String,
-    /// Whether what a plain read shows is as durable as what is applied, so that fronts may read there by themselves
-    /// (reads.md §3).
+    /// Whether fronts may read directly: a plain read shows only data that is as durable as applied data (reads.md §3).
     pub reads: bool,
 }
 
@@ -44,7 +43,7 @@ impl StoreName {
     /// Reads a name.
     ///
     /// # Errors
-    /// [`StoreNameError`] if a part is missing, too long, or not in its one spelling.
+    /// [`StoreNameError`] if a part is missing or too long, or if the text has not the one canonical form.
     pub fn parse(text: &[u8]) -> Result<StoreName, StoreNameError> {
         let read = || {
             let text = core::str::from_utf8(text).ok()?;
@@ -64,14 +63,14 @@ impl StoreName {
             };
             (parts_fit && !run_id.is_empty() && !records.is_empty()).then_some(name)
         };
-        // One text for each name: a number has many spellings.
+        // Each name has one text, although a number can be written in several ways.
         read()
             .filter(|name| name.to_string().as_bytes() == text)
             .ok_or(StoreNameError)
     }
 
-    /// Whether both are names of the same process: what one connection leads to, the other does.
-    /// The owner may be another, when the server has loaded the records anew.
+    /// Returns whether both names belong to the same process, so that connections lead to the same data. The owners may
+    /// differ if the server has loaded the records anew.
     #[must_use]
     pub fn same_process(&self, other: &StoreName) -> bool {
         self.run_id == other.run_id

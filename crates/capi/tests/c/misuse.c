@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * Everything that a program can do wrong gets the code that the header promises, and what is right goes on working.
+ * Each error of a program gets the code that the header states, and later calls without errors still work.
  *
  *	misuse LISTEN DEVICE
  */
@@ -100,7 +100,7 @@ static void options_that_are_wrong(void)
 	client_options.copies_min = 0;
 	client_options.size = 0;
 	WANT(pmnet_client_open(&client_options, &client), PMNET_E_ARGUMENT);
-	/* A later version of the struct is right as long as what is new in it is zero. */
+	/* A longer struct of a later version is accepted if its new fields are zero. */
 	longer.later = 1;
 	WANT(pmnet_client_open(&longer.known, &client), PMNET_E_ARGUMENT);
 	longer.later = 0;
@@ -188,7 +188,7 @@ static int serve(struct pmnet_server server, int wait_ms, char *reply, size_t le
 	return 1;
 }
 
-/* Waits for the next event of the client, and serves meanwhile. */
+/* Waits for the client's next event, and serves batches meanwhile. */
 static void finish(struct pmnet_client client, struct pmnet_server server, struct pmnet_event *event, char *reply,
 		   size_t len)
 {
@@ -205,7 +205,7 @@ static void finish(struct pmnet_client client, struct pmnet_server server, struc
 	WANT(turns, 0);
 }
 
-/* Waits for a batch with something in it. */
+/* Waits for a batch that has items. */
 static void take(struct pmnet_client client, struct pmnet_server server, struct pmnet_batch *batch)
 {
 	const struct pmnet_row *rows;
@@ -258,7 +258,7 @@ static void batches_out_of_order(struct pmnet_server server, struct pmnet_client
 	WANT(pmnet_server_done(server, batch.number), PMNET_E_ORDER);
 	WANT(pmnet_server_reply(server, batch.count - 1, "", 0), PMNET_E_REPLY);
 	WANT(pmnet_server_reply(server, batch.count, "", 0), PMNET_E_ARGUMENT);
-	/* Given back, it comes again. */
+	/* A batch that was given back comes again. */
 	before = batch.number;
 	WANT(pmnet_server_undone(server, batch.number), PMNET_OK);
 	WANT(pmnet_server_undone(server, batch.number), PMNET_E_ORDER);
@@ -319,7 +319,7 @@ static void reads(struct pmnet_server server, struct pmnet_client client)
 	WANT(pmnet_read(client, hash, &reading), PMNET_E_PENDING);
 	WANT(pmnet_client_next(client, 5000, &event), PMNET_OK);
 	WANT(event.result, 1);
-	/* The server has not taken it, so the device shows it. A busy machine may miss a read's short deadline. */
+	/* The server has not taken the update, so the device answers with it. A busy machine may miss a read's deadline. */
 	for (tries = 0; tries < 200; tries++) {
 		int code = pmnet_read(client, hash, &reading);
 
@@ -336,7 +336,7 @@ static void reads(struct pmnet_server server, struct pmnet_client client)
 		;
 }
 
-/* Descriptors: nothing is ready without a reason, and something is when there is one. */
+/* Descriptors: each is readable exactly when its object has something to do or to return. */
 static void polls(struct pmnet_server server, struct pmnet_client client)
 {
 	struct pollfd fds[2] = {
@@ -361,7 +361,7 @@ static void polls(struct pmnet_server server, struct pmnet_client client)
 	WANT(turns < 1000, 1);
 }
 
-/* The stored watermark is handed back, right and wrong in every way. */
+/* Opens servers with the stored watermark, and with every kind of wrong one. */
 static void watermarks(struct pmnet_server server, struct pmnet_client client)
 {
 	struct pmnet_server_options options = { .size = sizeof(options), .listen = "127.0.0.1:0" };

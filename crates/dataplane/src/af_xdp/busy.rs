@@ -1,6 +1,5 @@
-//! Busy polling: whoever waits for packets runs the driver's receive loop in its own calls, instead of an interrupt.
-//!
-//! May not: say when to poll.
+//! Busy polling: instead of an interrupt, the thread that waits for packets runs the driver's receive loop in its own
+//! calls. Another module decides when to poll.
 
 #![allow(unsafe_code)]
 
@@ -13,13 +12,14 @@ use super::error::AfXdpError;
 /// How a socket polls (`SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
-    /// Microseconds that a call which may wait polls for; any number but 0 allows it. A call that may not wait polls once.
+    /// Time in microseconds for which a call that may wait polls; any number but 0 switches polling on. A call that may
+    /// not wait polls once.
     pub micros: u32,
-    /// Packets that one poll takes, at most.
+    /// Most packets that one poll receives.
     pub budget: u16,
 }
 
-/// Asks for it.
+/// Switches busy polling on for the socket.
 pub(super) fn prefer(socket: &impl AsFd, how: &BusyPoll) -> Result<(), AfXdpError> {
     let options = [
         (libc::SO_PREFER_BUSY_POLL, 1),
@@ -32,13 +32,13 @@ pub(super) fn prefer(socket: &impl AsFd, how: &BusyPoll) -> Result<(), AfXdpErro
     Ok(())
 }
 
-/// Returns whether this kernel knows it.
+/// Returns whether this kernel supports busy polling.
 #[must_use]
 pub fn is_known() -> bool {
     UdpSocket::bind("127.0.0.1:0").is_ok_and(|any| get(&any, libc::SO_PREFER_BUSY_POLL).is_ok())
 }
 
-/// Returns the kernel's answer as a reason.
+/// Returns the kernel's error as a reason.
 fn refused(error: io::Error) -> AfXdpError {
     if error.raw_os_error() == Some(libc::ENOPROTOOPT) {
         AfXdpError::NoBusyPoll

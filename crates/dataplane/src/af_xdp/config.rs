@@ -20,22 +20,22 @@ pub struct Config {
     pub interface: String,
     /// Its queue, from 0.
     pub queue: u32,
-    /// Copy or not.
+    /// Whether frames are copied.
     pub mode: Mode,
     /// Bytes of a frame: 2048 or 4096.
     pub frame_bytes: u32,
-    /// Bytes in front of a received packet, in addition to [`super::RECEIVE_HEADROOM`].
+    /// Number of free bytes before a received packet, in addition to [`super::RECEIVE_HEADROOM`].
     pub headroom: u32,
     /// Entries of the fill and RX rings, a power of two.
     pub receive_ring: u32,
     /// Entries of the TX and completion rings, a power of two.
     pub send_ring: u32,
-    /// Poll the driver in one's own calls ([`super::Queue::poll_driver`]).
+    /// Settings of busy polling ([`super::Queue::poll_driver`]), if it is used.
     pub busy_poll: Option<BusyPoll>,
 }
 
 impl Config {
-    /// Copy mode, frames of 2048 bytes, rings of 256 entries.
+    /// Returns a configuration with copy mode, frames of 2048 bytes and rings of 256 entries.
     #[must_use]
     pub fn new(interface: &str, queue: u32) -> Config {
         Config {

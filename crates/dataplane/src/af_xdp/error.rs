@@ -5,7 +5,7 @@ use std::io;
 /// Reason why an AF_XDP socket cannot be set up, or what it did wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum AfXdpError {
-    /// Sizes that the kernel does not take.
+    /// The kernel does not accept the sizes.
     #[error("AF_XDP: {0}")]
     Config(String),
     /// A step of the set-up failed.
@@ -13,10 +13,10 @@ pub enum AfXdpError {
     SetUp {
         /// The operation that failed.
         step: &'static str,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Another socket has the queue, and not only because its owner is just ending.
+    /// Another socket has the queue, and keeps it longer than an owner that is just ending.
     #[error(
         "PM1440 AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
     )]
@@ -45,9 +45,9 @@ pub enum AfXdpError {
     /// A counter of the kernel in a ring has an impossible value. The socket must not be used any more.
     #[error("PM1452 AF_XDP: a ring of {size} places says that {used} are in use")]
     Ring {
-        /// Its entries.
+        /// Number of entries in the ring.
         size: u32,
-        /// Entries in use, by its counters.
+        /// Number of entries in use, by the ring's counters.
         used: u32,
     },
     /// Sending failed for good.

@@ -1,4 +1,4 @@
-//! AF_XDP: frames from and to one queue of an interface, past the kernel's network stack.
+//! AF_XDP: receives and sends frames of one queue of an interface, and bypasses the kernel's network stack.
 //!
 //! [`Socket`] moves frames. [`Redirect`] is the XDP program that redirects packets to it. Frames lie in memory that the
 //! caller supplies ([`Region`]).
@@ -26,5 +26,5 @@ pub use region::{Anonymous, Region};
 pub use socket::Socket;
 pub use umem::{Frame, Places, Received, Umem};
 
-/// Bytes that the kernel leaves free in front of each received packet (XDP_PACKET_HEADROOM).
+/// Number of bytes that the kernel leaves free before each received packet (XDP_PACKET_HEADROOM).
 pub const RECEIVE_HEADROOM: usize = 256;

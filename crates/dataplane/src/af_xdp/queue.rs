@@ -30,8 +30,8 @@ use super::region::Region;
 use super::ring::{Consumer, Descriptor, Producer};
 use super::umem::{Received, Umem};
 
-/// How long [`Queue::bind`] waits for a queue: the kernel frees it some milliseconds after its last owner has ended, and on
-/// a busy machine later.
+/// Longest wait of [`Queue::bind`] for a queue. The kernel frees a queue some milliseconds after its last owner has
+/// ended, and later on a busy machine.
 const BIND_MAX: Duration = Duration::from_secs(5);
 /// The pause between two tries.
 const BIND_AGAIN: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ const RING_MAX: u32 = 1 << 15;
 pub enum Wake {
     /// The kernel has taken what was submitted.
     Done,
-    /// It could not take all of it now. The rest stays in the ring for the next wake-up.
+    /// The kernel could not take all of it now. The rest stays in the ring for the next wake-up.
     Again,
 }
 
@@ -60,8 +60,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Binds to a queue of an interface. The first socket of some memory registers it; each other one names a socket that has
-    /// it (`shared`). Waits at most 5 seconds for a queue that another socket has.
+    /// Binds to a queue of an interface. The first socket of a memory registers the memory; each further socket names a
+    /// socket with this memory (`shared`). Waits at most 5 seconds for a queue that another socket has.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -171,7 +171,7 @@ impl Queue {
         Ok(self.fill.submit())
     }
 
-    /// Takes what was received, up to the capacity of `burst`. Returns how many packets. Makes no system call.
+    /// Takes received packets, up to the capacity of `burst`. Returns their number. It makes no system call.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong one are in `burst`.
@@ -184,7 +184,7 @@ impl Queue {
         let count = self.receive.peek(room)?;
         for _ in 0..count {
             let found = self.receive.get();
-            // Multi-buffer packets were not asked for.
+            // This socket has not requested multi-buffer packets.
             if found.options != 0 {
                 return Err(AfXdpError::Descriptor {
                     address: found.address,
@@ -197,7 +197,7 @@ impl Queue {
         Ok(count)
     }
 
-    /// Reserves up to `wanted` entries for frames to be sent. Returns how many.
+    /// Reserves up to `wanted` entries for frames to be sent. Returns the number of reserved entries.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -218,7 +218,7 @@ impl Queue {
         });
     }
 
-    /// Wakes the kernel to receive into what it was given, if it needs that: some drivers with zero copy do.
+    /// Wakes the kernel to receive into the supplied frames, if that is necessary: some drivers with zero copy need it.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -229,8 +229,8 @@ impl Queue {
         self.poll_driver()
     }
 
-    /// Lets the driver take in what has arrived, in this call: what it finds is in the RX ring afterwards. Only for a socket with
-    /// [`Config::busy_poll`]; any other is woken to receive.
+    /// Lets the driver receive waiting packets within this call: they are in the RX ring afterwards. It is only for a
+    /// socket with [`Config::busy_poll`]; for other sockets the call wakes the kernel to receive.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -243,14 +243,14 @@ impl Queue {
         }
     }
 
-    /// Hands over what was queued. Returns how much.
+    /// Passes the queued frames to the kernel. Returns their number.
     pub fn submit(&mut self) -> u32 {
         self.send.submit()
     }
 
-    /// Wakes the kernel to send what was submitted, if it needs that: in copy mode it always does. On a veth, what the
-    /// other end does in the kernel is done before this returns. A packet that is sent while the interface is down is lost, or leaves when
-    /// it is up again.
+    /// Wakes the kernel to send the submitted frames, if that is necessary: copy mode always needs it. On a veth, the
+    /// other end has finished its work in the kernel when this returns. A packet that is sent while the interface is
+    /// down is lost, or leaves when the interface is up again.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -265,8 +265,8 @@ impl Queue {
         }
     }
 
-    /// Takes back frames that were sent, and frees them. Returns how many. Every submitted frame comes back here at some
-    /// time, also if the packet was lost.
+    /// Takes back sent frames, and frees them. Returns their number. Every submitted frame comes back at some time,
+    /// even if its packet was lost.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].
@@ -336,7 +336,7 @@ fn bound(socket: &OwnedFd, config: &Config, shared: Option<&Queue>) -> Result<()
         let begun = Instant::now();
         loop {
             let tried = match shared {
-                // The mode is that of the socket that registered the memory.
+                // The socket that registered the memory determines the mode.
                 Some(first) => bind(
                     socket,
                     &SocketAddrXdpWithSharedUmem {

@@ -120,7 +120,7 @@ pub enum KernelError {
         /// Name of the other one.
         device: String,
     },
-    /// No room for one more device at this interface.
+    /// The interface already has as many devices as it can have.
     #[error("PM1413 {max} devices are at {0}, which is the most that one interface can have", max = super::shared::DEVICES_MAX)]
     Crowded(String),
     /// All devices at one interface are attached in one way.

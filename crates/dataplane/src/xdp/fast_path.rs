@@ -157,6 +157,7 @@ impl Hold for Held<'_> {
         let longest = u32::try_from(chain.size.bytes()).expect("bounded");
         shard.longest.store(longest, Relaxed);
         shard.keys.store(print_word(chain.print), Relaxed);
+        shard.over.store(chain.over, Relaxed);
         if let Some((_, map)) = &kernel.keys {
             hop_keys_in(map).describe(chain.keys.as_ref());
         }

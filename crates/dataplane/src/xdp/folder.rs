@@ -1,6 +1,7 @@
-//! Folders of pins, which only their user may enter: whoever could write there could replace a device's maps by others, and read its keys; whoever could
-//! open them could take their locks.
+//! Folders of pins, which only their user may enter. A user who could write in such a folder could replace a device's
+//! maps, and read its keys; a user who could open a pin could take its lock.
 //!
+//! This module does not know the contents of a folder.
 //! May not: know what is in a folder.
 
 use std::fs::{DirBuilder, Metadata, Permissions};

@@ -30,9 +30,9 @@ pub const XDP_TX: u32 = 3;
 
 /// How long `hold`, `release` and `wake_me` try to get the shard's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
-/// Runs without a pause between them. In each the program tries for some tens of microseconds.
+/// Number of first runs without a pause between them. In each run the program tries for some tens of microseconds.
 const LOCK_RUNS: u32 = 16;
-/// The pause between two runs after that.
+/// Pause between two runs after the first [`LOCK_RUNS`].
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
 /// The frame for programs that look at none: the least that the kernel takes.
 const NO_FRAME: [u8; 64] = [0; 64];

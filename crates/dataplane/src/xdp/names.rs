@@ -4,7 +4,7 @@
 pub(super) const IMAGE: &str = "pm_image";
 /// State of the shard.
 pub(super) const SHARDS: &str = "pm_shards";
-/// Neighbours in a chain.
+/// The neighbours of the device in its chain.
 pub(super) const CHAIN: &str = "pm_chain";
 /// Sessions, by row.
 pub(super) const SESSIONS: &str = "pm_sessions";

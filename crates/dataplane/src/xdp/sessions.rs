@@ -105,6 +105,7 @@ impl Sessions {
         let session = self.row(row);
         session.id.store(state.id, Relaxed);
         session.token.store(state.token.to_be(), Relaxed);
+        session.share.store(u32::from(state.share), Relaxed);
         session.last.store(state.last, Relaxed);
         session.committed.store(state.committed, Relaxed);
         session.update_crc.store(crcs.update, Relaxed);

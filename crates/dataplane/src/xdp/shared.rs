@@ -168,6 +168,8 @@ shared! {
         read_version: AtomicU64,
         /// Which keys it verifies with (`ClusterKeys::print`); 0: none. User space, held.
         keys: AtomicU64,
+        /// A bit for each front of which nothing is admitted, because it is over its share of the log. User space, held.
+        over: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
@@ -256,8 +258,8 @@ shared! {
         port: AtomicU32,
         /// 1: a duplicate was acknowledged. Set by the pipeline, cleared by user space.
         heard: AtomicU32,
-        /// Unused.
-        padding: AtomicU32,
+        /// Bit of its front in [`Shard::over`]. User space, held.
+        share: AtomicU32,
         /// Its IPv6 address, or `::ffff:` and its IPv4 address, as they stand in packets.
         /// User space.
         address_high: AtomicU64,
@@ -318,6 +320,8 @@ shared! {
         gaps: AtomicU64,
         /// Among those handed up: updates for which the log had no room.
         full: AtomicU64,
+        /// Among those handed up: updates of fronts that are over their share of the log.
+        over_share: AtomicU64,
         /// DURABLEs from the next hop that were taken in.
         confirmed: AtomicU64,
         /// READs answered with an update.

@@ -155,7 +155,7 @@ const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
 
 /// Every counter, and the index of its word.
-const COUNTED: [(&str, usize); 16] = [
+const COUNTED: [(&str, usize); 17] = [
     ("packets", std::mem::offset_of!(Counters, packets) / 8),
     ("appended", std::mem::offset_of!(Counters, appended) / 8),
     ("duplicates", std::mem::offset_of!(Counters, duplicates) / 8),
@@ -171,6 +171,7 @@ const COUNTED: [(&str, usize); 16] = [
     ("busy", std::mem::offset_of!(Counters, busy) / 8),
     ("gaps", std::mem::offset_of!(Counters, gaps) / 8),
     ("full", std::mem::offset_of!(Counters, full) / 8),
+    ("over_share", std::mem::offset_of!(Counters, over_share) / 8),
     ("read_hits", std::mem::offset_of!(Counters, read_hits) / 8),
     (
         "read_misses",

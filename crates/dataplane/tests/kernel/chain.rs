@@ -327,7 +327,7 @@ impl Run {
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
         self.deliver(from, &bytes);
-        // An entry that was not taken is not sent again: another one may get its order.
+        // An entry that the device did not take is not sent again, because another entry may get its order.
         if header.kind == Kind::Append && self.world.reference.machine().cursors().0 != header.order
         {
             return;

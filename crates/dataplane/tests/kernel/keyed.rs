@@ -67,7 +67,6 @@ fn beside((before, behind): (usize, usize)) -> (u32, u32) {
 pub struct Keys {
     /// The device sends under this one.
     own: ClusterKey,
-    front: FrontKey,
     before: u32,
     next: u32,
     hops: [Peer; 2],
@@ -85,7 +84,6 @@ impl Keys {
         let (sender, next) = beside(around);
         Keys {
             own: keys.cluster.present,
-            front: front(),
             before: sender,
             next,
             hops: [before(address), server(address)],
@@ -99,7 +97,7 @@ impl Keys {
     fn identity(&self, token: u64) -> Identity {
         Identity {
             token,
-            front: Some(self.front.id()),
+            front: Some(front_of(token).id()),
         }
     }
 
@@ -119,7 +117,7 @@ impl Keys {
     /// A PING of the session of this packet.
     pub fn ping(&self, header: &Header) -> Vec<u8> {
         let token = self.sessions[&header.session];
-        let keys = self.front.session(SHARD, token);
+        let keys = front_of(token).session(SHARD, token);
         let header = Header {
             kind: Kind::Ping,
             ..*header
@@ -141,7 +139,7 @@ impl Keys {
             if header.kind == Kind::Open {
                 self.tokens.push(header.tag);
             }
-            let keys = self.front.session(SHARD, header.tag);
+            let keys = front_of(header.tag).session(SHARD, header.tag);
             let payload = match header.kind {
                 Kind::Open | Kind::Ping => self.identity(header.tag).write().to_vec(),
                 _ => payload,
@@ -191,8 +189,7 @@ impl Keys {
             3 => CLUSTER
                 .hop(LIFE, header.epoch, DEVICE)
                 .seal(&right, &payload),
-            4 => self
-                .front
+            4 => front_of(header.tag)
                 .session(SHARD, header.tag)
                 .to_client
                 .seal(&right, &payload),
@@ -275,7 +272,12 @@ impl Keys {
         }
         let known = self.sessions.get(&header.session);
         let all = known.into_iter().chain(self.tokens.iter().rev());
-        let seals = |&&token: &&u64| self.front.session(SHARD, token).to_client.verifies(packet);
+        let seals = |&&token: &&u64| {
+            front_of(token)
+                .session(SHARD, token)
+                .to_client
+                .verifies(packet)
+        };
         let mut all = all;
         *all.find(seals)
             .unwrap_or_else(|| panic!("nobody can verify {header}"))
@@ -352,7 +354,7 @@ fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets()
                     ..config(address)
                 };
                 let (mut kernel, _image) = Kernel::load(&settings, pins).unwrap();
-                let key = front().session(SHARD, token).to_head;
+                let key = front_of(token).session(SHARD, token).to_head;
                 let frames: Vec<_> = (1..=20)
                     .map(|seq| {
                         let header = Header {
@@ -421,7 +423,17 @@ fn open_in_chain(world: &mut World, client: Peer, token: u64) -> u64 {
 }
 
 fn front() -> FrontKey {
-    CLUSTER.front(CLUSTER.front_id(b"web")).unwrap()
+    front_of(Alone::TOKEN)
+}
+
+/// The front of the session with this token: half of them are another front's.
+fn front_of(token: u64) -> FrontKey {
+    let name: &[u8] = if token & 2 == Alone::TOKEN & 2 {
+        b"web"
+    } else {
+        b"other"
+    };
+    CLUSTER.front(CLUSTER.front_id(name)).unwrap()
 }
 
 /// A device alone, with its process.

@@ -526,6 +526,7 @@ pub fn alone() -> ChainState {
         receive_window: 1,
         keys: None,
         print: None,
+        over: 0,
     }
 }
 
@@ -540,6 +541,7 @@ pub fn fresh() -> SessionState {
         applied: 0,
         address: Some(client()),
         keys: None,
+        share: 0,
     }
 }
 

@@ -1,17 +1,17 @@
-//! Messages of an agent about its device's lease.
+//! The agent's log messages about its device's lease.
 
 use pmnet_proto::Time;
 use pmnet_proto::time::{Nanos, SECOND};
 
 use super::RENEWALS;
 
-/// A device that stays without a lease says so again.
+/// Interval of the messages about a missing lease.
 const PATIENCE: Nanos = 5 * SECOND;
 
-/// Messages so far about the lease.
+/// State of the messages about the lease.
 #[derive(Default)]
 pub struct Told {
-    /// Time since when there is no lease, and time of the last message about it.
+    /// Since when there is no lease, and the time of the last message about it.
     lacking: Option<(Time, Option<Time>)>,
     lived: bool,
 }

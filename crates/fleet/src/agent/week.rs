@@ -1,4 +1,4 @@
-//! A week of renewals in a real etcd, as fast as that goes: what etcd keeps of them stays below a small quota.
+//! A week of renewals in a real etcd, as fast as possible: etcd's database must stay below a small quota.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ use crate::{History, Storage};
 
 /// The quota of the etcd of these tests.
 const QUOTA: u64 = 64 << 20;
-/// Seconds of a week: a device renews its lease once in each.
+/// Seconds of a week. A device renews its lease once a second.
 const WEEK: u64 = 7 * 24 * 3600;
 /// Devices of the chain.
 const DEVICES: u32 = 2;
-/// A renewal is tried so often.
+/// Most tries of a renewal.
 const TRIES_MAX: u32 = 50;
-/// In a busy fleet the chain changes so often, in seconds.
+/// Interval of the chain's changes in a busy fleet, in seconds.
 const CHANGES_EVERY: u64 = 60;
 
-/// A real etcd on a file system in memory; it ends when this is dropped.
+/// A real etcd on a file system in memory. It ends when this value is dropped.
 struct Server {
     child: Child,
     folder: PathBuf,
@@ -35,7 +35,7 @@ struct Server {
 }
 
 impl Server {
-    /// `None` if etcd is not installed.
+    /// Starts etcd; `None` if it is not installed.
     fn start(name: &str, quota: u64) -> Option<Server> {
         let port = || {
             TcpListener::bind("127.0.0.1:0")
@@ -100,7 +100,7 @@ impl Drop for Server {
     }
 }
 
-/// A device of a fleet, and what keeps its lease.
+/// A device of a fleet, with the keeper of its lease.
 struct Device {
     keeper: Keeper,
     run: Run,
@@ -140,7 +140,7 @@ impl Device {
         }
     }
 
-    /// A third of a lease is over.
+    /// Renews the lease, as after a third of its length.
     fn renew(&mut self, epoch: u32) -> Result<(), String> {
         self.run.words.say(Standing {
             epoch,
@@ -155,7 +155,7 @@ impl Device {
 }
 
 impl Device {
-    /// A week on a machine that does other things: one call of etcd may take too long.
+    /// Renews the lease on a busy machine, where one call of etcd may take too long.
     fn renew_patiently(&mut self, epoch: u32) {
         let mut tries = 0;
         while let Err(text) = self.renew(epoch) {
@@ -185,7 +185,8 @@ impl Fleet {
         }
     }
 
-    /// Other values that a change of the chain leaves: words about a device, and wishes.
+    /// Changes the chain, and the other values that a change of the chain writes: the words and the wishes
+    /// about devices.
     fn change(&mut self) {
         for (name, value) in [
             ("words/9", r#"{"left-out":1}"#),
@@ -200,7 +201,8 @@ impl Fleet {
         }
     }
 
-    /// Runs this many seconds. `changes`: its chain changes now and then. Returns the size of the database at most, and at the end.
+    /// Runs this many seconds. `changes`: the chain changes from time to time. Returns the size of the
+    /// database: the maximum, and at the end.
     fn live(
         &mut self,
         seconds: u64,
@@ -250,11 +252,11 @@ fn week(name: &str, seconds: u64, changes: bool) {
         storage.bytes >> 10
     );
     assert!(!storage.is_full && most < QUOTA, "{storage:?}");
-    // A week is no more than some hours: what is compacted is used again.
+    // A week needs no more space than several hours, because compacted space is used again.
     assert!(most < QUOTA / 8, "{most}");
 }
 
-/// Seconds of it; fewer for a trial.
+/// Returns how many seconds of the week are run; fewer for a trial.
 fn of_a_week() -> u64 {
     let seconds = std::env::var("PMNET_WEEK_SECONDS");
     seconds.map_or(WEEK, |text| text.parse().expect("a number"))
@@ -277,7 +279,7 @@ fn some_minutes_of_a_fleet_leave_no_more_than_the_last_five() {
     week("minutes-busy", 1200, true);
 }
 
-/// Without compaction a renewal is small, at least.
+/// Even without compaction a renewal must be small.
 #[test]
 fn a_renewal_that_says_nothing_new_leaves_little() {
     const SECONDS: u64 = 1000;
@@ -295,7 +297,7 @@ fn a_renewal_that_says_nothing_new_leaves_little() {
     assert!(bytes < 250, "{bytes}");
 }
 
-/// A full etcd says so, and what to do helps.
+/// A full etcd is reported, and the advice in the report helps.
 #[test]
 fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     let Some(server) = Server::start("full", 1 << 20) else {
@@ -336,7 +338,7 @@ fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     assert!(warns.contains("quota is 1 MiB"), "{warns}");
     let compact = serde_json::json!({ "revision": etcd.revision().to_string(), "physical": true });
     etcd.call("kv/compaction", &compact).unwrap();
-    // It answers with nothing, when it is done.
+    // etcd answers with nothing when defragmentation is done.
     let _answer = etcd.call("maintenance/defragment", &serde_json::json!({}));
     let alarms = etcd.call("maintenance/alarm", &serde_json::json!({ "action": "GET" }));
     let mut disarm = alarms.unwrap()["alarms"][0].clone();
@@ -346,7 +348,7 @@ fn an_etcd_that_is_full_is_understood_and_what_is_said_helps() {
     assert!(!etcd.storage().unwrap().is_full);
 }
 
-/// No program compacts: a controller says so.
+/// If no program compacts the history, a controller reports that.
 #[test]
 fn a_history_that_nobody_compacts_is_noticed() {
     let Some(server) = Server::start("kept", QUOTA) else {

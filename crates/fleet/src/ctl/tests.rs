@@ -1,4 +1,4 @@
-//! Wishes without an etcd: which are refused, what is written, and when they are done.
+//! Tests of wishes without an etcd: which ones are refused, what is written, and when they are met.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ fn row(id: u16, epoch: u32, chain: &[u32]) -> Row {
     }
 }
 
-/// Returns a chain of these that all serve, in epoch 4, and these spares.
+/// Returns a shard with a chain of these devices, which all serve in epoch 4, and with these spares.
 fn shard(chain: &[u16], spares: &[u16]) -> Shard {
     let ids: Vec<u32> = chain.iter().map(|id| u32::from(*id)).collect();
     let place = |id: &u16| Place {
@@ -137,13 +137,13 @@ fn what_cannot_be_had_is_refused_with_a_sentence() {
         standby: false,
     });
     assert!(refused(&alone, REMOVE_2).contains("the server is gone"));
-    // Both others are to leave, too.
+    // The two other devices are to leave, too.
     let mut all = three();
     for id in [1, 3] {
         all.rows.get_mut(&id).unwrap().wish.leaves = true;
     }
     assert!(refused(&all, REMOVE_2).contains("no other member that is to stay"));
-    // A spare of another epoch, or one that was removed, is not taken.
+    // A spare of another epoch is not taken, and neither is one that was removed.
     let mut spares = shard(&[1, 2, 3], &[4, 5]);
     spares.rows.get_mut(&4).unwrap().wish.leaves = true;
     if let Some(record) = &mut spares.rows.get_mut(&5).unwrap().record {

@@ -1,8 +1,8 @@
-//! One question to one member of etcd, over HTTP: with TLS, and as a user, if that is wanted.
+//! One request to one member of etcd over HTTP, with TLS and a user if configured.
 //!
-//! etcd gives a user a token, and takes it back whenever it likes: after some minutes without a question, when its users change, or when
-//! it starts again. Then the password is sent once more, within the time of the same question. Certificates are read again when their files
-//! have changed.
+//! etcd gives a user a token, and invalidates it at any time: after some minutes without a request, when its
+//! users change, or when it is restarted. Then the password is sent again, within the time of the same
+//! request. When the files of certificates have changed, they are read again.
 
 use std::io::{ErrorKind, Read};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -16,30 +16,31 @@ use super::members::{Access, HTTPS, Login, Members};
 
 /// Longest answer, in bytes.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
-/// In what etcd says when it takes no writes.
+/// Part of etcd's error when it accepts no writes.
 const FULL: &str = "database space exceeded";
-/// The call for alarms.
+/// The path of the call for alarms.
 pub(super) const ALARM: &str = "maintenance/alarm";
 
-/// Longest time in which a reason is waited for.
+/// Longest time to wait for the reason of a failure.
 const WHY_MAX: Duration = Duration::from_millis(200);
 
-/// Flags that an operator can mend.
+/// Flags that the texts name.
 const FLAGS: Flags = Flags {
     ca: "--etcd-ca",
     certificate: "--etcd-cert and --etcd-key",
 };
 
-/// Texts with which etcd refuses a token, or a question without one.
+/// Texts with which etcd refuses a token, or a request without one.
 const WANTS_LOGIN: [&str; 3] = [
     "invalid auth token",
     "revision of auth store is old",
     "user name is empty",
 ];
-/// Text with which it says that it has no users.
+/// Text with which etcd reports that it has no users.
 const NO_USERS: &str = "authentication is not enabled";
 
-/// Text with which an etcd that has users, and asks for certificates, refuses one that has a common name, which it would take for a user.
+/// Text of an etcd that has users and asks for certificates. Such an etcd refuses a certificate with a common
+/// name, because it would take the name for a user.
 const COMMON_NAME: &str = "CommonName of client sending a request";
 
 /// Codes of gRPC in etcd's answers.
@@ -48,11 +49,11 @@ const PERMISSION_DENIED: i64 = 7;
 const RESOURCE_EXHAUSTED: i64 = 8;
 const UNAVAILABLE: i64 = 14;
 
-/// Right of this process to ask.
+/// This process's token at etcd.
 enum Token {
-    /// To be asked for.
+    /// No token: one must be requested.
     Unknown,
-    /// etcd has no users, as it says.
+    /// etcd reported that it has no users.
     Unneeded,
     Known(String),
 }
@@ -73,9 +74,9 @@ impl std::fmt::Debug for Token {
 pub(super) struct Http {
     members: Members,
     timeout: Duration,
-    /// The files of the agent, as they were when it was made.
+    /// State of the agent's files at the time when it was made.
     stamps: Stamps,
-    /// `None`: the files could not be read yet.
+    /// The HTTP agent. `None`: the files could not be read yet.
     agent: Option<ureq::Agent>,
     token: Token,
 }
@@ -95,7 +96,7 @@ impl Http {
         self.members.urls()
     }
 
-    /// Asks, and logs in first if that is needed.
+    /// Sends a request, and logs in first if necessary.
     pub(super) fn ask(
         &mut self,
         endpoint: &str,
@@ -116,14 +117,15 @@ impl Http {
         }
     }
 
-    /// Returns a text that anyone may read; `None` if there is none.
+    /// Returns a text that needs no login; `None` if there is none.
     pub(super) fn text(&mut self, url: &str) -> Option<String> {
         let mut answer = self.agent.as_ref()?.get(url).call().ok()?;
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
         body.read_to_string().ok()
     }
 
-    /// Makes the agent, again if its files have changed. If these cannot be used, the one before goes on.
+    /// Makes the HTTP agent, again if its files have changed. If the new files cannot be used, keeps the
+    /// previous agent.
     fn renew(&mut self, endpoint: &str) -> Result<(), EtcdError> {
         let stamps = if self.members.is_tls() {
             Stamps::of(self.members.access.files())
@@ -146,7 +148,7 @@ impl Http {
         Ok(())
     }
 
-    /// Asks etcd for a token, if there is a user.
+    /// Asks etcd for a token, if a user is configured.
     fn log_in(&mut self, endpoint: &str, until: Instant) -> Result<(), EtcdError> {
         let Some(login) = self.members.access.login.clone() else {
             if matches!(self.token, Token::Unknown) {
@@ -182,8 +184,8 @@ impl Http {
         }
     }
 
-    /// Returns why a question did not get its answer. In TLS 1.3 an end may refuse a certificate when the question is being written already, and
-    /// then its reason is lost: it is asked for once more.
+    /// Returns why a request got no answer. In TLS 1.3 an end may refuse a certificate while the request is
+    /// already being written. Then its reason is lost, so the connection is tried once more.
     fn unreachable(&self, endpoint: &str, error: &ureq::Error, until: Instant) -> EtcdError {
         let distrust = match error {
             ureq::Error::Io(error) if self.members.is_tls() && is_cut_off(error.kind()) => {
@@ -233,13 +235,13 @@ impl Http {
         let body = body.read_to_string().map_err(lost)?;
         let mut json: Value = serde_json::from_str(&body).map_err(|_| no_json(endpoint, &body))?;
         if json["result"].is_object() {
-            // One of a stream of answers.
+            // The answer is one of a stream.
             json = json["result"].take();
         }
         if let Some(text) = json["error"].as_str() {
             return Err(refusal(endpoint, json["code"].as_i64(), text));
         }
-        // If there is no alarm, etcd 3.4 answers with nothing at all.
+        // If there is no alarm, etcd 3.4 answers with an empty object.
         let says_nothing = path == ALARM && json.is_object();
         if !answer.status().is_success() || !(json["header"].is_object() || says_nothing) {
             return Err(EtcdError::Foreign(endpoint.to_owned(), "no header"));
@@ -248,7 +250,7 @@ impl Http {
     }
 }
 
-/// Makes one more connection without a question, and listens why it is closed.
+/// Makes one more connection, sends no request, and reads why it is closed.
 fn asked_why(members: &Members, endpoint: &str, until: Instant) -> Option<Distrust> {
     let (name, port) = endpoint.strip_prefix(HTTPS)?.rsplit_once(':')?;
     let name = name.trim_matches(['[', ']']);
@@ -300,11 +302,11 @@ fn wants_login(text: &str) -> bool {
     WANTS_LOGIN.iter().any(|part| text.contains(part))
 }
 
-/// Returns what etcd's refusal is.
+/// Converts etcd's refusal to an error.
 fn refusal(endpoint: &str, code: Option<i64>, text: &str) -> EtcdError {
     let (endpoint, text) = (endpoint.to_owned(), text.to_owned());
     match code {
-        // Another member may be able to do what this one cannot do just now.
+        // Another member may be able to do what this one cannot do now.
         Some(DEADLINE_EXCEEDED | UNAVAILABLE) => EtcdError::Unreachable(endpoint, text),
         Some(RESOURCE_EXHAUSTED) if text.contains(FULL) => EtcdError::Full(endpoint),
         Some(PERMISSION_DENIED) => EtcdError::Forbidden(endpoint),
@@ -312,7 +314,7 @@ fn refusal(endpoint: &str, code: Option<i64>, text: &str) -> EtcdError {
     }
 }
 
-/// Returns why an answer is no JSON.
+/// Returns the error for an answer that is no JSON.
 fn no_json(endpoint: &str, body: &str) -> EtcdError {
     let endpoint = endpoint.to_owned();
     if body.contains(COMMON_NAME) {

@@ -1,4 +1,4 @@
-//! Members of an etcd, and what is needed to reach them.
+//! The members of an etcd, and the settings for access to them.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -6,32 +6,33 @@ use std::path::{Path, PathBuf};
 use pmnet_tls::{ClientTls, authorities_file};
 use ureq::tls::{Certificate, ClientCert, PemItem, RootCerts, TlsConfig, TlsProvider, parse_pem};
 
-/// Members of one etcd, and how they are reached.
+/// The members of one etcd, with the settings for access to them.
 #[derive(Clone, Debug)]
 pub struct Members {
     pub(super) urls: Vec<String>,
     pub(super) access: Access,
 }
 
-/// Certificates and user with which etcd is asked. By default: the system's authorities, no certificate and no user.
+/// Certificates and user for requests to etcd. By default: the system's authorities, no certificate and no
+/// user.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// File with the authorities of etcd's certificates; `None`: the system's.
     pub ca: Option<PathBuf>,
-    /// Files with the certificate and the key of this process.
+    /// Files with the certificate and the key that this process shows.
     pub identity: Option<(PathBuf, PathBuf)>,
     /// User of etcd.
     pub login: Option<Login>,
 }
 
-/// A user of etcd. The password is read whenever etcd asks for it, so a new one needs no restart.
+/// A user of etcd. The password is read whenever etcd asks for it, so a new password needs no restart.
 #[derive(Clone, Debug)]
 pub struct Login {
-    /// Name.
+    /// Name of the user.
     pub user: String,
     /// File with the password.
     pub password_file: PathBuf,
-    /// Returns the password that is in that file, or a sentence.
+    /// Returns the password in that file, or an error text.
     pub read: fn(&Path) -> Result<String, String>,
 }
 
@@ -41,7 +42,7 @@ impl Login {
     }
 }
 
-/// Kind of connection that all members have.
+/// The kind of connection, which is the same for all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Http,
@@ -52,7 +53,7 @@ impl Members {
     /// Parses `--etcd`, `https://HOST:PORT[,…]` (or `http://`), and reads all files once.
     ///
     /// # Errors
-    /// A sentence: an address is none, or a file cannot be used.
+    /// A text: an address is invalid, or a file cannot be used.
     pub fn new(text: &str, access: Access) -> Result<Members, String> {
         let parsed: Vec<(Scheme, String)> =
             text.split(',').map(endpoint).collect::<Result<_, _>>()?;
@@ -86,7 +87,7 @@ impl Members {
         Ok(members)
     }
 
-    /// Returns the same for each member alone.
+    /// Returns these settings for each member alone.
     #[must_use]
     pub fn each(&self) -> Vec<Members> {
         let alone = |url: &String| Members {
@@ -114,11 +115,11 @@ impl Access {
         self.ca.iter().chain(identity).map(PathBuf::as_path)
     }
 
-    /// Reads the files.
+    /// Reads the files for TLS.
     pub(super) fn tls(&self) -> Result<TlsConfig, String> {
         let identity = self.identity.as_ref();
         let identity = identity.map(|(cert, key)| (cert.as_path(), key.as_path()));
-        // It checks more than ureq does: whether key and certificate belong together.
+        // This checks more than ureq does: whether key and certificate belong together.
         ClientTls::new("localhost", self.ca.as_deref(), identity)
             .map_err(|error| format!("TLS with etcd: {error}"))?;
         let ca = authorities_file(self.ca.as_deref()).map_err(|error| error.to_string())?;
@@ -148,7 +149,7 @@ fn pem(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Returns those of the certificates that can be read: a system has some that no library knows.
+/// Returns those certificates that can be parsed. A system has some that no library can parse.
 fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
     let certificate = |item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -157,10 +158,11 @@ fn certificates(pem: &[u8]) -> Vec<Certificate<'static>> {
     parse_pem(pem).filter_map(certificate).collect()
 }
 
-/// Beginning of the address of a member with TLS.
+/// Scheme of the address of a member with TLS.
 pub(super) const HTTPS: &str = "https://";
 
-/// Returns whether a member listens on this machine, as its address says: no other machine is asked what a name means.
+/// Returns whether a member's address is on this machine. Names are not resolved, because that could ask
+/// another machine.
 fn is_on_this_machine(url: &str) -> bool {
     let host = url.split_once("://").map_or(url, |(_, host)| host);
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);

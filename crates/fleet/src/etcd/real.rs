@@ -1,4 +1,4 @@
-//! A real etcd with TLS and users, asked in all the ways in which that goes wrong.
+//! A real etcd with TLS and users, with requests that fail in every possible way.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ fn launch(files: &Files, ports: [u16; 2], extra: &[String]) -> Option<Child> {
 }
 
 impl Server {
-    /// Starts one that wants certificates of its clients; `None`: etcd is not installed.
+    /// Starts an etcd that requires certificates of its clients; `None`: etcd is not installed.
     fn start() -> Option<Server> {
         let files = files();
         let ca = files.path("ca.pem").to_str().unwrap().to_owned();
@@ -113,7 +113,8 @@ impl Server {
         Etcd::new(Members::new(&self.url(), access).unwrap(), CALL_MAX)
     }
 
-    /// Adds users `root` and `pmnet`, of which the second may only work below `/pmnet/`, and enables authentication.
+    /// Adds the users `root` and `pmnet`, and enables authentication. `pmnet` may only use keys below
+    /// `/pmnet/`.
     fn enable_users(&self) {
         let mut etcd = self.ask(self.access("ca.pem", Some("client")));
         let key = STANDARD.encode("/pmnet/");
@@ -149,7 +150,7 @@ fn put(key: &str) -> Put {
     }
 }
 
-/// Everything that a device, a server, a controller and `pmnet ctl` ask.
+/// Makes all requests that a device, a server, a controller and `pmnet ctl` make.
 fn does_all(etcd: &mut Etcd, key: &str) {
     let lease = etcd.grant(3).unwrap();
     let put = Put { lease, ..put(key) };
@@ -194,7 +195,7 @@ fn certificates_decide_who_asks_and_who_answers() {
         assert!(text.contains("--etcd-c"), "{says}: {text}");
         println!("{text}");
     }
-    // By an address that is not in its certificate.
+    // This address is not in the certificate.
     let url = server.url().replace("localhost", "127.0.0.1");
     let members = Members::new(&url, server.access(ca, Some("client"))).unwrap();
     refused(Etcd::new(members, CALL_MAX), "is for another name");
@@ -220,11 +221,11 @@ fn an_expired_certificate_is_renewed_without_a_restart() {
     let mut etcd = server.ask(server.access("ca.pem", Some("mine")));
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "key");
-    // Half of it is there: what was read before is used, until the other half is.
+    // Only one of the two files is new: the earlier files are used until the other one is new, too.
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "pem");
     etcd.range("/pmnet/").unwrap();
-    // And now half of what does not fit: the connection goes on.
+    // Now one of two files that do not fit: the connection continues.
     copy("old", "key");
     etcd.range("/pmnet/").unwrap();
 }
@@ -234,7 +235,7 @@ fn users_are_logged_in_again_and_those_that_are_none_get_a_sentence() {
     let Some(mut server) = Server::start() else {
         return;
     };
-    // A user, and no users in etcd: that is said, and it goes on.
+    // A user is configured, and etcd has no users: that is reported, and requests succeed.
     let mut early = server.ask(server.as_user("pmnet", "secret"));
     early.range("/pmnet/").unwrap();
     server.enable_users();
@@ -260,21 +261,21 @@ fn users_are_logged_in_again_and_those_that_are_none_get_a_sentence() {
     let mut etcd = server.ask(wrong.clone());
     let error = etcd.range("/pmnet/").unwrap_err().to_string();
     assert!(error.contains("user pmnet"), "{error}");
-    // The file is corrected.
+    // The file of the password is corrected.
     server.as_user("pmnet", "secret");
     etcd.range("/pmnet/").unwrap();
     let error = etcd.put_if(&[], &[put("/other/a")]).unwrap_err();
     assert!(matches!(error, EtcdError::Forbidden(_)), "{error}");
 
-    // etcd forgets its tokens when it starts again.
+    // A restarted etcd has forgotten its tokens.
     server.restart();
     does_all(&mut etcd, "/pmnet/d");
-    // A right is given: the tokens are of an old state of its users.
+    // A right is given: the tokens belong to an earlier state of etcd's users.
     let mut root = server.ask(server.as_user("root", "top"));
     let role = json!({ "name": "more" });
     root.call("auth/role/add", &role).unwrap();
     does_all(&mut etcd, "/pmnet/e");
-    // A new password, of which the file knows before etcd's token is over.
+    // A new password, which is in the file before etcd's token has expired.
     let question = json!({ "name": "pmnet", "password": "new" });
     root.call("auth/user/changepw", &question).unwrap();
     server.as_user("pmnet", "new");
@@ -292,7 +293,7 @@ fn all_of_it_fits_into_the_time_of_one_call() {
     let members = Members::new(&server.url(), server.as_user("pmnet", "secret")).unwrap();
     let most = Duration::from_millis(300);
     let mut etcd = Etcd::new(members, most);
-    // It stops in the midst of what it does.
+    // etcd is suspended during requests.
     let process = server.child.id().to_string();
     let signal = |name: &str| {
         Command::new("kill")

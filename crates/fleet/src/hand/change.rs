@@ -1,8 +1,9 @@
-//! A change of a chain without a fleet: whether it can be made now, and its next step. Pure functions of what
-//! devices and server say.
+//! A change of a chain without a fleet: whether it is possible now, and its next step. These are pure
+//! functions of the answers of devices and server.
 //!
-//! The chain that the server has on record counts, and only the server changes it. Here it is said how devices are to be wired, and
-//! when the head states that a device is stopped. Everything is decided anew from each look, so it can be begun again at any point.
+//! The chain that the server has on record counts, and only the server changes it. This module decides how
+//! devices must be wired, and when the head states that a device is stopped. It decides everything anew at
+//! each look, so a change can be resumed at any point.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -10,66 +11,66 @@ use std::net::SocketAddr;
 use super::{DeviceSaid, Looked, Meant, ServerSaid};
 use crate::plan::{CHAIN_MAX, Order, Place, Plan};
 
-/// The wish.
+/// A change that an operator wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandWant {
-    /// One copy more.
+    /// One more copy.
     Add,
     /// The chain without these devices.
     Remove {
-        /// Their ids; several only if they are stopped.
+        /// Ids of these devices; several are allowed only if they are stopped.
         devices: Vec<u32>,
-        /// Also if one copy alone is left.
+        /// Allowed even if a single copy is left.
         to_one: bool,
     },
-    /// A spare in the place of this device.
+    /// A spare in place of this device.
     Replace(u32),
-    /// The devices wired as the chain on record says: a change was broken off.
+    /// The devices must be wired as the chain on record says, because a change was interrupted.
     Wire,
 }
 
-/// The change that is being made.
+/// A change that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The chain as it was, head first.
+    /// The chain before the change, head first.
     pub now: Vec<u32>,
-    /// The devices that leave it.
+    /// The devices that will leave it.
     pub leaves: Vec<u32>,
-    /// The spare that joins it.
+    /// The spare that will join it.
     pub joins: Option<u32>,
-    /// The operator knows that those who leave are stopped for good.
+    /// The operator knows that the leaving devices are stopped for good.
     pub is_stopped: bool,
-    /// Devices that have said that they have ended.
+    /// Devices that have reported that they have ended.
     ended: BTreeSet<u32>,
 }
 
 /// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandStep {
-    /// This device is to get this next hop.
+    /// The device must get this next hop.
     Wire(Doing, Order),
-    /// This device is to end.
+    /// The device must end.
     Leave(Doing),
-    /// Nothing: a sentence about what is waited for.
+    /// Wait for what the text says.
     Wait(String),
-    /// It is done.
+    /// The change is done.
     Done,
 }
 
-/// The device that something is asked of.
+/// The device that gets an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doing {
-    /// Address at which it is asked.
+    /// Address for the order.
     pub at: SocketAddr,
-    /// The device, in this life.
+    /// The device, in this run of its process.
     pub to: Meant,
 }
 
 impl Change {
-    /// Returns whether this can be had now, and how.
+    /// Checks whether this change is possible now. Returns its plan.
     ///
     /// # Errors
-    /// A sentence that says why not, and what to do.
+    /// A text that says why not, and what to do.
     pub fn plan(looked: &Looked, want: &HandWant, is_stopped: bool) -> Result<Change, String> {
         let server = server(looked)?;
         let now = server.chain.clone();
@@ -139,13 +140,13 @@ impl Change {
         })
     }
 
-    /// Devices of the chain in the end.
+    /// Returns the number of devices in the final chain.
     #[must_use]
     pub fn copies(&self) -> usize {
         self.now.len() - self.leaves.len() + usize::from(self.joins.is_some())
     }
 
-    /// Copies that an acknowledgement has while this is done, at least.
+    /// Returns the least number of copies of an acknowledged update during the change.
     #[must_use]
     pub fn copies_meanwhile(&self) -> usize {
         if self.joins_first() {
@@ -155,12 +156,12 @@ impl Change {
         }
     }
 
-    /// No device leaves before the new one has everything.
+    /// Whether a spare joins first: then no device leaves before the new one has everything.
     const fn joins_first(&self) -> bool {
         self.joins.is_some() && !self.is_stopped
     }
 
-    /// This device has said that it has ended.
+    /// Notes that this device has reported that it has ended.
     pub fn has_ended(&mut self, id: u32) {
         self.ended.insert(id);
     }
@@ -168,7 +169,7 @@ impl Change {
     /// Returns the next step.
     ///
     /// # Errors
-    /// A sentence: it cannot go on.
+    /// A text: the change cannot continue.
     pub fn next(&self, looked: &Looked) -> Result<HandStep, String> {
         let Ok(server) = server(looked) else {
             return Ok(HandStep::Wait("the server does not answer".into()));
@@ -197,7 +198,7 @@ impl Change {
         }
     }
 
-    /// The tail gets another next hop.
+    /// Step for a device that joins: the tail gets another next hop.
     fn join(&self, looked: &Looked, server: &ServerSaid) -> HandStep {
         let Some(joiner) = self.joins.and_then(|id| looked.devices.get(&id)) else {
             return HandStep::Wait("the device that is to join does not answer".into());
@@ -233,7 +234,8 @@ impl Change {
         HandStep::Wire(doing(tail), order)
     }
 
-    /// A device that leaves ends first. Then the others get their next hops without it, the head last: it states that no other device is left out.
+    /// Step for a device that leaves: it ends first. Then the others get their next hops without it. The head
+    /// is the last, because it then states that the device is stopped.
     fn leave(&self, looked: &Looked, server: &ServerSaid) -> Result<HandStep, String> {
         for id in &self.leaves {
             match (looked.devices.get(id), self.is_stopped) {
@@ -289,7 +291,8 @@ impl Change {
             if said.ends {
                 return Ok(HandStep::Wait(format!("device {id} begins anew")));
             }
-            // The head stated it while its path still led through a device that is left out now: another device had its old next hop.
+            // The head's statement came while its path still led through a device that is left out, because
+            // another device had its old next hop.
             let unheard = id == head
                 && said.epoch == server.epoch
                 && said.shrink == order.shrink
@@ -304,15 +307,16 @@ impl Change {
         )))
     }
 
-    /// Returns whether the chain's last device sends to one that has not joined and does not answer: nothing is acknowledged meanwhile.
+    /// Returns whether the chain's last device sends to a joining device that does not answer. Meanwhile
+    /// nothing is acknowledged.
     #[must_use]
     pub fn joiner_is_lost(&self, looked: &Looked) -> bool {
         let answers = self.joins.is_none_or(|id| looked.devices.contains_key(&id));
         !answers && self.undo(looked).is_some()
     }
 
-    /// Wakes a chain in which no client sends: a device that serves an older epoch than the one on record hears of it from what
-    /// passes by, or when it begins anew.
+    /// Returns a step that wakes a chain in which no client sends. A device that serves an older epoch than
+    /// the one on record learns of the newer one from passing packets, or when it starts again.
     #[must_use]
     pub fn wake(looked: &Looked) -> Option<HandStep> {
         let server = server(looked).ok()?;
@@ -322,7 +326,8 @@ impl Change {
         Some(HandStep::Wire(doing(said), wiring(said)))
     }
 
-    /// Returns the order to take back if the change is not done in time: the chain's last device sends to a device that has not joined.
+    /// Returns the order that undoes the change if it is not done in time: the chain's last device sends to a
+    /// device that has not joined.
     #[must_use]
     pub fn undo(&self, looked: &Looked) -> Option<HandStep> {
         let server = server(looked).ok()?;
@@ -341,7 +346,8 @@ impl Change {
     }
 }
 
-/// Gives a device that does not serve, and whose next hop is not that of the chain on record, that next hop. No device states anything.
+/// Returns the step for a device that does not serve, if its next hop is not that of the chain on record: the
+/// device gets the next hop on record. No device states that another one is stopped.
 fn as_on_record(looked: &Looked, server: &ServerSaid) -> Option<HandStep> {
     let (mut next, mut next_id) = (server.listen, 0);
     for id in server.chain.iter().rev() {
@@ -366,7 +372,7 @@ fn doing(said: &DeviceSaid) -> Doing {
     }
 }
 
-/// Returns how it is wired.
+/// Returns how the device is wired.
 const fn wiring(said: &DeviceSaid) -> Order {
     Order {
         next: said.next,
@@ -379,7 +385,7 @@ fn is_wired(said: &DeviceSaid, order: Order) -> bool {
     !wiring(said).is_to_become(order)
 }
 
-/// Returns what the device says that it waits for, unless it waits for this command.
+/// Returns the text with what the device waits for, unless it waits for this command.
 fn waits(said: &DeviceSaid) -> String {
     let text = said.waits.as_ref().filter(|_| said.joins == 0);
     text.map_or_else(String::new, |text| {
@@ -410,7 +416,7 @@ fn because(looked: &Looked) -> String {
     }
 }
 
-/// Returns a member that answers.
+/// Returns this member, which must answer.
 fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     looked.devices.get(&id).ok_or_else(|| {
         format!(
@@ -421,7 +427,8 @@ fn device(looked: &Looked, id: u32) -> Result<&DeviceSaid, String> {
     })
 }
 
-/// Checks whether all devices that stay answer. If not, all who are gone are named together: one alone could not be left out.
+/// Checks whether all devices that stay answer. Otherwise the error names all missing devices together,
+/// because a single one of them could not be left out.
 fn all_answer(looked: &Looked, stays: &[u32], leaves: &[u32]) -> Result<(), String> {
     let silent = |ids: &[u32]| {
         let ids = ids.iter().filter(|id| !looked.devices.contains_key(id));
@@ -471,7 +478,7 @@ fn leaver(looked: &Looked, now: &[u32], id: u32, is_stopped: bool) -> Result<(),
     }
 }
 
-/// Checks whether the chain is served as it is on record, and all of it hold everything.
+/// Checks whether the chain is served as it is on record, and all its devices hold everything.
 fn settled(looked: &Looked, server: &ServerSaid) -> Result<(), String> {
     for id in &server.chain {
         let said = device(looked, *id)?;
@@ -528,7 +535,8 @@ fn spare<'a>(looked: &'a Looked, server: &ServerSaid) -> Result<&'a DeviceSaid, 
     ))
 }
 
-/// Devices that are told of each other must reach each other: either all are on this machine, or each has an address for the others.
+/// Checks whether devices that get each other's addresses can reach each other: either all are on this
+/// machine, or each has an address for the others.
 fn of_one_kind(
     looked: &Looked,
     server: &ServerSaid,

@@ -1,4 +1,4 @@
-//! A device as `pmnet ctl` sees it: it tells its state, takes a new next hop, or ends.
+//! A device as `pmnet ctl` sees it: it reports its state, takes a new next hop, or ends.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,25 +17,25 @@ use crate::plan::Order;
 /// Settings of a device's door.
 #[derive(Clone, Debug)]
 pub struct DeviceDoorConfig {
-    /// TCP address at which it listens: that of the device itself.
+    /// TCP address of the door: the address of the device itself.
     pub listen: SocketAddr,
-    /// Shard.
+    /// Number of the shard.
     pub shard: u32,
-    /// Device id.
+    /// Id of the device.
     pub id: u32,
-    /// The next hop that its command line names.
+    /// The next hop on its command line.
     pub next: SocketAddr,
-    /// The id of that hop, if the command line has it.
+    /// The id of the next hop, if the command line has it.
     pub next_id: Option<u32>,
-    /// A person has said by its flags how it starts (`--shrink-chain`, `--declare-data-loss`): they count.
+    /// The device's flags decide how it starts (`--shrink-chain`, `--declare-data-loss`), so they count.
     pub by_hand: bool,
-    /// It starts with `--join`.
+    /// The device starts with `--join`.
     pub joins: bool,
-    /// It is in the kernel.
+    /// The device runs in the kernel.
     pub in_kernel: bool,
-    /// Keys of its cluster; only callers with one are answered then.
+    /// Keys of the device's cluster. If there are keys, the door answers only callers that have one of them.
     pub keys: Option<Latest<ClusterKeys>>,
-    /// File that remembers its last next hop; `None`: none does.
+    /// File that stores the device's last next hop; `None`: it is not stored.
     pub memory: Option<PathBuf>,
 }
 
@@ -51,10 +51,10 @@ struct State {
     run: Option<Run>,
     /// Order of an operator, if there is one.
     order: Option<Order>,
-    /// The order was for an earlier life of its process.
+    /// The order was given to an earlier run of the device's process.
     remembered: bool,
     leaves: bool,
-    /// It has ended.
+    /// The device has ended.
     left: bool,
 }
 
@@ -67,7 +67,7 @@ struct Shared {
     left: Condvar,
 }
 
-/// The door of a device. It closes when this is dropped.
+/// The door of a device. It closes when this value is dropped.
 #[derive(Debug)]
 pub struct DeviceDoor {
     shared: Arc<Shared>,
@@ -75,10 +75,10 @@ pub struct DeviceDoor {
 }
 
 impl DeviceDoor {
-    /// Listens.
+    /// Opens the door.
     ///
     /// # Errors
-    /// Another process listens there, or the system gives no thread or no random numbers.
+    /// Another process listens at the address, or the operating system gives no thread or no random numbers.
     pub fn open(config: DeviceDoorConfig) -> std::io::Result<DeviceDoor> {
         let memory = Memory {
             path: config.memory.clone(),
@@ -115,31 +115,31 @@ impl DeviceDoor {
         })
     }
 
-    /// Returns how the device is to be wired, if a person has said so.
+    /// Returns how the device must be wired, if an operator has ordered that.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
     }
 
-    /// The device runs, wired so. `words`: of this run alone. The run is ended by them when the device is to be wired otherwise, or
-    /// to end.
+    /// Notes that the device runs with this wiring. `words`: messages of this run alone. With them the door
+    /// ends the run when the device must be wired otherwise, or must end.
     pub fn attend(&self, words: Arc<LeaseWords>, order: Order) {
         let mut state = self.shared.state();
         let stale = state.order.is_some_and(|wanted| wanted != order) || state.leaves;
         if stale {
-            // Said between the end of one run and the beginning of this one.
+            // The order came between the end of the last run and the beginning of this one.
             words.end();
         }
         state.run = Some(Run { words, order });
     }
 
-    /// Returns whether a person wants the device to end.
+    /// Returns whether an operator wants the device to end.
     #[must_use]
     pub fn leaves(&self) -> bool {
         self.shared.state().leaves
     }
 
-    /// Forgets how it was wired, if that was said in an earlier life of its process. Returns whether it was.
+    /// Forgets the wiring if it was ordered in an earlier run of the process. Returns whether it was.
     #[must_use]
     pub fn forget_remembered(&self) -> bool {
         let mut state = self.shared.state();
@@ -151,9 +151,11 @@ impl DeviceDoor {
         true
     }
 
-    /// **The device has ended**: it acknowledges nothing any more. The command that asked for it is told so.
+    /// Notes that **the device has ended**: it acknowledges nothing any more. The command that asked for its
+    /// end is told.
     pub fn left(self) {
-        // It is on record until the others are wired without it. A spare does not have that place any more.
+        // The device stays on record until the others are wired without it, so its next hop is kept. If it
+        // starts again as a spare, that next hop no longer counts.
         let order = self.shared.state().order;
         if let Some(Order { next, next_id, .. }) = order
             && let Err(error) = self.shared.memory.keep((next, next_id), true)
@@ -335,7 +337,7 @@ mod tests {
             };
             ask(listen, &asked, None).unwrap()
         };
-        // Orders to another life of its process are refused, and so are next hops that cannot be.
+        // Orders to another run of the process are refused, and so are impossible next hops.
         let other = Meant {
             process: "x".into(),
             ..who.clone()
@@ -354,7 +356,7 @@ mod tests {
         door.attend(words.clone(), order(2, Some(4)));
         assert!(!says().ends && !words.is_to_end());
         assert_eq!((says().next, says().shrink), (at(2), Some(4)));
-        // An order that came while nothing ran ends the next run, which does not know of it.
+        // An order that came while nothing ran ends the next run, which does not know the order.
         let late = Arc::new(LeaseWords::default());
         door.attend(late.clone(), order(1, None));
         assert!(late.is_to_end());

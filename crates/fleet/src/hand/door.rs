@@ -1,7 +1,8 @@
-//! One question, one answer, over TCP: a line of JSON each, bounded in length and in time.
+//! One question and one answer over TCP. Each is a line of JSON, with bounded length and time.
 //!
-//! A connection that says nothing keeps no other one waiting: they are listened to side by side, each for a moment. If there are too many of
-//! them, one of the host with most places goes: the one that came first. So there is always a place for the next.
+//! A silent connection delays no other one: all connections are read side by side, each for a short time. If
+//! there are too many, the oldest connection of the host with the most connections is closed. So there is
+//! always a place for the next connection.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -23,26 +24,26 @@ use super::{Answered, Asked};
 
 /// Longest line, in bytes.
 const LINE_MAX: usize = 16 * 1024;
-/// Time to connect, and for each line, except for an answer that waits until a device has ended.
+/// Most time for connecting, and for each line. An answer that waits for the end of a device may take longer.
 const LINE_SECONDS: Duration = Duration::from_secs(2);
-/// Time for a question: a caller that has not asked by then is disconnected.
+/// Time for a question. A caller that has not sent one by then is disconnected.
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
-/// Most connections that are listened to at a time.
+/// Most connections that are read at a time.
 const CALLERS_MAX: usize = 64;
-/// Connections taken in one turn: then those that are there have theirs.
+/// Most connections accepted in one turn. Then the accepted ones have their turn.
 const TAKEN_MAX: usize = 16;
-/// Most devices whose end is waited for at a time.
+/// Most devices whose end is awaited at a time.
 const WAITING_MAX: usize = 4;
-/// A device has ended within this time, or says that it has not.
+/// Time within which a device ends, or reports that it has not.
 pub(super) const END_MAX: Duration = Duration::from_secs(10);
-/// Pause after a connection that could not be taken: too many files are open, say.
+/// Pause after a failed accept, for example because too many files are open.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const WAKE: mio::Token = mio::Token(0);
 const LISTENER: mio::Token = mio::Token(1);
 const FIRST_CALLER: usize = 2;
 
-/// A thread that answers, and sleeps until a connection comes. It ends when this is dropped.
+/// A thread that answers questions, and sleeps until a connection comes. It ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Door {
     over: Arc<AtomicBool>,
@@ -51,7 +52,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Listens. `keys`: only callers with such a key are answered.
+    /// Opens the door. `keys`: only callers with one of these keys are answered.
     pub(super) fn open(
         listen: SocketAddr,
         keys: Option<Latest<ClusterKeys>>,
@@ -94,28 +95,28 @@ impl Drop for Door {
         self.over.store(true, Ordering::Release);
         let woken = self.waker.wake().is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken) {
-            // A panic there was printed.
+            // A panic in the thread was already printed.
             let _ = thread.join();
         }
     }
 }
 
-/// A caller that has connected and not asked yet.
+/// A caller that has connected and has not asked yet.
 struct Caller {
     token: mio::Token,
     stream: TcpStream,
     from: IpAddr,
-    /// The nonce that was named to it.
+    /// The nonce that was sent to this caller.
     greeted: Option<[u64; 2]>,
     line: Vec<u8>,
     until: Instant,
 }
 
 impl Caller {
-    /// Reads what has come. Returns whether there is more to wait for.
+    /// Reads the available bytes. Returns whether more must come.
     ///
     /// # Errors
-    /// The connection is of no use.
+    /// The connection is no longer usable.
     fn listen(&mut self) -> io::Result<bool> {
         let mut part = [0; 1024];
         while !self.line.ends_with(b"\n") && self.line.len() < LINE_MAX {
@@ -138,10 +139,10 @@ struct Porter<A> {
     over: Arc<AtomicBool>,
     keys: Option<Latest<ClusterKeys>>,
     answer: Arc<A>,
-    /// The one that came first is in front.
+    /// The callers. The oldest is the first.
     callers: VecDeque<Caller>,
     next_token: usize,
-    /// Time after which to look for further connections; `None`: none are waiting.
+    /// Time at which further connections must be accepted; `None`: none are waiting.
     more_after: Option<Instant>,
     /// Threads that answer when a device has ended.
     waiting: Vec<JoinHandle<()>>,
@@ -172,16 +173,16 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                 self.take();
             }
             let now = Instant::now();
-            // All of them: those that were greeted are not in the order of their times.
+            // All callers are checked, because the callers that were greeted are not sorted by their times.
             self.callers.retain(|caller| now < caller.until);
         }
         for waiting in self.waiting.drain(..) {
-            // A panic there was printed.
+            // A panic in the thread was already printed.
             let _ = waiting.join();
         }
     }
 
-    /// Takes some of those who wait at the door.
+    /// Accepts some of the waiting connections.
     fn take(&mut self) {
         self.more_after = Some(Instant::now());
         for _ in 0..TAKEN_MAX {
@@ -196,7 +197,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
                     return;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // No further file can be opened: as if there were too many callers. One of them goes.
+                // No further file can be opened. As with too many callers, one of them is closed.
                 Err(_) if self.make_room() => {}
                 Err(_) => {
                     self.more_after = Some(Instant::now() + PAUSE);
@@ -206,8 +207,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         }
     }
 
-    /// Lets one go: of those whose host has most connections, the one that came first. So a host takes no place from another one that has
-    /// fewer. Returns false if there is none.
+    /// Closes one connection: the oldest of the host that has the most. So no host takes a place from a host
+    /// with fewer connections. Returns false if there is no connection.
     fn make_room(&mut self) -> bool {
         let first = place_to_give_up(self.callers.iter().map(|caller| caller.from));
         first.is_some_and(|at| self.callers.remove(at).is_some())
@@ -233,13 +234,13 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             line: Vec::new(),
             until: Instant::now() + QUESTION_SECONDS,
         });
-        // Its question mostly comes with it.
+        // The question usually comes together with the connection.
         self.hear(token);
         Ok(())
     }
 
-    /// Something has come from this caller: it is answered once that is a line. A caller whose time is over is not heard any more: a host on the
-    /// path may have kept its order back.
+    /// Reads from this caller, and answers once it has sent a line. A caller whose time is over is closed
+    /// without reading: a host on the path may have held its order back.
     fn hear(&mut self, token: mio::Token) {
         let found = self.callers.iter().position(|caller| caller.token == token);
         let Some(at) = found else { return };
@@ -258,14 +259,14 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         }
     }
 
-    /// Goes on with a caller that has said a line.
+    /// Continues with a caller that has sent a line.
     fn reply(&mut self, mut caller: Caller) {
         match lock::heard(self.keys.as_ref(), caller.greeted, &caller.line) {
             Ok(Then::Greet(nonce)) => {
                 send(&mut caller.stream, &line_of(&Reply::Nonce(nonce)));
                 caller.greeted = Some(nonce);
                 caller.line.clear();
-                // It came first, and has as much time as any.
+                // The caller came first, and keeps its time.
                 self.callers.push_front(caller);
             }
             Ok(Then::Answer(asked, seal)) => self.answer(caller, asked, seal),
@@ -279,7 +280,7 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
             let answered = (self.answer)(asked);
             return send(&mut caller.stream, &seal.line(&answered));
         }
-        // That takes until the device has ended; others are answered meanwhile.
+        // The answer waits until the device has ended. Meanwhile others are answered.
         self.waiting.retain(|waiting| !waiting.is_finished());
         if self.waiting.len() == WAITING_MAX {
             let text = "others have asked for that already: look whether it has ended";
@@ -297,7 +298,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
     }
 }
 
-/// A line fits into the buffer of a socket to which little was written; a peer that does not read it does no harm.
+/// Sends a line. A line fits into the buffer of a socket to which little was written. A peer that does not
+/// read it does no harm.
 fn send(stream: &mut TcpStream, line: &[u8]) {
     if let Err(error) = write_line(stream, line) {
         tracing::debug!(%error, "an answer to `pmnet ctl`");
@@ -336,7 +338,7 @@ fn read_line<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&line).ok())
 }
 
-/// Returns a text of another process without characters that a terminal would obey.
+/// Returns a text of another process without characters that control a terminal.
 fn printable(answer: Answered) -> Answered {
     let clean = |text: String| text.replace(|c: char| c.is_control(), " ");
     match answer {
@@ -349,15 +351,15 @@ fn printable(answer: Answered) -> Answered {
     }
 }
 
-/// Asks the process that listens there, by TCP; with the key of its cluster, if it has one.
+/// Asks the process at this TCP address a question, with the key of its cluster if it has one.
 ///
 /// # Errors
-/// A sentence: no process answers, or not in time, or not in this protocol, or not with this key.
+/// A text: there is no answer, it is late, or it is not in this protocol or not with this key.
 pub fn ask(at: SocketAddr, asked: &Asked, key: Option<&ClusterKey>) -> Result<Answered, String> {
     ask_patiently(at, asked, key, LINE_SECONDS)
 }
 
-/// Asks, and waits at most this long for a connection.
+/// Asks a question, and waits at most this long for a connection.
 pub(super) fn ask_patiently(
     at: SocketAddr,
     asked: &Asked,
@@ -394,12 +396,12 @@ pub(super) fn ask_patiently(
     }
 }
 
-/// Result of a question.
+/// Result of a conversation.
 enum Talked {
     Answer(Answered),
-    /// A refusal that anyone may have written.
+    /// A refusal without proof of its origin.
     Unproven(String),
-    /// No answer of this protocol.
+    /// The answer is not in this protocol.
     Foreign,
 }
 
@@ -446,7 +448,7 @@ mod tests {
             &[b'x'; LINE_MAX + 1],
         ] {
             let mut stream = TcpStream::connect(at).unwrap();
-            // It may be closed before everything was read.
+            // The connection may be closed before everything was read.
             let _ = stream.write_all(rubbish);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut said = Vec::new();
@@ -470,7 +472,7 @@ mod tests {
         );
     }
 
-    /// A port scan, a monitor that only connects, an attacker.
+    /// For example a port scan, a monitor that only connects, or an attacker.
     #[test]
     fn who_connects_and_says_nothing_locks_nobody_out() {
         const SILENT: usize = 400;
@@ -490,7 +492,7 @@ mod tests {
             let took = begun.elapsed();
             assert!(took < QUESTION_SECONDS, "round {round}: {took:?}");
         }
-        // And each of them is let go.
+        // Each of these connections is closed.
         for mut stream in silent {
             stream.set_read_timeout(Some(4 * QUESTION_SECONDS)).unwrap();
             let ended = stream.read(&mut [0]);
@@ -502,7 +504,7 @@ mod tests {
         drop(door);
     }
 
-    /// While a device ends, which may take long, others are answered.
+    /// The end of a device may take long; meanwhile others are answered.
     #[test]
     fn who_waits_until_a_device_has_ended_keeps_nobody_waiting() {
         let at = somewhere();
@@ -562,7 +564,8 @@ mod tests {
         drop(door);
     }
 
-    /// A host on the path keeps an order back, and connects and is greeted meanwhile: the order's caller was told that there is no answer.
+    /// A host on the path keeps an order back, and connects and is greeted meanwhile. The order's caller has
+    /// been told that there was no answer, so the order must not be executed later.
     #[test]
     fn an_order_that_was_kept_back_is_not_executed() {
         let at = somewhere();
@@ -589,7 +592,7 @@ mod tests {
             others.push(greeted());
         }
         let (_, call) = Asking::begin(&keys.present, nonce, &Asked::Who).unwrap();
-        // The door may have closed it.
+        // The door may have closed the connection.
         let _ = write_line(&mut stream, &line_of(&call));
         let said = read_line::<Reply>(&mut stream, LINE_SECONDS);
         assert!(!matches!(said, Ok(Some(_))), "it is answered");
@@ -597,7 +600,7 @@ mod tests {
         drop((others, door));
     }
 
-    /// Somebody who opens hundreds of connections, from one host, between two lines of a caller with a key.
+    /// A host opens hundreds of connections between two lines of a caller with a key.
     #[test]
     fn a_host_takes_no_place_from_another_one() {
         let at = somewhere();
@@ -611,7 +614,7 @@ mod tests {
             socket.connect(&at.into()).unwrap();
             socket
         };
-        // A caller has half a second. On a busy machine the flood alone may take it.
+        // A caller has half a second. On a busy machine the flood alone may take that long.
         for _ in 0..50 {
             let begin = Instant::now();
             let mut stream = TcpStream::connect(at).unwrap();

@@ -1,7 +1,8 @@
-//! The lock of a door: who asks and who answers have the cluster key (`docs/spec/keys.md` §9).
+//! The authentication of a door: both ends prove that they have the cluster key (`docs/spec/keys.md` §9).
 //!
-//! Four lines: the caller says that it has a key; the door names a nonce; the question, and the answer, each with a MAC. The MACs' keys follow
-//! from the cluster key and the nonces of both, one for each direction. So a line is good in one conversation, in one place of it.
+//! A conversation has four lines: the caller says that it has a key; the door sends a nonce; then come the
+//! question and the answer, each with a MAC. The MACs' keys are derived from the cluster key and the nonces
+//! of both ends, one for each direction. So a line is valid in one conversation only, and at one place in it.
 
 use std::io;
 
@@ -11,20 +12,20 @@ use serde::{Deserialize, Serialize};
 
 use super::{Answered, Asked};
 
-/// Sentence of a door with keys to a caller without.
+/// Text of a door with keys for a caller without one.
 const NEEDS_KEY: &str = "PM5127 this process has keys, and answers only a caller that has the key of the cluster: give pmnet ctl --key FILE, the file \
                          that devices and server have. Nothing has changed";
-/// Sentence of a door without keys to a caller with one.
+/// Text of a door without keys for a caller with one.
 pub(super) const HAS_NO_KEY: &str =
     "PM5128 this process has no keys: leave --key out here, or start the process with its key";
-/// Sentence of a door whose key is another one.
+/// Text of a door for a caller with another key.
 const WRONG_KEY: &str = "PM5129 the question was made with another key than this process has, or was changed on its way: compare the key files \
                          (pmnet key show). Nothing has changed";
 
-/// Random number of one end, in two halves.
+/// A nonce: a random number in two halves.
 type Nonce = [u64; 2];
 
-/// Draws a nonce.
+/// Makes a random nonce.
 pub(super) fn nonce() -> io::Result<Nonce> {
     Ok([pmnet_udp::os_random()?, pmnet_udp::os_random()?])
 }
@@ -33,13 +34,13 @@ pub(super) fn nonce() -> io::Result<Nonce> {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Call {
-    /// It has one, and wants the door's nonce.
+    /// The caller has a key, and asks for the door's nonce.
     Key,
     /// A question with its MAC.
     Sealed {
-        /// Fingerprint of its cluster key.
+        /// Fingerprint of the caller's cluster key.
         cluster: u32,
-        /// Its nonce.
+        /// The caller's nonce.
         nonce: Nonce,
         mac: u64,
         /// The question, as JSON.
@@ -51,7 +52,7 @@ pub(super) enum Call {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Reply {
-    /// Its nonce.
+    /// The door's nonce.
     Nonce(Nonce),
     /// An answer with its MAC.
     Sealed {
@@ -59,21 +60,22 @@ pub(super) enum Reply {
         /// The answer, as JSON.
         text: String,
     },
-    /// It does not take the question; written as [`Answered::Refused`] is, for callers without a key. Nobody has proven that.
+    /// The door refuses the question. It is written like [`Answered::Refused`], for callers without a key. A
+    /// refusal proves nothing about its sender.
     Refused(String),
 }
 
-/// How an answer is written.
+/// How an answer is protected.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seal {
-    /// As it is: the process has no keys.
+    /// Without a MAC, because the process has no keys.
     Open,
     /// With a MAC under this key.
     With(MacKey),
 }
 
 impl Seal {
-    /// Returns the line of an answer, without its end.
+    /// Returns the line of an answer, without the end of the line.
     pub(super) fn line(self, answered: &Answered) -> Vec<u8> {
         match self {
             Seal::Open => crate::record::bytes(answered),
@@ -90,18 +92,18 @@ impl Seal {
 /// Next step of a door after a line.
 #[derive(Debug)]
 pub(super) enum Then {
-    /// It writes this and waits for the next line.
+    /// The door sends this nonce and waits for the next line.
     Greet(Nonce),
-    /// It answers this question.
+    /// The door answers this question.
     Answer(Asked, Seal),
-    /// It writes this line, and closes.
+    /// The door sends this line, and closes the connection.
     Refuse(Vec<u8>),
 }
 
-/// Returns what a door does with this line. `greeted`: the nonce that it has named to this caller.
+/// Returns the door's next step after this line. `greeted`: the nonce that the door has sent to this caller.
 ///
 /// # Errors
-/// The system gives no random numbers.
+/// The operating system gives no random numbers.
 pub(super) fn heard(
     keys: Option<&Latest<ClusterKeys>>,
     greeted: Option<Nonce>,
@@ -130,7 +132,7 @@ pub(super) fn heard(
     }
 }
 
-/// Returns the question, if its MAC is right, and how to answer.
+/// Returns the question, if its MAC is right, and the protection of the answer.
 fn open(keys: &ClusterKeys, own: Nonce, call: &Call) -> Option<(Asked, Seal)> {
     let Call::Sealed {
         cluster,
@@ -144,7 +146,7 @@ fn open(keys: &ClusterKeys, own: Nonce, call: &Call) -> Option<(Asked, Seal)> {
     let mut accepted = keys.accepted();
     let key = accepted.find(|key| key.fingerprint() == *cluster)?;
     let DoorKeys { to_door, to_caller } = key.door(*nonce, own);
-    // In constant time, as for packets.
+    // The comparison takes constant time, as for packets.
     if to_door.text(text.as_bytes()) ^ mac != 0 {
         return None;
     }
@@ -158,10 +160,10 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Returns the line with the question, and what its answer is verified with.
+    /// Returns the line with the question, and the state that verifies its answer.
     ///
     /// # Errors
-    /// The system gives no random numbers.
+    /// The operating system gives no random numbers.
     pub(super) fn begin(
         key: &ClusterKey,
         door: Nonce,
@@ -215,24 +217,25 @@ mod tests {
         };
         let (asking, line) = question(&own, nonce);
         assert!(is_answered(&locked, Some(nonce), &line));
-        // Repeated to another conversation, or before the door has said anything.
+        // The line is repeated in another conversation, or before the door has sent its nonce.
         let Ok(Then::Greet(other)) = heard(Some(&locked), None, b"\"key\"") else {
             panic!("greeted");
         };
         assert!(!is_answered(&locked, Some(other), &line));
         assert!(!is_answered(&locked, None, &line));
-        // Each bit of it counts.
+        // Each bit of the line is significant.
         for at in 0..line.len() {
             for bit in 0..8 {
                 let mut bad = line.clone();
                 bad[at] ^= 1 << bit;
                 if let Ok(Then::Answer(asked, _)) = heard(Some(&locked), Some(nonce), &bad) {
-                    // A blank of JSON, or a letter of another case in an escape, says the same.
+                    // Some changes of the JSON text leave its meaning unchanged: a blank, or another case of
+                    // a letter in an escape.
                     assert_eq!(asked, Asked::Who, "{at} {bit}");
                 }
             }
         }
-        // Under another key; a question without one; the answer in place of a question.
+        // Cases: another key; a question without a key; the answer in place of a question.
         assert!(!is_answered(
             &locked,
             Some(nonce),
@@ -245,7 +248,7 @@ mod tests {
         };
         let answer = seal.line(&Answered::Done);
         assert!(!is_answered(&locked, Some(nonce), &answer));
-        // The caller takes that answer, and no other.
+        // The caller accepts that answer, and no other.
         let Ok(Reply::Sealed { mac, text }) = serde_json::from_slice(&answer) else {
             panic!("sealed");
         };

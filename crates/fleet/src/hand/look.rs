@@ -1,4 +1,4 @@
-//! One look at a shard: who answers, and what they say.
+//! One look at a shard: the processes that answer, and their answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,25 +9,25 @@ use pmnet_proto::keys::ClusterKey;
 use super::door::ask_patiently;
 use super::{Answered, Asked, DeviceSaid, ServerSaid};
 
-/// Addresses that are asked in one look, at most.
+/// Most addresses that are asked in one look.
 const ASKED_MAX: usize = 24;
 
-/// Answers of all that were asked.
+/// The answers to one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// The server, and where it was reached.
+    /// The server's answer, with the address at which it was reached.
     pub server: Option<ServerSaid>,
-    /// Devices that answer, by id.
+    /// The answers of devices, by id.
     pub devices: BTreeMap<u32, DeviceSaid>,
-    /// Addresses where no process answers, or another program, and the reasons.
+    /// Addresses without an answer, or with another program, and the reasons.
     pub silent: Vec<String>,
 }
 
-/// Asks the processes at these addresses, and their next hops. `listen` and `next` in what they say are addresses at which they can be
-/// reached. `patience`: longest wait for each connection.
+/// Asks the processes at these addresses, and at their next hops. `listen` and `next` in the result are
+/// addresses at which the processes can be reached. `patience`: longest wait for each connection.
 ///
 /// # Errors
-/// A sentence: what answers there cannot be one shard.
+/// A text: the answers cannot be from one shard.
 pub fn look(
     at: &[SocketAddr],
     shard: u32,
@@ -74,7 +74,7 @@ pub fn look(
     }
 }
 
-/// Asks all of them at once: a few that do not answer take no longer than one.
+/// Asks all of them at once: several that do not answer take no longer than one.
 fn who(
     at: &[SocketAddr],
     key: Option<&ClusterKey>,
@@ -94,7 +94,8 @@ fn who(
     })
 }
 
-/// Translates the address `told`, which a process at `by` uses, for another machine: loopback and wildcard addresses become that of `by`.
+/// Translates the address `told`, which a process at `by` uses, for another machine. Loopback and wildcard
+/// addresses become the address of `by`.
 fn reached(told: SocketAddr, by: SocketAddr) -> SocketAddr {
     let own = told.ip().is_unspecified() || (told.ip().is_loopback() && !by.ip().is_loopback());
     if own {

@@ -1,6 +1,8 @@
-//! A device's memory of its next hop: a file beside its log, so that a restart with the old flags does not undo `pmnet ctl`.
+//! Stores a device's next hop in a file next to its log, so that a restart with the old flags does not undo
+//! `pmnet ctl`.
 //!
-//! It counts as long as the command line names the next hop that it named then. A changed `--next` is newer, and counts.
+//! The file counts while the command line has the next hop that it had when the file was written. A changed
+//! `--next` is newer than the file, and counts.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,7 +15,7 @@ use super::next_flags;
 /// Longest record, in bytes.
 const RECORD_MAX: u64 = 4096;
 
-/// Form of the record in its file.
+/// The record in the file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     shard: u32,
@@ -22,10 +24,11 @@ struct Record {
     flag: SocketAddr,
     /// Next hop that `pmnet ctl` set later.
     next: SocketAddr,
-    /// Its id, if `pmnet ctl` said it.
+    /// The id of the next hop, if `pmnet ctl` gave it.
     #[serde(default)]
     next_id: Option<u32>,
-    /// Then a person had it end. It may be on record still: it counts, unless the device joins.
+    /// After that, an operator ended the device. It may still be on record, so the next hop counts, unless
+    /// the device joins.
     #[serde(default)]
     left: bool,
 }
@@ -41,12 +44,12 @@ pub(super) struct Memory {
     pub(super) id: u32,
     pub(super) flag: Hop,
     pub(super) listen: SocketAddr,
-    /// It starts with `--join`.
+    /// The device starts with `--join`.
     pub(super) joins: bool,
 }
 
 impl Memory {
-    /// Returns the next hop that a person said last, if that counts.
+    /// Returns the next hop that an operator ordered last, if it counts.
     pub(super) fn recall(&self, by_hand: bool) -> Option<Hop> {
         let path = self.path.as_ref()?;
         let bytes = match read_whole(path) {
@@ -91,7 +94,8 @@ impl Memory {
         next_flags(next, next_id.filter(|_| self.flag.1.is_some()))
     }
 
-    /// Remembers what an operator said; `left`: that the device was to end. False: there is no place to remember it.
+    /// Stores an operator's order. `left`: the device was ordered to end. Returns false if no file is
+    /// configured.
     pub(super) fn keep(&self, (next, next_id): Hop, left: bool) -> std::io::Result<bool> {
         let Some(path) = &self.path else {
             return Ok(false);
@@ -113,7 +117,7 @@ impl Memory {
             next_id,
             left,
         };
-        // Whole, or not at all: never half of it.
+        // The new file replaces the old one as a whole, so there is never an incomplete record.
         let mut beside = path.clone().into_os_string();
         beside.push(".new");
         let beside = PathBuf::from(beside);
@@ -138,7 +142,7 @@ impl Memory {
     }
 }
 
-/// Removes the file, if it is there.
+/// Removes the file, if it exists.
 fn remove(path: &Path) -> std::io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -146,7 +150,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns the file, if it is one, and as short as what is written here.
+/// Returns the contents of the file. Fails if it is no regular file, or is longer than a record.
 fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() || about.len() > RECORD_MAX {
@@ -174,7 +178,8 @@ pub(super) fn unfit(next: SocketAddr, listen: SocketAddr) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// With the new `--next` alone in the unit file, the old id stood beside it, and the device was not served.
+    /// If only the new `--next` were put into the unit file, the old id would stay beside it, and the device
+    /// would not be served.
     #[test]
     fn with_keys_the_flags_of_a_next_hop_have_its_id() {
         let next = SocketAddr::from(([10, 0, 0, 2], 51_000));
@@ -188,9 +193,9 @@ mod tests {
         };
         let with_id = "--next 10.0.0.2:51000 --next-id 3";
         assert_eq!(memory(Some(1)).flags_of((next, Some(3))), with_id);
-        // The server is one, too.
+        // The server is a next hop, too.
         assert!(memory(Some(1)).flags_of((next, Some(0))).ends_with(" 0"));
-        // A device without keys is told the id by `pmnet ctl`, and refuses --next-id.
+        // A device without keys gets the id from `pmnet ctl`, and refuses --next-id.
         let without = "--next 10.0.0.2:51000";
         assert_eq!(memory(None).flags_of((next, Some(3))), without);
         assert_eq!(memory(Some(1)).flags_of((next, None)), without);
@@ -211,27 +216,27 @@ mod tests {
         };
         assert_eq!(memory(1).recall(false), None);
         assert!(memory(1).keep((at(2), None), false).unwrap());
-        // As often as it is started with the old flag.
+        // This holds at each start with the old flag.
         assert_eq!(memory(1).recall(false), Some((at(2), None)));
         assert_eq!(memory(1).recall(false), Some((at(2), None)));
-        // A new flag is newer, for good.
+        // A new flag is newer than the file, and the file is forgotten.
         assert_eq!(memory(3).recall(false), None);
         assert_eq!(memory(1).recall(false), None);
-        // So is a person's word in the flags.
+        // Flags by which an operator decides the start are newer, too.
         memory(1).keep((at(2), None), false).unwrap();
         assert_eq!(memory(1).recall(true), None);
         assert_eq!(memory(1).recall(false), None);
-        // Back to what the flag says: nothing to remember.
+        // The order is the same as the flag: there is nothing to store.
         memory(1).keep((at(2), None), false).unwrap();
         memory(1).keep((at(1), None), false).unwrap();
         assert!(!path.exists());
-        // Another device's, and rubbish, do not count.
+        // A file of another device does not count, and neither does an invalid one.
         memory(1).keep((at(2), None), false).unwrap();
         let other = Memory { id: 8, ..memory(1) };
         assert_eq!(other.recall(false), None);
         std::fs::write(&path, "{").unwrap();
         assert_eq!(memory(1).recall(false), None);
-        // One that has ended is still what it was, until it joins anew.
+        // The order to a device that has ended counts until the device joins again.
         memory(1).keep((at(2), None), true).unwrap();
         assert_eq!(memory(1).recall(false), Some((at(2), None)));
         let joiner = Memory {

@@ -1,10 +1,12 @@
-//! A chain changed by hand, without etcd: what devices and servers say of themselves to a person, and what they can be asked for
-//! (`docs/spec/protocol.md` §14, "By hand").
+//! Changes of a chain by hand, without etcd: the answers of devices and servers about themselves, and the
+//! orders to them (`docs/spec/protocol.md` §14, "By hand").
 //!
-//! Purpose: `pmnet ctl` does for a shard without a fleet what controllers do for one with it, step by step while it runs. A
-//! [`DeviceDoor`] and a [`ServerDoor`] answer it, each in a thread of its own; what is to be done next is a pure function
-//! ([`Change::next`]) of what they say. Invariant: nothing here says who is in the chain. A device is wired anew and begins as after a
-//! restart, as it would with other flags; the server decides, as ever. May not: be waited for by a loop that serves.
+//! Purpose: for a shard without a fleet, `pmnet ctl` does the work of controllers, step by step while it
+//! runs. A [`DeviceDoor`] and a [`ServerDoor`] answer it, each in a thread of its own. The next step is a
+//! pure function of their answers ([`Change::next`]).
+//! Invariant: no code in this module decides which devices are in the chain. A device gets a new next hop and
+//! starts as after a restart with other flags; as always, the server decides.
+//! Not allowed here: a loop that serves must never wait for this code.
 
 mod change;
 mod device;
@@ -24,37 +26,37 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// A question or order to a device.
+/// A question or an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Asked {
     /// Asks for the process's role, number and state.
     Who,
-    /// A device is to send to this next hop.
+    /// A device must send to this next hop.
     Wire {
         /// The device that is meant.
         to: Meant,
-        /// Its next hop.
+        /// The device's next hop.
         next: SocketAddr,
-        /// The id of that hop, 0 for the server.
+        /// The id of the next hop; 0 for the server.
         #[serde(default)]
         next_id: Option<u32>,
-        /// It states that the members of this epoch's chain which its path leaves out are stopped.
+        /// The device states that those members of this epoch's chain which are not on its path are stopped.
         shrink: Option<u32>,
     },
-    /// A device is to end. It answers when it has ended, and acknowledges nothing any more.
+    /// A device must end. It answers when it has ended, and acknowledges nothing after that.
     Leave {
         /// The device that is meant.
         to: Meant,
     },
 }
 
-/// The device that is meant, in this life of its process.
+/// A device, in this run of its process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meant {
-    /// Shard.
+    /// Number of the shard.
     pub shard: u32,
-    /// Device id.
+    /// Id of the device.
     pub id: u32,
     /// Name of its process.
     pub process: String,
@@ -64,50 +66,51 @@ pub struct Meant {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answered {
-    /// A device.
+    /// The state of a device.
     Device(Box<DeviceSaid>),
-    /// A server.
+    /// The state of a server.
     Server(ServerSaid),
-    /// It was done.
+    /// The order was carried out.
     Done,
-    /// It was not, for this reason.
+    /// The order was refused, for this reason.
     Refused(String),
 }
 
-/// State of a device, as it tells it.
+/// State of a device, as the device reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceSaid {
     /// Shard, id and process.
     #[serde(flatten)]
     pub who: Meant,
-    /// Address at which it listens.
+    /// Address at which the device listens.
     pub listen: SocketAddr,
-    /// The next hop that its command line names.
+    /// The next hop on its command line.
     pub flag: SocketAddr,
-    /// The next hop that it has.
+    /// Its present next hop.
     pub next: SocketAddr,
-    /// The id of that hop, 0 for the server, if the device was told it.
+    /// The id of the present next hop, 0 for the server, if the device knows it.
     #[serde(default)]
     pub next_id: Option<u32>,
-    /// The epoch in which it states that who is not on its path is stopped.
+    /// The epoch for which it states that the members that are not on its path are stopped.
     pub shrink: Option<u32>,
-    /// It is to begin anew, and has not yet.
+    /// The device must start again, and has not yet.
     pub ends: bool,
-    /// The epoch that it serves; 0: it does not serve.
+    /// The epoch that the device serves; 0: it does not serve.
     pub epoch: u32,
-    /// The devices of that epoch's chain, head first.
+    /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,
-    /// It holds everything that a head must.
+    /// The device holds everything that a head must hold.
     pub whole: bool,
-    /// The epoch in which it is ready to join; 0: it is not.
+    /// The epoch in which the device is ready to join; 0: it is not ready.
     pub joins: u32,
-    /// Reason why it waits, if it does.
+    /// The event for which the device waits, if any.
     pub waits: Option<String>,
-    /// It is in the kernel: it answers on when its process has ended.
+    /// The device runs in the kernel: it continues to answer after the end of its process.
     pub in_kernel: bool,
 }
 
-/// Returns the flags that name a next hop on a command line. With keys its id is one of them; without keys a device refuses it.
+/// Returns the flags for a next hop on a command line. With keys they include its id; without keys a device
+/// refuses that flag.
 #[must_use]
 pub fn next_flags(next: SocketAddr, id_with_keys: Option<u32>) -> String {
     match id_with_keys {
@@ -116,18 +119,18 @@ pub fn next_flags(next: SocketAddr, id_with_keys: Option<u32>) -> String {
     }
 }
 
-/// State of a server, as it tells it.
+/// State of a server, as the server reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerSaid {
-    /// Shard.
+    /// Number of the shard.
     pub shard: u32,
     /// Name of its process.
     pub process: String,
-    /// Address at which it listens.
+    /// Address at which the server listens.
     pub listen: SocketAddr,
-    /// The epoch that its store has on record; 0: there is none, or the store was not read yet.
+    /// The epoch that its store has on record; 0: there is none, or the store has not been read yet.
     pub epoch: u32,
-    /// The devices of that epoch's chain, head first.
+    /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,
 }
 

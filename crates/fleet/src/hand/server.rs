@@ -1,4 +1,4 @@
-//! A server as `pmnet ctl` sees it: it tells which chain its store has on record.
+//! A server as `pmnet ctl` sees it: it reports the chain that its store has on record.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use pmnet_udp::{Latest, ServerWords};
 use super::door::Door;
 use super::{Answered, Asked, ServerSaid, process};
 
-/// The door of a server. It closes when this is dropped.
+/// The door of a server. It closes when this value is dropped.
 #[derive(Debug)]
 pub struct ServerDoor(#[allow(dead_code, reason = "it closes when it is dropped")] Door);
 
 impl ServerDoor {
-    /// Listens, by TCP, at the address of the server. `words`: what its loop says. `keys`: only callers with such a key are answered.
+    /// Opens the door at the server's TCP address. `words`: messages of the server's loop. `keys`: only
+    /// callers with one of these keys are answered.
     ///
     /// # Errors
-    /// Another process listens there, or the system gives no thread or no random numbers.
+    /// Another process listens at the address, or the operating system gives no thread or no random numbers.
     pub fn open(
         listen: SocketAddr,
         shard: u32,

@@ -10,7 +10,7 @@ fn at(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
 }
 
-/// Returns a device that serves this chain of this epoch; it sends to the next one there.
+/// Returns a device that serves this chain in this epoch, and sends to the next device of the chain.
 fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     let place = chain.iter().position(|one| *one == id);
     let next = place.and_then(|place| chain.get(place + 1));
@@ -33,7 +33,7 @@ fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
     }
 }
 
-/// Returns such a row without a lease.
+/// Returns a device like that of [`serving`], but without a lease.
 fn gone(id: u16, epoch: u32, chain: &[u16]) -> Row {
     Row {
         alive: 0,
@@ -49,7 +49,7 @@ fn stopped(id: u16, epoch: u32, chain: &[u16]) -> Row {
     }
 }
 
-/// There, and asks the server.
+/// Returns a device with a lease that asks the server.
 fn recovering(id: u16) -> Row {
     serving(id, 0, &[])
 }
@@ -95,7 +95,7 @@ fn shard(plan: Option<Plan>, rows: Vec<(u16, Row)>) -> Shard {
     }
 }
 
-/// The server has said that its store has this chain on record.
+/// Adds the server's report that its store has this chain on record.
 fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
     shard.server = Some(crate::ServerRecord {
         address: at(SERVER),
@@ -107,7 +107,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
     shard
 }
 
-/// Counts all leases that are gone as gone for long enough.
+/// Returns the next step if all leases that are gone have been gone for long enough.
 fn next(shard: &Shard) -> Advice {
     let over = |id: u32| {
         let row = shard.rows.get(&id)?;
@@ -156,7 +156,7 @@ fn a_device_whose_lease_is_gone_is_stopped_then_left_out_then_may_join() {
         let look = shard(known(), vec![(dead, stopped(dead, 5, chain)), alive()]);
         let wired = plan(5, Some(5), &[lives]);
         assert_eq!(next(&look), Advice::Do(Step::Wire(wired.clone())));
-        // It starts again, and no device serves.
+        // The device starts again, and no device serves.
         let starts = (lives, recovering(lives));
         let look = shard(
             Some(wired.clone()),
@@ -187,7 +187,7 @@ fn the_last_one_that_holds_everything_is_never_stopped() {
         vec![(1, gone(1, 5, chain)), (2, gone(2, 5, chain))],
     );
     assert!(waits(&none));
-    // The other one lacks something.
+    // The other device lacks something.
     let mut lacks = serving(2, 5, chain);
     lacks.record.as_mut().unwrap().whole = false;
     let mut before = plan(5, None, chain);
@@ -196,7 +196,7 @@ fn the_last_one_that_holds_everything_is_never_stopped() {
         Some(before.clone()),
         vec![(1, gone(1, 5, chain)), (2, lacks)]
     )));
-    // As soon as it has everything, that is noted, and it counts.
+    // As soon as the other device has everything, the plan notes that, and the device counts.
     let look = shard(
         Some(before),
         vec![(1, gone(1, 5, chain)), (2, serving(2, 5, chain))],
@@ -243,7 +243,7 @@ fn two_of_three_one_after_the_other() {
     let mut wired = plan(5, Some(5), &[2, 3]);
     wired.copies = 3;
     assert_eq!(next(&look), Advice::Do(Step::Wire(wired.clone())));
-    // The new head is lost before it could state anything.
+    // The new head is lost before it could make its statement.
     let look = shard(
         Some(wired.clone()),
         vec![
@@ -255,7 +255,8 @@ fn two_of_three_one_after_the_other() {
     let mut last = plan(5, Some(5), &[3]);
     last.copies = 3;
     assert_eq!(next(&look), Advice::Do(Step::Wire(last)));
-    // A store that is another process ended the epoch without a change: it is stated again.
+    // The store's process changed, which ended the epoch without a change of the chain: the statement is
+    // repeated.
     let look = shard(
         Some(wired),
         vec![
@@ -324,7 +325,7 @@ fn a_spare_that_is_ready_joins_a_chain_that_is_whole_and_too_short() {
         Advice::Well,
         "one is enough"
     );
-    // It joins: the record follows, and says of it what it says of itself.
+    // The device joins: the plan follows, with what the device reports about itself.
     let mut lacks = serving(7, 7, &[1, 7]);
     lacks.record.as_mut().unwrap().whole = false;
     let look = shard(Some(wired), vec![(1, serving(1, 7, &[1, 7])), (7, lacks)]);
@@ -360,13 +361,14 @@ fn a_spare_that_is_lost_while_it_joins_is_left_out_whether_it_had_joined_or_not(
     );
     let after = plan(6, Some(7), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(after.clone())));
-    // It had not: no device says more about it in this epoch, since the head may still state something about the next one.
+    // The device had not joined. No device states more about it in this epoch, because the head may still
+    // make a statement about the next epoch.
     let look = shard(
         Some(after.clone()),
         vec![(1, serving(1, 6, &[1])), (7, lost(Word::Stopped))],
     );
     assert_eq!(next(&look), Advice::Well);
-    // It had, and was left out.
+    // The device had joined, and was left out.
     let look = shard(
         Some(after),
         vec![(1, serving(1, 8, &[1])), (7, lost(Word::Stopped))],
@@ -382,13 +384,13 @@ fn an_epoch_that_only_the_server_knows_counts() {
     assert_eq!(next(&look), Advice::Well, "nobody knows of it");
     let look = on_record(6, &[1, 2], look);
     let mut both = plan(6, None, &[1, 2]);
-    // The record before was without it.
+    // The previous plan was without the device.
     both.places[1].whole = false;
     assert_eq!(next(&look), Advice::Do(Step::Adopt(both.clone())));
     let look = on_record(6, &[1, 2], shard(Some(both), rows()));
     let left = plan(6, Some(6), &[1]);
     assert_eq!(next(&look), Advice::Do(Step::Wire(left)));
-    // Its statement is over when a device serves a later epoch.
+    // The plan's statement is over when a device serves a later epoch.
     let rows = vec![(1, serving(1, 7, &[1])), (2, stopped(2, 5, &[1, 2]))];
     let look = on_record(6, &[1, 2], shard(Some(plan(7, None, &[1])), rows));
     assert!(matches!(
@@ -398,7 +400,7 @@ fn an_epoch_that_only_the_server_knows_counts() {
             epoch: 7
         })
     ));
-    // Without a chain in etcd the devices say first where they send to.
+    // Without a chain in etcd, the devices must first report their next hops.
     let look = on_record(
         2,
         &[1, 2],
@@ -407,7 +409,7 @@ fn an_epoch_that_only_the_server_knows_counts() {
     assert_eq!(next(&look), Advice::Well);
 }
 
-/// A joiner was lost, and the server has ended the epoch in which it might have joined.
+/// A joining device was lost, and the server has ended the epoch in which the device might have joined.
 #[test]
 fn a_joiner_that_was_lost_is_left_out_when_the_epoch_has_ended() {
     let rows = || vec![(1, serving(1, 6, &[1])), (7, stopped(7, 0, &[]))];
@@ -426,16 +428,16 @@ fn a_joiner_that_was_lost_is_left_out_when_the_epoch_has_ended() {
 
 #[test]
 fn what_does_not_fit_waits_for_a_person() {
-    // A member that never registered.
+    // A member has never registered.
     let look = shard(None, vec![(1, serving(1, 2, &[8, 1]))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("device 8")));
-    // The last device is away, and the server's address was never seen.
+    // The last device is missing, and the server's address was never seen.
     let look = shard(None, vec![(1, serving(1, 2, &[1, 2])), (2, recovering(2))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("server")));
-    // Epochs that begin anew.
+    // The epochs have started again from the beginning.
     let look = shard(Some(plan(9, None, &[1])), vec![(1, serving(1, 2, &[1]))]);
     assert!(matches!(next(&look), Advice::Wait(text) if text.contains("another name")));
-    // No device is left out that was not declared stopped.
+    // A device that was not declared stopped is never left out.
     let look = shard(
         Some(plan(5, None, &[1, 2])),
         vec![
@@ -471,10 +473,10 @@ fn the_chain_sends_to_another_server_only_if_that_is_one_of_several_and_serves()
         Advice::Do(Step::Wire(there.clone()))
     );
     assert_eq!(next(&moved(true, 5, at(SERVER))), Advice::Well);
-    // It is reached by another address, or it is gone.
+    // The server is reached by another address, or it is gone.
     assert_eq!(next(&moved(false, 5, at(98))), Advice::Well);
     assert_eq!(next(&moved(true, 0, at(98))), Advice::Well);
-    // A statement that is to come, and a device that is stopped, stay what they are.
+    // A pending statement and a stopped device stay unchanged.
     let mut shard = moved(true, 5, at(98));
     shard.rows.insert(1, stopped(1, 2, &[1, 2]));
     shard.plan = Some(plan(2, Some(2), &[2]));

@@ -1,9 +1,10 @@
 //! The store in the reply to HELLO: its name, version and modules.
 //!
-//! Clients choose commands and features of their own by this. The first HELLO asks the store through the pmnet
-//! server, and so does the first one after the server has changed to another Redis process. The answer is kept for all clients. If the
-//! store does not answer within [`ASK_TIME_MAX`], HELLO is answered with the last known values. If nothing is known yet, it names the oldest
-//! Redis that can be the store: a client that believes that uses nothing that the store lacks.
+//! Clients choose commands and features of their own by these facts. The first HELLO asks the store through
+//! the pmnet server, and so does the first HELLO after the server has changed to another Redis process. The
+//! answer is kept for all clients. If the store does not answer within [`ASK_TIME_MAX`], the reply to HELLO
+//! has the last known values. If no values are known yet, the reply names the oldest Redis that pmnet
+//! supports, so a client uses no feature that the store may lack.
 
 use bytes::Bytes;
 use pmnet_resp::{
@@ -28,11 +29,12 @@ const ASK_AGAIN_AFTER: Time = 10_000_000_000;
 pub(crate) struct About {
     server: String,
     version: String,
-    /// Each as RESP2 has it: an array of names and values.
+    /// One RESP2 array of names and values for each module.
     modules: Vec<Bytes>,
-    /// The `run_id` of the store process that said this; empty if it did not say that. `None`: to be asked.
+    /// The `run_id` of the store process that gave these facts; empty if its answer had none. `None`: the
+    /// store must be asked.
     of: Option<String>,
-    /// It is not asked before this time.
+    /// Earliest time of the next question.
     ask_after: Time,
 }
 
@@ -49,13 +51,14 @@ impl Default for About {
 }
 
 impl About {
-    /// The server works on another store.
+    /// Notes that the server works on another store now: the facts must be asked for again.
     pub(super) fn is_another(&mut self) {
         self.of = None;
         self.ask_after = 0;
     }
 
-    /// `store`: the one that the server named last. An answer may have come from the store before it, or from the one after it.
+    /// Whether the store must be asked now. `store`: the store that the server named last. The kept answer
+    /// may come from an earlier or a later store.
     pub(super) fn is_to_be_asked(&self, store: Option<&StoreName>, now: Time) -> bool {
         let is_of = |of: &String| store.is_none_or(|store| store.run_id == *of);
         !self.of.as_ref().is_some_and(is_of) && now >= self.ask_after
@@ -75,7 +78,8 @@ impl About {
             Outcome::Reply(reply) => self.take(reply),
             _ => None,
         };
-        // If it is of another store than the server works on, the next question comes soon.
+        // If the answer is of another store than the one that the server works on, the next question follows
+        // soon.
         let pause = if known.is_some() {
             ASK_TIME_MAX
         } else {
@@ -85,7 +89,7 @@ impl About {
         self.ask_after = now.saturating_add(pause);
     }
 
-    /// The `run_id` of the store that has given this answer.
+    /// Takes the facts from an answer. Returns the `run_id` of the store that gave it.
     fn take(&mut self, reply: &Bytes) -> Option<String> {
         let length = Scanner::new(REPLIES).poll(reply).ok()??;
         let info = String::from_utf8_lossy(read::bulk(&reply[..length])?).into_owned();
@@ -94,14 +98,14 @@ impl About {
             lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
         };
         let redis = field("redis_version")?;
-        // Valkey says so in `server_name`, unless it is set to pass for Redis.
+        // Valkey gives its name in `server_name`, unless it is configured to present itself as Redis.
         let name = field("server_name").unwrap_or("redis");
         let version = match name {
             "valkey" => field("valkey_version").unwrap_or(redis),
             _ => redis,
         };
         (self.server, self.version) = (name.to_owned(), version.to_owned());
-        // A user without the right to ask for modules is told of none.
+        // Without the right to list modules, the answer is an error: no modules are named.
         let modules = read::elements(&reply[length..]).unwrap_or_default();
         self.modules = modules
             .into_iter()
@@ -110,7 +114,7 @@ impl About {
         Some(run_id_of(&reply[..length]).unwrap_or_default())
     }
 
-    /// The reply to HELLO of the client with this number.
+    /// Returns the reply to a HELLO of the client with this number.
     pub(super) fn reply(&self, protocol: Protocol, id: i64) -> Bytes {
         let resp3 = protocol == Protocol::Resp3;
         let mut out = Vec::new();
@@ -202,7 +206,7 @@ mod tests {
         }
     }
 
-    /// The question was under way when the server went over to another store.
+    /// The question was under way when the server changed to another store.
     #[test]
     fn an_answer_of_the_store_before_is_not_that_of_the_new_one() {
         let name = |run_id| {

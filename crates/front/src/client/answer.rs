@@ -1,4 +1,4 @@
-//! Answers of the front's own, at the places of their commands.
+//! Replies that the front itself gives, at the places of their commands.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -9,23 +9,24 @@ use super::rights::{Asking, Rights};
 use crate::table::Facts;
 
 impl Connection {
-    /// Sends what waits to be sent. Then anything may be submitted.
+    /// Sends everything that waits to be sent. After that any call may be submitted.
     ///
     /// # Errors
-    /// [`Later`]: nothing may be submitted after it now.
+    /// [`Later`]: no call may be submitted now.
     pub(super) fn submit_all(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         self.back.submit_all(&mut self.face.context(env))
     }
 
-    /// Puts a reply after all that are outstanding.
+    /// Puts a reply after all outstanding replies.
     pub(super) fn reply(&mut self, reply: Bytes) {
         self.back.reply(&mut self.face.pending, reply);
     }
 
-    /// Answers a command that is not run with an error, as Redis does: inside MULTI, the transaction fails as well.
+    /// Answers a command with an error instead of running it. As in Redis, a transaction that is being queued
+    /// fails as well.
     ///
     /// # Errors
-    /// [`Later`]: the commands before it could not be sent now.
+    /// [`Later`]: the commands before this one could not be sent now.
     pub(super) fn deny(
         &mut self,
         error: Bytes,
@@ -48,22 +49,24 @@ impl Connection {
         Ok(())
     }
 
-    /// The command waits for an answer of Redis about its client's rights, as long as it has time. Then it has an error.
+    /// Keeps the command waiting for Redis's answer about the rights of its client. When the command's time
+    /// is over, it gets an error.
     ///
     /// # Errors
-    /// [`Later`]: it waits.
+    /// [`Later`]: the command waits.
     pub(super) fn await_answer(
         &mut self,
         asking: Asking,
         facts: Option<&Facts>,
         env: &mut Env<'_>,
     ) -> Result<(), Later> {
-        // The commands before it do not wait.
+        // The earlier commands of this client do not wait.
         self.submit_all(env)?;
         if !asking.is_login()
             && let Some(busy) = env.shared.busy.error(env.shared.now).cloned()
         {
-            // Redis says nothing about rights now, but it would say this.
+            // No answer about rights has come from Redis. This is the error that Redis would send for the
+            // command.
             self.rights.stop_asking();
             return self.deny(busy, facts, env);
         }

@@ -1,25 +1,25 @@
-//! When the bytes of a client's input arrived: a command's time runs from then on.
+//! When the bytes of a client's input arrived. A command's time begins with the arrival of its bytes.
 
 use std::collections::VecDeque;
 
 use crate::upstream::Time;
 
-/// Most arrival times that are remembered. Further bytes count as arrived with the last ones.
+/// Most arrival times that are kept. Further bytes count as arrived with the last kept time.
 const MOMENTS_MAX: usize = 64;
-/// Bytes that arrive within this part of a command's time count as arrived together.
+/// Bytes that arrive within `timeout / PARTS_PER_TIMEOUT` count as arrived together.
 const PARTS_PER_TIMEOUT: Time = 16;
 
-/// When the bytes of an input came, oldest first.
+/// Arrival times of the bytes in an input, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// Notes that this many bytes came at this time.
+    /// Number of bytes, and their arrival time.
     moments: VecDeque<(usize, Time)>,
-    /// All of them together.
+    /// Sum of the bytes in `moments`.
     bytes: usize,
 }
 
 impl Arrivals {
-    /// The input has `len` bytes now. `timeout`: a command's time.
+    /// Notes that the input has `len` bytes now. `timeout`: the time that a command has.
     pub(super) fn note(&mut self, len: usize, now: Time, timeout: Time) {
         let more = len.saturating_sub(self.bytes);
         if more == 0 {
@@ -39,7 +39,7 @@ impl Arrivals {
         }
     }
 
-    /// `count` bytes were taken from the head of the input.
+    /// Notes that `count` bytes were taken from the head of the input.
     pub(super) fn take(&mut self, mut count: usize) {
         self.bytes = self.bytes.saturating_sub(count);
         while let Some((bytes, _)) = self.moments.front_mut() {
@@ -52,12 +52,12 @@ impl Arrivals {
         }
     }
 
-    /// When the byte at the head of the input came.
+    /// Returns when the byte at the head of the input arrived.
     pub(super) fn oldest(&self) -> Option<Time> {
         self.moments.front().map(|(_, at)| *at)
     }
 
-    /// The input has no whole command: what is there counts as arrived with its rest.
+    /// The input has no whole command: its bytes count as arrived when the rest of the command arrives.
     pub(super) fn await_rest(&mut self) {
         *self = Arrivals::default();
     }
@@ -83,7 +83,7 @@ mod tests {
         }
         arrivals.note(5, 700, TIMEOUT);
         assert_eq!(arrivals.oldest(), Some(700));
-        // What is a part of a command waits for the rest.
+        // Bytes of an incomplete command wait for its rest.
         arrivals.await_rest();
         arrivals.note(6, 9000, TIMEOUT);
         assert_eq!(arrivals.oldest(), Some(9000));

@@ -1,17 +1,19 @@
-//! What is to be written to a client, in pieces: a long backlog costs what it holds, and taking from its head moves nothing.
+//! Output that waits to be written to a client, in pieces. A backlog takes only the memory of its pieces, and
+//! taking bytes from its head moves no others.
 
 use std::collections::VecDeque;
 
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Most places for pieces that an empty output keeps.
+/// Most entries of the list of pieces for which an empty output keeps memory.
 const KEPT_PLACES_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Output {
-    /// Oldest first; only the last may have room. None is empty, but the only one may be.
+    /// The pieces, oldest first. Only the last piece may have free space. No piece is empty, unless it is the
+    /// only one.
     pieces: VecDeque<Vec<u8>>,
-    /// Bytes of the first piece that are written already.
+    /// Bytes of the first piece that are already written.
     written: usize,
     /// Bytes that are not written yet.
     len: usize,
@@ -28,7 +30,8 @@ impl Output {
                 rest
             } else {
                 let (fits, rest) = bytes.split_at(PIECE_BYTES.min(bytes.len()));
-                // The first grows with what there is; after it, more comes.
+                // The first piece grows with its contents. A later piece gets its whole size, because more
+                // bytes will follow.
                 let mut piece = if self.pieces.is_empty() {
                     Vec::new()
                 } else {
@@ -42,7 +45,7 @@ impl Output {
         }
     }
 
-    /// What is to be written first; empty if nothing is.
+    /// Returns the bytes to be written first; empty if there are none.
     pub(super) fn head(&self) -> &[u8] {
         self.pieces
             .front()
@@ -50,7 +53,7 @@ impl Output {
             .unwrap_or_default()
     }
 
-    /// `count` bytes of the head were written.
+    /// Notes that `count` bytes of the head were written.
     pub(super) fn wrote(&mut self, count: usize) {
         let Some(first) = self.pieces.front_mut() else {
             return;
@@ -90,7 +93,7 @@ mod tests {
             let bytes: Vec<u8> = (0..*size).map(|at| (at * 7 + round) as u8).collect();
             output.push(&bytes);
             pushed.extend_from_slice(&bytes);
-            // A part, and now and then all of it.
+            // Most rounds write a part; every tenth round writes everything.
             let mut budget = if round % 10 == 9 {
                 usize::MAX
             } else {

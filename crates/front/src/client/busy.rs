@@ -1,8 +1,10 @@
-//! Whether Redis runs a script for so long that it answers every client with BUSY.
+//! Whether Redis is running a long script and therefore answers every client with BUSY.
 //!
-//! The front hears it where it asks Redis something itself. From then on it answers with Redis's own error what would have to wait for
-//! Redis and has not been sent yet, and plain reads that have: those change nothing, whatever becomes of them. A write that was sent
-//! waits, for only the pmnet server knows whether it is executed. While Redis is busy, the front asks it again and again.
+//! The front learns this from the replies to its own questions. From then on it answers two kinds of commands
+//! with Redis's own error: those that would have to wait for Redis and have not been sent, and plain reads
+//! that have been sent. Such a read changes nothing, whatever happens to it. A write that was sent waits,
+//! because only the pmnet server knows whether it is executed. While Redis is busy, the front repeats its
+//! question.
 
 use bytes::Bytes;
 
@@ -15,11 +17,11 @@ use super::replies::Slot;
 use crate::table::{Action, Facts, Local, Pass};
 use crate::upstream::Time;
 
-/// How long it counts that Redis was heard to be busy, in nanoseconds: several of the front's questions.
+/// How long the last BUSY counts, in nanoseconds: several of the front's questions.
 const HEARD_FOR: Time = 1_000_000_000;
-/// How long Redis's word that it is busy may be under way when it is busy no longer, in nanoseconds.
+/// How long a BUSY reply may be under way after Redis has stopped being busy, in nanoseconds.
 const UNDER_WAY_FOR: Time = 50_000_000;
-/// How long a call has no answer before the front asks whether Redis is busy, in nanoseconds.
+/// Time without an answer to a call after which the front asks whether Redis is busy, in nanoseconds.
 const DOUBT_AFTER: Time = 500_000_000;
 /// Commands that run code.
 const CODE: [&str; 6] = [
@@ -31,28 +33,28 @@ const CODE: [&str; 6] = [
     "FCALL_RO",
 ];
 
-/// Whether this command runs code, which may be what keeps Redis busy.
+/// Whether this command runs code, which may be the reason why Redis is busy.
 pub(super) fn runs_code(facts: Option<&Facts>) -> bool {
     facts.is_some_and(|facts| CODE.contains(&facts.name))
 }
 
-/// Whether this reply says that Redis runs a script.
+/// Whether this reply says that Redis is busy with a script.
 #[must_use]
 pub fn says_busy(reply: &[u8]) -> bool {
     reply.starts_with(b"-BUSY ")
 }
 
-/// What Redis said last about that.
+/// The last known answer to the question whether Redis is busy.
 #[derive(Debug, Default)]
 pub struct Busy {
     error: Bytes,
     until: Time,
-    /// What is heard before then was said before it ended.
+    /// Until this time a BUSY reply is ignored, because Redis sent it before the script ended.
     deaf_until: Time,
 }
 
 impl Busy {
-    /// Redis has just said so, with this error.
+    /// Notes that Redis has just sent this BUSY error.
     pub fn heard(&mut self, error: &Bytes, now: Time) {
         if now < self.deaf_until {
             return;
@@ -64,7 +66,7 @@ impl Busy {
         self.until = now.saturating_add(HEARD_FOR);
     }
 
-    /// It answers again, or a script was killed.
+    /// Notes that Redis answers again, or that a script was killed.
     pub fn over(&mut self, now: Time) {
         if now < self.until {
             self.deaf_until = now.saturating_add(UNDER_WAY_FOR);
@@ -72,7 +74,7 @@ impl Busy {
         self.until = 0;
     }
 
-    /// Redis's error, if it is busy.
+    /// Returns Redis's error, if Redis is busy.
     #[must_use]
     pub fn error(&self, now: Time) -> Option<&Bytes> {
         (now < self.until).then_some(&self.error)
@@ -80,7 +82,8 @@ impl Busy {
 }
 
 impl Busy {
-    /// Redis's error, if it is busy and this command of a client in this mode would have to wait for it. A read may do without Redis.
+    /// If Redis is busy and this command would have to wait for it, returns Redis's error. A read may not
+    /// need Redis.
     pub(super) fn holds_up(
         &self,
         command: &Command<'_>,
@@ -113,13 +116,13 @@ impl Pending {
         }
     }
 
-    /// Whether it has waited long enough for the store to be busy.
+    /// Whether this client has waited so long that the store may be busy.
     pub(super) fn doubts_store(&self, now: Time) -> bool {
         let since = self.times.since(self.times.begun());
         self.asks_store() && now >= since.saturating_add(DOUBT_AFTER)
     }
 
-    /// Answers plain reads that wait for a busy Redis with its error; whether there were any.
+    /// Answers plain reads that wait for a busy Redis with its error. Returns whether there were any.
     pub(super) fn refuse_reads(&mut self, error: &Bytes) -> bool {
         let mut refused = false;
         for index in 0..self.replies.slots.len() {

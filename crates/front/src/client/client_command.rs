@@ -1,8 +1,8 @@
-//! CLIENT: what a client says and asks about itself and the front's other clients.
+//! CLIENT: what a client sets and asks about itself and about the front's other clients.
 //!
-//! Purpose: answers as Redis does about connections to Redis; but the clients are those of this front. What concerns
-//! the others (LIST, KILL, UNBLOCK) the front answers ([`ClientsAsk`]). The store's
-//! Redis decides which fields a client has, and in which order.
+//! Purpose: the front answers as Redis does about its connections, but the clients are those of this front.
+//! Subcommands about other clients (LIST, KILL, UNBLOCK) are carried out by the front's shell
+//! ([`ClientsAsk`]). The store's Redis decides which fields a client has, and their order.
 
 use std::net::SocketAddr;
 
@@ -23,18 +23,18 @@ use crate::table::{Facts, Sub};
 use crate::tracking::Tracker;
 use crate::upstream::{Outcome, Time};
 
-/// The field of the commands in its MULTI, for a client that has none, as Redis shows it.
+/// Value of the field `multi` for a client outside MULTI, as Redis shows it.
 pub(super) const NO_MULTI: &str = "-1";
-/// Why a subcommand of newer stores is refused.
+/// Error text for subcommands of newer stores that are refused.
 const STATE: &str = "it is state of a connection to the store, and all clients of a front share those; send it to the store itself";
 const UNBLOCK_REASON: &str = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR";
-/// The fields of Redis 7.0, for a store that does not say which it has.
+/// The fields of Redis 7.0, used if the store does not name its own.
 const FIELDS: &str = "id addr laddr fd name age idle flags db sub psub ssub multi qbuf qbuf-free argv-mem multi-mem rbs rbp obl oll \
                       omem tot-mem events cmd user redir resp";
 /// Nanoseconds of a second.
 const SECOND: Time = 1_000_000_000;
 
-/// What a client's input and last command were.
+/// Facts about a client's input and its last command.
 #[derive(Default)]
 pub(super) struct Life {
     begun: Option<Time>,
@@ -44,7 +44,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Notes that it has its turn, with this many bytes of input.
+    /// Notes that the client has its turn, with this many bytes of input.
     pub(super) fn note(&mut self, pending: usize, now: Time) {
         self.begun.get_or_insert(now);
         if pending != self.pending {
@@ -53,12 +53,12 @@ impl Life {
         self.pending = pending;
     }
 
-    /// When it came.
+    /// Returns when the client connected.
     pub(super) fn begun(&self, now: Time) -> Time {
         self.begun.unwrap_or(now)
     }
 
-    /// When something of it came last.
+    /// Returns when input of the client came last.
     pub(super) fn heard(&self) -> Time {
         self.heard
     }
@@ -69,7 +69,7 @@ impl Life {
 pub(crate) enum ClientKind {
     Normal,
     PubSub,
-    /// A front has none of these.
+    /// A front has no clients of this kind.
     Replication,
 }
 
@@ -88,7 +88,7 @@ impl ClientKind {
     }
 }
 
-/// What a client wants of the front's clients.
+/// A client's request about the clients of its front.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsAsk {
     /// CLIENT INFO.
@@ -97,13 +97,13 @@ pub enum ClientsAsk {
     List(Which),
     /// CLIENT KILL of one address.
     KillAddress(Vec<u8>),
-    /// CLIENT KILL of all of these.
+    /// CLIENT KILL of all clients that match.
     Kill(Which),
     /// CLIENT UNBLOCK.
     Unblock { id: i64, error: bool },
 }
 
-/// What the front knows of a client's socket.
+/// Facts of the front's shell about a client's socket.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientSocket {
     pub(crate) local: Option<SocketAddr>,
@@ -111,36 +111,37 @@ pub(crate) struct ClientSocket {
     pub(crate) writes: bool,
 }
 
-/// What the front answers.
+/// The front's answer to a request about clients.
 pub(crate) enum ClientsTold {
     Reply(Bytes),
     /// Lines about clients.
     Lines(String),
-    /// This client of Redis is to be unblocked.
+    /// The client of Redis that must be unblocked, by its number.
     Unblock(i64),
 }
 
-/// The answer to a CLIENT, or what the front asks first.
+/// The answer to a CLIENT command, or the question that the front asks first.
 pub(super) enum Wanted {
-    /// It is about this client alone.
+    /// The command is about this client alone.
     Alone(&'static str),
-    /// It turns tracking on.
+    /// The command turns tracking on.
     Tracking,
-    /// The store answers it.
+    /// The store answers this command.
     Help(Vec<u8>),
-    /// The front answers it.
+    /// The front answers this request.
     Front(ClientsAsk),
-    /// The store is asked this first, and then the front; the front is asked nothing if the conditions are not understood here.
+    /// The store is asked this first, and then the front. `None`: the conditions are not understood in the
+    /// front, which is asked nothing.
     Store(Bytes, Option<ClientsAsk>),
-    /// It has this reply.
+    /// The command has this reply.
     Reply(Bytes),
 }
 
 impl Wanted {
-    /// Reads a CLIENT; its number of arguments is checked.
+    /// Parses a CLIENT command whose number of arguments has been checked.
     pub(super) fn parse(sub: Sub, arguments: &Arguments<'_>, shared: &Shared) -> Wanted {
         let Sub::Known(sub) = sub else {
-            // Libraries send SETINFO (Redis 7.2) to whatever they connect to.
+            // Libraries send SETINFO (Redis 7.2) to every server.
             return if is_set_info(arguments) {
                 Wanted::Alone("CLIENT|SETINFO")
             } else {
@@ -164,7 +165,8 @@ impl Wanted {
                 }
             }
             "CLIENT|UNBLOCK" if arguments.len() > 4 => {
-                // Redis refuses it, and Valkey 9.1 takes it for one without a reason. No client has the number 0.
+                // Redis refuses this argument, and Valkey 9.1 takes the command for one without a reason. No
+                // client has the number 0.
                 let id = parse_integer(arguments.get(2));
                 let mut words: Vec<&[u8]> = arguments.iter().collect();
                 if id.is_some() {
@@ -187,7 +189,8 @@ impl Wanted {
     }
 }
 
-/// Returns the payload of the question whether the store takes these conditions, and what its clients look like.
+/// Returns the payload that asks the store whether it accepts these conditions, and which fields its clients
+/// have.
 pub(super) fn clients_question(conditions: &Bytes) -> Bytes {
     let mut payload = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
     write_command(&mut payload, &["CLIENT", "INFO"]);
@@ -195,7 +198,8 @@ pub(super) fn clients_question(conditions: &Bytes) -> Bytes {
     payload.into()
 }
 
-/// The store has accepted or refused the conditions. Returns the request to carry out, or the reply to the client.
+/// Handles the store's answer about the conditions. Returns the request to carry out, or the reply to the
+/// client.
 pub(super) fn clients_which(
     ask: Option<ClientsAsk>,
     outcome: Outcome,
@@ -222,7 +226,7 @@ pub(super) fn clients_which(
 }
 
 impl Settings {
-    /// A CLIENT that asks for a setting, or sets one; `None`: it is another one.
+    /// Handles a CLIENT command that reads or changes a setting. `None`: the command is of another kind.
     pub(super) fn client(&mut self, name: &str, arguments: &Arguments<'_>) -> Option<Bytes> {
         let resp3 = self.selected.protocol == Protocol::Resp3;
         Some(match name {
@@ -236,7 +240,7 @@ impl Settings {
             "CLIENT|NO-EVICT" => set(&mut self.no_evict, arguments),
             "CLIENT|NO-TOUCH" => set(&mut self.no_touch, arguments),
             "CLIENT|SETINFO" => self.set_info(arguments),
-            // Those that a server does not know it ignores.
+            // A server ignores capabilities that it does not know.
             "CLIENT|CAPA" => {
                 self.redirects |= (2..arguments.len()).any(|at| arguments.is(at, "REDIRECT"));
                 OK
@@ -246,7 +250,7 @@ impl Settings {
     }
 }
 
-/// Sets what is ON or OFF.
+/// Turns a setting ON or OFF.
 fn set(setting: &mut bool, arguments: &Arguments<'_>) -> Bytes {
     let on = arguments.is(2, "ON");
     if !on && !arguments.is(2, "OFF") {
@@ -256,12 +260,12 @@ fn set(setting: &mut bool, arguments: &Arguments<'_>) -> Bytes {
     OK
 }
 
-/// The reply to a subcommand that no front has.
+/// Returns the reply to a subcommand that no front supports.
 pub(super) fn refused(arguments: &Arguments<'_>) -> Bytes {
     refusal(arguments, STATE)
 }
 
-/// A text as the reply that has such texts.
+/// Returns a text as a verbatim string (RESP3) or a bulk string (RESP2).
 pub(super) fn verbatim(text: &str, protocol: Protocol) -> Bytes {
     match protocol {
         Protocol::Resp2 => reply::bulk(text.as_bytes()),
@@ -269,7 +273,7 @@ pub(super) fn verbatim(text: &str, protocol: Protocol) -> Bytes {
     }
 }
 
-/// The payload that unblocks this client of Redis.
+/// Returns the payload that unblocks this client of Redis.
 pub(super) fn unblock(id: i64, error: bool) -> Bytes {
     let reason = if error { "ERROR" } else { "TIMEOUT" };
     let id = id.to_string();
@@ -277,7 +281,7 @@ pub(super) fn unblock(id: i64, error: bool) -> Bytes {
     question(0, &words)
 }
 
-/// All of a client that others can ask about.
+/// Everything about a client that other clients can ask.
 pub(crate) struct Portrait<'a> {
     pub(super) face: &'a Face,
     pub(super) life: &'a Life,
@@ -286,7 +290,7 @@ pub(crate) struct Portrait<'a> {
 }
 
 impl Portrait<'_> {
-    /// The number of its connection as clients see it.
+    /// Returns the number of the client's connection as clients see it.
     pub(super) fn id(&self) -> i64 {
         self.face.shown_id()
     }
@@ -299,7 +303,7 @@ impl Portrait<'_> {
         }
     }
 
-    /// What Redis would say of it, in these fields.
+    /// Returns the client's line as Redis would show it, with these fields.
     pub(crate) fn describe(
         &self,
         fields: &[String],
@@ -319,7 +323,7 @@ impl Portrait<'_> {
         line
     }
 
-    /// The value of this field in CLIENT LIST.
+    /// Returns the value of this field in CLIENT LIST.
     pub(super) fn field(&self, field: &str, socket: ClientSocket, shared: &Shared) -> String {
         let (now, settings) = (shared.now, &self.face.settings);
         let tracker = shared.tracking.client(self.face.id);
@@ -393,7 +397,7 @@ impl Portrait<'_> {
 }
 
 impl Shared {
-    /// The fields of a client, in the order of the store.
+    /// Returns the names of a client's fields, in the order of the store.
     pub(crate) fn client_fields(&self) -> Vec<String> {
         match &self.client_fields {
             Some(fields) => fields.clone(),
@@ -401,7 +405,7 @@ impl Shared {
         }
     }
 
-    /// The store has said something of a client of its own, or has not.
+    /// Takes the store's line about a client of its own, or an error.
     pub(super) fn learn_client_fields(&mut self, reply: &[u8]) {
         let Some(line) = read::bulk(reply) else {
             return;
@@ -421,7 +425,7 @@ impl Shared {
     }
 }
 
-/// Whether it is a CLIENT SETINFO, which older stores do not know.
+/// Whether the command is CLIENT SETINFO, which older stores do not know.
 pub(super) fn is_set_info(arguments: &Arguments<'_>) -> bool {
     arguments.is(1, "SETINFO") && arguments.len() == 4
 }
@@ -437,7 +441,7 @@ fn parse_unblock(arguments: &Arguments<'_>) -> Wanted {
     }
 }
 
-/// Milliseconds, and whether commands that only read wait as well.
+/// Parses CLIENT PAUSE: milliseconds, and whether commands that only read wait as well.
 pub(super) fn parse_pause(arguments: &Arguments<'_>) -> Result<(u64, bool), Bytes> {
     if arguments.len() > 4 {
         return Err(wrong_number("PAUSE"));

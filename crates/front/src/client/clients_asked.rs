@@ -1,7 +1,8 @@
-//! Which of the front's clients CLIENT LIST and CLIENT KILL mean.
+//! Which of the front's clients a CLIENT LIST or CLIENT KILL selects.
 //!
-//! Servers differ in the conditions that they know. All of them are understood here. The store itself says whether it knows one that Redis 7.0
-//! does not have, and what is wrong with one that is not understood ([`Parsed::Asked`]).
+//! Server versions differ in the conditions that they know. The front knows the conditions of all versions
+//! that it supports. If a condition is newer than Redis 7.0, or is unknown to the front, the store is asked,
+//! and its answer is the reply to a wrong condition ([`Parsed::Asked`]).
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, parse_integer, write_command};
@@ -15,11 +16,11 @@ const NOBODY: &str = "0.0.0.0:0";
 /// Nanoseconds of a second.
 const SECOND: Time = 1_000_000_000;
 
-/// Clients for which all of this holds.
+/// Selects the clients that meet all these conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Which {
     conditions: Vec<Condition>,
-    /// Not the one that asks.
+    /// The client that asks is not selected.
     pub(crate) skips_me: bool,
 }
 
@@ -33,29 +34,30 @@ struct Condition {
 enum What {
     Ids(Vec<i64>),
     Kind(ClientKind),
-    /// At least so old, in seconds; as long idle.
+    /// The client connected at least this long ago, in seconds. `Idle`: it has been idle at least this long.
     Age(i64),
     Idle(i64),
-    /// These flags, or capabilities, are among its own.
+    /// The client has all these flags, or capabilities.
     Flags(Vec<u8>),
     Capabilities(Vec<u8>),
     /// A field of CLIENT LIST has this value.
     Field(&'static str, Vec<u8>),
-    /// The same without a port.
+    /// The client's address without the port.
     Ip(Vec<u8>),
 }
 
-/// The conditions as they were read.
+/// Parsed conditions.
 pub(super) enum Parsed {
-    /// Any store understands it.
+    /// Every store understands these conditions.
     Plain(Which),
-    /// The store has to be asked with this; it names no client. `None`: it is not understood here.
+    /// The store must be asked with this command, which matches none of the store's clients. `None`: the
+    /// front does not understand the conditions.
     Asked(Option<Which>, Bytes),
     /// The last condition has no value.
     Cut,
 }
 
-/// Reads the conditions of CLIENT LIST, or of CLIENT KILL.
+/// Parses the conditions of CLIENT LIST or CLIENT KILL.
 pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> Parsed {
     let mut which = Which {
         skips_me: kills,
@@ -65,7 +67,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     let mut at = 2;
     while at < arguments.len() {
         if at + 1 == arguments.len() && kills {
-            // The words that are added after it would become its value.
+            // The added condition would be read as the value of the last one.
             return if !arguments.is(at, "ID") || names_address(arguments) {
                 Parsed::Cut
             } else {
@@ -75,14 +77,14 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
         let Some((condition, next, usual)) = which.condition(arguments, at, kills) else {
             return Parsed::Asked(None, question(arguments, kills.then_some(Nobody::Last)));
         };
-        // Only newer ones take several numbers where clients are killed, and several conditions where they are listed.
+        // Only newer versions take several numbers in CLIENT KILL, or several conditions in CLIENT LIST.
         plain &= usual && (kills || next == arguments.len());
         if let Some(Condition {
             what: What::Field("user", name),
             ..
         }) = &condition
         {
-            // The store says that there is none.
+            // A user that the front does not know: the store's error is the reply.
             plain &= shared.users.has(name);
         }
         which.conditions.extend(condition);
@@ -98,21 +100,23 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     }
 }
 
-/// Whether one of its words is that for an address of the store, with which another one would not count.
+/// Whether the command has a condition on a local address. A second such condition would not count.
 fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }
 
-/// Where a condition is put that none of the store's clients meets.
+/// Place of the added condition that none of the store's clients meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nobody {
-    /// Before the others, none of which is of the same kind.
+    /// Before the other conditions, none of which is of the same kind.
     First,
-    /// After the others: there it is read as a condition, or is an error, after any other words.
+    /// After the other conditions. At the end it is read as a condition, or is an error, whatever precedes
+    /// it.
     Last,
 }
 
-/// Returns the same command for the store. `nobody`: where a condition is added that no client of the store meets.
+/// Returns the command as a question to the store. `nobody`: place of an added condition that no client of
+/// the store meets.
 fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if let Some(nobody) = nobody {
@@ -128,7 +132,8 @@ fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
 }
 
 impl Which {
-    /// The condition at `at`, where the next one is, and whether Redis 7.0 knows it; `None`: it is not understood.
+    /// Returns the condition at position `at`, the position of the next condition, and whether Redis 7.0
+    /// knows this condition. `None`: the condition is not understood.
     fn condition(
         &mut self,
         arguments: &Arguments<'_>,
@@ -157,7 +162,7 @@ impl Which {
             }
             b"TYPE" => (
                 What::Kind(ClientKind::parse(value)?),
-                // The name of newer ones.
+                // The name for a master in newer versions.
                 !value.eq_ignore_ascii_case(b"primary"),
             ),
             b"SKIPME" if !negated => {
@@ -185,7 +190,7 @@ impl Which {
         Some((Some(Condition { negated, what }), next, known && usual))
     }
 
-    /// Whether this client is one of them.
+    /// Whether this client meets all the conditions.
     pub(crate) fn has(&self, client: &Portrait<'_>, socket: ClientSocket, shared: &Shared) -> bool {
         let mut conditions = self.conditions.iter();
         conditions
@@ -220,7 +225,7 @@ fn all_in(wanted: &[u8], own: &[u8]) -> bool {
     wanted.iter().all(|letter| own.contains(letter))
 }
 
-/// The request that is carried out if the store has no objection.
+/// Returns the request that is carried out if the store accepts its conditions.
 pub(super) fn ask(which: Which, kills: bool) -> ClientsAsk {
     if kills {
         ClientsAsk::Kill(which)

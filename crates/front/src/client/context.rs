@@ -1,4 +1,4 @@
-//! The access that a client has in its turn, and the reasons why a command waits for another turn.
+//! The objects that a client may use in its turn, and the reasons why a command waits for another turn.
 
 use super::Shared;
 use super::face::{Face, Pending};
@@ -6,13 +6,13 @@ use super::output::Wishes;
 use super::settings::Selected;
 use crate::upstream::{Calls, Time};
 
-/// The network, and what all connections of the front have in common, while a client takes its turn.
+/// The network, and the state that all connections of the front share, while a client takes its turn.
 pub(super) struct Env<'a> {
     pub(super) up: &'a mut dyn Calls,
     pub(super) shared: &'a mut Shared,
 }
 
-/// The access that the back has to the network, to the front, and to its client's commands.
+/// The network, the front's state and the client's commands, as the back may use them.
 pub(super) struct Context<'a> {
     pub(super) up: &'a mut dyn Calls,
     pub(super) shared: &'a mut Shared,
@@ -29,7 +29,7 @@ impl Context<'_> {
 }
 
 impl Face {
-    /// Returns the access that the back has to this client and to the front.
+    /// Returns the context that gives the back access to this client and to the front.
     pub(super) fn context<'a>(&'a mut self, env: &'a mut Env<'_>) -> Context<'a> {
         Context {
             up: env.up,
@@ -41,21 +41,22 @@ impl Face {
     }
 }
 
-/// Why a command stays where it is for now.
+/// Why a command stays in the input for now.
 #[derive(Debug)]
 pub(super) enum Later {
     /// The endpoint refused a call.
     Busy,
-    /// A pack or batch has no outcome yet: parts of it may have to be sent again before anything later.
+    /// A pack or batch has no outcome yet: parts of it may have to be sent again before any later command.
     Outstanding,
-    /// It is not known what its client may do.
+    /// The rights of the command's client are not known.
     Rights,
-    /// It is to come after changes of subscriptions of other clients that are under way. `advance` asks to be woken.
+    /// The command must follow changes of subscriptions of other clients that are under way. `advance` asks
+    /// to be woken.
     Subscriptions,
-    /// The same, and there may be changes that the front has not looked at yet.
+    /// As `Subscriptions`, and there may be changes that the front has not seen yet.
     OthersFirst,
-    /// There is a pause (CLIENT PAUSE).
+    /// Clients are paused (CLIENT PAUSE).
     Paused,
-    /// Redis does not tell of changed keys now (CLIENT TRACKING).
+    /// Redis does not report changed keys now (CLIENT TRACKING).
     Tracking,
 }

@@ -13,48 +13,49 @@ use crate::tracking::Told;
 use crate::upstream::{CallId, ReadAnswer, SessionHandle, Time};
 
 impl Connection {
-    /// The number that CLIENT ID answers.
+    /// Returns the number that CLIENT ID gives.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.face.id
     }
 
-    /// The client's address.
+    /// Returns the client's address.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.face.peer
     }
 
-    /// The session of the endpoint that this connection uses now.
+    /// Returns the session that this connection uses now at the endpoint.
     #[must_use]
     pub fn session(&self) -> Option<SessionHandle> {
         self.back.session.handle()
     }
 
-    /// Bytes to write to the client.
+    /// Returns the bytes to write to the client.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
         self.face.pending.replies.unwritten()
     }
 
-    /// `count` of the unwritten bytes were written.
+    /// Notes that `count` of the unwritten bytes were written.
     pub fn wrote(&mut self, count: usize) {
         self.face.pending.replies.wrote(count);
     }
 
-    /// Bytes of replies that are held for the client.
+    /// Returns the bytes of replies that are held for the client.
     #[must_use]
     pub fn held(&self) -> usize {
         self.face.pending.replies.held()
     }
 
-    /// Whether too many replies are unread for another command to be taken.
+    /// Whether so many replies are unread that no further command may be taken.
     #[must_use]
     pub fn congested(&self) -> bool {
         self.face.pending.replies.congested()
     }
 
-    /// Whether it is congested, and the client has sent more: it may be writing all before it reads anything.
+    /// Whether the connection is congested and the client has sent more: the client may write all its
+    /// commands before it reads any reply.
     #[must_use]
     pub fn held_up(&self) -> bool {
         self.congested() && !self.face.end.ends() && !self.input.starved()
@@ -66,24 +67,25 @@ impl Connection {
         self.face.end.is_cut_off()
     }
 
-    /// Whether something is waited for that the store may send much later.
+    /// Whether the client waits for something that the store may send much later.
     #[must_use]
     pub fn waits_on_store(&self) -> bool {
         self.back.passing.waits_on_store(&self.face.mode)
     }
 
-    /// Whether it has waited long enough for the store to be busy.
+    /// Whether the client has waited so long that the store may be busy.
     #[must_use]
     pub fn doubts_store(&self, now: Time) -> bool {
         self.face.pending.doubts_store(now)
     }
 
-    /// Whether it waits for the end of a pause.
+    /// Whether the client waits for the end of a pause.
     pub(crate) fn is_paused(&self) -> bool {
         self.face.pending.hold.is_paused()
     }
 
-    /// Tells it about changed keys: its own, or those of a client that has named it (`redirected`). Returns whether it listens.
+    /// Tells the client about changed keys: its own, or those of a client that has named it in REDIRECT
+    /// (`redirected`). Returns whether the client takes such messages.
     pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
         let (protocol, passing) = (self.face.protocol(), &self.back.passing);
         let listens = self.tracks.tell(told, redirected, protocol, passing);
@@ -91,7 +93,7 @@ impl Connection {
         listens
     }
 
-    /// The client that it named in REDIRECT is gone. Returns whether it is told that.
+    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client is told.
     pub(crate) fn told_of_no_redirect(&mut self, redirect: u64) -> bool {
         let protocol = self.face.protocol();
         let listens = self.tracks.tell_of_no_redirect(redirect, protocol);
@@ -99,7 +101,7 @@ impl Connection {
         listens
     }
 
-    /// All of it that others can ask about.
+    /// Returns everything about this client that other clients can ask.
     pub(crate) fn portrait(&self) -> Portrait<'_> {
         Portrait {
             face: &self.face,
@@ -109,95 +111,95 @@ impl Connection {
         }
     }
 
-    /// Returns its number among Redis's clients while it is blocked there.
+    /// Returns the client's number in the store's Redis while it is blocked in that Redis.
     pub(crate) fn blocked_as(&self) -> Option<i64> {
         self.back.passing.blocked_as()
     }
 
-    /// The head answered a READ, or has not in time.
+    /// Takes the head's answer to a READ, or notes that none came in time.
     pub fn read_answered(&mut self, call: CallId, answer: ReadAnswer, shared: &mut Shared) {
         let (selected, pending) = (self.face.settings.selected, &mut self.face.pending);
         let reads = &mut self.back.reads;
         reads.answered(call, answer, selected, pending, shared);
     }
 
-    /// The store's record, for reads that were handed out before the head had answered.
+    /// Takes the store's record, for reads that were handed out before the head had answered.
     pub fn store_recorded(&mut self, number: u64, epoch: u32, watermark: u64, shared: &mut Shared) {
         let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
         let (reads, record) = (&mut self.back.reads, (epoch, watermark));
         reads.store_recorded(number, record, protocol, pending, shared);
     }
 
-    /// The store's reply to the next read of this batch.
+    /// Takes the store's reply to the next read of this batch.
     pub fn store_replied(&mut self, number: u64, reply: Bytes, shared: &mut Shared) {
         let (protocol, pending) = (self.face.protocol(), &mut self.face.pending);
         let reads = &mut self.back.reads;
         reads.store_replied(number, reply, protocol, pending, shared);
     }
 
-    /// The rest of this batch cannot be read from the store, or from the replica that was asked.
+    /// Notes that the rest of this batch cannot be read from the store, or from the replica that was asked.
     pub fn store_unread(&mut self, number: u64, why: Unread, shared: &mut Shared) {
         let protocol = self.face.protocol();
         self.back.reads.store_unread(number, why, protocol, shared);
     }
 
-    /// Whether a pass-through command may change the store, so that the mark must be open.
+    /// Whether a pass-through command of this client may change the store, so that the mark must be open.
     #[must_use]
     pub fn needs_mark(&self) -> bool {
         self.back.passing.needs_mark(&self.face.mode)
     }
 
-    /// Whether something was passed, and given up without an answer, since this was last asked.
+    /// Returns whether a passed command was given up without an answer since the last call of this function.
     pub fn take_unanswered(&mut self) -> bool {
         self.back.passing.take_unanswered()
     }
 
-    /// The client leaves. Returns whether a command was given up unanswered.
+    /// The client disconnects. Returns whether a command was given up without a reply.
     pub fn close_unanswered(&mut self) -> bool {
         self.back.passing.close_unanswered()
     }
 
-    /// The mark is open no longer. Returns whether that changes something for this client.
+    /// Handles that the mark is no longer open. Returns whether the client's state has changed.
     pub fn mark_lost(&mut self) -> bool {
         self.back.passing.mark_lost(&mut self.face)
     }
 
-    /// The keys that it waits for at an embedded store, and until when it waits.
+    /// Returns the keys for which the client waits at an embedded store, and the end of its wait.
     pub(crate) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
         self.back.passing.waits_for()
     }
 
-    /// One of its keys may have arrived.
+    /// Wakes the client: one of its keys may have arrived.
     pub(crate) fn wake(&mut self) {
         self.back.passing.wake();
     }
 
-    /// Ends its wait with this, unless it finds something before.
+    /// Ends the client's wait with this reply, unless its next try finds an element.
     pub(crate) fn stop_waiting(&mut self, answer: Bytes, shared: &Shared) {
         let passing = &mut self.back.passing;
         passing.stop_waiting(&mut self.face, answer, shared.now);
     }
 
-    /// The reply that CLIENT UNBLOCK gives it.
+    /// Returns the reply that ends the client's wait after CLIENT UNBLOCK.
     pub(crate) fn unblocked(&self, error: bool) -> Bytes {
         unblocked(error, self.face.protocol())
     }
 
-    /// The address for this client's connection to the store, and the connection's number: a new number
-    /// means a new socket. `None`: there must be no connection.
+    /// Returns the address for this client's connection to the store, and the connection's number: a new
+    /// number means a new socket. `None`: there must be no connection.
     #[must_use]
     pub fn direct_target(&self) -> Option<(u64, SocketAddr)> {
         self.back.passing.target()
     }
 
-    /// How that connection speaks TLS, if it does.
+    /// Returns the TLS settings of the client's own connection to the store, if it uses TLS.
     #[must_use]
     pub fn direct_tls(&self) -> Option<&ClientTls> {
         self.back.passing.tls()
     }
 
-    /// Whether bytes of the store are welcome now. Messages that a subscriber does not read wait there, as without us; the
-    /// reply to a command has room.
+    /// Whether the front may read from the store's connection now. Messages that a subscriber does not read
+    /// wait at the store, as they do without pmnet. The reply to a command is always read.
     #[must_use]
     pub fn wants_direct(&self) -> bool {
         let replies = &self.face.pending.replies;
@@ -205,29 +207,29 @@ impl Connection {
         waits || !replies.holds_much()
     }
 
-    /// Bytes to be written to the store.
+    /// Returns the bytes to write to the store.
     #[must_use]
     pub fn direct_unwritten(&self) -> &[u8] {
         self.back.passing.unwritten()
     }
 
-    /// `count` bytes were written to the store.
+    /// Notes that `count` bytes were written to the store.
     pub fn direct_wrote(&mut self, count: usize) {
         self.back.passing.wrote(count);
     }
 
-    /// The connection to the store could not be made, or is lost.
+    /// Notes that the connection to the store could not be made, or is lost.
     pub fn direct_lost(&mut self, why: &str) {
         self.back.passing.lost(&mut self.face, why);
     }
 
-    /// Takes in bytes from the store.
+    /// Takes bytes from the store.
     pub fn direct_receive(&mut self, bytes: &[u8], shared: &Shared) {
         self.back.passing.receive(bytes, &mut self.face, shared);
     }
 
-    /// The server now uses the store with this name. A command that waits for another store ends as if its
-    /// connection were lost. Returns whether anything has changed.
+    /// Notes that the server now uses the store with this name. A command that waits for another store ends
+    /// as if its connection were lost. Returns whether anything has changed.
     pub fn store_named(&mut self, name: &StoreName) -> bool {
         self.back.passing.store_named(&mut self.face, name)
     }

@@ -1,10 +1,10 @@
-//! How a connection comes to its end, from either side.
+//! How a connection ends, from either side.
 
 use bytes::Bytes;
 
 use crate::upstream::Time;
 
-/// How far its end has come.
+/// The state of a connection's end.
 #[derive(Default)]
 pub(super) struct End {
     front: Takes,
@@ -16,11 +16,11 @@ pub(super) struct End {
 enum Takes {
     #[default]
     All,
-    /// Updates that were acknowledged are lost: this is the answer to the next command, and the end.
+    /// Acknowledged updates are lost: the next command gets this error, and the connection ends.
     Lost(Bytes),
-    /// No further command is taken; close once everything is answered and written.
+    /// No further command is taken. The connection is closed once everything is answered and written.
     Ends,
-    /// The same, although the client may still be sending.
+    /// As `Ends`, although the client may still be sending.
     CutOff,
 }
 
@@ -29,12 +29,13 @@ enum Takes {
 enum Sends {
     #[default]
     On,
-    /// It has closed its sending side. `read`: all that it sent before was received. `since`: when that was first seen
-    /// while it waited.
+    /// The client has closed its sending side. `read`: everything that it had sent was received. `since`:
+    /// when a waiting client was first seen closed.
     Closed { read: bool, since: Option<Time> },
 }
 
-/// Whether all was received that a client had sent when it closed its sending side, and perhaps is gone.
+/// Whether everything was received that a client had sent before it closed its sending side. The client may
+/// have disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Read,
@@ -42,7 +43,7 @@ pub(super) enum Sent {
 }
 
 impl End {
-    /// No further command is taken.
+    /// Whether no further command is taken.
     pub(super) fn ends(&self) -> bool {
         matches!(self.front, Takes::Ends | Takes::CutOff)
     }
@@ -53,7 +54,7 @@ impl End {
         }
     }
 
-    /// Ends the connection, after an error that says why.
+    /// Ends the connection, after an error that states the reason.
     pub(super) fn cut_off(&mut self) {
         self.front = Takes::CutOff;
     }
@@ -63,14 +64,14 @@ impl End {
         matches!(self.front, Takes::CutOff) && !self.eof()
     }
 
-    /// The next command has this answer, and is the last.
+    /// Makes this error the reply to the next command, which is the last one.
     pub(super) fn lose(&mut self, error: Bytes) {
         if !self.ends() {
             self.front = Takes::Lost(error);
         }
     }
 
-    /// The answer to the command that is next, if it is the last because of a loss.
+    /// Returns the reply to the next command, if that command is the last because of a loss.
     pub(super) fn take_loss(&mut self) -> Option<Bytes> {
         let Takes::Lost(error) = &mut self.front else {
             return None;
@@ -80,17 +81,18 @@ impl End {
         Some(error)
     }
 
-    /// The client will send no more.
+    /// Whether the client has closed its sending side and all its bytes were received.
     pub(super) fn eof(&self) -> bool {
         matches!(self.client, Sends::Closed { read: true, .. })
     }
 
-    /// The same, but something that it sent before may still have to be read.
+    /// Whether the client has closed its sending side. Some of its bytes may not have been received yet.
     pub(super) fn closed(&self) -> bool {
         matches!(self.client, Sends::Closed { .. })
     }
 
-    /// Since when the client, which waits, has been seen closed; `None` if it is not.
+    /// Returns since when the waiting client has been seen closed; `None` if it is not closed. To be called
+    /// for a client that waits.
     pub(super) fn closed_since(&mut self, now: Time) -> Option<Time> {
         match &mut self.client {
             Sends::On => None,
@@ -98,7 +100,7 @@ impl End {
         }
     }
 
-    /// The client will send no more.
+    /// Notes that the client has closed its sending side.
     pub(super) fn close(&mut self, sent: Sent) {
         let all_read = sent == Sent::Read;
         match &mut self.client {

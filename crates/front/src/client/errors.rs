@@ -1,24 +1,24 @@
-//! Texts of errors that several places give, as Redis has them, and pmnet's own refusal.
+//! Error texts that are used in several places: Redis's own, and pmnet's refusal.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
 
 use crate::table::Verdict;
 
-/// Redis' own error for options that it cannot read.
+/// Redis's error for options that it cannot parse.
 pub(crate) const SYNTAX: &str = "ERR syntax error";
-/// Redis' own error for a client's name that it does not take.
+/// Redis's error for an invalid client name.
 pub(super) const BAD_NAME: &str =
     "ERR Client names cannot contain spaces, newlines or special characters.";
-/// Redis' own error for an EXEC with arguments, which ends the transaction.
+/// Redis's error for an EXEC with arguments, which ends the transaction.
 pub(super) const EXEC_ARITY: Bytes = Bytes::from_static(
     b"-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
 );
-/// Redis' own error for the EXEC of a transaction that has failed.
+/// Redis's error for the EXEC of a transaction that has failed.
 pub(crate) const EXECABORT: Bytes =
     Bytes::from_static(b"-EXECABORT Transaction discarded because of previous errors.\r\n");
 
-/// Redis' own error if the number of arguments does not fit.
+/// Returns Redis's error for a wrong number of arguments, if the number is wrong.
 pub(super) fn arity_error(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let name = verdict.misfit(arguments)?.name.to_ascii_lowercase();
     if name == "exec" {
@@ -36,13 +36,13 @@ pub(super) fn refusal(arguments: &Arguments<'_>, why: &str) -> Bytes {
     ))
 }
 
-/// The command's name for an error text, in capitals and cut to a sensible length.
+/// Returns the command's name for an error text, in capitals and of limited length.
 pub(crate) fn shown(arguments: &Arguments<'_>) -> String {
     let name = arguments.get(0);
     String::from_utf8_lossy(&name[..name.len().min(64)]).to_ascii_uppercase()
 }
 
-/// Redis' own error for a subcommand that it does not know.
+/// Returns Redis's error for an unknown subcommand.
 pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
     let (sub, name) = (shown_text(arguments.get(1), 128), shown(arguments));
     let name = name.as_bytes();
@@ -58,7 +58,7 @@ pub(super) fn unknown_subcommand(arguments: &Arguments<'_>) -> Bytes {
     )
 }
 
-/// Redis' own error for a command that it does not know.
+/// Returns Redis's error for an unknown command.
 pub(crate) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
     let mut beginning = Vec::new();
     for argument in arguments.iter().skip(1) {
@@ -80,7 +80,7 @@ pub(crate) fn unknown_command(arguments: &Arguments<'_>) -> Bytes {
     reply::error(&parts.concat())
 }
 
-/// Returns as much of this as Redis shows: at most `most` bytes, and up to a NUL.
+/// Returns the part of a text that Redis would show: at most `most` bytes, and up to a NUL.
 fn shown_text(bytes: &[u8], most: usize) -> &[u8] {
     let most = most.min(bytes.len());
     let end = bytes[..most].iter().position(|byte| *byte == 0);

@@ -1,4 +1,5 @@
-//! The half of a client that its commands are about: who it is, what it has set, and the commands that were taken from it.
+//! The part of a client that its commands are about: its identity, its settings, and the commands that were
+//! taken from it.
 
 use std::net::SocketAddr;
 
@@ -19,11 +20,11 @@ use crate::upstream::CallId;
 /// The commands that were taken from a client and have no reply yet.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Their replies, in their order.
+    /// The replies to the taken commands, in their order.
     pub(super) replies: Replies,
-    /// Their deadlines.
+    /// The deadlines of the taken commands.
     pub(super) times: Times,
-    /// The reason why the next one is not taken yet.
+    /// The reason why the next command is not taken yet.
     pub(super) hold: Hold,
 }
 
@@ -31,7 +32,7 @@ pub(super) struct Pending {
 pub(super) struct Face {
     /// Answer to CLIENT ID.
     pub(super) id: u64,
-    /// Its address.
+    /// The client's address.
     pub(super) peer: String,
     pub(super) settings: Settings,
     pub(super) mode: Mode,
@@ -41,7 +42,8 @@ pub(super) struct Face {
 }
 
 impl Pending {
-    /// Gives what was submitted its place among the replies, or the error why it was not. `bytes`: of its payload.
+    /// Gives a submitted call its place among the replies, or puts the error there if it was not submitted.
+    /// `bytes`: length of the payload.
     pub(super) fn expect(
         &mut self,
         submitted: Result<CallId, Bytes>,
@@ -57,7 +59,7 @@ impl Pending {
         }
     }
 
-    /// The same for a call on whose outcome the next command depends.
+    /// As [`Pending::expect`], for a call whose outcome the next command depends on.
     pub(super) fn expect_first(
         &mut self,
         submitted: Result<CallId, Bytes>,
@@ -93,7 +95,7 @@ impl Face {
         }
     }
 
-    /// The number of its connection as clients see it.
+    /// Returns the connection's number as clients see it.
     pub(super) fn shown_id(&self) -> i64 {
         i64::try_from(self.id).unwrap_or(i64::MAX)
     }
@@ -103,7 +105,7 @@ impl Face {
         shared.about.reply(self.protocol(), self.shown_id())
     }
 
-    /// Does what HELLO asks for, but for a login; the reply.
+    /// Carries out HELLO except for its login. Returns the reply.
     pub(super) fn greet(
         &mut self,
         protocol: Protocol,
@@ -117,7 +119,7 @@ impl Face {
         self.hello_reply(shared)
     }
 
-    /// RESP version of its replies.
+    /// Returns the RESP version of the client's replies.
     pub(super) fn protocol(&self) -> Protocol {
         self.settings.selected.protocol
     }

@@ -1,7 +1,8 @@
-//! The gates that each command passes before it is carried out.
+//! The checks (gates) that each command passes before it is carried out.
 //!
-//! A gate lets a command go on, has answered it, or makes it wait. A command that waits stays in the input, and comes to the first
-//! gate again; so a gate that makes it wait has changed nothing that counts.
+//! A gate lets a command continue, answers it, or makes it wait. A command that waits stays in the input and
+//! starts at the first gate again. So a gate that makes a command wait must not have changed any state that
+//! matters.
 
 use pmnet_resp::reply;
 
@@ -15,12 +16,12 @@ use super::rights::admit::{Admission, Applicant, REMOTE};
 use super::transaction::{Handled, Own, Queuer};
 use crate::table::{Action, Facts, Local, MODULE, Pass};
 
-/// Why a command goes no further.
+/// Why a command does not continue.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// It has its answer, or is on its way.
+    /// The command has its reply, or has been sent.
     Answered,
-    /// It waits.
+    /// The command waits.
     Wait(Later),
 }
 
@@ -31,10 +32,10 @@ impl From<Later> for Stop {
 }
 
 impl Connection {
-    /// All gates, in their order.
+    /// Passes a command through all gates, in their order.
     ///
     /// # Errors
-    /// [`Stop`]: the command is not to be carried out now.
+    /// [`Stop`]: the command must not be carried out now.
     pub(super) fn pass_gates(
         &mut self,
         command: &Command<'_>,
@@ -42,26 +43,31 @@ impl Connection {
     ) -> Result<(), Stop> {
         // First of all: a browser gets no answer, whatever its rights.
         self.close_http(command)?;
-        // Before anything is done for the command: a client that may not run it learns nothing, and delays no other client.
+        // Before anything is done for the command: a client that may not run it learns nothing, and delays no
+        // other client.
         self.look_at_rights(command, env)?;
-        // After rights, as in Redis: a client without them has its error during a pause, too. Before all gates that do something, for
-        // after the pause everything may be different.
+        // After the check of rights, as in Redis: a client without rights gets its error during a pause, too.
+        // Before all gates that change something, because the state may be different after the pause.
         self.wait_in_pause(command, env)?;
-        // After the pause: the script may be over by then. Before all that asks Redis for the command.
+        // After the pause, because the script may be over by then. Before all gates that ask Redis about the
+        // command.
         self.refuse_while_busy(command, env)?;
-        // The only command for a Redis that is busy, so after its gate. Before the modes: it helps a client that waits, too.
+        // SCRIPT KILL is the only command for a busy Redis, so its gate follows the gate for a busy Redis.
+        // Its gate precedes the gate of the modes, because a client that waits may send SCRIPT KILL, too.
         self.kill_script(command, env)?;
-        // Before all that reads: a key is registered before its value is read.
+        // Before all reads: a key is registered before its value is read.
         self.register_keys(command, env)?;
-        // Redis runs what comes on the client's own connection, MULTI and wrong numbers of arguments included.
+        // On the client's own connection, Redis itself handles MULTI and wrong numbers of arguments.
         self.pass_by_mode(command, env)?;
-        // A transaction looks at the number of arguments by itself: a wrong one makes it fail.
+        // The transaction checks the number of arguments itself, because a wrong number makes the transaction
+        // fail.
         self.queue_in_multi(command, env)?;
-        // Last, as in Redis: errors that the gates before give come before this one.
+        // Last, as in Redis: errors of the earlier gates come first.
         self.look_at_arity(command, env)
     }
 
-    /// A web page that makes a browser talk to us. Redis, too, closes without an answer.
+    /// Closes the connection of a web page that makes a browser connect to the front. Like Redis, the front
+    /// sends no answer.
     fn close_http(&mut self, command: &Command<'_>) -> Result<(), Stop> {
         let is = |name| command.arguments.is(0, name);
         if !is("POST") && !is("HOST:") {
@@ -78,7 +84,8 @@ impl Connection {
     /// Checks the rights of the client's user.
     fn look_at_rights(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let verdict = &command.verdict;
-        // It may be of a module that was loaded later, so the store is asked for its commands again.
+        // The command may belong to a module that was loaded later, so the store is asked for its commands
+        // again.
         let may_have_come = |facts: &Facts| facts.has(MODULE) && !verdict.is_named();
         if verdict.facts.is_none_or(may_have_come) {
             self.face.wishes.learn_commands();
@@ -123,7 +130,8 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// CLIENT PAUSE. An error about the number of arguments does not wait.
+    /// Makes a command wait during CLIENT PAUSE. A command with a wrong number of arguments does not wait: it
+    /// gets its error at once.
     fn wait_in_pause(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Command {
             arguments, verdict, ..
@@ -137,14 +145,14 @@ impl Connection {
         if !paused {
             return Ok(());
         }
-        // The time of the commands after it begins when it goes on.
+        // The time of later commands begins when this command continues.
         self.face.pending.times.make_way();
-        // The commands before it do not wait.
+        // The earlier commands do not wait.
         self.submit_all(env)?;
         Err(Later::Paused.into())
     }
 
-    /// Redis runs a long script, and would not execute the command.
+    /// Refuses a command that Redis would not execute, because Redis is running a long script.
     fn refuse_while_busy(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let (busy, now) = (&env.shared.busy, env.shared.now);
         let (mode, passing) = (&mut self.face.mode, &self.back.passing);
@@ -155,7 +163,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// SCRIPT KILL.
+    /// Passes SCRIPT KILL to the store at once.
     fn kill_script(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let verdict = &command.verdict;
         let kills =
@@ -172,7 +180,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// CLIENT TRACKING.
+    /// Registers the keys of a command of a client with CLIENT TRACKING.
     fn register_keys(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         if !self.tracks.on {
             return Ok(());
@@ -191,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// A client that watches, monitors, or (RESP2) is subscribed.
+    /// Passes the commands of a client that watches or monitors, or that is subscribed with RESP2.
     fn pass_by_mode(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let (face, passing) = (&mut self.face, &mut self.back.passing);
         if !passing.takes_all(&face.mode, face.protocol()) {
@@ -225,7 +233,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// Between a MULTI that the front answered and its EXEC: queues the command.
+    /// Queues a command between a MULTI that the front answered and its EXEC.
     fn queue_in_multi(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Some(queue) = self.face.mode.transaction() else {
             return Ok(());
@@ -256,7 +264,7 @@ impl Connection {
         Err(Stop::Answered)
     }
 
-    /// The number of arguments. A command that is refused is so with any.
+    /// Checks the number of arguments. A command that pmnet refuses is refused with any number.
     fn look_at_arity(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Stop> {
         let Command {
             arguments, verdict, ..

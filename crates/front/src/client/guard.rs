@@ -1,12 +1,12 @@
-//! What a passed command may not do to the store.
+//! Passed commands that must not reach the store.
 //!
 //! Normally the store's adaptor checks every command and refuses what would break the durability of
 //! acknowledged writes, or the records that make them apply exactly once. A passed command does not go
 //! through the adaptor, so the same commands are refused here, with the same errors
 //! (`crates/store/src/redis`: `commands`, `plan`, and `guarded` in `request.lua`).
-//! Administration that breaks neither is passed, as the adaptor does: MODULE, FUNCTION, MIGRATE, SAVE,
-//! other settings. CLIENT is answered by the front; SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and similar
-//! commands are refused by the table.
+//! Administration that breaks neither is passed, as the adaptor does: MODULE, FUNCTION, MIGRATE, SAVE, other
+//! settings. The front answers CLIENT. The table refuses SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and similar
+//! commands.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -26,7 +26,7 @@ const SCRIPTS: &str =
 const ACCESS: &str =
     "it could take pmnet's own rights in Redis away while WATCHing: send it before WATCH";
 
-/// Commands that are refused: name, subcommands (none: whatever they are), why.
+/// Refused commands: name, subcommands (empty: all), reason.
 const REFUSED: &[(&str, &[&str], &str)] = &[
     ("FLUSHALL", &[], FLUSH),
     ("FLUSHDB", &[], FLUSH),
@@ -36,7 +36,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("SCRIPT", &["FLUSH", "LOAD"], SCRIPTS),
 ];
 
-/// The error for a command that must not reach Redis without the adaptor, if it is one.
+/// Returns the error for a command that must not reach Redis without the adaptor; `None` for other commands.
 pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
     let refused = REFUSED.iter().find(|(name, subcommands, _)| {
         arguments.is(0, name)
@@ -53,14 +53,14 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
             "ERR pmnet: {name} is not available here: {why}"
         )));
     }
-    // Whether memory has a limit is not known here.
+    // The front does not know whether memory has a limit.
     if let Some(setting) = sets_guarded(arguments.len(), |index| arguments.get(index), false) {
         return Some(reply::error(&format!(
             "ERR pmnet: acknowledged writes rest on this setting ({}): change it in Redis itself and restart the pmnet server",
             setting.to_ascii_lowercase()
         )));
     }
-    // The user of the pmnet server is not known here.
+    // The front does not know the user of the pmnet server.
     if changes_access(arguments.len(), |index| arguments.get(index), None) {
         return Some(reply::error(&format!(
             "ERR pmnet: ACL is not available here: {ACCESS}"
@@ -69,7 +69,8 @@ pub(super) fn objection(arguments: &Arguments<'_>) -> Option<Bytes> {
     names_record(arguments)
 }
 
-/// The error for a command with an argument that looks like a key of pmnet's own, if it has one.
+/// Returns the error for a command with an argument that looks like one of pmnet's own keys; `None` if no
+/// argument does.
 pub(super) fn names_record(arguments: &Arguments<'_>) -> Option<Bytes> {
     touches_reserved(arguments)
         .then(|| reply::error("ERR pmnet: keys that begin with pmnet:{ are reserved"))

@@ -8,24 +8,25 @@ use super::shared::Subscribing;
 enum On {
     #[default]
     Nothing,
-    /// It depends on the outcome of the last call.
+    /// The outcome of the last call.
     Outcome,
-    /// Some slots are reads that are to be submitted again.
+    /// Reads that must be submitted again.
     Repeats,
 }
 
-/// A command whose result depends on subscribers. Turns are not in order of arrival, so all other clients have one turn first. Then it
-/// waits for the changes of subscriptions that were begun ([`Subscribing`], numbered by `shell/subscribing.rs`).
+/// The event for which a command waits if its result depends on subscribers. Clients do not take turns in the
+/// order in which their commands arrived, so all other clients have one turn first. Then the command waits
+/// for the changes of subscriptions that began before ([`Subscribing`], numbered by `shell/subscribing.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Behind {
-    /// It has not been asked.
+    /// Not known: the other clients have not been asked.
     #[default]
     Unknown,
-    /// Others have their turn first.
+    /// One turn of each other client.
     Others,
-    /// It waits for the changes of subscriptions up to this number.
+    /// The changes of subscriptions up to this number.
     Changes(u64),
-    /// Nothing, in this turn.
+    /// The command waits for nothing in this turn.
     Nothing,
 }
 
@@ -34,22 +35,22 @@ enum Behind {
 pub(super) struct Hold {
     on: On,
     behind: Behind,
-    /// There is a pause.
+    /// The clients are paused.
     paused: bool,
 }
 
 impl Hold {
-    /// Lets the next command wait for the outcome of the last call, or for an answer of the front.
+    /// Makes the next command wait for the outcome of the last call, or for an answer of the front.
     pub(super) fn for_outcome(&mut self) {
         self.on = On::Outcome;
     }
 
-    /// Lets the next command wait until the reads that are to be submitted again are.
+    /// Makes the next command wait until all reads that must be submitted again have been submitted.
     pub(super) fn for_repeats(&mut self) {
         self.on = On::Repeats;
     }
 
-    /// Lets the next command go on.
+    /// Lets the next command continue.
     pub(super) fn release(&mut self) {
         self.on = On::Nothing;
     }
@@ -71,15 +72,15 @@ impl Hold {
         self.paused = paused;
     }
 
-    /// Whether nothing is known of the changes of subscriptions that were begun before the next command.
+    /// Whether it is unknown which changes of subscriptions began before the next command.
     pub(super) fn asks_others(&self) -> bool {
         self.behind == Behind::Unknown
     }
 
-    /// Lets the next command wait for the changes of subscriptions that were begun before it.
+    /// Makes the next command wait for the changes of subscriptions that began before it.
     ///
     /// # Errors
-    /// [`Later`]: it waits.
+    /// [`Later`]: the command waits.
     pub(super) fn come_behind(&mut self, changes: &Subscribing) -> Result<(), Later> {
         let count = match self.behind {
             Behind::Nothing => return Ok(()),
@@ -98,7 +99,7 @@ impl Hold {
         Ok(())
     }
 
-    /// Ends a turn: the changes of other clients are known for one turn only.
+    /// Ends a turn: the knowledge about changes of other clients is valid for one turn only.
     pub(super) fn end_turn(&mut self) {
         if self.behind == Behind::Nothing {
             self.behind = Behind::Unknown;

@@ -1,7 +1,8 @@
-//! The section `# Pmnet` of INFO: the front's own facts, after those of the store.
+//! The section `# Pmnet` of INFO: facts of the front, after the sections of the store.
 //!
-//! A client that asks for it without words, or with `default`, `all`, `everything` or `pmnet`, gets it. In a transaction, in a script and on a connection
-//! of the client's own at Redis, INFO has the store's sections alone.
+//! A client gets this section with an INFO without arguments, or with `default`, `all`, `everything` or
+//! `pmnet`. In a transaction, in a script and on a client's own connection to Redis, INFO has only the
+//! store's sections.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, read, reply};
@@ -14,12 +15,14 @@ use super::context::{Env, Later};
 use super::shared::Shared;
 use crate::upstream::{Seen, Time};
 
-/// Words that ask for the section.
+/// Arguments of INFO that ask for the section.
 const WORDS: [&str; 4] = ["default", "all", "everything", "pmnet"];
+/// Title of the section.
+const TITLE: &[u8] = b"# Pmnet\r\n";
 const MILLISECOND: Time = 1_000_000;
 
 /// Whether this command is an INFO that asks for the section.
-pub(super) fn wants_section(arguments: &Arguments<'_>) -> bool {
+pub(crate) fn wants_section(arguments: &Arguments<'_>) -> bool {
     let is_word = |at| WORDS.iter().any(|word| arguments.is(at, word));
     arguments.is(0, "INFO") && (arguments.len() == 1 || (1..arguments.len()).any(is_word))
 }
@@ -28,7 +31,7 @@ impl Connection {
     /// Asks the store for its sections.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the question cannot be sent now.
     pub(super) fn info(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let cx = &mut self.face.context(env);
         let selected = cx.selected;
@@ -61,7 +64,8 @@ fn section(seen: &Seen, shared: &Shared) -> String {
     format!("# Pmnet\r\n{}", lines.concat())
 }
 
-/// Returns the store's reply with the section after its own. A reply that is no text, such as an error, stays as it is.
+/// Returns the store's reply with the section after its own sections. A reply that is no text, such as an
+/// error, stays unchanged.
 pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     let Some(theirs) = read::bulk(&reply) else {
         return reply;
@@ -72,6 +76,21 @@ pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
         reply::verbatim(&text)
     } else {
         reply::bulk(&text)
+    }
+}
+
+/// Returns a reply with the section, and these lines at its end. One without the section stays as it is.
+pub(crate) fn with_lines(reply: Bytes, lines: &str) -> Bytes {
+    match read::bulk(&reply) {
+        Some(text) if text.windows(TITLE.len()).any(|part| part == TITLE) => {
+            let text = [text, lines.as_bytes()].concat();
+            if reply.starts_with(b"=") {
+                reply::verbatim(&text)
+            } else {
+                reply::bulk(&text)
+            }
+        }
+        _ => reply,
     }
 }
 
@@ -119,6 +138,13 @@ mod tests {
         );
         assert_eq!(with(b"=4\r\ntxt:\r\n"), "=18\r\ntxt:# Pmnet\r\na:1\r\n\r\n");
         assert_eq!(with(b"$0\r\n\r\n"), "$14\r\n# Pmnet\r\na:1\r\n\r\n");
+        let reply = Bytes::from_static(b"$14\r\n# Pmnet\r\na:1\r\n\r\n");
+        let other = Bytes::from_static(b"$3\r\n# S\r\n");
+        assert_eq!(
+            with_lines(reply, "b:2\r\n"),
+            "$19\r\n# Pmnet\r\na:1\r\nb:2\r\n\r\n"
+        );
+        assert_eq!(with_lines(other.clone(), "b:2\r\n"), other);
         for other in [&b"-NOPERM no\r\n"[..], b"$-1\r\n", b"_\r\n"] {
             assert_eq!(with(other), other);
         }

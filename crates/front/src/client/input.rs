@@ -1,4 +1,4 @@
-//! What a client has sent and the front has not taken yet.
+//! Bytes that a client has sent and the front has not taken yet.
 
 use bytes::{Buf, BytesMut};
 use pmnet_resp::{Arguments, Parser, ProtocolError, Status};
@@ -7,12 +7,12 @@ use super::arrivals::Arrivals;
 use crate::limits::REQUESTS;
 use crate::upstream::Time;
 
-/// The kind of client that sends, which decides about its limits.
+/// The kind of client, which decides about the limits of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A client that has logged in, or need not.
     Known,
-    /// One that has still to log in, as far as is known.
+    /// A client that still has to log in, as far as is known.
     Stranger,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct Input {
     bytes: BytesMut,
     parser: Parser,
     arrivals: Arrivals,
-    /// All whole commands are taken.
+    /// All complete commands have been taken.
     starved: bool,
-    /// It is not known yet whether the command at its head may be so large.
+    /// The command at the head is large, and it is not known yet whether the client may send it.
     held: bool,
 }
 
@@ -41,17 +41,17 @@ impl Default for Input {
 impl Input {
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.starved = false;
-        // Grows with what has arrived, not with what was announced.
+        // The buffer grows with the bytes that have arrived, not with the announced length.
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether more may be received: up to `most` bytes, or the one command at its head.
+    /// Whether more may be received: up to `most` bytes, or up to the end of the command at the head.
     pub(crate) fn has_room(&self, most: usize) -> bool {
         let needed = if self.held { 0 } else { self.parser.wanted() };
         self.bytes.len() < most.max(needed)
     }
 
-    /// Bytes that are here.
+    /// Returns the number of bytes in the buffer.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -60,12 +60,12 @@ impl Input {
         self.starved
     }
 
-    /// What was received until `now` has arrived. `timeout`: a command's time.
+    /// Notes that all bytes of the buffer had arrived at `now`. `timeout`: the time that a command has.
     pub(super) fn note_arrivals(&mut self, now: Time, timeout: Time) {
         self.arrivals.note(self.bytes.len(), now, timeout);
     }
 
-    /// Whether there is a whole command. Of a stranger only small ones are taken.
+    /// Checks whether the head is a complete command. Only small commands of a stranger are accepted.
     pub(crate) fn poll(&mut self, from: Sender) -> Result<Status, ProtocolError> {
         let polled = self.parser.poll_of(&self.bytes, from == Sender::Stranger);
         self.held = polled.is_err();
@@ -77,7 +77,7 @@ impl Input {
         Ok(status)
     }
 
-    /// When the whole command arrived.
+    /// Returns when the complete command arrived.
     pub(super) fn arrived(&self) -> Option<Time> {
         self.arrivals.oldest()
     }
@@ -86,12 +86,12 @@ impl Input {
         self.parser.arguments(&self.bytes)
     }
 
-    /// The whole command's bytes, if it has arguments.
+    /// Returns the complete command's bytes; empty for a command without arguments.
     pub(crate) fn frame(&self) -> &[u8] {
         self.parser.frame(&self.bytes)
     }
 
-    /// The whole command is taken.
+    /// Removes the complete command from the buffer.
     pub(crate) fn consume(&mut self) {
         let taken = self.parser.consume();
         self.arrivals.take(taken);
@@ -102,7 +102,7 @@ impl Input {
         self.bytes.clear();
     }
 
-    /// Gives room back that it does not need: an empty input keeps `most` bytes.
+    /// Frees unused memory. An empty buffer keeps `most` bytes.
     pub(crate) fn shrink(&mut self, most: usize) {
         if self.bytes.is_empty() && self.bytes.capacity() > most {
             self.bytes = BytesMut::new();

@@ -1,4 +1,4 @@
-//! Commands that the front answers by itself.
+//! Commands that the front answers itself.
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
@@ -28,10 +28,10 @@ use crate::upstream::{Call, Outcome};
 use crate::users::Users;
 
 impl Connection {
-    /// Answers a local command; its number of arguments is checked.
+    /// Answers a local command whose number of arguments has been checked.
     ///
     /// # Errors
-    /// [`Later`]: it has to wait.
+    /// [`Later`]: the command has to wait.
     pub(super) fn local(
         &mut self,
         local: Local,
@@ -73,14 +73,14 @@ impl Connection {
         Ok(())
     }
 
-    /// QUIT: answers what is outstanding, then closes.
+    /// QUIT: answers the outstanding commands, then closes the connection.
     fn quit(&mut self) -> Bytes {
         self.face.end.end();
         self.back.passing.drop_direct();
         OK
     }
 
-    /// RESET: as if freshly connected.
+    /// RESET: sets the connection back to the state of a new one.
     fn reset(&mut self, users: &Users) -> Bytes {
         self.face.mode = Mode::Ordinary;
         self.back.passing.unwatch();
@@ -93,7 +93,7 @@ impl Connection {
         Bytes::from_static(b"+RESET\r\n")
     }
 
-    /// AUTH; only the connection that it is sent on is logged in.
+    /// AUTH. Only the connection that sends it is logged in.
     fn auth(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let answer = match arguments.len() {
             2 => self.log_in(None, arguments.get(1), env)?,
@@ -106,7 +106,7 @@ impl Connection {
         Ok(())
     }
 
-    /// AUTH, or that of HELLO: the reply; `None` if the client has one.
+    /// Logs in by AUTH, or by the AUTH of HELLO. Returns the reply; `None` if the client already has one.
     fn log_in(
         &mut self,
         user: Option<&[u8]>,
@@ -155,7 +155,7 @@ impl Connection {
             if let Some(name) = wish.name {
                 self.face.settings.name = Bytes::copy_from_slice(name);
             }
-            // In RESP2 a subscriber could not ask for another protocol.
+            // In RESP2 a subscriber cannot send HELLO, so it cannot change back.
             self.back.passing.begin_resp2(&mut self.face, arguments);
             return Ok(());
         }
@@ -167,7 +167,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Asks the store for its facts if they are not known. False if the store need not, or cannot, be asked.
+    /// Asks the store for its facts if they are not known. Returns false if the store need not, or cannot, be
+    /// asked.
     fn ask_about(&mut self, wish: &Hello<'_>, env: &mut Env<'_>) -> Result<bool, Later> {
         let (store, now) = (env.shared.name.as_ref(), env.shared.now);
         if !env.shared.about.is_to_be_asked(store, now) {
@@ -193,9 +194,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// SELECT. A database that no client has used yet is first checked with the store: an update acknowledged
-    /// early for a database that does not exist would be lost. If the store does not answer, the connection
-    /// ends, because later commands are not meant for the previous database.
+    /// SELECT. The store is asked about a database that no client has used yet. Otherwise an update for a
+    /// database that does not exist could be acknowledged early and lost. If the store does not answer, the
+    /// connection ends, because later commands are not meant for the previous database.
     fn select(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
@@ -219,7 +220,7 @@ impl Connection {
 
     /// EXEC.
     fn execute(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
-        // Taken out, so that the rest of the client can change.
+        // The mode is taken out so that the rest of the client can be changed.
         let mut mode = std::mem::take(&mut self.face.mode);
         let executed = self.back.execute(&mut mode, &mut self.face.context(env));
         self.face.mode = mode;
@@ -234,7 +235,8 @@ impl Connection {
         Ok(())
     }
 
-    /// A transaction has run, with these replies. Returns the reply to its EXEC, after the front has done its part.
+    /// Handles a transaction that has run, with these replies. Carries out the front's part and returns the
+    /// reply to EXEC.
     pub(super) fn executed(
         &mut self,
         rest: Rest,
@@ -247,7 +249,7 @@ impl Connection {
         rest.merge(theirs, |frame| self.answer_own(frame, shared))
     }
 
-    /// The reply to a command of a transaction that the front answers.
+    /// Returns the reply to a command of a transaction that the front answers.
     fn answer_own(&mut self, frame: &[u8], shared: &mut Shared) -> Bytes {
         let mut parser = Parser::new(REQUESTS);
         let Ok(Status::Complete) = parser.poll(frame) else {
@@ -271,7 +273,7 @@ impl Connection {
         }
     }
 
-    /// CLIENT; its number of arguments is checked.
+    /// CLIENT, with a number of arguments that has been checked.
     pub(super) fn client(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let arguments = command.arguments;
         match Wanted::parse(command.verdict.sub, arguments, env.shared) {
@@ -322,13 +324,13 @@ impl Connection {
         Ok(())
     }
 
-    /// The next commands wait until the front has answered this.
+    /// Makes the next commands wait until the front has answered this request.
     pub(super) fn wait_for_clients(&mut self, ask: ClientsAsk) {
         self.face.pending.hold.for_outcome();
         self.clients_ask = Some(ask);
     }
 
-    /// A CLIENT that concerns only this connection; empty if there is no answer.
+    /// Answers a CLIENT command that concerns only this connection; empty if the command has no reply.
     fn client_alone(
         &mut self,
         name: &str,

@@ -1,10 +1,11 @@
-//! One client connection: commands in, calls out, replies back in the order of the commands.
+//! One client connection. It takes commands, makes calls, and returns replies in the order of the commands.
 //!
-//! Purpose: everything about a client but its socket, so that it can be driven by bytes alone.
-//! Invariants: a reply leaves only after the replies of all commands before it; a command is taken
-//! from the input only when it could be submitted, so refusal by the endpoint loses nothing; while
-//! a command is passed through to the store's own connection, no later command is looked at.
-//! It may not touch sockets or clocks.
+//! Purpose: this module does everything for a client except its socket, so that tests can drive it with bytes
+//! alone.
+//! Invariants: a reply leaves only after the replies to all earlier commands. A command is taken from the
+//! input only when it could be submitted, so a refusal by the endpoint loses nothing. While a command passes
+//! through on the client's own connection to the store, no later command is looked at.
+//! Not allowed here: sockets and clocks.
 
 mod about;
 mod answer;
@@ -23,7 +24,7 @@ mod face;
 mod gates;
 mod guard;
 mod hold;
-mod info;
+pub(crate) mod info;
 pub(crate) mod input;
 mod local;
 mod mode;
@@ -75,32 +76,32 @@ use tracking::Tracks;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
-/// Replies of one connection that wait for one before them, above which no further command is taken from it,
-/// in bytes. A single reply may exceed it. Also: while a client has more unread bytes than this, messages to it are left at the
-/// store.
+/// Bytes of one connection's replies that wait for an earlier reply. Above this, no further command is taken
+/// from the connection. A single reply may exceed it. If a client has more unread bytes than this, messages
+/// to it are left at the store.
 pub const READY_BYTES_SOFT_MAX: usize = 1024 * 1024;
-/// Payload bytes of one connection in flight, and what is set aside for replies, above which no
-/// further command is taken from it.
+/// Payload bytes of one connection in flight, plus the bytes set aside for replies. Above this, no further
+/// command is taken from the connection.
 pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
-/// What is set aside for a reply whose length is not known, in bytes: some 128 such are in flight,
-/// however many commands a client sends without reading.
+/// Bytes set aside for a reply of unknown length. So about 128 such replies can be in flight, however many
+/// commands a client sends without reading.
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
-/// Input of one connection above which no more is read, unless one command needs more, in bytes.
+/// Bound of one connection's input, in bytes. At the bound no more is read, unless one command needs more.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
-/// The same while a client waits for something that may never come, in bytes: that it has gone away shows only after all that
-/// it has sent.
+/// Bound of the input, in bytes, while a client waits for something that may never come. The client's
+/// disconnection shows only after all its input has been read.
 pub const WAITING_INPUT_BYTES_SOFT_MAX: usize = 16 * 1024 * 1024;
-/// Commands taken from one connection before the others get their turn.
+/// Commands taken from one connection before the other connections get their turn.
 pub const COMMANDS_PER_TURN: usize = 256;
 
 /// Why [`Connection::advance`] came to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing to do until something arrives or is written.
+    /// The connection has nothing to do until input arrives or output is written.
     Idle,
-    /// There is more to do; others first.
+    /// There is more to do; the other clients have their turn first.
     More,
-    /// The endpoint's queue is full: again after a `Done` event.
+    /// The endpoint's queue is full: try again after a `Done` event.
     Busy,
 }
 
@@ -113,13 +114,13 @@ pub struct Connection {
     pub(crate) tracks: Tracks,
     life: Life,
     replying: Replying,
-    /// What the front has to ask its other clients for.
+    /// A request about the front's clients that the front must answer.
     clients_ask: Option<ClientsAsk>,
     reported: Reported,
 }
 
 impl Connection {
-    /// A fresh connection; `id` is what CLIENT ID says, `peer` the client's address.
+    /// Makes a new connection. `id` is its number in CLIENT ID, `peer` the client's address.
     #[must_use]
     pub fn new(id: u64, peer: SocketAddr) -> Connection {
         Connection {
@@ -135,14 +136,14 @@ impl Connection {
         }
     }
 
-    /// Takes in bytes from the client.
+    /// Takes bytes from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
         if !self.face.end.ends() {
             self.input.receive(bytes);
         }
     }
 
-    /// Whether more input is welcome now.
+    /// Whether more input may be read now.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         let most = if self.back.passing.endless(&self.face.mode) {
@@ -154,14 +155,15 @@ impl Connection {
         !end.eof() && !end.ends() && self.input.has_room(most)
     }
 
-    /// The client closed its sending side. Commands that it sent before are still executed and answered,
-    /// unless it waits for something that may never come.
+    /// Notes that the client closed its sending side. Its earlier commands are still executed and answered,
+    /// unless the client waits for something that may never come.
     pub fn receive_eof(&mut self) {
         self.close(Sent::Read);
     }
 
-    /// The client has closed its sending side, and perhaps is gone; bytes of it may still have to be
-    /// taken in. It waits for nothing that may never come.
+    /// Notes that the client has closed its sending side and may have disconnected. Some of its bytes may not
+    /// have been received yet. To be called for a client that does not wait for something that may never
+    /// come.
     pub fn client_closed(&mut self) {
         self.close(Sent::MayFollow);
     }
@@ -173,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// Whether everything is answered and written and the connection is to be closed.
+    /// Whether everything is answered and written, so that the connection must be closed.
     #[must_use]
     pub fn finished(&self) -> bool {
         let end = &self.face.end;
@@ -181,13 +183,13 @@ impl Connection {
         last && self.back.is_idle() && self.face.pending.replies.is_empty()
     }
 
-    /// No further command is taken; what is outstanding is answered.
+    /// Takes no further command. Outstanding commands are answered.
     pub(crate) fn end_after_reply(&mut self) {
         self.face.end.end();
     }
 
-    /// The client has read too little for too long: drops what is outstanding, and ends the connection after
-    /// an error that says so. What was submitted may take effect.
+    /// Ends the connection of a client that has read too little for too long: drops all outstanding replies,
+    /// and sends an error that states the reason. Submitted commands may take effect.
     pub fn end_unread(&mut self, limit: usize) {
         self.end_with(&format!(
             "ERR pmnet: closing: more than {limit} bytes of replies are unread (--unread-max); read replies while sending, \
@@ -195,8 +197,8 @@ impl Connection {
         ));
     }
 
-    /// All clients together that have still to log in have sent too much: throws away what this one has sent, and ends the connection
-    /// after an error that says so.
+    /// Ends the connection because all clients that still have to log in have together sent too much. Its
+    /// input is discarded, and the client gets an error that states the reason.
     pub(crate) fn end_stranger(&mut self) {
         self.input.clear();
         self.end_with(
@@ -210,7 +212,7 @@ impl Connection {
         self.face.end.cut_off();
     }
 
-    /// Bytes that it has sent and the front has not looked at, if it has still to log in.
+    /// Returns how many bytes a client that still has to log in has sent and the front has not parsed.
     pub(crate) fn stranger_bytes(&self, users: &Users) -> usize {
         if self.rights.may_be_stranger(users) && !self.rights.is_admitted() {
             self.input.len()
@@ -219,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// The next thing that it wants of the front; `None`: nothing more.
+    /// Returns the next request of this client to the front; `None`: there are no more.
     pub fn poll_output(&mut self) -> Option<Output> {
         let Connection {
             face,
@@ -230,7 +232,7 @@ impl Connection {
         if let Some(output) = face.wishes.take() {
             return Some(output);
         }
-        // Answering this one may open a session.
+        // The answer to this request may open a session, so it comes before the session.
         if let Some(ask) = self.clients_ask.take() {
             return Some(Output::Clients(ask));
         }
@@ -248,11 +250,11 @@ impl Connection {
             .or_else(|| self.rights.take_question(face.id).map(Output::Ask))
     }
 
-    /// Takes commands from the input and submits them, a bounded number.
+    /// Takes a bounded number of commands from the input and submits them.
     pub fn advance(&mut self, up: &mut dyn Calls, shared: &mut Shared) -> Turn {
         let replies = &mut self.face.pending.replies;
         replies.set_unread_max(shared.unread_max());
-        // Taken out, so that a command can be borrowed from it while the rest changes.
+        // The input is taken out so that a command can borrow from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
         if self.back.passing.take_killed() {
             shared.busy.over(shared.now);
@@ -269,7 +271,7 @@ impl Connection {
                 }
                 Later::OthersFirst => Turn::More,
             });
-        // What is submitted may leave now.
+        // Submitted calls may be sent from now on.
         shared.own_writes.forget();
         self.hand_out_told();
         let pending = &mut self.face.pending;
@@ -351,7 +353,8 @@ impl Connection {
         Ok(Turn::Idle)
     }
 
-    /// Sends what waits to be sent, unless a pack is under way; the next one is put together meanwhile.
+    /// Sends all calls that wait to be sent. While a pack is under way nothing is sent, and the next pack is
+    /// put together.
     fn send_pack(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.back.packs.is_out() {
             return Ok(());
@@ -359,7 +362,8 @@ impl Connection {
         self.back.send_pack(&mut self.face.context(env))
     }
 
-    /// The command whose reply is thrown away is over: the next one has a reply.
+    /// Ends a CLIENT REPLY SKIP once the command whose reply was discarded is over: the next command has a
+    /// reply.
     fn go_on_skipping(&mut self, env: &mut Env<'_>) -> Result<(), Later> {
         if self.replying == Replying::Skipped {
             self.submit_all(env)?;
@@ -369,8 +373,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether there is a whole command. Input that is larger than a stranger may send is refused until it is known who the client
-    /// is.
+    /// Checks whether the input has a complete command. An input that is larger than a stranger may send is
+    /// accepted only when the client's identity is known.
     fn poll_input(
         &mut self,
         input: &mut Input,
@@ -426,7 +430,7 @@ impl Connection {
     /// Carries out a command that has passed all gates: the back sends it, or the front answers it.
     ///
     /// # Errors
-    /// [`Later`]: it has to wait.
+    /// [`Later`]: the command has to wait.
     fn carry_out(&mut self, command: &Command<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         match command.verdict.action {
             Action::Update => self.back.update(command, &mut self.face.context(env)),
@@ -449,7 +453,7 @@ impl Connection {
                 self.back.write(command, Company::of(alone), cx)
             }
             Action::Local(local) => {
-                // It may change what the next command means.
+                // A local command may change the meaning of the next command.
                 env.shared.own_writes.forget();
                 if local == Local::Multi {
                     self.back.make_room_for_reply(&mut self.face.context(env))?;
@@ -459,7 +463,7 @@ impl Connection {
                 self.local(local, command, env)
             }
             Action::Pass(kind) => {
-                // It may change a key.
+                // A passed command may change a key.
                 env.shared.own_writes.forget();
                 self.submit_all(env)?;
                 if let Err(error) = self.back.passing.start(&mut self.face, kind, command) {
@@ -475,7 +479,7 @@ impl Connection {
         }
     }
 
-    /// Whether [`Connection::look`] has to be called now and then.
+    /// Whether [`Connection::look`] must be called from time to time.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         self.back.passing.is_under_way()
@@ -485,8 +489,9 @@ impl Connection {
             || self.face.pending.asks_store()
     }
 
-    /// Ends what has waited for too long. `shared.alive` says when the store last gave a sign of life;
-    /// `pardon`: this process could not have noticed one. Returns whether anything has changed.
+    /// Ends commands that have waited for too long. `shared.alive` is the time at which the store last gave a
+    /// sign of life. `pardon`: this process could not have noticed such a sign. Returns whether anything has
+    /// changed.
     pub fn look(&mut self, shared: &Shared, pardon: bool) -> bool {
         let (face, passing) = (&mut self.face, &mut self.back.passing);
         if passing.is_under_way()

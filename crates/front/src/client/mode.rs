@@ -1,7 +1,7 @@
-//! How a connection treats the commands of its client.
+//! How a connection handles the commands of its client.
 //!
-//! Subscriptions are no mode: a RESP3 client that is subscribed may do everything else. They are counted with the
-//! connection to the store that has them ([`super::back::passing`]).
+//! Subscriptions are no mode, because a subscribed RESP3 client may send all other commands. They are counted
+//! with the connection to the store on which they exist ([`super::back::passing`]).
 
 use super::transaction::Transaction;
 use crate::table::{Facts, Sub, Verdict};
@@ -11,13 +11,14 @@ pub(super) enum Mode {
     /// Commands are carried out one by one.
     #[default]
     Ordinary,
-    /// MULTI was answered here: they are queued until EXEC.
+    /// The front answered MULTI: commands are queued until EXEC.
     Queueing(Transaction),
-    /// WATCH was passed: so is everything until EXEC, DISCARD or UNWATCH.
+    /// WATCH was passed: all commands are passed until EXEC, DISCARD or UNWATCH.
     Watching,
-    /// MULTI was passed after WATCH. `failed`: a command inside it was refused here, so its EXEC must not run.
+    /// MULTI was passed after WATCH. `failed`: the front refused a command inside it, so its EXEC must not
+    /// run.
     WatchingMulti { failed: bool },
-    /// MONITOR was passed: nothing but QUIT and RESET is possible.
+    /// MONITOR was passed: only QUIT and RESET are possible.
     Monitoring,
 }
 
@@ -31,12 +32,12 @@ impl Mode {
         matches!(self, Mode::WatchingMulti { .. })
     }
 
-    /// Whether commands are queued until EXEC, here or at the store.
+    /// Whether commands are queued until EXEC, in the front or at the store.
     pub(super) fn queues(&self) -> bool {
         matches!(self, Mode::Queueing(_) | Mode::WatchingMulti { .. })
     }
 
-    /// A command inside a transaction was refused: its EXEC will abort.
+    /// Notes that a command inside a transaction was refused: its EXEC will abort.
     pub(super) fn fail(&mut self) {
         match self {
             Mode::WatchingMulti { failed } => *failed = true,
@@ -45,8 +46,8 @@ impl Mode {
         }
     }
 
-    /// Whether the *pmnet server* runs it although the client watches: flushes, key listings and SCRIPT EXISTS, since these touch
-    /// pmnet's records. After a flush EXEC fails: Redis sees to that.
+    /// Whether the *pmnet server* executes a command although the client watches: flushes, key listings and
+    /// SCRIPT EXISTS, because these touch pmnet's records. After a flush Redis makes EXEC fail.
     pub(super) fn leaves_to_server(&self, verdict: &Verdict) -> bool {
         let minds_records = |facts: &Facts| {
             let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];
@@ -69,7 +70,7 @@ impl Mode {
         }
     }
 
-    /// Ends a transaction that is queued here, if there is one.
+    /// Takes out the transaction that the front queues, if there is one.
     pub(super) fn take_transaction(&mut self) -> Option<Transaction> {
         match std::mem::take(self) {
             Mode::Queueing(transaction) => Some(transaction),

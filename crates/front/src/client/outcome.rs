@@ -16,7 +16,7 @@ use super::{Connection, Shared};
 use crate::upstream::{Call, CallId, Calls, Closed, Outcome};
 
 impl Connection {
-    /// The outcome of a call of this connection.
+    /// Takes the outcome of a call of this connection.
     pub fn done(&mut self, call: CallId, outcome: Outcome, shared: &mut Shared) {
         let passing = &mut self.back.passing;
         if passing.done(&mut self.face, call, &outcome, shared) {
@@ -41,7 +41,7 @@ impl Connection {
             let replies = &mut self.face.pending.replies;
             answer_readers(replies, index, call, readers, &outcome);
         } else if let Outcome::Reply(reply) = &outcome {
-            // It came after everything before it.
+            // The answered bypass was executed after all earlier calls.
             self.back.reads.trust();
             if matches!(purpose, Purpose::Bypass { plain: true, .. }) {
                 self.back.reads.note_length(reply.len(), shared.now);
@@ -82,13 +82,13 @@ impl Connection {
         replies.drain();
     }
 
-    /// The command at `index` waits until the front has answered this.
+    /// Makes the command at `index` wait until the front has answered this request.
     fn ask_front(&mut self, index: usize, ask: ClientsAsk) {
         self.face.pending.replies.slots[index] = Slot::Clients;
         self.wait_for_clients(ask);
     }
 
-    /// The call for this purpose has its outcome.
+    /// Ends the hold that a call with this purpose caused: the call has its outcome.
     fn release(&mut self, purpose: &Purpose) {
         if let Purpose::Pack(_) = purpose {
             self.back.packs.came_back();
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// The reply that this outcome is; what else it changes is done.
+    /// Carries out the further effects of an outcome, and returns the reply that it gives.
     fn answer(&mut self, purpose: Purpose, outcome: Outcome, shared: &mut Shared) -> Bytes {
         if let Purpose::Hello { protocol, name } = purpose {
             shared.about.learn(&outcome, shared.now);
@@ -134,7 +134,7 @@ impl Connection {
                 }
                 Ok(error) => error,
                 Err(error) => {
-                    // Later commands are not for the database before it.
+                    // Later commands are not meant for the previous database.
                     self.face.end.cut_off();
                     error
                 }
@@ -144,7 +144,7 @@ impl Connection {
                 frame,
                 unknown,
             } => match outcome {
-                // An array of one description, which is nil for an unknown command.
+                // The reply is an array of one description, which is nil for an unknown command.
                 Ok(reply)
                     if reply.starts_with(b"*1\r\n*") && !reply.starts_with(b"*1\r\n*-1\r\n") =>
                 {
@@ -170,17 +170,17 @@ impl Connection {
         }
     }
 
-    /// The reply to the EXEC of a transaction of which the front answers a part.
+    /// Returns the reply to the EXEC of a transaction of which the front answers a part.
     fn exec(&mut self, rest: Rest, outcome: Result<Bytes, Bytes>, shared: &mut Shared) -> Bytes {
         match outcome {
             Ok(reply) => match read::elements(&reply) {
                 Some(theirs) => self.executed(rest, theirs, shared),
-                // An error: nothing has run.
+                // The store's reply is an error: no command has run.
                 None => reply,
             },
             Err(error) => {
                 if rest.database().is_some() {
-                    // Later commands may be for another database.
+                    // Later commands may be meant for another database.
                     self.face.end.cut_off();
                 }
                 error
@@ -188,8 +188,9 @@ impl Connection {
         }
     }
 
-    /// The session is gone: what is outstanding has an unknown outcome. The next command opens another.
-    /// After a loss of acknowledged updates the client is told instead, and its connection closed.
+    /// Notes that the session was closed: outstanding calls have an unknown outcome. The next command opens
+    /// another session. If acknowledged updates were lost, the client gets an error instead, and its
+    /// connection is closed.
     pub fn session_closed(&mut self, reason: Closed, shared: &mut Shared) {
         self.reported.session_closed();
         let client = &self.face.peer;
@@ -222,7 +223,7 @@ impl Connection {
         self.face.pending.replies.drain();
     }
 
-    /// The front has answered.
+    /// Takes the front's answer to a request about clients.
     pub(crate) fn clients_told(
         &mut self,
         told: ClientsTold,
@@ -258,12 +259,12 @@ impl Connection {
     }
 }
 
-/// The reply to commands that travelled as one bypass.
+/// Returns the reply to commands that travelled as one bypass.
 fn bypassed(outcome: Result<Bytes, Bytes>, replies: u32) -> Bytes {
     match outcome {
         Ok(reply) if replies > 1 && count(&reply) != Some(replies) => {
-            // One error is the answer to all packed commands; otherwise the client would get out
-            // of step.
+            // One error is repeated as the reply to all packed commands. Otherwise the client would match
+            // later replies to wrong commands.
             let lost =
                 reply::error("ERR pmnet: the store gave another number of replies than asked for");
             let one = reply.starts_with(b"-") && count(&reply) == Some(1);

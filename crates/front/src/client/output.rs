@@ -1,7 +1,7 @@
-//! The requests of a client to the front, beside the bytes for its two sockets.
+//! The requests of a client to the front, besides the bytes for its two sockets.
 //!
-//! One rule: after each [`advance`](super::Connection::advance), and whatever else has changed a connection, [`poll_output`](super::Connection::poll_output) is called
-//! until there is nothing more.
+//! Rule: after each [`advance`](super::Connection::advance) and after any other change of a connection,
+//! [`poll_output`](super::Connection::poll_output) must be called until it returns `None`.
 
 use std::net::SocketAddr;
 
@@ -10,50 +10,52 @@ use super::client_command::ClientsAsk;
 use crate::store::rights::Question;
 use crate::upstream::{CallId, SessionHandle};
 
-/// Something that a client wants of the front.
+/// A request of a client to the front.
 #[derive(Debug)]
 pub enum Output {
-    /// The front's mark is to be open.
+    /// The front's mark must be opened.
     OpenMark,
-    /// It matters which store the server works on: the server is to be asked now and then.
+    /// The client depends on which store the server works on: the server must be asked from time to time.
     NameStore,
-    /// A Redis was found that the server did not name. The server must check before it names one again.
+    /// The client found a Redis that the server did not name. The server must check its store before it names
+    /// one again.
     DoubtStore,
-    /// A command came that the table does not have: the store is to be asked which it has.
+    /// The client sent a command that the table does not have: the store must be asked for its commands.
     LearnCommands,
     /// The head was asked with this call.
     AskedHead(CallId),
-    /// It waits until the front has said this of its clients.
+    /// The client waits for the front's answer about its clients.
     Clients(ClientsAsk),
-    /// It uses another session from now on, or none.
+    /// The client uses another session from now on, or none.
     Session(Option<SessionHandle>),
-    /// Its next command comes after the changes of subscriptions that are under way.
+    /// The client's next command must follow the changes of subscriptions that are under way.
     BehindSubscriptions,
-    /// This change of its subscriptions is under way, counted since it came, or none.
+    /// The number of the client's change of subscriptions that is under way, counted from its connection;
+    /// `None`: none is.
     Subscribing(Option<u64>),
-    /// Whether it waits for keys of an embedded store.
+    /// Whether the client waits for keys of an embedded store.
     Waiting(Waiting),
-    /// Its connection to the store is another one, with this number, or there must be none.
+    /// The client needs a new connection to the store, with this number, or must have none.
     Direct(Option<(u64, SocketAddr)>),
-    /// This is to be read from the store.
+    /// These commands must be read from the store.
     Read(StoreRead),
-    /// This is to be asked about its user.
+    /// This question about the client's user must be asked.
     Ask(Question),
 }
 
 /// Whether a client waits for keys of an embedded store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// It does not.
+    /// The client does not wait.
     #[default]
     No,
-    /// It is trying, or about to.
+    /// The client's command is being tried, or is about to be.
     Tries,
-    /// It has found nothing, and waits to be woken.
+    /// The command has found nothing, and waits to be woken.
     Rests,
 }
 
-/// The values that the front was told last.
+/// The values that the front got last.
 #[derive(Default)]
 pub(super) struct Reported {
     session: Option<SessionHandle>,
@@ -63,7 +65,7 @@ pub(super) struct Reported {
 }
 
 impl Reported {
-    /// The front knows that there is no session any more.
+    /// Notes that the front knows of the end of the session.
     pub(super) fn session_closed(&mut self) {
         self.session = None;
     }
@@ -92,7 +94,7 @@ fn changed<T: PartialEq>(before: &mut T, now: T) -> bool {
     changed
 }
 
-/// Requests that were not handed out yet.
+/// Requests that have not been handed out yet.
 #[derive(Default)]
 pub(super) struct Wishes {
     mark: bool,
@@ -128,7 +130,7 @@ impl Wishes {
         self.behind_subscriptions = true;
     }
 
-    /// The next of those that do not wait for others.
+    /// Returns the next of the requests that do not depend on others.
     pub(super) fn take(&mut self) -> Option<Output> {
         let took = std::mem::take::<bool>;
         if took(&mut self.mark) {
@@ -146,7 +148,7 @@ impl Wishes {
         self.asked_head.take().map(Output::AskedHead)
     }
 
-    /// Whether the next command comes after changes of subscriptions.
+    /// Returns the request of a command that must follow changes of subscriptions, if there is one.
     pub(super) fn take_behind_subscriptions(&mut self) -> Option<Output> {
         std::mem::take(&mut self.behind_subscriptions).then_some(Output::BehindSubscriptions)
     }

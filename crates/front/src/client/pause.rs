@@ -1,4 +1,4 @@
-//! CLIENT PAUSE: for a while the front's clients wait with their commands.
+//! CLIENT PAUSE: the commands of the front's clients wait for a time.
 
 use super::mode::Mode;
 use crate::table::{Action, Facts, Local, NEW, READONLY, Verdict, WRITE};
@@ -6,20 +6,21 @@ use crate::upstream::Time;
 
 /// Nanoseconds of a millisecond.
 const MILLI: Time = 1_000_000;
-/// Commands beside those with the flag `write` that change something or send a message.
+/// Commands without the flag `write` that nevertheless change data or send a message.
 const REPLICATED: [&str; 6] = ["EVAL", "EVALSHA", "FCALL", "PFCOUNT", "PUBLISH", "SPUBLISH"];
 
-/// Whether the front's clients wait.
+/// The state of CLIENT PAUSE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pause {
     until: Option<Time>,
     all: bool,
-    /// It has ended, and clients may still wait.
+    /// The pause has ended, but clients may still be waiting.
     over: bool,
 }
 
 impl Pause {
-    /// Begins a pause, or extends it: to at least this time, and to at least these commands, as in Redis.
+    /// Begins a pause, or extends the present one: as in Redis, neither its end nor its set of commands is
+    /// reduced.
     pub(super) fn begin(&mut self, millis: u64, all: bool, now: Time) {
         let until = now.saturating_add(millis.saturating_mul(MILLI));
         self.all |= all;
@@ -32,17 +33,17 @@ impl Pause {
         self.all = false;
     }
 
-    /// Whether it holds this command of a client in this mode.
+    /// Whether the pause holds this command of a client in this mode.
     pub(super) fn holds(&self, verdict: &Verdict, mode: &Mode, now: Time) -> bool {
         self.until.is_some_and(|until| now < until) && (self.all || may_change(verdict, mode))
     }
 
-    /// When it ends.
+    /// Returns when the pause ends.
     pub(crate) fn until(&self) -> Option<Time> {
         self.until
     }
 
-    /// Whether it has ended since this was last asked.
+    /// Returns whether a pause has ended since the last call of this function.
     pub(crate) fn take_over(&mut self, now: Time) -> bool {
         if self.until.is_some_and(|until| now >= until) {
             self.end();

@@ -11,7 +11,7 @@ use super::backlog::Output;
 use super::{FLIGHT_BYTES_SOFT_MAX, READY_BYTES_SOFT_MAX, SLOTS_MAX};
 use crate::upstream::CallId;
 
-/// Whether replies are thrown away (CLIENT REPLY).
+/// Whether replies are discarded (CLIENT REPLY).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Muted {
     #[default]
@@ -22,7 +22,7 @@ pub(super) enum Muted {
 /// The place of a command's reply.
 #[derive(Debug)]
 pub(super) enum Slot {
-    /// The reply, waiting for those before it.
+    /// The reply, which waits for earlier replies.
     Ready(Bytes),
     /// A call is outstanding.
     Call {
@@ -30,42 +30,42 @@ pub(super) enum Slot {
         purpose: Purpose,
         bytes: usize,
     },
-    /// A GET of what the update of this call sets: the reply if that is committed.
+    /// A GET of the value that this call's update sets: `reply` is given if the update is committed.
     OwnWrite { call: CallId, reply: Bytes },
-    /// The command that is passed through.
+    /// The command that passes through has no reply yet.
     Passage,
-    /// The reply to a PUBLISH, held back until the messages before it are here.
+    /// The reply to a PUBLISH, which waits for the messages before it.
     Fenced(Bytes),
-    /// What is to be submitted again, and for what.
+    /// A payload that must be submitted again, and its purpose.
     Again {
         payload: Bytes,
         purpose: Purpose,
         read_only: bool,
     },
-    /// A message that is no reply, waiting for the replies before it.
+    /// A message that is no reply. It waits for the replies before it.
     Message(Bytes),
-    /// What the front has to ask its other clients for.
+    /// A request about the front's clients has no answer yet.
     Clients,
-    /// From here on replies are thrown away, or are not (CLIENT REPLY).
+    /// From this place on replies are discarded, or are no longer (CLIENT REPLY).
     Mute(Muted),
 }
 
 #[derive(Default)]
 pub(super) struct Replies {
     pub(super) slots: VecDeque<Slot>,
-    /// Bytes of the replies that wait in `slots` for those before them.
+    /// Bytes of the replies in `slots` that wait for earlier replies.
     ready_bytes: usize,
-    /// Bytes that the others in `slots` have in flight, or have set aside.
+    /// Bytes that the other slots have in flight or set aside.
     flight_bytes: usize,
     output: Output,
     /// Bytes of `output` above which no further command is taken.
     unread_max: usize,
-    /// Replies that are next in order are thrown away.
+    /// Whether the replies that are next in order are discarded.
     muted: Muted,
 }
 
 impl Replies {
-    /// Puts a reply after all that are outstanding.
+    /// Puts a reply after all outstanding replies.
     pub(super) fn push(&mut self, reply: Bytes) {
         if !self.slots.is_empty() {
             self.ready_bytes += reply.len();
@@ -75,7 +75,7 @@ impl Replies {
         }
     }
 
-    /// Puts a message before the reply at `index`; after all if there is none.
+    /// Puts a message before the reply at `index`, or after all replies if there is no such slot.
     pub(super) fn insert(&mut self, index: usize, message: &Bytes) {
         if index == 0 {
             self.output.push(message);
@@ -85,7 +85,7 @@ impl Replies {
         }
     }
 
-    /// From here on replies are thrown away, or are not. Messages are kept, as by Redis.
+    /// From this place on, discards replies or stops discarding them. Like Redis, keeps messages.
     pub(super) fn mute(&mut self, muted: Muted) {
         if self.slots.is_empty() {
             self.muted = muted;
@@ -94,7 +94,8 @@ impl Replies {
         }
     }
 
-    /// The place of a message that comes now, if it is not the last: before the reply to what may have caused it.
+    /// Returns the place of a message that comes now. The place is before the reply to the command that may
+    /// have caused the message. `None`: the last place.
     pub(super) fn message_place(&self) -> Option<usize> {
         self.slots.iter().position(|slot| {
             matches!(
@@ -109,7 +110,7 @@ impl Replies {
         })
     }
 
-    /// Bytes of unread replies above which no further command is taken.
+    /// Sets how many bytes of replies may be unread before no further command is taken.
     pub(super) fn set_unread_max(&mut self, bytes: usize) {
         self.unread_max = bytes;
     }
@@ -124,7 +125,7 @@ impl Replies {
         });
     }
 
-    /// The same for the command at `index`, which waited for something else before.
+    /// Adds an outstanding call for the command at `index`, which waited for something else before.
     pub(super) fn await_call_at(
         &mut self,
         index: usize,
@@ -140,13 +141,14 @@ impl Replies {
         };
     }
 
-    /// A GET is answered with this if the update of this call is committed.
+    /// Adds a GET of a value that an update under way sets. `call`: the update. `reply`: the reply to the GET
+    /// if the update is committed.
     pub(super) fn await_update(&mut self, call: CallId, reply: Bytes) {
         self.flight_bytes += reply.len();
         self.slots.push_back(Slot::OwnWrite { call, reply });
     }
 
-    /// Returns the reply of the GET at `index`, which is to be filled in.
+    /// Takes out the reply of the GET at `index`. The caller fills in the slot.
     pub(super) fn take_own_write(&mut self, index: usize) -> Option<Bytes> {
         let Slot::OwnWrite { reply, .. } = self.slots.get(index)? else {
             return None;
@@ -155,7 +157,7 @@ impl Replies {
         Some(reply.clone())
     }
 
-    /// The call at `index` is over, if one is there; its reply is to be filled in.
+    /// Takes out the call at `index`, if there is one. The caller fills in the slot.
     pub(super) fn take_call(&mut self, index: usize) -> Option<(CallId, Purpose)> {
         let slot = self.slots.get_mut(index)?;
         if let Slot::Call { .. } = slot
@@ -171,13 +173,13 @@ impl Replies {
         None
     }
 
-    /// The place of this call.
+    /// Returns the slot of this call.
     pub(super) fn place_of(&self, call: CallId) -> Option<usize> {
         let is = |slot: &Slot| matches!(slot, Slot::Call { call: c, .. } if *c == call);
         self.slots.iter().position(is)
     }
 
-    /// Gives this error to what is to be submitted again.
+    /// Gives this error to all commands that must be submitted again.
     pub(super) fn fail_unsent(&mut self, error: &Bytes) {
         for index in 0..self.slots.len() {
             if let Slot::Again { purpose, .. } = &self.slots[index] {
@@ -187,13 +189,14 @@ impl Replies {
         }
     }
 
-    /// The reply to the command of this slot.
+    /// Sets the reply to the command of this slot.
     pub(super) fn fill(&mut self, index: usize, reply: Bytes) {
         self.ready_bytes += reply.len();
         self.slots[index] = Slot::Ready(reply);
     }
 
-    /// What was to be submitted again at `index` has been, or gets an error. Whether it is a pack that is under way now.
+    /// Notes that the payload at `index` was submitted again, or failed with an error. Returns whether it is
+    /// a pack that is under way now.
     pub(super) fn submitted(&mut self, index: usize, submitted: Result<CallId, Bytes>) -> bool {
         let Slot::Again { purpose, .. } =
             std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
@@ -217,7 +220,7 @@ impl Replies {
         }
     }
 
-    /// Puts these after the slot at `index`.
+    /// Puts these slots after the slot at `index`.
     pub(super) fn put_behind(&mut self, index: usize, slots: Vec<Slot>) {
         for (at, slot) in (index + 1..).zip(slots) {
             if let Slot::Ready(bytes) = &slot {
@@ -248,7 +251,7 @@ impl Replies {
         }
     }
 
-    /// Drops what is outstanding: this is the last reply, after those that are complete and in order.
+    /// Drops all outstanding replies. `last` is the last reply, after those that are complete and in order.
     pub(super) fn cut(&mut self, last: &Bytes) {
         self.slots.clear();
         self.ready_bytes = 0;
@@ -256,7 +259,7 @@ impl Replies {
         self.output.push(last);
     }
 
-    /// What is to be written first.
+    /// Returns the bytes to be written first.
     pub(super) fn unwritten(&self) -> &[u8] {
         self.output.head()
     }
@@ -265,12 +268,12 @@ impl Replies {
         self.output.wrote(count);
     }
 
-    /// Bytes of replies that are held for the client.
+    /// Returns the bytes of replies that are held for the client.
     pub(super) fn held(&self) -> usize {
         self.output.len() + self.ready_bytes
     }
 
-    /// Nothing is outstanding, and all is written.
+    /// Whether no reply is outstanding and all bytes are written.
     pub(super) fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.output.len() == 0
     }
@@ -287,7 +290,7 @@ impl Replies {
             || self.congested()
     }
 
-    /// Whether messages of the store have to wait there.
+    /// Whether so much is held that messages have to wait at the store.
     pub(super) fn holds_much(&self) -> bool {
         self.held() > READY_BYTES_SOFT_MAX
     }

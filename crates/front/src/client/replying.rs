@@ -5,21 +5,21 @@ use pmnet_resp::Arguments;
 /// Which replies a client gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Replying {
-    /// All of them.
+    /// All replies.
     #[default]
     On,
-    /// None.
+    /// No reply.
     Off,
-    /// All but that to the next command.
+    /// All replies but that to the next command.
     SkipsNext,
-    /// All but that to this command.
+    /// All replies but that to this command.
     Skips,
-    /// That command is over.
+    /// The command without a reply is over.
     Skipped,
 }
 
 impl Replying {
-    /// Returns the state after a CLIENT REPLY; `None` if there is none such.
+    /// Returns the state after a CLIENT REPLY; `None` if its argument is invalid.
     pub(crate) fn after(self, command: &Arguments<'_>) -> Option<Replying> {
         let is = |word| command.is(2, word);
         if is("ON") {
@@ -31,12 +31,12 @@ impl Replying {
         }
     }
 
-    /// Whether the reply to the command that was taken last is thrown away.
+    /// Whether the reply to the command that was taken last is discarded.
     pub(crate) fn is_silent(self) -> bool {
         !matches!(self, Replying::On | Replying::Skipped)
     }
 
-    /// A command is over.
+    /// Notes that a command is over.
     pub(crate) fn command_over(&mut self) {
         *self = match *self {
             Replying::SkipsNext => Replying::Skips,
@@ -75,7 +75,7 @@ mod tests {
     fn skip_is_about_one_command() {
         let mut state = Replying::SkipsNext;
         let mut silent = Vec::new();
-        // The CLIENT REPLY SKIP itself, the next command, and two more.
+        // The four commands are CLIENT REPLY SKIP itself, the next command, and two more.
         for _ in 0..4 {
             silent.push(state.is_silent());
             state.command_over();

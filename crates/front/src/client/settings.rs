@@ -1,4 +1,4 @@
-//! Settings of a client's connection, and how the commands are read that change them.
+//! Settings of a client's connection, and the parsing of the commands that change them.
 
 use bytes::Bytes;
 use pmnet_resp::reply::{self, OK};
@@ -7,7 +7,7 @@ use pmnet_wire::command::Protocol;
 
 use super::errors::BAD_NAME;
 
-/// Largest database number that is asked for; the store decides which it has.
+/// Largest database number that the store is asked about. The store decides which databases it has.
 const DATABASE_MAX: u32 = 1_000_000;
 
 /// The version of RESP and the database that a client has selected.
@@ -17,17 +17,17 @@ pub(super) struct Selected {
     pub(super) database: u32,
 }
 
-/// Settings of a client's connection, which RESET sets back.
+/// Settings of a client's connection, which RESET resets.
 pub(super) struct Settings {
     pub(super) selected: Selected,
     pub(super) name: Bytes,
-    /// CLIENT NO-EVICT; the front evicts no client.
+    /// CLIENT NO-EVICT. This setting has no effect, because the front evicts no client.
     pub(super) no_evict: bool,
-    /// CLIENT NO-TOUCH; the front's reads touch what they read.
+    /// CLIENT NO-TOUCH. This setting has no effect: the front's reads touch their keys.
     pub(super) no_touch: bool,
-    /// CLIENT CAPA redirect. A front redirects no client.
+    /// CLIENT CAPA redirect. This setting has no effect, because a front redirects no client.
     pub(super) redirects: bool,
-    /// CLIENT SETINFO: name and version of its library.
+    /// CLIENT SETINFO: name and version of the client's library.
     pub(super) library: (Bytes, Bytes),
 }
 
@@ -48,17 +48,17 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// RESET.
+    /// Resets the settings, as RESET does.
     pub(super) fn reset(&mut self) {
         *self = Settings {
-            // As in Redis.
+            // As in Redis, RESET keeps the library.
             library: std::mem::take(&mut self.library),
             redirects: self.redirects,
             ..Settings::default()
         };
     }
 
-    /// CLIENT SETINFO; its number of arguments is checked.
+    /// CLIENT SETINFO, with a number of arguments that has been checked.
     pub(super) fn set_info(&mut self, arguments: &Arguments<'_>) -> Bytes {
         let option = String::from_utf8_lossy(arguments.get(2));
         let own = match option.to_ascii_lowercase().as_str() {
@@ -76,12 +76,12 @@ impl Settings {
     }
 }
 
-/// The wishes of a client in HELLO.
+/// The options of a client's HELLO.
 pub(super) struct Hello<'a> {
     pub(super) protocol: Protocol,
     pub(super) login: Option<(&'a [u8], &'a [u8])>,
     pub(super) name: Option<&'a [u8]>,
-    /// The error of an option. Those before it count all the same, as in Redis.
+    /// The error of an invalid option. As in Redis, the options before it take effect.
     pub(super) wrong: Option<Bytes>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Hello<'a> {
         Ok(hello)
     }
 
-    /// The same; or the error of an option.
+    /// Returns the options, or the error of an invalid one.
     pub(super) fn complete(mut self) -> Result<Self, Bytes> {
         self.wrong.take().map_or(Ok(self), Err)
     }
@@ -140,7 +140,7 @@ pub(super) fn valid_name(name: &[u8]) -> bool {
     name.len() <= NAME_BYTES_MAX && name.iter().all(|byte| (b'!'..=b'~').contains(byte))
 }
 
-/// The number of a database, or the error that Redis gives.
+/// Parses the number of a database. Fails with Redis's error.
 pub(super) fn parse_database(text: &[u8]) -> Result<u32, Bytes> {
     let number = parse_integer(text)
         .ok_or_else(|| reply::error("ERR value is not an integer or out of range"))?;

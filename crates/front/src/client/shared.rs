@@ -1,4 +1,4 @@
-//! What the connections of one front have in common.
+//! State that the connections of one front share.
 
 use std::collections::BTreeSet;
 
@@ -17,45 +17,48 @@ use crate::tracking::Tracking;
 use crate::upstream::Time;
 use crate::users::{Access, Users};
 
-/// Redis cannot be asked before the server has said where it is.
+/// Error reason: Redis cannot be asked before the server has named its address.
 const UNNAMED: &str = "the pmnet server has not said yet where its store is: does it run, and does its device reach it?";
 
-/// Names of commands unknown to the table that are remembered, known to the store or not.
+/// Most remembered names of commands that the table does not have. Names that the store does not know count,
+/// too.
 const PROBED_MAX: usize = 1024;
 
-/// How reads were answered, and clients ended, since the start of the front.
+/// Numbers of reads by their source, and of closed clients, since the start of the front.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// With what the same pipeline had just set.
+    /// Reads answered with a value that the same pipeline had just set.
     pub own_writes: u64,
-    /// By the head device.
+    /// Reads answered by the head device.
     pub hits: u64,
-    /// By the store, read directly.
+    /// Reads answered by the store, read directly.
     pub direct_reads: u64,
-    /// Those of them for which head and store were asked at once.
+    /// Direct reads for which head and store were asked at the same time. They are counted in `direct_reads`,
+    /// too.
     pub reads_at_once: u64,
-    /// Those of them that a replica of the store answered.
+    /// Direct reads that a replica of the store answered. They are counted in `direct_reads`, too.
     pub replica_reads: u64,
-    /// By the store, as bypasses, or sent to it so; transactions are not counted.
+    /// Reads that were sent to the store as bypasses. Transactions are not counted.
     pub bypassed_reads: u64,
     /// Connections that were closed because too many replies were unread.
     pub closed_unread: u64,
-    /// Wrong passwords.
+    /// Logins with a wrong password.
     pub failed_logins: u64,
-    /// Clients with which there was no TLS.
+    /// Clients whose TLS handshake failed.
     pub tls_failed: u64,
 }
 
 /// For how long the head is not asked after it did not answer a READ, in nanoseconds.
 const SILENT_PAUSE: Time = 100_000_000;
 
-/// Changes of subscriptions of all clients that have no answer yet. The event loop numbers them (`shell/subscribing.rs`). A PUBLISH or
-/// PUBSUB of another client waits for those that were taken before it (`Hold::come_behind`), as with one Redis.
+/// Changes of subscriptions of all clients that have no answer yet. The event loop numbers them
+/// (`shell/subscribing.rs`). As with a single Redis, a PUBLISH or PUBSUB of another client waits for the
+/// changes that were taken before it (`Hold::come_behind`).
 #[derive(Debug, Default)]
 pub struct Subscribing {
-    /// How many there ever were.
+    /// Number of changes that have begun since the start.
     begun: u64,
-    /// The numbers of those that are under way.
+    /// Numbers of the changes that are under way.
     open: BTreeSet<u64>,
 }
 
@@ -72,18 +75,18 @@ impl Subscribing {
         self.open.remove(&number);
     }
 
-    /// Changes that have ever begun.
+    /// Returns the number of changes that have begun since the start.
     pub(super) fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Whether the first `count` are over.
+    /// Whether the first `count` changes are over.
     pub(super) fn are_over(&self, count: u64) -> bool {
         self.open.first().is_none_or(|first| *first > count)
     }
 }
 
-/// Place of a RESP version in [`Shared::store_reads`].
+/// Index of a RESP version in [`Shared::store_reads`].
 #[must_use]
 pub fn lane(protocol: Protocol) -> usize {
     usize::from(protocol == Protocol::Resp3)
@@ -96,73 +99,75 @@ pub(super) enum Probed {
     Unknown,
 }
 
-/// What the connections of one front have in common.
+/// State that the connections of one front share.
 pub struct Shared {
-    /// Who may do what.
+    /// The users and their rights.
     pub(crate) users: Users,
-    /// The command matrix, which is another one when the store has said which commands it has.
+    /// The command matrix. It is replaced when the store has named its commands.
     pub table: Table,
-    /// Run id of the store process that has said which commands the table has.
+    /// Run id of the store process that has named the table's commands.
     commands_of: Option<String>,
-    /// Who is to be told of changed keys.
+    /// The clients that must be told of changed keys.
     pub(crate) tracking: Tracking,
     /// Time of this turn of the event loop.
     pub now: Time,
-    /// How long a call may take, in nanoseconds.
+    /// Time that a call may take, in nanoseconds.
     pub call_timeout: Time,
-    /// Where the store is, once known: pass-through connections go there.
+    /// Address of the store, once known. Pass-through connections go to this address.
     pub store: Option<StoreAddress>,
-    /// Whether `store` was given by the operator: then only what is found there is compared.
+    /// Whether `store` was given by the operator. Then only the identity of the store at that address is
+    /// compared.
     store_fixed: bool,
-    /// The store has said that it is no Redis.
+    /// The store is known to be no Redis.
     pub(super) embedded: bool,
     /// The store that the server named last.
     pub name: Option<StoreName>,
-    /// Run id of the store process that last gave a sign of life, and when.
+    /// Run id of the store process that last gave a sign of life, and the time of that sign.
     pub alive: Option<(String, Time)>,
-    /// What was done how often.
+    /// Counts of events.
     pub counters: Counters,
     /// Whether Redis is busy with a script.
     pub busy: Busy,
-    /// Whether clients wait.
+    /// The state of CLIENT PAUSE.
     pub pause: Pause,
-    /// Every device of the chain knows of the front's mark: what changes the store may pass.
+    /// Whether every device of the chain knows of the front's mark, so that commands that change the store
+    /// may pass.
     pub mark_open: bool,
     /// Changes of subscriptions that are under way.
     pub subscribing: Subscribing,
     /// Bytes of replies that one client may leave unread.
     pub unread_client_max: usize,
-    /// All clients together have left too much unread.
+    /// All clients together have left too many bytes unread.
     pub unread_over: bool,
-    /// Who answers reads.
+    /// The sources that may answer reads.
     cache: Cache,
-    /// The head is not asked before this time.
+    /// Until this time the head is not asked.
     ask_head_after: Time,
-    /// What the head has said to READs.
+    /// The front's knowledge from the head's answers to READs.
     pub(super) heard: Heard,
     /// Whether reads may go to replicas of the store.
     pub replicas: ReplicaReads,
-    /// Whether reads may be handed out for the store itself, in RESP2 and in RESP3.
+    /// Whether the store may be read from directly, in RESP2 and in RESP3.
     pub store_reads: [bool; 2],
-    /// What the connection that takes commands now has set in this turn.
+    /// The value that the connection which takes commands now has set last in this turn.
     pub(super) own_writes: OwnWrites,
-    /// No listing of keys is read from the store before this time.
+    /// Until this time no listing of keys is read from the store.
     pub(super) listing_after: Time,
-    /// Databases that the store has confirmed.
+    /// Databases that exist according to the store.
     pub(super) databases: FxHashSet<u32>,
-    /// What the store says of its clients, in this order; `None`: not asked yet.
+    /// The fields that the store shows of its clients, in this order; `None`: not asked yet.
     pub(super) client_fields: Option<Vec<String>>,
     /// The store's facts, for HELLO.
     pub(super) about: About,
-    /// How many commands it says a client has queued that has sent no MULTI.
+    /// The store's value of the field `multi` for a client outside MULTI.
     pub(super) no_multi: String,
-    /// Commands that are not in the table, and whether the store knows them.
+    /// Commands that the table does not have, and whether the store knows them.
     pub(super) probed: FxHashMap<Vec<u8>, Probed>,
 }
 
 impl Shared {
-    /// A fresh state. `store`: address for pass-through connections, if the operator gave one. `unread_client_max`: bytes
-    /// of replies that one client may leave unread.
+    /// Makes the state of a new front. `store`: address for pass-through connections, if the operator gave
+    /// one. `unread_client_max`: bytes of replies that one client may leave unread.
     #[must_use]
     pub fn new(
         table: Table,
@@ -176,7 +181,7 @@ impl Shared {
         // Every store has database 0.
         let databases = FxHashSet::from_iter([0]);
         Shared {
-            // The event loop, which makes connections, says who may use them.
+            // The event loop, which accepts connections, sets who may use them.
             users: Users::new(Access::Anyone),
             table,
             commands_of: None,
@@ -210,7 +215,7 @@ impl Shared {
         }
     }
 
-    /// The server said which store it works on.
+    /// Notes that the server has named the store on which it works.
     pub fn store_named(&mut self, name: &StoreName) {
         self.embedded = false;
         if self.name.as_ref() == Some(name) {
@@ -220,7 +225,7 @@ impl Shared {
             && !before.same_process(name)
         {
             tracing::info!(from = %before.address, to = %name.address, "the pmnet server uses another Redis process");
-            // Known of that one, not of this.
+            // These facts are about the previous store.
             self.databases = FxHashSet::from_iter([0]);
             self.probed.clear();
             self.client_fields = None;
@@ -240,7 +245,7 @@ impl Shared {
         self.name = Some(name.clone());
     }
 
-    /// Why Redis could not be asked about its users, as far as that is known.
+    /// Returns why Redis could not be asked about its users, as far as that is known.
     pub(super) fn why_users_are_unknown(&self) -> &str {
         let trouble = &self.users.trouble;
         if trouble.is_empty() && self.name.is_none() {
@@ -249,20 +254,21 @@ impl Shared {
         trouble
     }
 
-    /// The server did not say in time which store it works on.
+    /// Notes that the server did not name its store in time.
     pub(crate) fn store_not_named(&mut self) {
         if self.users.are_asked_for() && !self.users.is_known() {
             self.users.cannot_be_asked(UNNAMED);
         }
     }
 
-    /// Whether the store that the server works on has not said yet which commands it has.
+    /// Whether the server's store has not named its commands yet.
     pub(crate) fn has_to_learn(&self) -> bool {
         let name = self.name.as_ref();
         name.is_some_and(|name| self.commands_of.as_ref() != Some(&name.run_id))
     }
 
-    /// The store process with this run id has said which commands it has; false if the server works on another one.
+    /// Takes the commands that the store process with this run id has named; false if the server works on
+    /// another store.
     pub(crate) fn learn_commands(&mut self, run_id: &str, learned: &Learned) -> bool {
         if self.name.as_ref().is_none_or(|name| name.run_id != run_id) {
             return false;
@@ -273,8 +279,8 @@ impl Shared {
         true
     }
 
-    /// Bytes of unread replies above which no further command is taken from a client. When all together have left too
-    /// much unread, those go on that have read everything.
+    /// Returns the bytes of unread replies above which no further command is taken from a client. If all
+    /// clients together have left too much unread, only clients that have read everything continue.
     pub(super) fn unread_max(&self) -> usize {
         if self.unread_over {
             0
@@ -293,12 +299,12 @@ impl Shared {
         self.cache != Cache::Off && self.now >= self.ask_head_after
     }
 
-    /// Notes that a READ was not answered, or not taken.
+    /// Notes that a READ was not answered, or could not be submitted.
     pub(super) fn head_is_silent(&mut self) {
         self.ask_head_after = self.now.saturating_add(SILENT_PAUSE);
     }
 
-    /// Whether reads may be handed out for the store itself.
+    /// Whether the store may be read from directly.
     pub(super) fn reads_from_store(&self, protocol: Protocol) -> bool {
         self.store_reads[lane(protocol)]
     }

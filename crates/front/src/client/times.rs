@@ -4,31 +4,31 @@ use crate::upstream::Time;
 
 #[derive(Default)]
 pub(super) struct Times {
-    /// When a command was last answered; 0 since one had no answer in time.
+    /// When a command was last answered; 0 after a command had no answer in time.
     answered: Time,
     /// When the present command's time began.
     begun: Time,
-    /// A passed command is over, and the commands after it go on. `resume` will say since when.
+    /// A passed command is over, and the commands after it continue. `resume` sets when their time begins.
     made_way: bool,
-    /// The client took too few replies for more to be taken from it.
+    /// No command was taken, because the client left too many replies unread.
     paused: bool,
 }
 
 impl Times {
-    /// Takes commands again. Their wait until `now` does not count if they waited for a command that blocked, or for
-    /// the client, which is `congested` no more.
+    /// Takes commands again. The wait of these commands until `now` does not count if they waited for a
+    /// command that blocked, or for a client that was congested. `congested`: the client is still congested.
     pub(super) fn resume(&mut self, congested: bool, now: Time) {
         if std::mem::take(&mut self.made_way) || (self.paused && !congested) {
             self.answered = now;
         }
     }
 
-    /// Notes that no more commands are taken now; because of the client if it is `congested`.
+    /// Notes that no more commands are taken now; if `congested`, because the client reads too little.
     pub(super) fn pause(&mut self, congested: bool) {
         self.paused = congested;
     }
 
-    /// Begins the time of a command that arrived at `arrived`, and is taken now.
+    /// Begins the time of a command that arrived at `arrived` and is taken now.
     pub(super) fn begin(&mut self, arrived: Time) {
         self.begun = self.since(arrived);
     }
@@ -38,17 +38,18 @@ impl Times {
         self.begun
     }
 
-    /// Returns when the time of a command begins that arrived at `arrived`: not before the last answer, for which it waited.
+    /// Returns when the time of a command begins that arrived at `arrived`: not before the last answer, for
+    /// which the command waited.
     pub(super) fn since(&self, arrived: Time) -> Time {
         arrived.max(self.answered)
     }
 
-    /// Sets when the present command's time began. Returns the value before.
+    /// Sets when the present command's time began. Returns the previous value.
     pub(super) fn replace_begun(&mut self, begun: Time) -> Time {
         std::mem::replace(&mut self.begun, begun)
     }
 
-    /// When a command was last answered in time.
+    /// Returns when a command was last answered in time.
     pub(super) fn answered(&self) -> Time {
         self.answered
     }
@@ -58,17 +59,18 @@ impl Times {
         self.answered = now;
     }
 
-    /// Notes that a command had no answer in time: later ones that are as old must not wait for another whole deadline.
+    /// Notes that a command had no answer in time. Later commands of the same age must not wait for another
+    /// whole deadline.
     pub(super) fn fail(&mut self) {
         self.answered = 0;
     }
 
-    /// Notes that a passed command is over: the commands after it have waited for it, not for the store.
+    /// Notes that a passed command is over. Later commands have waited for this command, not for the store.
     pub(super) fn make_way(&mut self) {
         self.made_way = true;
     }
 
-    /// Notes that a passed command has failed. The commands after it have waited for it only if it `blocked`.
+    /// Notes that a passed command has failed. If the command `blocked`, later commands have waited for it.
     pub(super) fn give_up(&mut self, blocked: bool) {
         self.made_way = blocked;
         self.fail();

@@ -1,9 +1,10 @@
-//! Client-side caching of one client: what it may keep is registered before it is read, and what it is told has its place among
-//! the replies ([`crate::tracking`]).
+//! Client-side caching of one client. The keys that it may cache are registered before they are read, and the
+//! messages about changed keys have their place among the replies ([`crate::tracking`]).
 //!
-//! Invariant: what a client is told comes after the replies to all commands that were taken before. So it never keeps the value
-//! of a reply that comes after the word that this value has changed. (A command that blocks holds up no such word: it comes before
-//! the reply to that command, as from Redis.)
+//! Invariant: a message about a changed key comes after the replies to all commands that were taken before
+//! it. Otherwise a reply with an old value could come after the message, and the client would cache that
+//! value. (A command that blocks does not delay such a message: as from Redis, the message comes before the
+//! reply to that command.)
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply, write_bulk, write_null};
@@ -25,18 +26,18 @@ use crate::upstream::Time;
 const OVERDUE: &str = "ERR pmnet: deadline passed before Redis could be asked to tell of changed keys (CLIENT TRACKING); the command was not \
                        executed";
 
-/// What a connection has to do with it.
+/// The tracking state of a connection.
 #[derive(Default)]
 pub(crate) struct Tracks {
     /// CLIENT TRACKING is on.
     pub(super) on: bool,
-    /// It waits until Redis tells of changed keys.
+    /// The client waits until Redis reports changed keys.
     waits: bool,
-    /// Its TRACKING ON waits for this fence: Redis may have more to say of changes before it.
+    /// The client's TRACKING ON waits for this fence: Redis may still report changes from before it.
     fence: Option<u64>,
-    /// Keys of the commands that are queued in its MULTI.
+    /// Keys of the commands that are queued in the client's MULTI.
     queued: Queued,
-    /// What it is to be told, when everything that was taken from it has its place.
+    /// Messages for the client. They get their places once all commands that were taken from it have theirs.
     told: Vec<Bytes>,
 }
 
@@ -45,22 +46,23 @@ pub(crate) struct Tracks {
 struct Queued {
     keys: Vec<(Access, Vec<u8>)>,
     bytes: usize,
-    /// There were more than is remembered.
+    /// There were more keys than are remembered.
     too_many: bool,
-    /// CLIENT CACHING YES was one of them.
+    /// CLIENT CACHING YES was one of the commands.
     caching: bool,
 }
 
 impl Tracks {
-    /// Whether it waits until Redis tells the front of changed keys.
+    /// Whether the client waits until Redis reports changed keys to the front.
     pub(crate) fn waits(&self) -> bool {
         self.waits
     }
 
-    /// CLIENT TRACKING ON: waits, `until` then, for the first answer of Redis whether it will tell the front.
+    /// CLIENT TRACKING ON: waits, at most until `until`, for Redis's first answer whether it will report
+    /// changed keys to the front.
     ///
     /// # Errors
-    /// [`Later`]: it waits. Inside: why there can be none.
+    /// [`Later`]: the command waits. The inner error says why tracking is not possible.
     pub(super) fn may_track(
         &mut self,
         arguments: &Arguments<'_>,
@@ -90,7 +92,7 @@ impl Tracks {
         Err(Later::Tracking)
     }
 
-    /// CLIENT TRACKING.
+    /// Carries out CLIENT TRACKING and returns its reply.
     pub(super) fn client_tracking(
         &mut self,
         id: u64,
@@ -119,11 +121,11 @@ impl Tracks {
         }
     }
 
-    /// Before a command of a client with CLIENT TRACKING ON: registers the keys whose values it may keep. Returns the error if it may not be
-    /// carried out.
+    /// Registers the keys that a client with CLIENT TRACKING ON may cache, before its command is carried out.
+    /// Returns the error if the command may not be carried out.
     ///
     /// # Errors
-    /// [`Later`]: Redis does not tell of changed keys now.
+    /// [`Later`]: Redis does not report changed keys now.
     pub(super) fn track(
         &mut self,
         command: &Command<'_>,
@@ -135,7 +137,7 @@ impl Tracks {
             arguments, verdict, ..
         } = command;
         let executes = verdict.action == Action::Local(Local::Exec);
-        // What a command that blocks reads may be read much later.
+        // A command that blocks may read its keys much later.
         let blocks = matches!(verdict.action, Action::Pass(Pass::Blocking));
         if face.mode.queues() != executes || blocks {
             return Ok(None);
@@ -171,7 +173,7 @@ impl Tracks {
             }
         };
         if error.is_some() && executes {
-            // The transaction must end, and nothing of it run.
+            // The transaction must end, and no command of it may run.
             face.mode.fail();
             return Ok(None);
         }
@@ -191,7 +193,8 @@ impl Tracks {
         Ok(None)
     }
 
-    /// A command of a client with CLIENT TRACKING ON, or that had it before, was taken and has its place.
+    /// Updates the tracking state after a command of a client that has, or had, CLIENT TRACKING ON. The
+    /// command was taken and has its place.
     pub(super) fn tracked(&mut self, arguments: &Arguments<'_>, face: &Face, shared: &mut Shared) {
         let id = face.id;
         if !self.on {
@@ -245,7 +248,8 @@ impl Tracks {
         }
     }
 
-    /// It is told something about keys: its own, or those of a client that has named it (`redirected`). Whether it listens.
+    /// Tells the client about keys: its own, or those of a client that has named it in REDIRECT
+    /// (`redirected`). Returns whether the client takes such messages.
     pub(super) fn tell(
         &mut self,
         told: &Told,
@@ -273,7 +277,8 @@ impl Tracks {
         true
     }
 
-    /// The client named in REDIRECT is gone. Returns whether this client is told (RESP3 only).
+    /// Notes that the client named in REDIRECT has disconnected. Returns whether this client is told (RESP3
+    /// only).
     pub(super) fn tell_of_no_redirect(&mut self, redirect: u64, protocol: Protocol) -> bool {
         if protocol != Protocol::Resp3 {
             return false;
@@ -285,7 +290,7 @@ impl Tracks {
         true
     }
 
-    /// What it is told gets its place, unless something that was taken from it has none yet.
+    /// Gives the messages their places, unless a command that was taken from the client has no place yet.
     pub(super) fn hand_out(&mut self, back: &Back, replies: &mut Replies) {
         if self.told.is_empty() || !back.packs.is_empty() || back.reads.has_batch() {
             return;

@@ -1,4 +1,4 @@
-//! MULTI … EXEC: queued here, sent to the store as one atomic call.
+//! MULTI … EXEC: the front queues the commands and sends them to the store as one atomic call.
 
 mod recheck;
 
@@ -27,30 +27,30 @@ pub(super) struct Transaction {
     payload: Vec<u8>,
     commands: usize,
     read_only: bool,
-    /// One of them runs code.
+    /// One of the commands runs code.
     code: bool,
     /// A command could not be queued: EXEC will abort.
     failed: bool,
-    /// What the front answers, and where among the replies.
+    /// The commands that the front answers, with their places among the replies.
     own: Vec<(usize, Own)>,
-    /// The database that it ends in, if it selects one.
+    /// The database at the end of the transaction, if it selects one.
     database: Option<u32>,
-    /// The protocol that it ends in, if a HELLO names one.
+    /// The protocol at the end of the transaction, if a HELLO names one.
     protocol: Option<Protocol>,
-    /// At EXEC, after its user's rights have changed: the check of the queued commands.
+    /// At EXEC, if the user's rights have changed: the check of the queued commands.
     recheck: Option<Recheck>,
 }
 
-/// A command of a transaction that the front answers when the others have run.
+/// A command of a transaction that the front answers after the other commands have run.
 #[derive(Debug)]
 pub(super) enum Own {
-    /// Its frame.
+    /// The command's frame.
     Command(Vec<u8>),
-    /// Its reply, known before.
+    /// The command's reply, which is already known.
     Reply(Bytes),
 }
 
-/// What is left to do when a transaction has run.
+/// The front's part of a transaction, which remains when the transaction has run.
 #[derive(Debug)]
 pub(super) struct Rest {
     own: Vec<(usize, Own)>,
@@ -58,37 +58,39 @@ pub(super) struct Rest {
 }
 
 impl Transaction {
-    /// How many commands are queued.
+    /// Returns how many commands are queued.
     pub(super) fn count(&self) -> usize {
         self.commands + self.own.len()
     }
 
-    /// The database that it is in after what is queued, if it selects one. One that has failed is not in it, as for Valkey.
+    /// Returns the database after the queued commands, if they select one. As with Valkey, a failed
+    /// transaction selects no database.
     pub(super) fn database(&self) -> Option<u32> {
         self.database.filter(|_| !self.failed)
     }
 
-    /// Whether EXEC sends it.
+    /// Whether EXEC sends the transaction to the store.
     pub(super) fn is_sent(&self) -> bool {
         !self.failed && self.commands > 0
     }
 
-    /// Whether it may travel with others. Code can be ended as long as nothing comes before it or after it.
+    /// Whether the transaction may travel with other commands. Code must have nothing before or after it, so
+    /// that it can be stopped.
     pub(super) fn packs(&self) -> bool {
         self.is_sent() && !self.code && self.own.is_empty() && self.database.is_none()
     }
 
-    /// Whether EXEC aborts it.
+    /// Whether EXEC aborts the transaction.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Whether nothing of it is for the store.
+    /// Whether the front answers all commands of the transaction.
     pub(super) fn is_own_alone(&self) -> bool {
         self.commands == 0
     }
 
-    /// The bytes of its payload.
+    /// Returns the length of the payload.
     pub(super) fn bytes(&self) -> usize {
         self.payload.len()
     }
@@ -98,7 +100,7 @@ impl Transaction {
         &self.payload[PREAMBLE_LEN..]
     }
 
-    /// Takes out the payload, and what is left to do when it has run.
+    /// Takes out the payload, and the front's part.
     pub(super) fn take(&mut self) -> (Bytes, Rest) {
         let rest = Rest {
             own: std::mem::take(&mut self.own),
@@ -107,21 +109,21 @@ impl Transaction {
         (Bytes::from(std::mem::take(&mut self.payload)), rest)
     }
 
-    /// Takes back what was taken out: it could not be sent.
+    /// Puts back what was taken out, because it could not be sent.
     pub(super) fn put_back(&mut self, payload: Bytes, rest: Rest) {
         self.payload = payload.into();
         self.own = rest.own;
     }
 
-    /// Whether all of them only read.
+    /// Whether all commands only read.
     pub(super) fn is_read_only(&self) -> bool {
         self.read_only
     }
 }
 
-/// Largest CLIENT that is queued, in bytes.
+/// Longest CLIENT command that is queued, in bytes.
 const OWN_BYTES_MAX: usize = 16 * 1024;
-/// Subcommands of CLIENT that are answered without the front's other clients, and that change nothing about replies.
+/// Subcommands of CLIENT that need none of the front's other clients, and change nothing about replies.
 const QUEUED_CLIENT: [&str; 14] = [
     "CLIENT|CACHING",
     "CLIENT|CAPA",
@@ -139,7 +141,7 @@ const QUEUED_CLIENT: [&str; 14] = [
     "CLIENT|UNPAUSE",
 ];
 
-/// The command, or the subcommand, if the store does not take it between MULTI and EXEC.
+/// Returns the name of the command or subcommand if the store refuses it between MULTI and EXEC.
 pub(super) fn not_in_multi(verdict: &Verdict) -> Option<&'static str> {
     let sub = match verdict.sub {
         Sub::Known(sub) => Some(sub),
@@ -160,13 +162,13 @@ fn may_queue_client(sub: Sub, arguments: &Arguments<'_>) -> bool {
 
 const QUEUED: Bytes = Bytes::from_static(b"+QUEUED\r\n");
 
-/// The next step of a command between MULTI and EXEC.
+/// The treatment of a command between MULTI and EXEC.
 pub(super) enum Handled {
-    /// It has this reply.
+    /// The command has this reply.
     Reply(Bytes),
-    /// It ends the transaction, with this reply.
+    /// The command ends the transaction, with this reply.
     Ended(Bytes),
-    /// It is carried out at once.
+    /// The command is carried out at once.
     Runs(Local),
     /// The store is asked this first.
     Asks(Bytes, Purpose),
@@ -195,10 +197,10 @@ impl Transaction {
         }
     }
 
-    /// EXEC will abort.
+    /// Marks the transaction as failed: EXEC will abort.
     pub(super) fn fail(&mut self) {
         self.failed = true;
-        // It will never be sent.
+        // The payload will never be sent.
         self.payload = Vec::new();
     }
 
@@ -207,7 +209,7 @@ impl Transaction {
         Handled::Reply(error)
     }
 
-    /// A command between MULTI and EXEC.
+    /// Handles a command between MULTI and EXEC.
     pub(super) fn queue(&mut self, command: &Command<'_>, by: Queuer<'_>) -> Handled {
         let Command {
             arguments, verdict, ..
@@ -217,7 +219,7 @@ impl Transaction {
             return self.queue_unknown(arguments.get(0), unknown, command, by);
         };
         if facts.name == "EXEC" && arguments.len() != 1 {
-            // The only arity error that ends the transaction.
+            // This is the only error about the number of arguments that ends the transaction.
             return Handled::Ended(EXEC_ARITY);
         }
         if let Some(error) = arity_error(verdict, arguments) {
@@ -266,7 +268,7 @@ impl Transaction {
                            client has sent WATCH before";
                 return self.refuse(refusal(arguments, why));
             }
-            // Blocking commands and WAIT do not wait inside a transaction; Redis sees to it.
+            // Blocking commands and WAIT do not wait inside a transaction; Redis ensures that.
             Action::Update | Action::Pass(Pass::Blocking | Pass::Wait) => {
                 self.add(frame, Kind::Writes, protocol)
             }
@@ -279,7 +281,7 @@ impl Transaction {
             Action::Local(
                 local @ (Local::Exec | Local::Discard | Local::Multi | Local::Quit | Local::Reset),
             ) => return Handled::Runs(local),
-            // Not an error of the transaction: Redis goes on with it.
+            // The transaction does not fail with this error: Redis continues it.
             Action::Pass(Pass::Watch) => reply::error("ERR WATCH inside MULTI is not allowed"),
             Action::Local(Local::Unwatch) => self.add_own(Own::Command(frame.to_vec())),
             Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {
@@ -300,8 +302,9 @@ impl Transaction {
         })
     }
 
-    /// A command of this name, with a subcommand after `|`, that is not in the table may be a module's or a newer one: the
-    /// store is asked, as an unknown command must abort the transaction before any of it runs. `unknown`: the error if it is one.
+    /// Asks the store about a command of this name (a subcommand follows `|`) that the table does not have.
+    /// The command may be of a module or of a newer version. An unknown command must abort the transaction
+    /// before any part of it runs. `unknown`: the error for an unknown command.
     fn queue_unknown(
         &mut self,
         name: &[u8],
@@ -327,7 +330,7 @@ impl Transaction {
         }
     }
 
-    /// Queues a command that the front answers; returns the reply to it.
+    /// Queues a command that the front answers. Returns the reply to the client.
     pub(super) fn add_own(&mut self, own: Own) -> Bytes {
         let bytes = match &own {
             Own::Command(bytes) => bytes.len(),
@@ -346,11 +349,11 @@ impl Transaction {
         QUEUED
     }
 
-    /// HELLO.
+    /// Queues a HELLO.
     fn queue_hello(&mut self, arguments: &Arguments<'_>, frame: &[u8], present: Protocol) -> Bytes {
         let hello = match Hello::parse(arguments, present).and_then(Hello::complete) {
             Ok(hello) => hello,
-            // It is queued all the same, and the others run.
+            // The HELLO is queued with its error, and the other commands run.
             Err(error) => return self.add_own(Own::Reply(error)),
         };
         if arguments.len() > 1 {
@@ -359,11 +362,12 @@ impl Transaction {
         self.add_own(Own::Command(frame.to_vec()))
     }
 
-    /// SELECT. The store runs it with the others; a database that no client has used yet is first checked with it.
+    /// Queues a SELECT, which the store runs with the other commands. The store is first asked about a
+    /// database that no client has used yet.
     fn queue_select(&mut self, arguments: &Arguments<'_>, frame: &[u8], by: Queuer<'_>) -> Handled {
         let database = match parse_database(arguments.get(1)) {
             Ok(database) => database,
-            // It is queued all the same, and the others run.
+            // The SELECT is queued with its error, and the other commands run.
             Err(error) => return Handled::Reply(self.add_own(Own::Reply(error))),
         };
         if by.shared.databases.contains(&database) {
@@ -382,7 +386,8 @@ impl Transaction {
         queued
     }
 
-    /// The store has said whether it has the database of a SELECT that is to be queued; returns the reply to that.
+    /// Takes the store's answer whether it has the database of a SELECT that is to be queued. Returns the
+    /// reply to the SELECT.
     pub(super) fn select_checked(
         &mut self,
         database: u32,
@@ -403,7 +408,7 @@ impl Transaction {
         }
     }
 
-    /// Queues one command; returns the reply to it.
+    /// Queues one command. Returns the reply to the client.
     pub(super) fn add(&mut self, frame: &[u8], kind: Kind, present: Protocol) -> Bytes {
         if self.protocol.is_some_and(|then| then != present) {
             self.fail();
@@ -412,7 +417,7 @@ impl Transaction {
             );
         }
         if self.failed {
-            // Redis, too, says QUEUED and aborts at EXEC.
+            // Like Redis, replies QUEUED and aborts at EXEC.
             return QUEUED;
         }
         let whole = self.payload.len() - PREAMBLE_LEN + frame.len();
@@ -430,17 +435,18 @@ impl Transaction {
 }
 
 impl Rest {
-    /// Whether the front has nothing to do when the transaction has run.
+    /// Whether the front has no part in the transaction.
     pub(super) fn is_nothing(&self) -> bool {
         self.own.is_empty() && self.database.is_none()
     }
 
-    /// The database that the client is in then, if the transaction has selected one.
+    /// Returns the client's database after the transaction, if the transaction has selected one.
     pub(super) fn database(&self) -> Option<u32> {
         self.database
     }
 
-    /// The reply to EXEC: `theirs`, the store's replies, with the front's `own` at their places.
+    /// Returns the reply to EXEC: the store's replies (`theirs`), with the front's `own` replies at their
+    /// places.
     pub(super) fn merge(self, theirs: Vec<&[u8]>, mut answer: impl FnMut(&[u8]) -> Bytes) -> Bytes {
         let bytes: usize = theirs.iter().map(|reply| reply.len()).sum();
         let mut out = Vec::with_capacity(bytes);
@@ -464,8 +470,9 @@ impl Rest {
     }
 }
 
-/// Whether the front answers this HELLO at its place: not if it logs in, for Redis looks at passwords, and not if there are
-/// messages in the present protocol.
+/// Whether the front answers this HELLO when EXEC comes to it. It does not in two cases: the HELLO logs in,
+/// because Redis checks passwords; or the client has subscriptions, whose messages come in the present
+/// protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);
     let logs_in = hello.is_ok_and(|hello| hello.login.is_some());

@@ -1,8 +1,8 @@
-//! The answers of the links, and the replies to a client.
+//! Handles the answers of the links, and sends the replies to a client.
 
 use bytes::Bytes;
 
-use super::client::Client;
+use super::client::{Client, Common};
 use super::end::{How, When};
 use super::link::Owed;
 use super::replies::{Slot, Wait};
@@ -11,19 +11,20 @@ use super::state::{Gained, Outcome};
 use super::subscribe::{Change, Subscriptions};
 use super::trust::Trust;
 use crate::client::Replying;
+use crate::client::info::with_lines;
 
 const LOST: &[u8] = b"-ERR pmnet: the front of the shard closed the connection\r\n";
 
 impl Client {
-    /// Hands on what has come, as far as it is its turn. Whether there was anything.
-    pub(super) fn pump(&mut self) -> bool {
+    /// Hands on everything that has come and is next in order. Returns whether there was anything.
+    pub(super) fn pump(&mut self, common: &Common) -> bool {
         let mut any = false;
         loop {
             let mut moved = false;
             for shard in 0..self.backs.len() {
                 moved |= self.sweep(shard);
             }
-            moved |= self.answer();
+            moved |= self.answer(common);
             self.note_lost();
             any |= moved;
             if !moved {
@@ -32,7 +33,7 @@ impl Client {
         }
     }
 
-    /// Takes from a link what need not wait for its turn.
+    /// Takes from a link the frames that need not wait for the client's turn.
     fn sweep(&mut self, shard: usize) -> bool {
         let mut moved = false;
         while !self.replies.is_congested() {
@@ -50,7 +51,7 @@ impl Client {
         moved
     }
 
-    /// A link has answered what was asked for the router.
+    /// Handles a link's answer to a question of the router.
     fn hear(&mut self, shard: usize, owed: Owed, frame: Bytes) {
         let outcome = Outcome::of(&frame);
         match (owed, outcome) {
@@ -69,7 +70,7 @@ impl Client {
         }
     }
 
-    /// A link has answered a change of the state.
+    /// Handles a link's answer to a change of the state.
     fn state_answered(&mut self, number: u64, shard: usize, answer: Bytes) {
         let Some(settled) = self.backs.state.answered(number, shard, answer) else {
             return;
@@ -86,7 +87,7 @@ impl Client {
         }
         for (shard, answer) in settled.answers {
             match (settled.outcome, Outcome::of(&answer)) {
-                // It may be on its way out because of what was set before.
+                // The link may be about to be closed because of an earlier setting.
                 (Outcome::Success, Outcome::Success) => self.backs.forget_refusal(shard),
                 (Outcome::Success, Outcome::Error) => self.give_up(shard, Some(&answer)),
                 (Outcome::Error, Outcome::Success) => self.give_up(shard, None),
@@ -95,48 +96,50 @@ impl Client {
         }
     }
 
-    /// Gives a link up that is not as the client wants it; `why`: the next command for it is told so.
+    /// Gives up a link whose state differs from the client's settings. `why`: the error for the next command
+    /// to this shard.
     fn give_up(&mut self, shard: usize, why: Option<&[u8]>) {
         let watches = self.transactions.watch_at(shard);
         let link = self.backs.give_up(shard, why);
         if link.is_some_and(|link| watches || link.is_subscribed()) {
-            // Its subscriptions or its watch at this shard would be lost.
+            // Without this link, the client would lose its subscriptions or its watch at this shard.
             self.end.comes(When::Written, How::Lingering);
         }
     }
 
-    /// The next reply of a link that is for the client.
+    /// Returns the next reply of a link that is for the client.
     fn reply_of(&mut self, shard: usize) -> Option<Bytes> {
         self.sweep(shard);
         let resp3 = self.backs.state.resp3();
         self.backs.link(shard)?.take_reply(resp3)
     }
 
-    /// The same, if its command has no more.
+    /// Returns the next reply of a link that is for the client, if it is the last one of its command.
     fn last_reply_of(&mut self, shard: usize) -> Option<Bytes> {
         let reply = self.reply_of(shard)?;
         self.backs.link(shard)?.settle();
         Some(reply)
     }
 
-    /// Sends the replies that are there, in order.
-    fn answer(&mut self) -> bool {
+    /// Sends the replies that have come, in order.
+    fn answer(&mut self, common: &Common) -> bool {
         let mut moved = false;
         while !self.replies.is_congested() {
             let Some(mut slot) = self.replies.next() else {
                 break;
             };
-            let Some(reply) = self.reply_to(&mut slot) else {
+            let Some(reply) = self.reply_to(&mut slot, common) else {
                 self.replies.put_back(slot);
                 break;
             };
             moved = true;
+            common.tally.answered(&slot.wait, slot.taken);
             self.replies.answered(&slot, &reply);
         }
         moved
     }
 
-    fn reply_to(&mut self, slot: &mut Slot) -> Option<Bytes> {
+    fn reply_to(&mut self, slot: &mut Slot, common: &Common) -> Option<Bytes> {
         match &mut slot.wait {
             Wait::Ready(reply) => Some(std::mem::take(reply)),
             Wait::One(shard) => self.last_reply_of(*shard),
@@ -152,6 +155,10 @@ impl Client {
                 let reply = self.last_reply_of(*shard)?;
                 Some(scan::with_shard(&reply, *shard, shards))
             }
+            Wait::Info(shard) => {
+                let reply = self.last_reply_of(*shard)?;
+                Some(with_lines(reply, &common.lines()))
+            }
             Wait::All(merge, parts) => {
                 for (shard, part) in parts.iter_mut().enumerate() {
                     if part.is_none() {
@@ -166,7 +173,7 @@ impl Client {
         }
     }
 
-    /// Hands on confirmations; what is left to say when there are no more.
+    /// Hands on confirmations of subscriptions. Returns what remains to be sent after the last confirmation.
     fn subscribed(&mut self, change: &mut Change, silent: bool) -> Option<Bytes> {
         while let Some(shard) = change.next(self.backs.len()) {
             let frame = self.reply_of(shard)?;
@@ -189,7 +196,8 @@ impl Client {
         Some(change.take_error().unwrap_or_default())
     }
 
-    /// Links that have ended: those that were given up are gone; without any other the client cannot go on.
+    /// Handles links that have ended. A link that was given up is dropped. If any other link ends, the
+    /// client's connection is closed.
     fn note_lost(&mut self) {
         for shard in 0..self.backs.len() {
             let Some(link) = self.backs.ended(shard) else {
@@ -211,7 +219,8 @@ impl Client {
                     Owed::State(number) => {
                         self.state_answered(number, shard, Bytes::from_static(LOST));
                     }
-                    // Nothing else is sent on a link that may be given up; should it be, its client cannot go on.
+                    // No other command is sent on a link that may be given up. If one was sent nevertheless,
+                    // the client's connection is closed.
                     Owed::Client | Owed::Probe => self.end.comes(When::Written, How::AtOnce),
                     Owed::Setup | Owed::Nobody => {}
                 }

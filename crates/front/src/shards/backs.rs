@@ -1,4 +1,5 @@
-//! The shards as one client has them: a link to each that it uses, and what it has set, which holds for all of them.
+//! The shards as one client uses them: a link to each shard that it uses, and its settings, which hold for
+//! all shards.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,39 +17,39 @@ use super::state::{Effect, State};
 use crate::shell::wire::Wire;
 use crate::shell::{Entrance, Handed};
 
-/// The shard that answers what is about no key: the first.
+/// The shard that answers commands without keys: the first one.
 pub(super) const HOME: usize = 0;
 
 /// The reason why a command is not forwarded.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// It stays where it is until something has changed.
+    /// The command stays in the input until something has changed.
     Later,
-    /// It is answered with this.
+    /// The command is answered with this.
     Answered(Bytes),
-    /// The router's own answer; first it must be known that the client may do anything.
+    /// The router's own answer. It may be given only once the client is known to have all rights.
     Own(Bytes),
 }
 
 /// The source of a command's reply, or the reason why the command is not forwarded.
 pub(super) type Taken = Result<Wait, Stop>;
 
-/// The fronts of all shards, and where the links to them are registered.
+/// The fronts of all shards, and the registry for the links to them.
 pub(super) struct Fronts {
     pub(super) entrances: Vec<Entrance>,
     pub(super) registry: Registry,
 }
 
-/// A client as all fronts know it.
+/// A client's identity, as all fronts know it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Who {
     pub(super) id: u64,
     pub(super) peer: SocketAddr,
-    /// Where it connected to.
+    /// The address to which the client connected.
     pub(super) local: Option<SocketAddr>,
 }
 
-/// One shard.
+/// One shard as a client uses it.
 #[derive(Default)]
 struct Back {
     link: Option<Box<Link>>,
@@ -59,13 +60,13 @@ struct Back {
 pub(super) struct Backs {
     pub(super) who: Who,
     fronts: Arc<Fronts>,
-    /// Token of the link to the first shard; those of the others follow.
+    /// Token of the link to the first shard. The tokens of the other links follow.
     token: usize,
     backs: Vec<Back>,
     pub(super) state: State,
     /// The shard whose keys were used last.
     pub(super) last: usize,
-    /// A link that has to be sent to before the next command can be taken.
+    /// A shard whose link is full: it must be written to before the next command can be taken.
     full: Option<usize>,
 }
 
@@ -83,12 +84,12 @@ impl Backs {
         }
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub(super) fn len(&self) -> usize {
         self.backs.len()
     }
 
-    /// The link to a shard, if there is one.
+    /// Returns the link to a shard, if there is one.
     pub(super) fn link(&mut self, shard: usize) -> Option<&mut Link> {
         self.backs[shard].link.as_deref_mut()
     }
@@ -137,7 +138,7 @@ impl Backs {
         Ok(Link::new(ours))
     }
 
-    /// Makes sure that there is a link that takes commands.
+    /// Makes sure that there is a link to the shard that takes commands.
     pub(super) fn ready(&mut self, shard: usize) -> Result<(), Stop> {
         if let Some(error) = self.backs[shard].refusal.take() {
             return Err(Stop::Answered(error));
@@ -153,7 +154,7 @@ impl Backs {
         }
     }
 
-    /// Sends on the link to a shard, if it exists.
+    /// Sends a command on the link to a shard, if the link exists.
     pub(super) fn send(&mut self, shard: usize, frame: &[u8], owed: Owed) {
         if let Some(link) = self.link(shard) {
             link.send(frame, owed);
@@ -177,7 +178,7 @@ impl Backs {
             self.send(shard, frame, Owed::Client);
         }
         let merge = match merge {
-            // Another shard each time.
+            // The search begins at another shard each time.
             Merge::Found(_) => {
                 self.last = (self.last + 1) % shards;
                 Merge::Found(self.last)
@@ -187,7 +188,7 @@ impl Backs {
         Ok(Wait::All(merge, vec![None; shards]))
     }
 
-    /// Sends a command that changes the state.
+    /// Sends a command that changes the client's state.
     pub(super) fn change_state(&mut self, effect: Effect, frame: &[u8]) -> Taken {
         let concerns = |(shard, back): &(usize, &Back)| {
             effect.is_for_all() || *shard == HOME || back.link.is_some()
@@ -210,7 +211,8 @@ impl Backs {
         self.backs[shard].refusal = None;
     }
 
-    /// Gives a link up that is not as the client wants it; `why`: the next command for it is told so. Returns the link, if there is one.
+    /// Gives up a link whose state differs from the client's settings. `why`: the error for the next command
+    /// to this shard. Returns the link, if there is one.
     pub(super) fn give_up(&mut self, shard: usize, why: Option<&[u8]>) -> Option<&Link> {
         let Back { link, refusal } = &mut self.backs[shard];
         let link = link.as_deref_mut()?;
@@ -226,26 +228,26 @@ impl Backs {
         Some(link)
     }
 
-    /// The link to a shard, if it has ended and everything that came of it was handed on.
+    /// Returns the link to a shard if it has ended and everything that came from it was handed on.
     pub(super) fn ended(&mut self, shard: usize) -> Option<&mut Link> {
         let link = self.link(shard)?;
         link.is_over().then_some(link)
     }
 
-    /// Drops the link to a shard, and returns what is owed on it.
+    /// Drops the link to a shard. Returns the owed replies of this link.
     pub(super) fn drop_link(&mut self, shard: usize) -> VecDeque<Owed> {
         let link = self.backs[shard].link.take();
         link.map_or_else(VecDeque::new, |link| link.into_owed())
     }
 
-    /// Drops all links, which tells the fronts.
+    /// Drops all links. The fronts see that their connections are closed.
     pub(super) fn drop_links(&mut self) {
         for back in &mut self.backs {
             back.link = None;
         }
     }
 
-    /// Whether there is something to read that may be read.
+    /// Whether a link has unread bytes that may be read now.
     pub(super) fn have_more(&self) -> bool {
         let mut links = self.backs.iter().flat_map(|back| &back.link);
         links.any(|link| link.has_more())

@@ -1,7 +1,7 @@
-//! One client of the router: its socket, and what it consists of.
+//! One client of the router: its socket and its parts.
 //!
-//! Invariants: replies leave in the order of the commands; a command is taken from the input only when it can be sent, and is
-//! sent once; commands for one shard reach it in the order in which they came.
+//! Invariants: replies leave in the order of the commands. A command is taken from the input only when it can
+//! be sent, and is sent once. Commands for one shard reach it in the order in which they came.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use super::end::{End, How, When};
 use super::replies::Replies;
 use super::slot::SlotMap;
 use super::subscribe::Subscriptions;
+use super::tally::{RouterCounters, Tally};
 use super::transaction::Transactions;
 use super::trust::Trust;
 use crate::client::input::{Input, Sender};
@@ -21,18 +22,49 @@ use crate::shell::wire::{Seen, Wire};
 use crate::table::Table;
 use crate::upstream::Time;
 
-/// Input of a client that has still to log in above which no more is read, unless one command needs more, in bytes.
+/// Bound of the input of a client that still has to log in, in bytes. At the bound no more is read, unless
+/// one command needs more.
 const STRANGER_INPUT_BYTES_SOFT_MAX: usize = 64 * 1024;
 
-/// What all clients share.
+/// State that all clients share.
 pub(super) struct Common {
     pub(super) table: Table,
     pub(super) map: SlotMap,
     pub(super) fronts: Arc<Fronts>,
     /// Every client may do everything.
     pub(super) trusting: bool,
-    /// All shards' Redis are masters of one Redis Cluster.
+    /// The Redis servers of all shards are masters of one Redis Cluster.
     pub(super) cluster: bool,
+    pub(super) tally: Tally,
+}
+
+impl Common {
+    /// Returns the router's lines of INFO.
+    pub(super) fn lines(&self) -> String {
+        let RouterCounters {
+            one,
+            all,
+            cross_slot,
+            cluster_down,
+            try_again,
+            ..
+        } = self.tally.counters();
+        let lines = [
+            (
+                "shards",
+                u64::try_from(self.map.shards()).unwrap_or(u64::MAX),
+            ),
+            (
+                "slots_unserved",
+                u64::try_from(self.map.unserved()).unwrap_or(u64::MAX),
+            ),
+            ("commands_one", one),
+            ("commands_all", all),
+            ("commands_refused", cross_slot + cluster_down + try_again),
+        ];
+        let lines = lines.map(|(name, value)| format!("pmnet_router_{name}:{value}\r\n"));
+        lines.concat()
+    }
 }
 
 pub(super) struct Client {
@@ -48,31 +80,32 @@ pub(super) struct Client {
     pub(super) end: End,
 }
 
-/// The use of a client's socket, with its deadline.
+/// The present use of a client's socket, with its deadline.
 enum Phase {
-    /// The client has to agree on TLS by then.
+    /// The TLS handshake, which must end by this time.
     Agrees(Time),
     /// Commands are taken, and answered.
     Serves,
-    /// The client has closed its sending side, and its next command waits for a reply to an earlier one: it is closed at this time.
+    /// The client has closed its sending side, and its next command waits for the reply to an earlier one. At
+    /// this time the client's connection is closed.
     Stuck(Time),
-    /// The client was told why it is closed.
+    /// The client got the reason why it is closed.
     Lingers(Lingering),
 }
 
-/// What becomes of a client after its turn.
+/// The state of a client after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Nothing to do until something arrives.
+    /// The client has nothing to do until something arrives.
     Idle,
-    /// There is more to do; others first.
+    /// There is more to do; the other clients have their turn first.
     More,
-    /// It is gone.
+    /// The client's connection is closed.
     Closed,
 }
 
 impl Client {
-    /// A client that was accepted. `token` is that of its socket; those of its links follow.
+    /// Makes a client that was accepted. `token` is that of its socket. The tokens of its links follow.
     pub(super) fn new(who: Who, wire: Wire, token: usize, now: Time, common: &Common) -> Client {
         let handshake = wire.handshake_until(now);
         Client {
@@ -97,12 +130,12 @@ impl Client {
         &self.backs.who
     }
 
-    /// Whether it has still to agree on TLS.
+    /// Whether the TLS handshake is still under way.
     pub(super) fn is_handshaking(&self) -> bool {
         matches!(self.phase, Phase::Agrees(_))
     }
 
-    /// Whether it is late with what has to be done in time.
+    /// Whether the client has missed its deadline.
     pub(super) fn is_late(&self, now: Time) -> bool {
         match &self.phase {
             Phase::Agrees(until) | Phase::Stuck(until) => now >= *until,
@@ -111,12 +144,13 @@ impl Client {
         }
     }
 
-    /// Whether something has to be done in time.
+    /// Whether the client has a deadline.
     pub(super) fn is_timed(&self) -> bool {
         !matches!(self.phase, Phase::Serves)
     }
 
-    /// Remembers what an event says of one of its sockets: its own (0), or that of its link to a shard (from 1 on).
+    /// Notes an event of one of the client's sockets: 0 for its own, from 1 on for those of the links to the
+    /// shards.
     pub(super) fn note(&mut self, socket: usize, seen: &Seen) {
         match socket.checked_sub(1).map(|shard| self.backs.link(shard)) {
             None => self.socket.note(seen),
@@ -124,23 +158,25 @@ impl Client {
         }
     }
 
-    /// Another map is used from now on. Returns how many of its commands were taken before and have no reply.
+    /// Notes that another map is used from now on. Returns how many of the client's commands were taken
+    /// before and have no reply.
     pub(super) fn note_map(&mut self) -> usize {
         self.replies.note_map()
     }
 
-    /// How many of those have no reply yet.
+    /// Returns how many of the commands that were taken before the last change of the map have no reply yet.
     pub(super) fn taken_before(&self) -> usize {
         self.replies.taken_before()
     }
 
-    /// Whether it listens where nothing will come any more when `new` has replaced `old`.
+    /// Whether a channel of the client's subscriptions may belong to another shard in `new` than in `old`.
+    /// The shard in `old` would send no further messages.
     pub(super) fn listens_elsewhere(&self, old: &SlotMap, new: &SlotMap) -> bool {
         (self.replies.change_subscriptions() && old.differing(new).is_some())
             || self.subscriptions.move_with(old, new)
     }
 
-    /// One turn: reads, takes commands, hands on replies, writes.
+    /// Takes one turn: reads, takes commands, hands on replies, writes.
     pub(super) fn serve(&mut self, common: &Common, scratch: &mut [u8], now: Time) -> Turn {
         if let Phase::Lingers(lingering) = &mut self.phase {
             return linger(&mut self.socket, lingering, scratch);
@@ -155,7 +191,8 @@ impl Client {
             self.phase = Phase::Serves;
         }
         if self.backs.link(HOME).is_none() && !self.end.has_come() {
-            // The first shard counts the client, so it is linked at once. An error shows at the first command.
+            // The front of the first shard counts the clients, so the link to it is made at once. An error of
+            // the link is shown at the first command.
             let _ = self.backs.open(HOME);
         }
         for link in self.backs.links() {
@@ -163,7 +200,7 @@ impl Client {
         }
         let (mut budget, mut went_on) = (COMMANDS_PER_TURN, false);
         loop {
-            let moved = self.pump();
+            let moved = self.pump(common);
             let taken = self.take_commands(&mut budget, common);
             if !moved && !taken {
                 break;
@@ -200,7 +237,7 @@ impl Client {
         }
     }
 
-    /// Everything that it is told was written.
+    /// Closes the client's connection: all bytes for it were written.
     fn close(&mut self, scratch: &mut [u8], now: Time) -> Turn {
         if self.socket.wire.has_unsent() {
             return Turn::Idle;
@@ -216,8 +253,9 @@ impl Client {
         turn
     }
 
-    /// Sets the deadline of a client that has closed its sending side and may be gone. Its command may wait for ever, and a front
-    /// sees that the client is closed only after all its commands. So the next reply has a deadline.
+    /// Sets the deadline of a client that has closed its sending side and may have disconnected. Its command
+    /// may wait for ever, and a front notices the closing only after all commands of the client. So the next
+    /// reply has a deadline.
     fn note_stuck(&mut self, went_on: bool, now: Time) {
         let closed = self.end.eof || self.socket.read_closed;
         if !closed || self.input.starved() || self.end.has_come() || self.replies.is_congested() {
@@ -252,7 +290,7 @@ impl Client {
     }
 }
 
-/// Throws away what a client still sends after an error.
+/// Discards input that a client still sends after an error.
 fn linger(socket: &mut Socket, lingering: &mut Lingering, scratch: &mut [u8]) -> Turn {
     loop {
         match socket.read(scratch) {

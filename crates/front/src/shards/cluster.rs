@@ -1,5 +1,5 @@
-//! What CLUSTER says: a cluster of one node, the router, which serves the slots of all shards. A client that speaks with
-//! clusters is never sent elsewhere.
+//! The answers to CLUSTER: a cluster of one node, the router, which serves the slots of all shards. A client
+//! for clusters is never redirected to another node.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use pmnet_wire::slots::shown;
 
 use super::slot::{SLOTS, SlotMap, slot_of};
 
-/// The answer to a CLUSTER command whose number of arguments is right.
+/// Returns the answer to a CLUSTER command whose number of arguments is right.
 pub(super) fn answer(
     arguments: &Arguments<'_>,
     map: &SlotMap,
@@ -95,7 +95,7 @@ pub(super) fn answer(
     out.into()
 }
 
-/// The node's name: always the same for an address, 40 digits as Redis's are.
+/// Returns the node's name: always the same for an address, with 40 digits as in Redis.
 fn id(at: SocketAddr) -> String {
     (0..10)
         .map(|part| format!("{:04x}", slot_of(format!("{part} {at}").as_bytes())))

@@ -1,32 +1,32 @@
-//! How a client comes to its end, from either side.
+//! How a client's connection ends, from either side.
 
-/// When a client is closed.
+/// When a client's connection is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum When {
-    /// Not for now: it may send commands.
+    /// It is not closed: the client may send commands.
     #[default]
     Later,
-    /// When everything that was taken is answered. No further command is taken.
+    /// When all commands that were taken are answered. No further command is taken.
     Answered,
-    /// As soon as the replies that are here have left.
+    /// As soon as the replies that have come are written.
     Written,
 }
 
-/// How a client is closed.
+/// How a client's connection is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum How {
     #[default]
     AtOnce,
-    /// Its further input is thrown away first, so that it can read the error.
+    /// The client's further input is discarded first, so that the client can read the error.
     Lingering,
 }
 
-/// How far a client's end has come. It never goes back.
+/// The state of a client's end. It never goes back to an earlier state.
 #[derive(Default)]
 pub(super) struct End {
     when: When,
     how: How,
-    /// The client sends no more, and everything that it has sent was read.
+    /// The client has closed its sending side, and all its input was read.
     pub(super) eof: bool,
 }
 
@@ -41,7 +41,8 @@ impl End {
         self.when > When::Later
     }
 
-    /// Whether a client that has read everything is closed now. `answered`: everything that was taken is answered.
+    /// Whether the connection of a client that has read everything is closed now. `answered`: all commands
+    /// that were taken are answered.
     pub(super) fn is_due(&self, answered: bool) -> bool {
         match self.when {
             When::Later => false,
@@ -50,7 +51,7 @@ impl End {
         }
     }
 
-    /// Whether it may still have to read why, while it sends.
+    /// Whether the client may still have to read the reason while it sends.
     pub(super) fn lingers(&self) -> bool {
         self.how == How::Lingering && !self.eof
     }

@@ -1,7 +1,8 @@
-//! The way from one client to the front of one shard: a pair of sockets within the process, and what is owed on it.
+//! The link from one client to the front of one shard: a pair of sockets within the process, and the list of
+//! owed replies.
 //!
-//! Replies stay in the link's buffer until it is their client's turn to get them. So what is pushed after a reply cannot
-//! overtake it.
+//! Replies stay in the link's buffer until it is their client's turn to get them. So a push cannot overtake
+//! the reply before it.
 
 use std::collections::VecDeque;
 
@@ -12,32 +13,32 @@ use crate::limits::REPLIES;
 use crate::shell::socket::Socket;
 use crate::shell::wire::Wire;
 
-/// Held replies of one link above which no more is read from it, unless one reply needs more, in bytes; and above which no
-/// further command is sent on it.
+/// Held replies of one link, in bytes. Above this, no more is read from the link unless one reply needs more,
+/// and no further command is sent on it.
 pub(super) const HELD_BYTES_SOFT_MAX: usize = 1024 * 1024;
-/// Unsent commands of one link above which no further command is taken for it, in bytes.
+/// Unsent commands of one link, in bytes. Above this, no further command is taken for it.
 const UNSENT_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Capacity that an empty buffer keeps, in bytes.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 
-/// Whom the next reply of a link is for.
+/// The receiver of the next reply of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owed {
     /// The client, when its turn comes.
     Client,
-    /// Nobody.
+    /// No receiver: the reply is discarded.
     Nobody,
-    /// The router: it has set up the link, and an error means that the link is of no use.
+    /// The router, which has set up the link. An error means that the link is unusable.
     Setup,
     /// A change of the client's state, by its number.
     State(u64),
-    /// The router: whether the client may do anything.
+    /// The router, which asks whether the client may do everything.
     Probe,
 }
 
 pub(super) struct Link {
     pub(super) socket: Socket,
-    /// Nothing more will come.
+    /// No more bytes will come.
     ended: bool,
     input: BytesMut,
     scanner: Scanner,
@@ -45,12 +46,13 @@ pub(super) struct Link {
     head: Option<usize>,
     out: BytesMut,
     owed: VecDeque<Owed>,
-    /// How many replies are owed that say whether the link is of use.
+    /// Number of owed replies that decide whether the link is usable.
     unsettled: usize,
-    /// It is being given up: it is gone when the front has closed it.
+    /// The link is being given up: it is dropped when the front has closed it.
     pub(super) closing: bool,
     shut: bool,
-    /// Its subscriptions as far as its replies were taken; those to shard channels count apart.
+    /// Number of subscriptions according to the replies taken so far; those to shard channels count
+    /// separately.
     pub(super) subscribed: [u64; 2],
 }
 
@@ -78,28 +80,29 @@ impl Link {
         self.unsettled += usize::from(matches!(owed, Owed::Setup | Owed::State(_)));
     }
 
-    /// Whether it is not known yet whether the link is as the client wants it.
+    /// Whether it is still unknown if the link has the client's settings.
     pub(super) fn is_unsettled(&self) -> bool {
         self.unsettled > 0
     }
 
-    /// Whether as much waits on it as may.
+    /// Whether the bytes that wait on the link have reached a bound.
     pub(super) fn is_full(&self) -> bool {
         self.out.len() > UNSENT_BYTES_SOFT_MAX || self.input.len() > HELD_BYTES_SOFT_MAX
     }
 
-    /// Whether the client is subscribed to anything here.
+    /// Whether the client is subscribed to anything on this link.
     pub(super) fn is_subscribed(&self) -> bool {
         self.subscribed != [0; 2]
     }
 
-    /// Whether nothing more will come, and everything that came was taken.
+    /// Whether no more bytes will come, and all replies were taken.
     pub(super) fn is_over(&mut self) -> bool {
         self.ended && self.has_head().is_none()
     }
 
-    /// Takes what need not wait: a reply that the router is owed (`Some`), or bytes for the client now (`None`: a message, or the last
-    /// words of a front). `idle`: the client waits for nothing.
+    /// Takes a frame that need not wait for its turn. `Some`: the frame is a reply for the router. `None`:
+    /// its bytes are for the client now, because it is a message, or the error that a front sends before it
+    /// closes. `idle`: the client waits for nothing.
     pub(super) fn take_early(&mut self, resp3: bool, idle: bool) -> Option<(Option<Owed>, Bytes)> {
         self.has_head()?;
         let owed = self.owed();
@@ -121,7 +124,7 @@ impl Link {
         self.take()
     }
 
-    /// Whom the reply at the head is for; `None`: nobody has asked.
+    /// Returns the receiver of the reply at the head; `None`: no reply is owed.
     pub(super) fn owed(&self) -> Option<Owed> {
         self.owed.front().copied()
     }
@@ -131,7 +134,7 @@ impl Link {
         self.owed
     }
 
-    /// That has been answered.
+    /// Notes that the first owed reply has come, and returns its receiver.
     pub(super) fn settle(&mut self) -> Option<Owed> {
         let owed = self.owed.pop_front();
         if matches!(owed, Some(Owed::Setup | Owed::State(_))) {
@@ -140,7 +143,7 @@ impl Link {
         owed
     }
 
-    /// Reads what has come, as far as it may.
+    /// Reads from the socket as much as the bounds allow.
     pub(super) fn fill(&mut self, scratch: &mut [u8]) {
         while self.socket.readable
             && !self.ended
@@ -154,12 +157,12 @@ impl Link {
         }
     }
 
-    /// Whether there is something to read that may be read.
+    /// Whether there are unread bytes that may be read now.
     pub(super) fn has_more(&self) -> bool {
         self.socket.readable && !self.ended && self.input.len() <= HELD_BYTES_SOFT_MAX
     }
 
-    /// Length of the whole reply at the head.
+    /// Returns the length of the complete reply at the head.
     fn has_head(&mut self) -> Option<usize> {
         if self.head.is_none() && !self.input.is_empty() {
             match self.scanner.poll(&self.input) {
@@ -183,7 +186,8 @@ impl Link {
         Some(reply)
     }
 
-    /// True for a push. In RESP2 also for an array that is a message. Replies under RESP3 are never taken for RESP2 messages.
+    /// Whether the head is a push. In RESP2, an array that is a message counts, too. Replies under RESP3 are
+    /// never taken for RESP2 messages.
     fn is_pushed(&mut self, resp3: bool) -> bool {
         let Some(length) = self.has_head() else {
             return false;
@@ -198,7 +202,7 @@ impl Link {
         }
     }
 
-    /// Sends what waits, as far as it goes.
+    /// Sends as many of the waiting bytes as possible.
     pub(super) fn flush(&mut self) {
         if !self.ended && self.socket.write(&mut self.out).is_err() {
             // The front's answers can still be read.
@@ -211,24 +215,24 @@ impl Link {
         }
     }
 
-    /// Nothing more is sent once everything has left.
+    /// Closes the sending side once everything is sent.
     pub(super) fn finish(&mut self) {
         if self.out.is_empty() && !self.shut {
             self.shut = true;
-            // The front then answers what it has, and closes.
+            // The front then answers the outstanding commands, and closes.
             let _ = self.socket.wire.end();
         }
     }
 }
 
-/// Gives the room of an empty buffer back, but for [`KEPT_BYTES_MAX`].
+/// Frees the memory of an empty buffer if it is more than [`KEPT_BYTES_MAX`].
 pub(super) fn shrink(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > KEPT_BYTES_MAX {
         *buffer = BytesMut::new();
     }
 }
 
-/// What a push or an array of a subscriber is about.
+/// Returns the kind of a push, or of an array for a subscriber.
 fn kind(frame: &[u8]) -> &[u8] {
     let Some(line) = frame.iter().position(|byte| *byte == b'\n') else {
         return b"";
@@ -236,7 +240,7 @@ fn kind(frame: &[u8]) -> &[u8] {
     read::bulk_at_head(&frame[line + 1..]).unwrap_or_default()
 }
 
-/// Confirmations, which are replies.
+/// Kinds of confirmations, which are replies.
 pub(super) const CONFIRMS: [&[u8]; 6] = [
     b"subscribe",
     b"unsubscribe",
@@ -245,7 +249,7 @@ pub(super) const CONFIRMS: [&[u8]; 6] = [
     b"ssubscribe",
     b"sunsubscribe",
 ];
-/// Messages to a subscriber with RESP2.
+/// Kinds of messages to a subscriber with RESP2.
 const MESSAGES: [&[u8]; 3] = [b"message", b"pmessage", b"smessage"];
 
 #[cfg(test)]

@@ -1,32 +1,33 @@
-//! One reply of those of all shards.
+//! Makes one reply of the replies of all shards.
 
 use bytes::Bytes;
 use pmnet_resp::{read, reply, write_bulk, write_header, write_integer};
 use rustc_hash::FxHashSet;
 
-/// How the replies of all shards become one. An error of any of them is the reply, except for [`Merge::Any`].
+/// How the replies of all shards become one. If one of them is an error, the error is the reply, except for
+/// [`Merge::Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merge {
-    /// That of the first shard: they all say the same.
+    /// The reply of the first shard: all replies are the same.
     First,
     /// Integers are added.
     Sum,
     /// The largest integer.
     Largest,
-    /// Arrays are joined; what is in several of them is there once.
+    /// Arrays are joined. An element of several arrays appears once.
     Join,
     /// Arrays of integers: the smallest at each place.
     Smallest,
     /// Arrays of names and numbers: the numbers are added.
     SumNumbers,
-    /// The first that is no error, if there is one.
+    /// The first reply that is no error, if there is one.
     Any,
-    /// The first that is not null, beginning with this shard.
+    /// The first reply that is not null. The search begins with this shard.
     Found(usize),
 }
 
 impl Merge {
-    /// The reply, of one from each shard.
+    /// Returns the reply for the replies of all shards.
     pub(super) fn of(self, parts: &[Bytes]) -> Bytes {
         let first = || parts.first().cloned().unwrap_or_default();
         let is_error = |part: &&Bytes| part.starts_with(b"-");

@@ -1,29 +1,32 @@
-//! One address in front of many shards, by Redis Cluster's hash slots.
+//! One address for many shards, by Redis Cluster's hash slots.
 //!
-//! Purpose: each shard has a whole [`Front`](crate::Front) of its own, in a thread of its own, which knows nothing of the others.
-//! The router takes the clients' connections, looks at each command's keys ([`crate::table::keys`]), sends it to the front of its
-//! shard over a pair of sockets within the process, and returns the replies in the order of the client's commands
-//! (`docs/use/sharding.md`, `docs/spec/sharding.md`).
+//! Purpose: each shard has a complete [`Front`](crate::Front) in a thread of its own, which does not know the
+//! other shards. The router accepts the clients' connections and looks at each command's keys
+//! ([`crate::table::keys`]). Then it sends the command to the front of its shard over a pair of sockets
+//! within the process, and returns the replies in the order of the client's commands (`docs/use/sharding.md`,
+//! `docs/spec/sharding.md`).
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`slot`] | hash slots, and which shard serves which |
-//! | `route` | what is to be done with a command, by its name and keys |
-//! | `client` | one client: its socket, its children, its turn |
-//! | `take` | its commands: where each goes |
-//! | `answer` | what comes of the links, replies |
-//! | `backs`, `link` | the shards as a client has them; the pair to one front, and what is owed on it |
-//! | `replies`, `merge`, `scan` | replies in order; one of those of all shards; SCAN |
-//! | `trust`, `end` | whether it may do anything; how it comes to its end |
-//! | `state` | what a client has set for its connection, in all shards the same |
+//! | [`slot`] | hash slots, and the shard that serves each |
+//! | `route` | how a command is handled, by its name and keys |
+//! | `client` | one client: its socket, its parts, its turn |
+//! | `take` | taking commands: the shard of each |
+//! | `answer` | what the links send, replies |
+//! | `backs`, `link` | the shards as a client uses them; the pair of sockets to one front, and its owed replies |
+//! | `replies`, `merge`, `scan` | replies in order; one reply from those of all shards; SCAN |
+//! | `trust`, `end` | whether a client may do everything; how its connection ends |
+//! | `state` | a client's settings, which are the same in all shards |
 //! | `transaction` | MULTI, WATCH |
 //! | `subscribe` | subscriptions |
 //! | `cluster` | CLUSTER |
+//! | `tally` | counters and times |
 //!
-//! Invariants: commands of a client for one shard reach its front in their order, each once; nothing is promised between
-//! shards. Every buffer and table is bounded: what is outstanding for a client by number and by bytes for each shard, and who has
-//! more than that is not read from. A shard that is slow or down holds up replies after its own, nothing else.
-//! It may not acknowledge anything, or know what a command does to its keys.
+//! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards
+//! nothing is promised. Every buffer and table is bounded. The outstanding commands of a client are bounded
+//! in number, and in bytes for each shard; a client above these bounds is not read from. A shard that is slow
+//! or down delays only the replies after its own.
+//! Not allowed here: acknowledging a command, or knowing its effect on its keys.
 
 mod answer;
 mod backs;
@@ -39,6 +42,7 @@ pub mod slot;
 mod state;
 mod subscribe;
 mod take;
+mod tally;
 mod transaction;
 mod trust;
 
@@ -52,48 +56,54 @@ use mio::{Events, Poll, Token, Waker};
 use pmnet_tls::ServerTls;
 
 use crate::shell::accept::{Door, HANDSHAKES_MAX, welcome};
+use crate::shell::limiting::Limiting;
 use crate::shell::pace::Pace;
 use crate::shell::seats::Seats;
 use crate::shell::stopper::Ending;
 use crate::shell::wire::Seen;
-use crate::shell::{Entrance, FrontError, Stopper};
+use crate::shell::{Entrance, FrontConfig, FrontError, Limits, Stopper};
 use crate::table::Table;
 use crate::upstream::Time;
 use backs::{Fronts, Who};
 use client::{Client, Common, Turn};
+use pmnet_client::{Latest, Pulse};
 use slot::SlotMap;
+use tally::Tally;
+pub use tally::{RouterClass, RouterCounters, RouterTurn};
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
-/// Tokens of client `i`: this plus `i` times one more than there are shards for its own socket, and those that follow for its
-/// links.
+/// First token of client 0. Each client has one token for its own socket, and then one for each shard's link.
 const FIRST_CLIENT: usize = 16;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of the buffer that all sockets are read into.
+/// Bytes of the buffer into which all sockets are read.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// How often those are looked for who are late, in nanoseconds.
+/// Interval of the search for clients that have missed their deadlines, in nanoseconds.
 const LOOK_EVERY: Time = 1_000_000_000;
 
-/// How a router is set up.
+/// Configuration of a router.
 #[derive(Clone, Debug)]
 pub struct RouterConfig {
-    /// Where to listen for Redis clients.
+    /// Address on which the router listens for Redis clients.
     pub listen: SocketAddr,
-    /// Most clients at a time; one more is told so and closed.
+    /// Most clients at a time. A further client gets an error and is closed.
     pub connections_max: usize,
-    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    /// Microseconds of polling without sleeping after activity ([`pmnet_client::Spin`]).
     pub spin_micros: u64,
-    /// With what clients speak TLS; `None`: they do not.
+    /// TLS settings for clients; `None`: no TLS.
     pub tls: Option<ServerTls>,
-    /// As [`crate::FrontConfig::keepalive`].
+    /// Keepalive of the clients' connections, as [`crate::FrontConfig::keepalive`].
     pub keepalive: Option<Duration>,
     /// Whether every client may do everything ([`crate::Access::Anyone`]).
     pub anyone: bool,
-    /// Which shard serves which slots.
+    /// The shard of each slot.
     pub map: SlotMap,
-    /// Whether the Redis of all shards are masters of one Redis Cluster, which gives messages to all of them.
+    /// Whether the Redis servers of all shards are masters of one Redis Cluster, which forwards messages to
+    /// all of them.
     pub cluster: bool,
+    /// Sign that the loop lives.
+    pub pulse: Arc<Pulse>,
 }
 
 /// Gives a running router another map.
@@ -104,7 +114,8 @@ pub struct MapChanger {
 }
 
 impl MapChanger {
-    /// From soon on this one counts. It has as many shards, in the same order.
+    /// Makes the router use this map, soon after the call. The map must have the same shards in the same
+    /// order.
     pub fn change(&self, map: SlotMap) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         *next = Some(map);
@@ -115,36 +126,42 @@ impl MapChanger {
     }
 }
 
-/// A router that listens; [`Router::run`] serves.
+/// A router that listens on its address; [`Router::run`] serves.
 pub struct Router {
     common: Common,
     poll: Poll,
     door: Door,
     stopper: Stopper,
-    /// A map that is to replace the present one.
+    /// A map that will replace the present one.
     next_map: Arc<Mutex<Option<SlotMap>>>,
-    /// Commands without a reply that were taken before the map was changed last; `None`: it has been said that there are none left.
+    /// Number of commands without a reply that were taken before the last change of the map. `None`: it has
+    /// been reported that there are none.
     taken_before: Option<usize>,
     pace: Pace,
     now: Time,
     connections_max: usize,
+    limiting: Limiting,
+    pulse: Arc<Pulse>,
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     clients: Seats<Client>,
     clients_ever: u64,
-    /// When clients with a deadline are looked at next; `None`: there is none.
+    /// How many slots no shard serves, and how many are moving.
+    slots: (usize, usize),
+    /// Time of the next check of the clients with a deadline; `None`: no client has one.
     next_look: Option<Time>,
     scratch: Vec<u8>,
 }
 
 impl Router {
-    /// Listens, before these fronts; one for each shard of the map, in its order. Nothing is served before [`Router::run`].
+    /// Opens the router's address. `entrances` are the fronts, one for each shard of the map, in its order.
+    /// Nothing is served before [`Router::run`].
     ///
     /// # Errors
-    /// [`FrontError`], with what to do about it.
+    /// [`FrontError`], which says what to do.
     ///
     /// # Panics
-    /// If there are not as many fronts as shards.
+    /// If the numbers of fronts and shards differ.
     pub fn bind(config: &RouterConfig, entrances: Vec<Entrance>) -> Result<Router, FrontError> {
         assert_eq!(
             entrances.len(),
@@ -165,6 +182,7 @@ impl Router {
                 }),
                 trusting: config.anyone,
                 cluster: config.cluster,
+                tally: Tally::default(),
             },
             poll,
             door,
@@ -174,30 +192,37 @@ impl Router {
             now: 0,
             pace: Pace::new(config.spin_micros),
             connections_max: config.connections_max,
+            limiting: Limiting::new(Limits {
+                connections_max: config.connections_max,
+                keepalive: config.keepalive,
+                ..FrontConfig::new(config.listen).limits()
+            }),
+            pulse: Arc::clone(&config.pulse),
             tls: config.tls.clone(),
             keepalive: config.keepalive,
             clients: Seats::new(),
             clients_ever: 0,
+            slots: (config.map.unserved(), config.map.moving_count()),
             next_look: None,
             scratch: vec![0; SCRATCH_BYTES],
         })
     }
 
-    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    /// Returns the address to which clients connect (the chosen port, if port 0 was configured).
     ///
     /// # Errors
-    /// Of the operating system.
+    /// An error of the operating system.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.door.local_addr()
     }
 
-    /// A handle that ends [`Router::run`].
+    /// Returns a handle that ends [`Router::run`].
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// A handle that changes the map while [`Router::run`] serves.
+    /// Returns a handle that changes the map while [`Router::run`] serves.
     #[must_use]
     pub fn map_changer(&self) -> MapChanger {
         MapChanger {
@@ -206,19 +231,61 @@ impl Router {
         }
     }
 
-    /// Serves until stopped, and says how many clients there were.
+    /// A handle that gives a running router other limits: of them it has `connections_max` and `keepalive`.
+    #[must_use]
+    pub fn limits(&self) -> Latest<Limits> {
+        self.limiting.newest()
+    }
+
+    /// Serves until stopped. Returns the number of clients served.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
-    pub fn run(mut self) -> Result<u64, FrontError> {
+    pub fn run(self) -> Result<u64, FrontError> {
+        self.run_turns(|_| ())
+    }
+
+    /// Returns the same. `observe` is called once a turn, after all that the turn does. Commands are timed for it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_observed(
+        self,
+        mut observe: impl FnMut(&mut RouterTurn<'_>),
+    ) -> Result<u64, FrontError> {
+        self.common.tally.time();
+        self.run_turns(|router| router.observed(&mut observe))
+    }
+
+    /// Shows the turn to `observe`.
+    fn observed(&self, observe: &mut impl FnMut(&mut RouterTurn<'_>)) {
+        let mut took = self.common.tally.take_took();
+        observe(&mut RouterTurn {
+            counters: self.common.tally.counters(),
+            clients: self.clients.count(),
+            clients_ever: self.clients_ever,
+            unserved: self.slots.0,
+            moving: self.slots.1,
+            before_map: self.taken_before.unwrap_or(0),
+            took: &mut took.drain(..),
+        });
+        self.common.tally.put_back(took);
+    }
+
+    /// Takes turns until it is stopped. `after_each` is called at the end of each.
+    fn run_turns(mut self, mut after_each: impl FnMut(&mut Router)) -> Result<u64, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         while !self.stopper.0.is_asked() {
             let work = self.door.is_due(self.now) || self.clients.turns() > 0;
             let waits = self.pace.waits(self.now, work, || self.sleep());
-            let Some(now) = self.pace.wait(&mut self.poll, &mut events, waits)? else {
+            self.pulse.rests();
+            let waited = self.pace.wait(&mut self.poll, &mut events, waits);
+            self.pulse.works();
+            let Some(now) = waited? else {
                 continue;
             };
             self.now = now;
+            self.common.tally.begin(now);
             for event in &events {
                 match event.token() {
                     LISTENER => self.door.ready = true,
@@ -226,6 +293,7 @@ impl Router {
                     _ => self.note(event),
                 }
             }
+            self.take_limits();
             self.change_map();
             self.learn_commands();
             self.accept();
@@ -235,11 +303,12 @@ impl Router {
                 }
             }
             self.look_for_late();
+            after_each(&mut self);
         }
         Ok(self.clients_ever)
     }
 
-    /// Takes the next map, if there is one. Commands that were taken before go on as they were.
+    /// Takes the next map, if there is one. Commands that were taken before stay with their shards.
     fn change_map(&mut self) {
         let next = self.next_map.lock();
         let Some(map) = next.unwrap_or_else(PoisonError::into_inner).take() else {
@@ -260,6 +329,8 @@ impl Router {
                 elsewhere.push(index);
             }
         }
+        self.slots = (map.unserved(), map.moving_count());
+        self.common.tally.count(|counters| counters.maps += 1);
         tracing::info!(
             to_others = moved,
             moving,
@@ -274,7 +345,16 @@ impl Router {
         self.note_taken(0);
     }
 
-    /// A front has heard which commands its store has. The stores of all shards are taken to have the same: if one has not, it says so.
+    /// Takes other limits, if there are some.
+    fn take_limits(&mut self) {
+        if let Some(limits) = self.limiting.take() {
+            self.connections_max = limits.connections_max;
+            self.keepalive = limits.keepalive;
+        }
+    }
+
+    /// Takes the commands that fronts have learned of their stores. The stores of all shards are assumed to
+    /// have the same commands; a store without a command refuses it.
     fn learn_commands(&mut self) {
         for entrance in &self.common.fronts.entrances {
             if let Some(learned) = entrance.take_learned() {
@@ -283,7 +363,7 @@ impl Router {
         }
     }
 
-    /// Notes that `over` of the commands that were taken before the map was changed are over.
+    /// Notes that `over` commands that were taken before the last change of the map are over.
     fn note_taken(&mut self, over: usize) {
         let Some(left) = &mut self.taken_before else {
             return;
@@ -303,7 +383,7 @@ impl Router {
         Some(Duration::from_nanos(next.saturating_sub(self.now)))
     }
 
-    /// Remembers what an event says about a client's sockets.
+    /// Notes an event of one of a client's sockets.
     fn note(&mut self, event: &mio::event::Event) {
         let stride = self.common.fronts.entrances.len() + 1;
         let Some(place) = event.token().0.checked_sub(FIRST_CLIENT) else {
@@ -345,14 +425,14 @@ impl Router {
         let Some(client) = self.clients.take(index) else {
             return;
         };
-        // Its links end with it, which tells the fronts.
+        // Dropping the client closes its links, so the fronts see its end.
         let Who { id, peer, .. } = client.who();
         tracing::debug!(client = %peer, id, "client closed");
         self.clients.release(index);
         self.note_taken(client.taken_before());
     }
 
-    /// Closes those who have not agreed on TLS in time, or go on and on after an error.
+    /// Closes clients whose TLS handshake takes too long, or that send for too long after an error.
     fn look_for_late(&mut self) {
         if self.next_look.is_none_or(|time| self.now < time) {
             return;
@@ -364,6 +444,7 @@ impl Router {
             .filter_map(|(index, client)| is_late(client).then_some(index))
             .collect();
         for index in late {
+            self.common.tally.count(|counters| counters.late += 1);
             self.close(index);
         }
         let timed = self.clients.iter().any(|(_, client)| client.is_timed());
@@ -380,6 +461,7 @@ impl Router {
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
         if self.clients.count() >= self.connections_max {
+            self.common.tally.count(|counters| counters.refused += 1);
             return self
                 .door
                 .refuse(stream, peer, self.connections_max, self.now);

@@ -1,4 +1,4 @@
-//! The router's choice for a command: by its keys, or by its name.
+//! How the router routes a command: by its keys, or by its name.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -9,22 +9,22 @@ use super::slot::slot_of;
 use crate::client::unknown_command;
 use crate::table::{Facts, NEW, OPAQUE, STATE, Sub, Verdict, keys, named};
 
-/// What the router does with a command.
+/// The router's treatment of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Sends it to the shard of its keys; to the first shard if it has none.
+    /// Sends it to the shard of its keys, or to the first shard if it has no keys.
     Keys,
     /// Sends it to the first shard.
     Home,
     /// Sends it to all shards.
     All(Merge),
-    /// SCAN, with the shard in its cursor.
+    /// Handles SCAN, whose cursor names a shard.
     Scan,
-    /// It changes the state of the connection.
+    /// Changes the state of the connection.
     State,
     /// CLIENT REPLY.
     Reply,
-    /// It changes subscriptions.
+    /// Changes subscriptions.
     Subscribe,
     /// PUBLISH.
     Publish,
@@ -42,22 +42,22 @@ pub(super) enum Kind {
     Quit,
     /// CLUSTER.
     Cluster,
-    /// Answers this.
+    /// Answers it with this.
     Own(Bytes),
 }
 
-/// What a command's keys say of where it goes.
+/// The destination of a command, by its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// It has none.
+    /// The command has no keys.
     Anywhere,
-    /// All are of this slot.
+    /// All keys are of this slot.
     Slot(u16),
-    /// They are of several.
+    /// The keys are of several slots.
     Cross,
 }
 
-/// The slots of these keys.
+/// Returns the place for these keys.
 pub(super) fn place<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Place {
     let mut slots = keys.into_iter().map(slot_of);
     let Some(first) = slots.next() else {
@@ -70,7 +70,7 @@ pub(super) fn place<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Place {
     }
 }
 
-/// The slots of a command's keys. PUBLISH counts as if its channel were one.
+/// Returns the place for a command's keys. The channel of PUBLISH counts as a key.
 fn place_of(verdict: &Verdict, arguments: &Arguments<'_>) -> Place {
     if !verdict.arity_fits(arguments) {
         return Place::Anywhere;
@@ -81,22 +81,22 @@ fn place_of(verdict: &Verdict, arguments: &Arguments<'_>) -> Place {
     place(keys(verdict, arguments))
 }
 
-/// A whole command of a client.
+/// A complete command of a client.
 pub(super) struct Command<'a> {
     pub(super) arguments: &'a Arguments<'a>,
-    /// Its bytes.
+    /// The command's bytes.
     pub(super) frame: &'a [u8],
     pub(super) verdict: Verdict,
     pub(super) common: &'a Common,
 }
 
 impl Command<'_> {
-    /// The slots of its keys.
+    /// Returns the place for the command's keys.
     pub(super) fn place(&self) -> Place {
         place_of(&self.verdict, self.arguments)
     }
 
-    /// The shard that serves a slot, or what commands for its keys get.
+    /// Returns the shard that serves a slot, or the error for commands whose keys are in the slot.
     pub(super) fn server_of(&self, slot: u16) -> Result<usize, Bytes> {
         match self.common.map.shard(slot) {
             None => Err(CLUSTERDOWN),
@@ -115,10 +115,10 @@ pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
     b"-TRYAGAIN pmnet: the slot is being moved to another shard; the command was not executed\r\n",
 );
 
-/// What to do with a command.
+/// Returns what the router does with a command.
 pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     let Some(facts) = verdict.facts else {
-        // Where its keys are is not known, so it could go to the wrong shard.
+        // The places of the command's keys are unknown, so it could go to a wrong shard.
         return Kind::Own(unknown_command(arguments));
     };
     if !verdict.arity_fits(arguments) || matches!(verdict.sub, Sub::Unknown) {
@@ -189,8 +189,9 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     }
 }
 
-/// The kind of a command that is known from a store alone: its keys choose the shard. It is refused without keys, since it would concern one
-/// shard only, and if it keeps state in its connection, since there is one for each shard.
+/// Returns the kind of a command that is known from a store alone. Its keys choose the shard. A command
+/// without keys is refused, because it would reach one shard only. A command that keeps state in its
+/// connection is refused, because there is one connection for each shard.
 fn new_kind(facts: &Facts, arguments: &Arguments<'_>) -> Kind {
     if !facts.names_keys() || facts.has(OPAQUE) {
         return own(
@@ -323,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Whatever writes without keys reaches all shards, or nobody.
+    /// A command that writes without keys must reach all shards, or be refused.
     #[test]
     fn a_write_without_keys_is_not_for_one_shard_alone() {
         use crate::table::WRITE;

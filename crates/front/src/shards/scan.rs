@@ -1,9 +1,10 @@
-//! SCAN over shards: its cursor says in which shard it goes on, and where there.
+//! SCAN over all shards: its cursor names the shard that continues, and the cursor inside this shard.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, read, reply, write_bulk, write_header};
 
-/// Returns the shard that a SCAN is for, and the SCAN for it; `None` if its cursor is no number.
+/// Returns the shard that a SCAN must be sent to, and the SCAN for this shard; `None` if its cursor is no
+/// number.
 pub(super) fn for_shard(arguments: &Arguments<'_>, shards: usize) -> Option<(usize, Vec<u8>)> {
     let cursor = std::str::from_utf8(arguments.get(1))
         .ok()
@@ -22,7 +23,8 @@ pub(super) fn for_shard(arguments: &Arguments<'_>, shards: usize) -> Option<(usi
     Some((shard, frame))
 }
 
-/// The reply to a SCAN with the shard in its cursor: `inner * shards + shard`; that of the last shard ends with 0.
+/// Returns the reply to a SCAN with the shard in its cursor: `inner * shards + shard`. The last shard's scan
+/// ends with 0.
 pub(super) fn with_shard(scanned: &[u8], shard: usize, shards: usize) -> Bytes {
     let parts = read::elements(scanned).unwrap_or_default();
     let [cursor, keys] = parts[..] else {
@@ -50,7 +52,7 @@ pub(super) fn with_shard(scanned: &[u8], shard: usize, shards: usize) -> Bytes {
     out.into()
 }
 
-/// The shard that a cursor names, and the cursor there.
+/// Returns the shard that a cursor names, and the cursor inside this shard.
 fn shard_of_cursor(cursor: u64, shards: usize) -> (usize, u64) {
     let shards = wide(shards);
     let shard = usize::try_from(cursor % shards).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Which shard serves which of Redis Cluster's hash slots.
+//! The shard of each of Redis Cluster's hash slots.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -9,51 +9,52 @@ use pmnet_wire::slots::{SlotsError, shown};
 /// Most shards of one router.
 pub const SHARDS_MAX: usize = 256;
 
-/// Why slots cannot be given out like this.
+/// Why these ranges of slots make no map.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// No shard at all.
+    /// The list of shards is empty.
     #[error("no shard is named: at least one needs slots")]
     Empty,
-    /// More than [`SHARDS_MAX`].
+    /// There are more shards than [`SHARDS_MAX`].
     #[error("{0} shards: at most {SHARDS_MAX} are possible")]
     TooMany(usize),
-    /// Not a list of slots.
+    /// A text is no list of slots.
     #[error(transparent)]
     Slots(#[from] SlotsError),
-    /// A shard without slots.
+    /// A shard has no slots.
     #[error("shard {0} of the list has no slots")]
     NoSlots(usize),
-    /// A slot that is being moved and that no shard serves.
+    /// A slot is marked as being moved, but no shard serves it.
     #[error("slot {0} is to be moving, and belongs to no shard")]
     MovesUnserved(u16),
-    /// A slot with two shards.
+    /// A slot has two shards.
     #[error("slot {slot} belongs to shard {first} and to shard {second} of the list")]
     Overlap {
         /// The slot.
         slot: u16,
-        /// The shard that has it.
+        /// The shard that has the slot.
         first: usize,
-        /// The shard that wants it, too.
+        /// The other shard with this slot.
         second: usize,
     },
 }
 
-/// Which shard serves which slots. Shards are numbered from 0 here, in the order of the list; people count from 1.
+/// The shard that serves each slot. In this type shards are numbered from 0, in the order of the list; users
+/// count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotMap {
-    /// For each slot its shard plus 1; 0: none.
+    /// For each slot the number of its shard plus 1; 0: no shard.
     shards: Vec<u16>,
-    /// Those that are being moved to another shard: commands for their keys are refused meanwhile.
+    /// Slots that are being moved to another shard. Commands for their keys are refused meanwhile.
     moving: BTreeSet<u16>,
     count: usize,
 }
 
 impl SlotMap {
-    /// Gives each shard its ranges.
+    /// Makes a map from the ranges of each shard.
     ///
     /// # Errors
-    /// [`MapError`].
+    /// [`MapError`] if the ranges make no map.
     pub fn new(ranges: &[Vec<RangeInclusive<u16>>]) -> Result<SlotMap, MapError> {
         if ranges.is_empty() {
             return Err(MapError::Empty);
@@ -87,10 +88,10 @@ impl SlotMap {
         })
     }
 
-    /// The same map, with these slots being moved.
+    /// Returns this map with these slots marked as being moved.
     ///
     /// # Errors
-    /// [`MapError::MovesUnserved`].
+    /// [`MapError::MovesUnserved`] if no shard serves one of the slots.
     pub fn with_moving(mut self, ranges: &[RangeInclusive<u16>]) -> Result<SlotMap, MapError> {
         self.moving = ranges.iter().cloned().flatten().collect();
         match self.moving.iter().find(|slot| self.shard(**slot).is_none()) {
@@ -105,57 +106,70 @@ impl SlotMap {
         self.moving.contains(&slot)
     }
 
-    /// Those that are being moved, for people; `None` if there are none.
+    /// Returns the slots that are being moved, as text; `None` if there are none.
     #[must_use]
     pub fn moving(&self) -> Option<String> {
         all(self.moving.iter().copied())
     }
 
-    /// Those that another shard serves in `other`, for people; `None` if there are none.
+    /// Returns the slots that another shard serves in `other`, as text; `None` if there are none.
     #[must_use]
     pub fn differing(&self, other: &SlotMap) -> Option<String> {
         all((0..SLOTS).filter(|slot| self.shard(*slot) != other.shard(*slot)))
     }
 
-    /// Those that this shard serves here, and that one in `other`, for people; `None` if there are none.
+    /// Returns the slots that shard `from` serves in this map and shard `to` serves in `other`, as text;
+    /// `None` if there are none.
     #[must_use]
     pub fn moved(&self, other: &SlotMap, from: Option<usize>, to: Option<usize>) -> Option<String> {
         let moved = |slot: &u16| self.shard(*slot) == from && other.shard(*slot) == to;
         all((0..SLOTS).filter(moved))
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shards(&self) -> usize {
         self.count
     }
 
-    /// The shard that serves a slot.
+    /// Returns the shard that serves a slot.
     #[must_use]
     pub fn shard(&self, slot: u16) -> Option<usize> {
         let number = self.shards.get(usize::from(slot))?;
         usize::from(*number).checked_sub(1)
     }
 
-    /// The ranges of a shard, or those that no shard serves.
+    /// Returns the ranges of a shard; for `None`, those that no shard serves.
     #[must_use]
     pub fn ranges(&self, shard: Option<usize>) -> Vec<RangeInclusive<u16>> {
         joined((0..SLOTS).filter(|slot| self.shard(*slot) == shard))
     }
 
-    /// The ranges that any shard serves, joined.
+    /// Returns the joined ranges that any shard serves.
     pub(super) fn served(&self) -> Vec<RangeInclusive<u16>> {
         joined((0..SLOTS).filter(|slot| self.shard(*slot).is_some()))
     }
 
-    /// Those that no shard serves, for people; `None` if all are served.
+    /// How many slots no shard serves.
+    #[must_use]
+    pub fn unserved(&self) -> usize {
+        self.shards.iter().filter(|shard| **shard == 0).count()
+    }
+
+    /// How many slots are being moved.
+    #[must_use]
+    pub fn moving_count(&self) -> usize {
+        self.moving.len()
+    }
+
+    /// Returns the slots that no shard serves, as text; `None` if all are served.
     #[must_use]
     pub fn gaps(&self) -> Option<String> {
         all((0..SLOTS).filter(|slot| self.shard(*slot).is_none()))
     }
 }
 
-/// Ascending slots as ranges.
+/// Joins ascending slots to ranges.
 fn joined(slots: impl Iterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
     let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
     for slot in slots {
@@ -167,7 +181,7 @@ fn joined(slots: impl Iterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
     ranges
 }
 
-/// The same for people; `None` if there are none.
+/// Returns ascending slots as a text of ranges; `None` if there are none.
 fn all(slots: impl Iterator<Item = u16>) -> Option<String> {
     let ranges = joined(slots);
     (!ranges.is_empty()).then(|| shown(&ranges, ", "))

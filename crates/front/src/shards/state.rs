@@ -1,19 +1,20 @@
-//! What a client has set for its connection: the same in each shard that it uses, also in one that it needs later.
+//! A client's settings for its connection: the same in each shard that it uses, including shards that it uses
+//! later.
 //!
-//! A command that changes it goes to all links that the client has, and no other command is taken before all of them have
-//! answered. One that a store has a say in (a login, tracking) goes to all shards; there it is enough that one of them has said
-//! something certain. That is the client's reply. A link that says something else is given up, and made again from what is
-//! written here when it is needed next.
+//! A command that changes the settings goes to all links of the client, and no other command is taken before
+//! all of them have answered. A command that needs the store (a login, tracking) goes to all shards. For such
+//! a command the first definite answer of a shard is enough. This answer is the client's reply. A link with a
+//! different answer is given up, and made again from these settings when it is needed next.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, write_command};
 
-/// Changes of one client that not all links have answered, at most.
+/// Most changes of one client that not all links have answered.
 const ROUNDS_MAX: usize = 16;
 
-/// What a command that changes the state has changed if it succeeds.
+/// The change that a command makes to the settings if it succeeds.
 pub(super) enum Effect {
     /// AUTH, HELLO.
     Hello {
@@ -68,12 +69,13 @@ impl Effect {
         }
     }
 
-    /// Whether all shards have to hear of it at once: each has users, and keys that change.
+    /// Whether the change must be sent to all shards at once, because each shard has its own users and
+    /// changed keys.
     pub(super) fn is_for_all(&self) -> bool {
         self.is_login() || matches!(self, Effect::Tracking(Some(_)))
     }
 
-    /// Whether it logs the client in.
+    /// Whether the change logs the client in.
     pub(super) fn is_login(&self) -> bool {
         matches!(self, Effect::Hello { login: Some(_), .. })
     }
@@ -83,19 +85,19 @@ impl Effect {
 struct Round {
     number: u64,
     effect: Effect,
-    /// Links that have not answered.
+    /// Number of links that have not answered.
     left: usize,
     stage: Stage,
 }
 
 enum Stage {
-    /// It is not certain whether it has succeeded. Links, and what they have answered.
+    /// The outcome is not certain yet. The links that have answered, with their answers.
     Open(Vec<(usize, Bytes)>),
-    /// It is. With what the client is told, until it is.
+    /// The outcome is certain. The reply for the client, until it is taken.
     Settled(Outcome, Option<Bytes>),
 }
 
-/// Kind of a reply.
+/// The kind of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,
@@ -115,22 +117,22 @@ impl Outcome {
 /// A change whose outcome is certain.
 pub(super) struct Settled {
     pub(super) outcome: Outcome,
-    /// Links whose answers have still to be compared with the outcome.
+    /// Links whose answers must still be compared with the outcome.
     pub(super) answers: Vec<(usize, Bytes)>,
     pub(super) gained: Gained,
 }
 
-/// Effect of a change on the rest of the client.
+/// The effect of a change on the rest of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Gained {
     Nothing,
-    /// It has logged in.
+    /// The client has logged in.
     Login,
-    /// It is as if freshly connected.
+    /// The client has the state of a new connection.
     Reset,
 }
 
-/// What a client has set.
+/// A client's settings.
 #[derive(Default)]
 pub(super) struct State {
     login: Option<[Box<[u8]>; 2]>,
@@ -152,7 +154,7 @@ impl State {
         self.rounds.len() >= ROUNDS_MAX
     }
 
-    /// A change was sent to `left` links: returns its number.
+    /// Notes that a change was sent to `left` links. Returns its number.
     pub(super) fn begin(&mut self, effect: Effect, left: usize) -> u64 {
         self.rounds_ever += 1;
         self.rounds.push_back(Round {
@@ -164,7 +166,7 @@ impl State {
         self.rounds_ever
     }
 
-    /// The commands that bring a new link to this state.
+    /// Returns the commands that give a new link these settings.
     pub(super) fn replay(&self) -> Vec<Vec<u8>> {
         let mut words: Vec<&[u8]> = Vec::new();
         if self.login.is_some() || self.resp3 || !self.name.is_empty() {
@@ -186,7 +188,7 @@ impl State {
         frames
     }
 
-    /// What the client is told about a change, once that is known.
+    /// Takes the client's reply to a change, once it is known.
     pub(super) fn answer(&mut self, number: u64) -> Option<Bytes> {
         let mut rounds = self.rounds.iter_mut();
         let round = rounds.find(|round| round.number == number)?;
@@ -198,7 +200,8 @@ impl State {
         reply
     }
 
-    /// A link has answered a change. `None`: that changes nothing yet.
+    /// Takes a link's answer to a change. Returns the answers to compare with the outcome, once the outcome
+    /// is certain.
     pub(super) fn answered(&mut self, number: u64, shard: usize, answer: Bytes) -> Option<Settled> {
         let mut rounds = self.rounds.iter_mut();
         let round = rounds.find(|round| round.number == number)?;
@@ -257,7 +260,7 @@ impl State {
         Gained::Nothing
     }
 
-    /// Forgets rounds that are over.
+    /// Forgets changes that are over.
     fn forget(&mut self) {
         let told = |stage: &Stage| matches!(stage, Stage::Settled(_, None));
         self.rounds

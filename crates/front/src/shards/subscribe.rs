@@ -1,7 +1,8 @@
-//! Subscriptions over shards. Each channel has one home: the shard of its name's slot, where PUBLISH sends what is for it.
-//! Patterns, and the channels of keyspace events, which each Redis has for itself, are subscribed to at all shards.
+//! Subscriptions over shards. Each channel has one home: the shard of its name's slot, to which PUBLISH sends
+//! the channel's messages. Two kinds of subscriptions are made at all shards, because each Redis has them for
+//! itself: those to patterns, and those to the channels of keyspace events.
 //!
-//! Each front counts its own subscriptions, so the number in a confirmation is written anew here.
+//! Each front counts only its own subscriptions, so the router replaces the number in a confirmation.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -15,12 +16,12 @@ use super::replies::{Replies, Wait};
 use super::route::{CLUSTERDOWN, CROSSSLOT, Command, Place, place};
 use super::slot::{SlotMap, slot_of};
 
-/// Consecutive confirmations from the same shard, or from all.
+/// Consecutive confirmations that come from the same shard, or each from all shards.
 struct Step {
-    /// `None`: all.
+    /// The shard; `None`: all shards.
     shard: Option<usize>,
     left: usize,
-    /// Shards that have still to confirm the present one; empty: it has not begun.
+    /// Shards that must still send the present confirmation; empty: its turn has not begun.
     waiting: Vec<usize>,
     confirmed: Option<Bytes>,
 }
@@ -35,7 +36,8 @@ pub(super) struct Change {
 }
 
 impl Change {
-    /// A command was sent to these shards. `places`: where each of its channels is confirmed; `None`: at all shards.
+    /// Notes that a command was sent to these shards. `places`: the shard that confirms each of its channels;
+    /// `None`: all shards confirm it.
     fn new(places: Vec<Option<usize>>, shards: Vec<usize>) -> Change {
         let mut steps: VecDeque<Step> = VecDeque::new();
         for shard in places {
@@ -58,18 +60,18 @@ impl Change {
         }
     }
 
-    /// Whether it waits for this shard.
+    /// Whether the change waits for a confirmation of this shard.
     pub(super) fn concerns(&self, shard: usize) -> bool {
         let step = self.steps.front();
         step.is_some_and(|step| step.waiting.contains(&shard))
     }
 
-    /// The shards that it was sent to.
+    /// Returns the shards to which the command was sent.
     pub(super) fn shards(&self) -> &[usize] {
         &self.shards
     }
 
-    /// The one of all `shards` whose confirmation is next; `None`: there are no more.
+    /// Returns the one of all `shards` whose confirmation is next; `None`: no confirmation is missing.
     pub(super) fn next(&mut self, shards: usize) -> Option<usize> {
         while let Some(step) = self.steps.front_mut() {
             if step.waiting.is_empty() {
@@ -85,7 +87,7 @@ impl Change {
         None
     }
 
-    /// That shard has said this. Returns the client's confirmation, if it is complete.
+    /// Takes the confirmation of that shard. Returns the client's confirmation, if it is complete.
     pub(super) fn confirmed(
         &mut self,
         frame: Bytes,
@@ -112,18 +114,18 @@ impl Change {
         told
     }
 
-    /// Whether it has succeeded in part only, which is neither one nor the other.
+    /// Whether the change succeeded at some shards and failed at others.
     pub(super) fn is_half_done(&self) -> bool {
         self.error.is_some() && self.succeeded
     }
 
-    /// The error of the first shard that has refused it.
+    /// Takes the error of the first shard that refused the change.
     pub(super) fn take_error(&mut self) -> Option<Bytes> {
         self.error.take()
     }
 }
 
-/// What a client is subscribed to.
+/// The subscriptions of a client.
 #[derive(Default)]
 pub(super) struct Subscriptions {
     channels: BTreeSet<Bytes>,
@@ -132,12 +134,12 @@ pub(super) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Whether it is to anything.
+    /// Whether the client has any subscription.
     pub(super) fn is_any(&self) -> bool {
         !(self.channels.is_empty() && self.patterns.is_empty() && self.sharded.is_empty())
     }
 
-    /// What a confirmation of this kind is about.
+    /// Returns the set that a confirmation of this kind is about.
     fn of(&mut self, name: &[u8]) -> &mut BTreeSet<Bytes> {
         match name {
             [b'p', ..] => &mut self.patterns,
@@ -146,7 +148,7 @@ impl Subscriptions {
         }
     }
 
-    /// A confirmation with the client's own number in it; the shard's is noted.
+    /// Returns a confirmation with the client's own number. Stores the shard's number in `subscribed`.
     fn confirm(&mut self, frame: &[u8], subscribed: &mut [u64; 2]) -> Option<Bytes> {
         let [kind, channel, count] = read::elements(frame)?[..] else {
             return None;
@@ -180,7 +182,7 @@ impl Subscriptions {
     }
 }
 
-/// Where a channel's messages come from; `None`: from all shards.
+/// Returns the shard that sends a channel's messages; `None`: all shards send some.
 fn home_of(channel: &[u8], map: &SlotMap) -> Option<usize> {
     if channel.starts_with(b"__keyevent@") {
         return None;
@@ -210,11 +212,11 @@ impl Of {
         }
     }
 
-    /// Where messages for this name come from; `None`: from all shards.
+    /// Returns the shard that sends the messages for this name; `None`: all shards send some.
     fn home_of(self, name: &[u8], common: &Common) -> Option<usize> {
         match self {
             Of::Channels => home_of(name, &common.map),
-            // Any node of a Redis Cluster has all messages; but events of keys only its own.
+            // Any node of a Redis Cluster gets all messages, but keyspace events only of its own keys.
             Of::Patterns => (common.cluster && !name.starts_with(b"__key")).then_some(HOME),
             Of::Sharded => Some(common.map.shard(slot_of(name)).unwrap_or(HOME)),
         }
@@ -230,7 +232,7 @@ impl Subscriptions {
         }
     }
 
-    /// SUBSCRIBE and its like. `replies`: to what was sent before.
+    /// Carries out SUBSCRIBE and similar commands. `replies`: the outstanding replies to earlier commands.
     pub(super) fn subscribe(
         &self,
         command: &Command<'_>,
@@ -252,7 +254,8 @@ impl Subscriptions {
             }
         }
         if channels.is_empty() {
-            // All: which these are is known when what was sent before is confirmed.
+            // Without names, the command is about all subscriptions. They are known only when all earlier
+            // changes are confirmed.
             if replies.change_subscriptions() {
                 return Err(Stop::Later);
             }
@@ -283,14 +286,14 @@ impl Subscriptions {
         Ok(Wait::Subscribe(Box::new(Change::new(places, shards))))
     }
 
-    /// Whether it is to a channel whose messages come from elsewhere when `new` has replaced `old`.
+    /// Whether messages of a subscribed channel come from another shard once `new` has replaced `old`.
     pub(super) fn move_with(&self, old: &SlotMap, new: &SlotMap) -> bool {
         let moves = |channel: &Bytes| home_of(channel, old) != home_of(channel, new);
         self.channels.iter().chain(&self.sharded).any(moves)
     }
 }
 
-/// The shard that PUBLISH is for.
+/// Returns the shard to which PUBLISH goes.
 pub(super) fn home_of_message(channel: &[u8], map: &SlotMap) -> usize {
     home_of(channel, map).unwrap_or(HOME)
 }
@@ -336,7 +339,7 @@ mod tests {
     fn a_channel_has_one_home_and_events_are_where_their_keys_are() {
         let lists = ["0-8191", "8192-16382"].map(|text| parse_slots(text).unwrap());
         let map = SlotMap::new(&lists).unwrap();
-        // foo: 12182, bar: 5061.
+        // The slots are 12182 for foo and 5061 for bar.
         assert_eq!(home_of(b"foo", &map), Some(1));
         assert_eq!(home_of(b"bar", &map), Some(0));
         assert_eq!(home_of(b"__keyspace@0__:foo", &map), Some(1));

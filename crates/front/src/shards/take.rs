@@ -1,4 +1,4 @@
-//! Commands of a client: where each goes.
+//! Takes the commands of a client, and sends each to its shard.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, ProtocolError, Status, reply, write_command};
@@ -15,14 +15,15 @@ use super::state::Effect;
 use super::subscribe::home_of_message;
 use super::trust::Trust;
 use crate::client::SYNTAX;
+use crate::client::info::wants_section;
 use crate::client::input::Input;
 
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 impl Client {
-    /// Takes whole commands, as long as there is room for what they bring. Whether it took any.
+    /// Takes complete commands while their replies fit. Returns whether it took any.
     pub(super) fn take_commands(&mut self, budget: &mut usize, common: &Common) -> bool {
-        // Taken out, so that a command can be borrowed from it while the rest changes.
+        // The input is taken out so that a command can borrow from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
         let mut any = false;
         while *budget > 0 && self.may_take() && !input.starved() {
@@ -30,7 +31,7 @@ impl Client {
                 Ok(Status::Complete) => {}
                 Ok(Status::Incomplete) => break,
                 Err(error) => {
-                    self.not_taken(error, &mut input);
+                    self.not_taken(error, &mut input, common);
                     break;
                 }
             }
@@ -47,22 +48,22 @@ impl Client {
         any
     }
 
-    /// Whether the next command may be looked at.
+    /// Whether the next command may be taken.
     fn may_take(&self) -> bool {
         !self.end.has_come() && self.trust != Trust::Asked && self.replies.have_room()
     }
 
-    /// Handles input that is no command, or is larger than its client may send before it is authenticated.
-    fn not_taken(&mut self, error: ProtocolError, input: &mut Input) {
+    /// Handles input that is no command, or that is larger than its client may send before its login.
+    fn not_taken(&mut self, error: ProtocolError, input: &mut Input, common: &Common) {
         let strange = matches!(
             error,
             ProtocolError::StrangerBulk | ProtocolError::StrangerMultibulk
         );
         let mut answer = reply::error(&format!("ERR {error}"));
         if strange && !matches!(self.trust, Trust::Refused(_)) {
-            // It may be none.
+            // The client may need no login.
             match self.probe() {
-                // It cannot be asked.
+                // The front cannot be asked.
                 Stop::Answered(error) | Stop::Own(error) => answer = error,
                 Stop::Later => return,
             }
@@ -71,12 +72,13 @@ impl Client {
         self.replies.expect(Slot {
             wait,
             silent: false,
+            taken: common.tally.now(),
         });
         self.end.comes(When::Answered, How::Lingering);
         input.clear();
     }
 
-    /// Takes a command, which has at least a name; `None`: it stays where it is.
+    /// Takes a command, which has at least a name. `None`: the command stays in the input.
     fn take(&mut self, arguments: &Arguments<'_>, frame: &[u8], common: &Common) -> Option<()> {
         let command = Command {
             arguments,
@@ -88,21 +90,27 @@ impl Client {
             Err(Stop::Own(answer)) => self.own(answer).map(Some),
             done => done,
         };
+        common.tally.note(&done);
         let wait = match done {
             Ok(wait) => wait,
             Err(Stop::Answered(answer) | Stop::Own(answer)) => Some(Wait::Ready(answer)),
             Err(Stop::Later) => return None,
         };
-        // RESET ends CLIENT REPLY OFF: its reply is sent.
+        // RESET ends CLIENT REPLY OFF, so its reply is sent.
         let silent = self.replying.is_silent() && !arguments.is(0, "RESET");
         if let Some(wait) = wait {
-            self.replies.expect(Slot { wait, silent });
+            let taken = common.tally.now();
+            self.replies.expect(Slot {
+                wait,
+                silent,
+                taken,
+            });
         }
         self.replying.command_over();
         Some(())
     }
 
-    /// Where a command goes. `None`: it has no reply.
+    /// Sends a command to its shard or answers it. Returns the source of its reply; `None`: it has no reply.
     fn command(&mut self, command: &Command<'_>) -> Result<Option<Wait>, Stop> {
         let Command {
             arguments,
@@ -121,6 +129,9 @@ impl Client {
             return Ok(Some(wait));
         }
         let wait = match kind {
+            Kind::Keys | Kind::Home if wants_section(arguments) => {
+                backs.forward(HOME, frame).map(|_| Wait::Info(HOME))
+            }
             Kind::Keys => self.by_keys(command),
             Kind::Home | Kind::Exec | Kind::Discard => backs.forward(HOME, frame),
             Kind::All(merge) => backs.forward_to_all(frame, merge),
@@ -148,7 +159,7 @@ impl Client {
                 }
             },
             Kind::Own(answer) => Err(Stop::Own(match command.place() {
-                // Redis looks at the slots first.
+                // Like Redis, the router checks the slots first.
                 Place::Cross => CROSSSLOT,
                 _ => answer,
             })),
@@ -173,7 +184,7 @@ impl Client {
         self.backs.forward(shard, command.frame)
     }
 
-    /// SCAN: the cursor says in which shard, and where there.
+    /// Sends a SCAN to the shard that its cursor names.
     fn scan(&mut self, arguments: &Arguments<'_>) -> Taken {
         let Some((shard, frame)) = scan::for_shard(arguments, self.backs.len()) else {
             return Err(Stop::Own(reply::error("ERR invalid cursor")));
@@ -182,15 +193,16 @@ impl Client {
         Ok(Wait::Scan(shard))
     }
 
-    /// A command that changes the state.
+    /// Sends a command that changes the client's settings.
     fn change_state(&mut self, arguments: &Arguments<'_>, frame: &[u8]) -> Taken {
-        // Earlier commands are answered under the old state.
+        // Earlier commands are answered under the old settings.
         if !self.replies.is_idle() || self.backs.state.is_full() {
             return Err(Stop::Later);
         }
         let effect = Effect::of(arguments, frame);
         if effect.is_login() && self.subscriptions.is_any() {
-            // Each shard that it has subscribed at would say so, and no other.
+            // Each shard at which the client is subscribed would send the error of a subscriber, and the
+            // other shards would not.
             return Err(Stop::Own(reply::error(
                 "ERR pmnet: unsubscribe before logging in: subscriptions have the rights of their user",
             )));
@@ -198,7 +210,8 @@ impl Client {
         self.backs.change_state(effect, frame)
     }
 
-    /// CLIENT REPLY is answered by the router: fronts never go silent, so each command has a reply to wait for.
+    /// Carries out CLIENT REPLY in the router. Fronts never suppress replies, so each command has a reply to
+    /// wait for.
     fn reply(&mut self, arguments: &Arguments<'_>) -> Result<Option<Wait>, Stop> {
         let Some(replying) = self.replying.after(arguments) else {
             return Err(Stop::Own(reply::error(SYNTAX)));
@@ -207,7 +220,7 @@ impl Client {
         if replying.is_silent() {
             return Ok(None);
         }
-        // Its own reply is sent.
+        // The reply to CLIENT REPLY ON is sent.
         let done = self.own(reply::OK);
         if let Err(Stop::Later) = done {
             self.replying = before;
@@ -215,7 +228,7 @@ impl Client {
         done.map(Some)
     }
 
-    /// Answers a command here, if its client may do anything at all.
+    /// Answers a command in the router, if its client may do anything at all.
     fn own(&mut self, answer: Bytes) -> Taken {
         if let Some(error) = self.trust.take_refusal() {
             return Ok(Wait::Ready(error));
@@ -237,7 +250,7 @@ impl Client {
         Stop::Later
     }
 
-    /// Of a client that is subscribed and speaks RESP2, little is taken.
+    /// Checks a command of a subscribed RESP2 client, which may send few commands.
     fn as_subscriber(&mut self, kind: &Kind, arguments: &Arguments<'_>) -> Result<(), Stop> {
         if self.backs.state.resp3() {
             return Ok(());

@@ -1,7 +1,8 @@
-//! MULTI … EXEC and WATCH: all keys of one slot, as in Redis Cluster (but for known gap G57).
+//! MULTI … EXEC and WATCH. As in Redis Cluster, all keys must be of one slot (but for known gap G57).
 //!
-//! The first key decides the shard. Until then commands go to the shard used last; if the key is elsewhere, MULTI and they are repeated
-//! there and discarded here. Nothing of them was executed.
+//! The first key decides the shard. Until then commands go to the shard used last. If the first key is of
+//! another shard, MULTI and these commands are sent to that shard, and discarded at the first one. None of
+//! them was executed.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -13,9 +14,9 @@ use super::route::{CROSSSLOT, Command, Kind, Place, TRYAGAIN};
 use crate::client::EXECABORT;
 use crate::table::Sub;
 
-/// Commands without keys in front of the first key of a transaction, at most.
+/// Most commands without keys before the first key of a transaction.
 const EARLY_MAX: usize = 1024;
-/// The same in bytes.
+/// Most bytes of commands without keys before the first key of a transaction.
 const EARLY_BYTES_MAX: usize = 1024 * 1024;
 
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
@@ -27,30 +28,30 @@ struct Transaction {
     shard: usize,
     stage: Stage,
     fate: Fate,
-    /// The slot of what its client watches.
+    /// The slot of the keys that the client watches.
     watched: Option<u16>,
 }
 
-/// Whether it is known for which shard a transaction is.
+/// Whether the shard of a transaction is decided.
 enum Stage {
-    /// It has no key yet. The commands that were sent, and their bytes.
+    /// The transaction has no key yet. The commands that were sent, and their length in bytes.
     Early(Vec<Vec<u8>>, usize),
-    /// Its first key is of this slot.
+    /// The transaction's first key is of this slot.
     Keyed(u16),
 }
 
 /// The outcome of a transaction at EXEC.
 enum Fate {
-    /// Its shard decides.
+    /// The shard decides.
     Queued,
-    /// A command was refused here: EXEC gets this.
+    /// The router refused a command: EXEC gets this error.
     Aborts(Bytes),
-    /// The same, and its shard does not know of it.
+    /// As `Aborts`, and the shard no longer has the transaction.
     Lost(Bytes),
 }
 
 impl Transaction {
-    /// The slot of its keys, once it has one.
+    /// Returns the slot of the transaction's keys, once there is one.
     fn slot(&self) -> Option<u16> {
         match self.stage {
             Stage::Early(..) => None,
@@ -58,14 +59,14 @@ impl Transaction {
         }
     }
 
-    /// EXEC will get this, or the first such error.
+    /// Makes EXEC fail with this error. An earlier such error stays.
     fn abort(&mut self, error: Bytes) {
         if matches!(self.fate, Fate::Queued) {
             self.fate = Fate::Aborts(error);
         }
     }
 
-    /// Its shard does not know of it any more.
+    /// Notes that the shard no longer has the transaction.
     fn lose(&mut self) {
         self.abort(EXECABORT);
         if let Fate::Aborts(error) = &mut self.fate {
@@ -73,13 +74,13 @@ impl Transaction {
         }
     }
 
-    /// Answers a command with an error; EXEC will abort.
+    /// Answers a command with an error. EXEC will abort.
     fn refuse(&mut self, error: Bytes) -> Taken {
         self.abort(EXECABORT);
         Ok(Wait::Ready(error))
     }
 
-    /// Makes sure that a shard takes commands; if that is answered, the transaction is lost.
+    /// Makes sure that a shard takes commands. If the shard cannot take any, the transaction is lost.
     fn ready(&mut self, shard: usize, backs: &mut Backs) -> Result<(), Stop> {
         let ready = backs.ready(shard);
         if let Err(Stop::Answered(_)) = ready {
@@ -91,7 +92,7 @@ impl Transaction {
         ready
     }
 
-    /// A command between MULTI and EXEC, other than these that end it.
+    /// Handles a command between MULTI and EXEC, other than those that end the transaction.
     fn take(&mut self, kind: &Kind, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let Command {
             arguments,
@@ -139,14 +140,14 @@ impl Transaction {
                 };
                 let own = self.slot().or(self.watched);
                 if shard != self.shard && own == Some(slot) {
-                    // It was moved meanwhile.
+                    // The slot was moved to another shard in the meantime.
                     return self.refuse(TRYAGAIN);
                 }
                 if shard != self.shard && own.is_none() {
                     return Err(self.move_to(slot, shard, backs));
                 }
                 if own.is_some_and(|own| own != slot) {
-                    // After an error nothing more is queued.
+                    // After an error no more commands are queued.
                     self.abort(CROSSSLOT);
                 }
                 if self.slot().is_none() {
@@ -166,14 +167,14 @@ impl Transaction {
         Ok(Wait::One(self.shard))
     }
 
-    /// The first key is of another shard: begins the transaction there.
+    /// Begins the transaction at the shard of its first key, which is not the present one.
     fn move_to(&mut self, slot: u16, shard: usize, backs: &mut Backs) -> Stop {
         if let Err(stop) = self.ready(shard, backs) {
             return stop;
         }
         backs.send(self.shard, DISCARD, Owed::Nobody);
         self.shard = shard;
-        // The command is not sent before it is certain that it is queued there.
+        // The present command is sent only once its shard is known to be in MULTI.
         backs.send(shard, MULTI, Owed::Setup);
         if let Stage::Early(early, _) = std::mem::replace(&mut self.stage, Stage::Keyed(slot)) {
             for frame in early {
@@ -183,9 +184,9 @@ impl Transaction {
         Stop::Later
     }
 
-    /// EXEC. `abort`: it gets this, and nothing is executed.
+    /// EXEC. With `abort`, its reply is this error, and nothing is executed.
     fn execute(&self, abort: Option<Bytes>, command: &Command<'_>, backs: &mut Backs) -> Taken {
-        // After its first command, or what is watched, the map may have changed.
+        // The map may have changed since the first command with a key, or since WATCH.
         let slot = self.slot().or(self.watched);
         let moves = slot.is_some_and(|slot| command.server_of(slot) != Ok(self.shard));
         let Some(error) = abort.or(moves.then_some(TRYAGAIN)) else {
@@ -198,32 +199,32 @@ impl Transaction {
     }
 }
 
-/// A client's transaction, and what it watches.
+/// A client's transaction, and the keys that it watches.
 #[derive(Default)]
 pub(super) struct Transactions {
     open: Option<Transaction>,
     ever: u64,
-    /// The slot of what it watches, and its shard.
+    /// The slot of the watched keys, and their shard.
     watched: Option<(u16, usize)>,
 }
 
 impl Transactions {
-    /// Whether there is one between MULTI and EXEC.
+    /// Whether a transaction is open between MULTI and EXEC.
     pub(super) fn are_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Whether something is watched at this shard.
+    /// Whether the client watches keys at this shard.
     pub(super) fn watch_at(&self, shard: usize) -> bool {
         self.watched.is_some_and(|(_, own)| own == shard)
     }
 
-    /// Nothing is queued or watched any more.
+    /// Forgets the transaction and the watch.
     pub(super) fn drop_open(&mut self) {
         (self.open, self.watched) = (None, None);
     }
 
-    /// The shard did not begin it.
+    /// Notes that the shard did not begin the transaction with this number.
     pub(super) fn not_begun(&mut self, number: u64) {
         self.open
             .take_if(|transaction| transaction.number == number);
@@ -244,14 +245,14 @@ impl Transactions {
         Ok(Wait::Multi(shard, self.ever))
     }
 
-    /// A command between MULTI and EXEC.
+    /// Handles a command between MULTI and EXEC.
     pub(super) fn take(&mut self, kind: &Kind, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let Some(transaction) = &mut self.open else {
             return Err(Stop::Later);
         };
         let misfit = !command.verdict.arity_fits(command.arguments);
         let done = match (kind, &transaction.fate) {
-            // Of all errors about arguments the only one that ends a transaction.
+            // This is the only error about arguments that ends a transaction.
             _ if misfit && command.arguments.is(0, "EXEC") => {
                 transaction.execute(None, command, backs)
             }
@@ -270,7 +271,7 @@ impl Transactions {
         done
     }
 
-    /// WATCH outside of a transaction: keys of one slot, also with what is watched already.
+    /// WATCH outside of a transaction. Its keys and those already watched must be of one slot.
     pub(super) fn watch(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let slot = match command.place() {
             Place::Slot(slot) if self.watched.is_none_or(|(own, _)| own == slot) => slot,
@@ -279,7 +280,7 @@ impl Transactions {
         };
         let shard = command.server_of(slot).map_err(Stop::Own)?;
         if self.watched.is_some_and(|(_, own)| own != shard) {
-            // The slot has moved since WATCH; the watch is at the old shard.
+            // The slot has moved since the first WATCH, and the watch is at the old shard.
             return Err(Stop::Own(TRYAGAIN));
         }
         let wait = backs.forward(shard, command.frame)?;

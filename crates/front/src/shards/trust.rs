@@ -1,40 +1,42 @@
-//! Whether a client may do anything at all, as far as the router knows: it has no users, and asks the front of the first shard.
+//! The router's knowledge of a client's rights. The router has no users of its own: it asks the front of the
+//! first shard.
 
 use bytes::Bytes;
 
 use crate::client::input::Sender;
 
-/// Whether a client may be answered without a front's being asked, and may send large commands.
+/// Whether the router may answer a client without asking a front, and whether the client may send large
+/// commands.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Trust {
     /// Every client may do everything.
     Anyone,
-    /// It has logged in, or need not.
+    /// The client has logged in, or need not.
     Known,
-    /// A front has to be asked.
+    /// A front must be asked.
     Unknown,
-    /// A front is being asked.
+    /// A front has been asked.
     Asked,
-    /// It may not do anything: its command gets this.
+    /// The client may do nothing: its command gets this error.
     Refused(Bytes),
 }
 
 impl Trust {
-    /// It has logged in, or need not.
+    /// Notes that the client has logged in, or need not.
     pub(super) fn learn(&mut self) {
         if *self != Trust::Anyone {
             *self = Trust::Known;
         }
     }
 
-    /// As if freshly connected.
+    /// Sets the state back to that of a new connection.
     pub(super) fn reset(&mut self) {
         if *self != Trust::Anyone {
             *self = Trust::Unknown;
         }
     }
 
-    /// Takes what its command gets if it may do nothing.
+    /// Takes the error for the client's command if the client may do nothing.
     pub(super) fn take_refusal(&mut self) -> Option<Bytes> {
         let Trust::Refused(error) = self else {
             return None;
@@ -44,7 +46,7 @@ impl Trust {
         Some(error)
     }
 
-    /// The kind of client whose limits apply.
+    /// Returns the kind of client whose input limits apply.
     pub(super) fn sender(&self) -> Sender {
         match self {
             Trust::Anyone | Trust::Known => Sender::Known,

@@ -1,4 +1,4 @@
-//! Clients come and go.
+//! Accepts and closes clients.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -19,29 +19,30 @@ use super::{FIRST_CLIENT, Front, FrontError};
 use crate::client::Connection;
 use crate::upstream::{Time, Upstream};
 
-/// Connections accepted in one turn.
+/// Most connections accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Connections waiting to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long to wait after accepting failed, in nanoseconds.
+/// Pause after a failed accept, in nanoseconds.
 const ACCEPT_PAUSE: Time = 100_000_000;
-/// A condition that lasts is logged again after this time, in nanoseconds.
+/// Time after which a lasting condition is logged again, in nanoseconds.
 const PATIENCE: Time = 10_000_000_000;
-/// Clients that have not agreed on TLS yet, at most.
+/// Most clients whose TLS handshake is under way.
 pub(crate) const HANDSHAKES_MAX: usize = 256;
-/// Reply to one client too many.
+/// Reply to a client above the limit.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
-/// How often the operating system asks a silent client whether it is there, before it takes it for gone; as Redis has it.
+/// How often the operating system probes a silent client before it closes the connection; as in Redis.
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// A socket that listens, and when it is looked at.
+/// A listening socket, and the time of the next accept.
 pub(crate) struct Door {
     listener: TcpListener,
     /// Clients may be waiting.
     pub(crate) ready: bool,
-    /// Not before this time.
+    /// No client is accepted before this time.
     after: Time,
-    /// Held for the one client too many for the limit of open files, so that it can be told.
+    /// An open file, held in reserve. If the limit of open files is reached, it is closed so that the next
+    /// client can be accepted and told.
     spare: Option<File>,
     tls: bool,
     too_many: Seldom,
@@ -49,16 +50,16 @@ pub(crate) struct Door {
     shaking: Seldom,
 }
 
-/// A repeated event, logged now and then with the number of times.
+/// A repeated event, which is logged from time to time with its count.
 #[derive(Default)]
 struct Seldom {
     count: u64,
-    /// Not before this time.
+    /// The event is not logged before this time.
     after: Time,
 }
 
 impl Seldom {
-    /// It happened once more. The number of times since it was logged last, if it is to be logged now.
+    /// Counts the event. If it must be logged now, returns its count since it was last logged.
     fn again(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.after {
@@ -70,7 +71,7 @@ impl Seldom {
 }
 
 impl Door {
-    /// Listens. `tls`: a client that has not agreed on TLS understands nothing.
+    /// Opens the listening socket. `tls`: clients speak TLS, so an error in plain text is of no use to them.
     pub(crate) fn open(address: SocketAddr, tls: bool) -> Result<Door, FrontError> {
         let listen = |source| FrontError::Listen { address, source };
         Ok(Door {
@@ -93,7 +94,7 @@ impl Door {
         self.listener.local_addr()
     }
 
-    /// When it is to be looked at; `None`: when a client comes.
+    /// Returns the time of the next accept; `None`: when a client connects.
     pub(crate) fn due(&self) -> Option<Time> {
         self.ready.then_some(self.after)
     }
@@ -102,7 +103,7 @@ impl Door {
         self.due().is_some_and(|due| now >= due)
     }
 
-    /// Takes the clients that have come, if it is time to look: a bounded number.
+    /// If it is time, accepts a bounded number of waiting clients.
     pub(crate) fn accept(&mut self, now: Time) -> Vec<(TcpStream, SocketAddr)> {
         let mut came = Vec::new();
         if !self.is_due(now) {
@@ -137,28 +138,29 @@ impl Door {
         came
     }
 
-    /// No file is left for who waits: takes it with the one that is held, and tells it. Whether it is gone.
+    /// No file is left for the waiting client. Closes the file that is held in reserve, accepts the client
+    /// and tells it. Returns whether the client was turned away.
     fn refuse_one(&mut self) -> bool {
         if self.spare.take().is_none() {
             self.spare = File::open(SPARE).ok();
             return false;
         }
         let refused = self.listener.accept().map(|(stream, _)| {
-            // A client that is gone needs no answer.
+            // A client that has disconnected needs no answer.
             let _ = turn_away(stream, self.tls);
         });
         self.spare = File::open(SPARE).ok();
         refused.is_ok()
     }
 
-    /// A client more than may agree on TLS at a time.
+    /// Logs a client above the limit of simultaneous TLS handshakes.
     pub(crate) fn note_shaking(&mut self, peer: SocketAddr, now: Time) {
         if let Some(times) = self.shaking.again(now) {
             tracing::warn!(client = %peer, times, "PM3303 too many clients agree on TLS at a time");
         }
     }
 
-    /// A client more than there may be.
+    /// Refuses a client above the limit of clients.
     pub(crate) fn refuse(
         &mut self,
         stream: TcpStream,
@@ -173,7 +175,7 @@ impl Door {
     }
 }
 
-/// A file that is always there.
+/// A file that always exists.
 const SPARE: &str = "/dev/null";
 
 fn turn_away(mut stream: TcpStream, tls: bool) -> std::io::Result<()> {
@@ -183,23 +185,26 @@ fn turn_away(mut stream: TcpStream, tls: bool) -> std::io::Result<()> {
     stream.write_all(TOO_MANY)
 }
 
-/// Whether this process, or the system, has as many files open as it may.
+/// Whether this process or the system has reached its limit of open files.
 fn is_out_of_files(error: &std::io::Error) -> bool {
     let is = |errno: rustix::io::Errno| error.raw_os_error() == Some(errno.raw_os_error());
     is(rustix::io::Errno::MFILE) || is(rustix::io::Errno::NFILE)
 }
 
-/// Files that a front needs beside those of its clients: its own connections to the store and its replicas, its sockets.
+/// Files that a front needs besides those of its clients: its connections to the store and its replicas, and
+/// its sockets.
 const FILES_OF_A_FRONT: u64 = 64;
-/// Of those that are left, this part may become connections that are logged in as users, up to [`WITNESSES_MAX`].
+/// A front may use one in this many of its open files for a connection that is logged in as a user, up to
+/// [`WITNESSES_MAX`].
 const FILES_PER_WITNESS: u64 = 8;
-/// A client has its own connection and one to the store.
+/// Files of a client: its own connection, and one to the store.
 const FILES_OF_A_CLIENT: u64 = 2;
-/// With a router: for each shard, both ends of a pair, and the connection to the store.
+/// Files of a router's client for each shard: both sockets of a pair, and the connection to the store.
 const FILES_IN_A_SHARD: u64 = 3;
 
-/// How many clients a process can serve that may have `files` files open, each with all the connections that its commands may
-/// need (`WATCH`, `BLPOP`). `shards`: behind a router; 0: without one.
+/// Returns how many clients a process with at most `files` open files can serve. This includes all
+/// connections that each client's commands may need (`WATCH`, `BLPOP`). `shards`: number of shards with a
+/// router; 0: no router.
 #[must_use]
 pub fn clients_within(files: u64, shards: usize) -> usize {
     let shards = u64::try_from(shards).unwrap_or(u64::MAX);
@@ -242,7 +247,7 @@ impl<U: Upstream> Front<U> {
         Ok(())
     }
 
-    /// A client is here: serves it from now on.
+    /// Serves a new client from now on.
     pub(super) fn seat(
         &mut self,
         mut stream: Wire,
@@ -285,11 +290,11 @@ impl<U: Upstream> Front<U> {
         Ok(())
     }
 
-    /// A client could not agree on TLS.
+    /// Notes that the TLS handshake of a client failed.
     pub(super) fn tls_failed(&mut self, why: &str) {
         self.shared.counters.tls_failed += 1;
         let total = self.shared.counters.tls_failed;
-        // Logged less and less often, so that a flood of them does not flood the log.
+        // Logged at counts that are powers of two, so that many failures do not flood the log.
         if total.is_power_of_two() {
             tracing::warn!(total, why, "PM3305 no TLS with a client");
         }
@@ -329,7 +334,7 @@ impl<U: Upstream> Front<U> {
     }
 }
 
-/// A client that may come in: with TLS or without, and looked after by the operating system.
+/// Prepares the connection of an accepted client: keepalive, and TLS if configured.
 pub(crate) fn welcome(
     stream: TcpStream,
     tls: Option<&ServerTls>,
@@ -339,8 +344,8 @@ pub(crate) fn welcome(
     Wire::accepted(stream, tls)
 }
 
-/// Has the operating system find out whether a client that is silent for as long as `after` is still there: it asks three times, each a third
-/// of that time later, as with Redis.
+/// Makes the operating system check a client that has been silent for `after`. As with Redis, it sends three
+/// probes, each a third of `after` later than the one before.
 fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
     let Some(after) = after else {
         return socket.set_keepalive(false);
@@ -354,10 +359,10 @@ fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<
     )
 }
 
-/// A socket that listens.
+/// Opens a listening socket.
 fn open_listener(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    // A front that starts again must not wait for old connections to time out.
+    // A front that is restarted must not wait for old connections to time out.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

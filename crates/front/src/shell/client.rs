@@ -1,4 +1,4 @@
-//! The sockets of one client: its own, and the one to the store if it has one.
+//! The sockets of one client: its own, and its connection to the store if it has one.
 
 use super::lingering::Lingering;
 use super::socket::{Ended, Socket, Unwritten};
@@ -12,47 +12,48 @@ use crate::upstream::{SessionHandle, Time};
 pub(super) struct Client {
     pub(super) connection: Connection,
     pub(super) socket: Socket,
-    /// It has still to agree on TLS, and must have by then.
+    /// End of the time for the TLS handshake, if it is still under way.
     pub(super) handshake: Option<Time>,
-    /// Its connection has ended; what it still sends is thrown away.
+    /// The connection has ended with an error. Further input is discarded.
     pub(super) lingering: Option<Lingering>,
-    /// The sending side of its socket is closed.
+    /// The sending side of the client's socket is closed.
     pub(super) shut: bool,
-    /// What it has left unread.
+    /// The output that the client has left unread.
     pub(super) unread: Unread,
     pub(super) direct: Option<DirectSocket>,
-    /// Session under which the front finds this client.
+    /// Session by which the front finds this client.
     pub(super) session: Option<SessionHandle>,
-    /// In the list of those whom the endpoint refused.
+    /// The client is in the list of those that the endpoint refused.
     pub(super) waiting: bool,
-    /// Taken from that list: passes the turn on if it has no use for it.
+    /// The client was taken from that list. If it does not need the endpoint, it passes its turn to the next
+    /// one.
     pub(super) woken: bool,
-    /// The change of its subscriptions that is under way.
+    /// The change of the client's subscriptions that is under way.
     pub(super) subscribing: Option<Change>,
-    /// Its place among those who wait for lists and sorted sets.
+    /// The client's ticket if it waits for lists or sorted sets of an embedded store.
     pub(super) ticket: Option<u64>,
-    /// What counts of it among what clients have sent that have still to log in, in bytes.
+    /// Bytes of this client that count towards the bound for clients that still have to log in.
     pub(super) stranger_bytes: usize,
-    /// In the list of those to be written to.
+    /// The client is in the list of those that must be written to.
     pub(super) dirty: bool,
 }
 
-/// The connection to the store.
+/// A client's own connection to the store.
 pub(super) struct DirectSocket {
     pub(super) socket: Socket,
     pub(super) connected: bool,
-    /// Tells this connection from earlier ones in the list of connect deadlines.
+    /// Serial number; tells this connection from earlier ones in the list of connect deadlines.
     pub(super) serial: u64,
 }
 
-/// What became of a transfer.
+/// The result of a transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Transfer {
-    /// Nothing more to do for now.
+    /// Nothing more can be transferred for now.
     Done,
-    /// The peer sends no more.
+    /// The peer has closed its sending side.
     Eof,
-    /// The socket is of no more use.
+    /// The socket is no longer usable.
     Broken(String),
 }
 
@@ -72,7 +73,7 @@ impl Unwritten for Connection {
     }
 }
 
-/// The bytes that a client's own connection to the store is to send.
+/// The bytes for a client's own connection to the store.
 struct ToStore<'a>(&'a mut Connection);
 
 impl Unwritten for ToStore<'_> {
@@ -86,7 +87,7 @@ impl Unwritten for ToStore<'_> {
 }
 
 impl Client {
-    /// Reads from the client what its connection wants.
+    /// Reads from the client as much as its connection wants.
     pub(super) fn read(&mut self, scratch: &mut [u8]) -> Transfer {
         let mut budget = READ_BYTES_PER_TURN;
         while self.socket.readable
@@ -97,7 +98,7 @@ impl Client {
                 Ok(None) => break,
                 Ok(Some(count)) => count,
                 Err(Ended::Closed) => {
-                    // Who has sent all may still read the error.
+                    // A client that has closed its sending side may still read the error.
                     let finished = self.connection.unwritten().is_empty();
                     return match self.lingering {
                         Some(_) if finished => Transfer::Broken("finished".into()),
@@ -118,7 +119,8 @@ impl Client {
         Transfer::Done
     }
 
-    /// Called when everything is answered and written: whether to wait for the client's end.
+    /// Whether the front must wait for the client to close. To be called when everything is answered and
+    /// written.
     pub(super) fn lingers(&mut self, now: Time) -> bool {
         if !self.connection.is_cut_off() {
             return false;
@@ -132,42 +134,42 @@ impl Client {
         }
     }
 
-    /// From now on what it sends is thrown away.
+    /// Discards further input of the client.
     pub(super) fn linger(&mut self, now: Time) {
         self.lingering = Some(Lingering::begin(now));
     }
 
-    /// It has taken some of what there is for it.
+    /// Notes that the client has read some of its output.
     pub(super) fn took(&mut self, now: Time) {
         if let Some(lingering) = &mut self.lingering {
             lingering.prolong(now);
         }
     }
 
-    /// Whether it had its time after an error.
+    /// Whether the time for reading the error is over.
     pub(super) fn overstays(&self, now: Time) -> bool {
         let lingering = self.lingering.as_ref();
         lingering.is_some_and(|lingering| lingering.is_over(now))
     }
 
-    /// Whether that time is over.
+    /// Whether the time for the TLS handshake is over.
     pub(super) fn is_late_to_agree(&self, now: Time) -> bool {
         self.handshake.is_some_and(|until| now >= until)
     }
 
-    /// Whether it has agreed on TLS now, which it had not before.
+    /// Returns whether the TLS handshake has ended since the last call of this function.
     pub(super) fn has_agreed(&mut self) -> bool {
         self.handshake
             .take_if(|_| !self.socket.wire.is_handshaking())
             .is_some()
     }
 
-    /// Whether everything that was written has left.
+    /// Whether all written bytes have been sent.
     pub(super) fn is_flushed(&self) -> bool {
         !self.socket.wire.has_unsent()
     }
 
-    /// Writes to the client what is there.
+    /// Writes the client's output.
     pub(super) fn write(&mut self) -> Transfer {
         match self.socket.write(&mut self.connection) {
             Ok(()) => Transfer::Done,
@@ -175,8 +177,8 @@ impl Client {
         }
     }
 
-    /// Reads from and writes to the store. If the client does not read, its store connection is not read either; the store then
-    /// applies its own limits.
+    /// Reads from and writes to the store. If the client does not read, its connection to the store is not
+    /// read either, so that the store's own limits apply.
     pub(super) fn serve_direct(&mut self, scratch: &mut [u8], shared: &Shared) -> Transfer {
         let Some(direct) = &mut self.direct else {
             return Transfer::Done;
@@ -215,7 +217,7 @@ impl Client {
         }
     }
 
-    /// Whether there is something to do that no event will announce.
+    /// Whether there is work that no event will announce.
     pub(super) fn has_more(&self) -> bool {
         let direct = self
             .direct

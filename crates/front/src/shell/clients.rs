@@ -1,4 +1,4 @@
-//! What CLIENT says and does of the front's clients, and the end of a pause.
+//! Carries out CLIENT commands about the front's clients, and ends pauses.
 
 use std::os::fd::AsRawFd;
 
@@ -10,7 +10,7 @@ use crate::client::{ClientSocket, ClientsAsk, ClientsTold, Shared};
 use crate::upstream::Upstream;
 
 impl<U: Upstream> Front<U> {
-    /// Answers what a client wants to know of the others.
+    /// Answers a client's request about the front's clients.
     pub(super) fn tell_of_clients(&mut self, index: usize, ask: ClientsAsk) {
         let error = matches!(ask, ClientsAsk::Unblock { error: true, .. });
         let told = match ask {
@@ -59,7 +59,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Lines about these clients, in the order in which they came.
+    /// Returns the lines of these clients, in the order in which they connected.
     fn lines(&self, wanted: impl Fn(usize, &Client) -> bool) -> String {
         let fields = self.shared.client_fields();
         let mut clients: Vec<&Client> = self
@@ -77,7 +77,7 @@ impl<U: Upstream> Front<U> {
             .collect()
     }
 
-    /// Closes these clients; the one at `own` when it has its reply.
+    /// Closes these clients. The client at `own` is closed after it has its reply. Returns their number.
     fn kill(&mut self, own: usize, wanted: impl Fn(usize, &Client, &Shared) -> bool) -> usize {
         let mut count = 0;
         for index in self.clients.indices() {
@@ -97,7 +97,7 @@ impl<U: Upstream> Front<U> {
         count
     }
 
-    /// The end of a turn: clients that waited for the end of a pause go on.
+    /// At the end of a turn: if a pause has ended, the clients that waited for its end continue.
     pub(super) fn end_pause(&mut self) {
         if !self.shared.pause.take_over(self.shared.now) {
             return;

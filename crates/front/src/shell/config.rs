@@ -1,4 +1,4 @@
-//! Settings of the front, and why it may not start.
+//! Settings of the front, and the errors of its start.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -13,61 +13,64 @@ use crate::store::StoreAddressError;
 use crate::table::AssumeError;
 use crate::users::{Access, Secret};
 
-/// Redis's default.
+/// Redis's default keepalive.
 const KEEPALIVE: Duration = Duration::from_secs(300);
 
-/// How the front is set up.
+/// Configuration of a front.
 #[derive(Clone, Debug)]
 pub struct FrontConfig {
-    /// Where to listen for Redis clients.
+    /// Address on which the front listens for Redis clients.
     pub listen: SocketAddr,
-    /// Most clients at a time; one more is told so and closed.
+    /// Most clients at a time. A further client gets an error and is closed.
     pub connections_max: usize,
-    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    /// Microseconds of polling without sleeping after activity ([`pmnet_client::Spin`]).
     pub spin_micros: u64,
-    /// How long a command may take before its outcome is reported as unknown.
+    /// Time that a command may take before its outcome is reported as unknown.
     pub call_timeout: Duration,
-    /// Address of the store for pass-through connections; `None`: the server is asked.
+    /// Address of the store for pass-through connections; `None`: the server names it.
     pub direct: Option<String>,
-    /// The password that belongs to it, in place of one that it names.
+    /// Password for `direct`. It replaces a password in the address.
     pub direct_password: Option<Secret>,
-    /// More commands to acknowledge early (`--assume-ok`).
+    /// Further commands to acknowledge early (`--assume-ok`).
     pub assume_ok: Vec<String>,
-    /// Who answers reads.
+    /// The sources that may answer reads.
     pub cache: Cache,
-    /// From which stores reads are answered that the head does not answer.
+    /// The stores that answer reads which the head does not answer.
     pub read_from: ReadFrom,
-    /// Bytes of replies that one client may leave unread. Above it no further command is taken; who then reads nothing
-    /// for a second is refused.
+    /// Bytes of replies that one client may leave unread. Above this, no further command is taken from it. A
+    /// client that then reads nothing for a second is closed.
     pub unread_max: usize,
-    /// The same of all clients together; the one with most is refused.
+    /// Bytes of replies that all clients together may leave unread. Above this, the client with the most
+    /// unread bytes is closed.
     pub unread_total_max: usize,
-    /// Who may use it.
+    /// The clients that may use the front, and their rights.
     pub access: Access,
-    /// With what clients speak TLS; `None`: they do not.
+    /// TLS settings for clients; `None`: no TLS.
     pub tls: Option<ServerTls>,
-    /// After how much silence the operating system checks that a client is still there (whole seconds); `None`: it does not.
+    /// Time of silence after which the operating system checks that a client is still connected (whole
+    /// seconds); `None`: no check.
     pub keepalive: Option<Duration>,
-    /// Sign that the loop lives.
+    /// Signals that the event loop is running.
     pub pulse: Arc<Pulse>,
 }
 
-/// Who answers commands that only read, beside a bypass.
+/// The sources that may answer commands that only read, apart from bypasses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {
-    /// The head device, with an update that the store may not have yet; else the store, read directly if it is as fresh as the
-    /// head says that it must be.
+    /// The head device answers with an update that the store may not have yet. Otherwise the front reads from
+    /// the store directly, if the store is as fresh as the head requires.
     #[default]
     Pending,
-    /// The same, and the head also shows what the store has, as long as its log keeps it: right only if every program that
-    /// writes goes through pmnet.
+    /// As `Pending`, and the head also answers with updates that the store already has, while its log keeps
+    /// them. This is correct only if every program that writes uses pmnet.
     Log,
-    /// None: each read is a bypass, unless its pipeline has just set what it asks for (reads.md §6).
+    /// Neither head nor direct reads: each read is a bypass, unless its pipeline has just set the key
+    /// (reads.md §6).
     Off,
 }
 
 impl FrontConfig {
-    /// The defaults, listening at `listen`.
+    /// Returns the default configuration with the address `listen`.
     #[must_use]
     pub fn new(listen: SocketAddr) -> FrontConfig {
         FrontConfig {
@@ -90,24 +93,24 @@ impl FrontConfig {
     }
 }
 
-/// Why the front cannot start or go on.
+/// Why the front cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
-    /// The address cannot be listened on.
+    /// The front cannot listen on the address.
     #[error("cannot listen on {address}: {source}{}", hint(.source, .address))]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A command that cannot be assumed to succeed.
+    /// An `--assume-ok` command cannot be assumed to succeed.
     #[error(transparent)]
     Assume(#[from] AssumeError),
-    /// The address of the store is of no use.
+    /// The address of the store is unusable.
     #[error("--direct: {0}")]
     Direct(StoreAddressError),
-    /// Polling or registering failed.
+    /// The event loop cannot poll, or register a socket.
     #[error("event loop: {0}")]
     Loop(#[from] std::io::Error),
 }

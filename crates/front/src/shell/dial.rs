@@ -1,5 +1,5 @@
-//! Connections of the front's own to Redis, with their sockets: how they are made, when they are made again, and when they have
-//! been silent for too long.
+//! The front's own connections to Redis, with their sockets: when they are made, when they are made again,
+//! and when they have been silent for too long.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::client::Shared;
 use crate::store::StoreAddress;
 use crate::upstream::Time;
 
-/// A connection that there is, and its socket.
+/// An open connection and its socket.
 pub(super) struct Dialed<L> {
     pub(super) line: L,
     socket: Socket,
@@ -30,22 +30,22 @@ impl<L: Unwritten> Dialed<L> {
         Ok(Dialed { line, socket })
     }
 
-    /// Remembers what an event says.
+    /// Notes an event of the socket.
     pub(super) fn note(&mut self, event: &Event) {
         self.socket.note(&Seen::of(event));
     }
 
-    /// Whether there is something to read that no event will announce.
+    /// Whether there are unread bytes that no event will announce.
     pub(super) fn has_more(&self) -> bool {
         self.socket.readable
     }
 
-    /// Sends what waits, as far as it goes.
+    /// Sends as many of the waiting bytes as possible.
     pub(super) fn send(&mut self) -> Result<(), Ended> {
         self.socket.write(&mut self.line)
     }
 
-    /// Takes in what has come, in parts, until about `most` bytes were read.
+    /// Hands received bytes to `take` in parts, until about `most` bytes were read.
     pub(super) fn receive<E: From<Ended>>(
         &mut self,
         scratch: &mut [u8],
@@ -63,23 +63,23 @@ impl<L: Unwritten> Dialed<L> {
     }
 }
 
-/// How long Redis may be silent on a connection, and when the connection is made again.
+/// How long Redis may be silent on a connection, and when a lost connection is made again.
 pub(super) struct Patience {
-    /// How long Redis may say nothing.
+    /// Longest silence of Redis.
     silence: Time,
-    /// When Redis last said something, or could first have said something.
+    /// When Redis last sent something, or could first have answered.
     heard: Time,
-    /// Until a connection that is lost is made again; longer each time, up to a limit.
+    /// Pause before a lost connection is made again. It grows with each loss, up to `pause_max`.
     pause: Time,
     pause_max: Time,
     connect_after: Time,
 }
 
-/// Until a connection that was lost is made again, in nanoseconds.
+/// First pause before a lost connection is made again, in nanoseconds.
 const PAUSE: Time = 100_000_000;
 
 impl Patience {
-    /// `silence`: how long Redis may say nothing.
+    /// `silence`: longest silence of Redis.
     pub(super) fn new(silence: Time) -> Patience {
         Patience {
             silence,
@@ -90,37 +90,41 @@ impl Patience {
         }
     }
 
-    /// The same with a pause that doubles, up to `pause_max`.
+    /// Returns these settings with a pause that doubles with each loss, up to `pause_max`.
     pub(super) fn with_pause_max(self, pause_max: Time) -> Patience {
         Patience { pause_max, ..self }
+    }
+
+    pub(super) const fn set_silence(&mut self, silence: Time) {
+        self.silence = silence;
     }
 
     pub(super) fn silence(&self) -> Time {
         self.silence
     }
 
-    /// When Redis last said something.
+    /// Returns when Redis last sent something.
     pub(super) fn heard(&self) -> Time {
         self.heard
     }
 
-    /// Redis has said something, or it is asked for the first time.
+    /// Notes that Redis has sent something, or is asked for the first time.
     pub(super) fn hear(&mut self, now: Time) {
         self.heard = now;
     }
 
-    /// By when Redis must have said something.
+    /// Returns the time by which Redis must send something.
     pub(super) fn due(&self) -> Time {
         self.heard.saturating_add(self.silence)
     }
 
-    /// The connection is lost.
+    /// Notes that the connection is lost.
     pub(super) fn lose(&mut self, now: Time) {
         self.connect_after = now.saturating_add(self.pause);
         self.pause = (self.pause * 2).min(self.pause_max);
     }
 
-    /// It is not made again before this time.
+    /// Returns the earliest time at which the connection may be made again.
     pub(super) fn connect_after(&self) -> Time {
         self.connect_after
     }
@@ -129,14 +133,14 @@ impl Patience {
         self.connect_after = time;
     }
 
-    /// The connection was of use.
+    /// Notes that the connection was useful: the pause starts from its first value again.
     pub(super) fn prove(&mut self) {
         self.pause = PAUSE;
     }
 }
 
-/// Whether a connection to `address`, at whose other end the process `run_id` is (if it has said so), leads elsewhere than to the
-/// store that the server uses now. `replica`: it is for that replica of the store.
+/// Whether a connection to `address` leads to another store than the server's. `run_id` is the process at its
+/// other end, if known. `replica`: the connection is to this replica of the store.
 pub(super) fn leads_astray(
     address: SocketAddr,
     run_id: Option<&str>,

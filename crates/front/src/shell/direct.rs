@@ -1,4 +1,4 @@
-//! The sockets to the store: made and closed as the connections wish.
+//! Opens and closes the clients' own sockets to the store, as their connections request.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::wire::Wire;
 use super::{FIRST_CLIENT, Front};
 use crate::upstream::{Time, Upstream};
 
-/// How long connecting to the store may take, in nanoseconds.
+/// Most time for connecting to the store, in nanoseconds.
 const CONNECT_TIMEOUT: Time = 5_000_000_000;
-/// After how much silence the operating system checks that the store's machine still knows a
-/// connection to it; a store that answers no client is noticed before.
+/// Time of silence after which the operating system checks that the store's machine still has the connection.
+/// A store that answers no client is noticed earlier.
 const DIRECT_KEEPALIVE: Duration = Duration::from_secs(60);
 
 impl<U: Upstream> Front<U> {
@@ -24,7 +24,7 @@ impl<U: Upstream> Front<U> {
         let Some(client) = self.clients.get_mut(index) else {
             return;
         };
-        // What an earlier one still brings is about another state.
+        // Bytes of an earlier socket would belong to another state.
         client.direct = None;
         let Some((_, address)) = target else {
             return;

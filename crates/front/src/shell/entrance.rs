@@ -1,7 +1,8 @@
-//! Clients that a router hands over instead of a listener (`router`): what they are, and how they come in.
+//! Clients that a router hands over (`router`), for a front without a listener.
 //!
-//! Invariant: a client is in the queue before the front is woken, and a wake-up of a loop that is awake is kept for the next
-//! sleep. The queue is bounded by the clients of the router: each is in it once for each front.
+//! Invariant: a client is in the queue before the front is woken, and a wake-up of a loop that does not sleep
+//! is kept for its next sleep. The number of the router's clients bounds the queue: each client is in it at
+//! most once for each front.
 
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -18,17 +19,17 @@ use crate::upstream::Upstream;
 
 /// A client of a router.
 pub(crate) struct Handed {
-    /// What CLIENT ID says, in all fronts of the router.
+    /// Answer to CLIENT ID, in all fronts of the router.
     pub(crate) id: u64,
-    /// Where the client is.
+    /// The client's address.
     pub(crate) peer: SocketAddr,
-    /// Where it connected to.
+    /// The address to which the client connected.
     pub(crate) local: Option<SocketAddr>,
-    /// What it sends, and is sent.
+    /// The socket for the client's commands and replies.
     pub(crate) stream: UnixStream,
 }
 
-/// Commands of its store that a front has learned, until its router looks.
+/// The commands that a front has learned of its store, until its router takes them.
 #[derive(Default)]
 pub(super) struct Shelf {
     is_new: AtomicBool,
@@ -43,7 +44,7 @@ impl Shelf {
     }
 
     fn take(&self) -> Option<Learned> {
-        // Without news there is no need for the lock.
+        // The lock is taken only if there is something new.
         if !self.is_new.load(Ordering::Acquire) {
             return None;
         }
@@ -53,7 +54,7 @@ impl Shelf {
     }
 }
 
-/// The way into a front that has no listener.
+/// A handle that hands clients to a front without a listener.
 #[derive(Clone)]
 pub struct Entrance {
     sender: Sender<Handed>,
@@ -72,27 +73,28 @@ impl Entrance {
         (entrance, receiver)
     }
 
-    /// The commands of its store, if the front has learned them since this was last asked.
+    /// Takes the commands of the front's store, if the front has learned them since the last call of this
+    /// function.
     pub(crate) fn take_learned(&self) -> Option<Learned> {
         self.shelf.take()
     }
 
-    /// Hands a client over. If the front has ended, its end of the pair is closed.
+    /// Hands a client over. If the front has ended, its socket of the pair is closed.
     pub(crate) fn hand_over(&self, client: Handed) {
         if self.sender.send(client).is_ok() {
-            // Fails only if the loop is gone already.
+            // Fails only if the loop has already ended.
             let _ = self.waker.wake();
         }
     }
 }
 
 impl<U: Upstream> Front<U> {
-    /// Takes in who was handed over.
+    /// Accepts the clients that were handed over.
     pub(super) fn take_handed(&mut self) {
         let Some(handed) = &self.handed else {
             return;
         };
-        // Never more than the router has clients.
+        // There are never more of them than the router has clients.
         let clients: Vec<Handed> = handed.try_iter().collect();
         for client in clients {
             let (id, peer) = (client.id, client.peer);

@@ -1,6 +1,7 @@
-//! One connection of the front's own to Redis, with its socket, on which it asks about users one thing after the other.
+//! One of the front's own connections to Redis, with its socket. The front asks questions about users on it,
+//! one after the other.
 //!
-//! It is made when there is something to ask, and made again a moment after it was lost.
+//! The connection is made when there is a question, and made again shortly after it was lost.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -17,22 +18,22 @@ use crate::store::line::ELSEWHERE;
 use crate::store::rights::{Ask, RightsLine};
 use crate::upstream::Time;
 
-/// Part of a command's time for which Redis may say nothing while it is asked.
+/// Divisor of a command's time that gives the longest silence of Redis while a question is outstanding.
 const SILENCES_PER_TIMEOUT: Time = 8;
-/// Longest such time, in nanoseconds.
+/// Upper bound of the silence of Redis while a question is outstanding, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
 
 pub(super) struct Lane {
     pub(super) token: Token,
     pub(super) open: Option<Dialed<RightsLine>>,
-    /// What is to be asked, oldest first.
+    /// Questions to be asked, oldest first.
     pub(super) queue: VecDeque<Ask>,
     patience: Patience,
-    /// Why the last connection ended, until that is taken note of.
+    /// Why the last connection ended, until the front has handled that.
     pub(super) broken: Option<Broken>,
 }
 
-/// Why a connection is of no use.
+/// Why a connection is unusable.
 pub(super) struct Broken {
     pub(super) why: String,
     pub(super) how: How,
@@ -41,11 +42,11 @@ pub(super) struct Broken {
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// No process listens there.
+    /// No process listens at the address.
     Refused,
-    /// The other end has closed it.
+    /// The other end has closed the connection.
     Closed,
-    /// It leads to another Redis than the server's.
+    /// The connection leads to another Redis than the server's.
     Elsewhere,
     Otherwise,
 }
@@ -85,28 +86,36 @@ impl From<Ended> for Broken {
     }
 }
 
+fn silence(call_timeout: Time) -> Time {
+    (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX)
+}
+
 impl Lane {
     pub(super) fn new(token: Token, call_timeout: Time) -> Lane {
-        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX);
         Lane {
             token,
             open: None,
             queue: VecDeque::new(),
-            patience: Patience::new(silence),
+            patience: Patience::new(silence(call_timeout)),
             broken: None,
         }
+    }
+
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.patience.set_silence(silence(call_timeout));
     }
 
     pub(super) fn waits(&self) -> bool {
         !self.queue.is_empty() || self.open.as_ref().is_some_and(|open| open.line.waits())
     }
 
-    /// By when Redis must have said something.
+    /// Returns the time by which Redis must answer.
     pub(super) fn due(&self) -> Option<Time> {
         self.waits().then(|| self.patience.due())
     }
 
-    /// Before when it is not made again.
+    /// Returns the earliest time at which the connection may be made again.
     pub(super) fn connect_after(&self) -> Time {
         self.patience.connect_after()
     }
@@ -118,7 +127,7 @@ impl Lane {
         self.queue.push_back(ask);
     }
 
-    /// Remembers what an event says, and takes in what has come.
+    /// Notes an event, and takes what has come.
     pub(super) fn receive(
         &mut self,
         event: &Event,
@@ -147,7 +156,7 @@ impl Lane {
         }
         if self.open.is_none() {
             let (Some(store), Some(_)) = (&shared.store, &shared.name) else {
-                // The server has not said yet where Redis is.
+                // The server has not named the address of Redis yet.
                 return Ok(());
             };
             let line = RightsLine::new(store);
@@ -163,7 +172,8 @@ impl Lane {
         Ok(open.send()?)
     }
 
-    /// One turn: sends what waits, or ends a connection that leads elsewhere or is silent; what was asked on it is answered.
+    /// Takes one turn: sends the waiting questions, or ends a connection that leads to another store or is
+    /// silent. The questions of a connection that ends are answered with an error.
     pub(super) fn turn(
         &mut self,
         now: Time,
@@ -190,8 +200,9 @@ impl Lane {
         line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))
     }
 
-    /// Ends the connection; those who have asked are told. If Redis has closed it, what was asked is asked once more: it does so when it
-    /// deletes the user that the connection was logged in as, which may be another than the one who asks.
+    /// Ends the connection and answers the questions with an error. If Redis has closed the connection, each
+    /// client's question is asked once more: Redis closes a connection when it deletes the connection's user,
+    /// and this may be another user than the one of the question.
     pub(super) fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
         let asked = self.open.take().map(|open| open.line.end());
         self.patience.lose(now);

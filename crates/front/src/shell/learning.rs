@@ -1,8 +1,8 @@
-//! Asks the store which commands it has, through the pmnet server, once for each of its processes.
+//! Asks the store for its commands, through the pmnet server, once for each store process.
 //!
-//! The server is connected to the very store on which commands run, whether this front can reach that store or not. The
-//! question is a read, on the session that asks for the store's name. Until it is answered, the compiled table counts, and a command that
-//! is not in it is a write after a barrier.
+//! The server is connected to the store on which commands run, even if this front cannot reach that store.
+//! The question is a read, on the session that asks for the store's name. Until it is answered, the compiled
+//! table counts, and a command that the table does not have is a write after a barrier.
 //! Bounded: one question at a time, and one for unknown commands every [`AGAIN_AFTER`].
 
 use bytes::Bytes;
@@ -15,27 +15,27 @@ use crate::store::identity::run_id_of;
 use crate::table::Learned;
 use crate::upstream::{Call, CallId, Calls, Outcome, Refused, Time, Upstream};
 
-/// Time until the next question if the last answer was of no use, in nanoseconds.
+/// Time until the next question after an unusable answer, in nanoseconds.
 const RETRY_AFTER: Time = 1_000_000_000;
 /// Time between two questions because of unknown commands, in nanoseconds.
 const AGAIN_AFTER: Time = 3_000_000_000;
 
-/// The question, and when it may be asked.
+/// The question for the store's commands, and the time of the next one.
 #[derive(Default)]
 pub(super) struct Learning {
     pub(super) call: Option<CallId>,
-    /// Not before this time.
+    /// Earliest time of the next question.
     after: Time,
-    /// Not before this time because of unknown commands.
+    /// Earliest time of the next question that is asked because of unknown commands.
     again_after: Time,
     /// A client has sent a command that the table does not have.
     pub(super) wanted: bool,
-    /// The warning that the store's answer is of no use was logged.
+    /// The warning that the store's answer is unusable was logged.
     warned: bool,
 }
 
 impl Learning {
-    /// There will be no answer.
+    /// Notes that the question will get no answer.
     pub(super) fn give_up(&mut self, now: Time) {
         if self.call.take().is_some() {
             self.after = now.saturating_add(RETRY_AFTER);
@@ -44,7 +44,7 @@ impl Learning {
 }
 
 impl<U: Upstream> Front<U> {
-    /// The time of the next question, if there is one.
+    /// Returns the time of the next question, if one is needed.
     pub(super) fn next_learning(&self) -> Option<Time> {
         let learning = &self.learning;
         if learning.call.is_some() || self.shared.name.is_none() {
@@ -58,7 +58,7 @@ impl<U: Upstream> Front<U> {
             .then(|| learning.after.max(learning.again_after))
     }
 
-    /// Asks the store if it is time to.
+    /// Asks the store, if it is time.
     pub(super) fn learn_commands(&mut self) {
         let now = self.shared.now;
         if self.next_learning().is_none_or(|after| now < after) {
@@ -68,7 +68,7 @@ impl<U: Upstream> Front<U> {
             return self.learning.after = now.saturating_add(RETRY_AFTER);
         };
         let mut payload = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
-        // INFO names the process that has these commands.
+        // The reply to INFO names the process that has these commands.
         write_command(&mut payload, &["INFO", "server"]);
         write_command(&mut payload, &["COMMAND"]);
         let deadline = now.saturating_add(self.shared.call_timeout);

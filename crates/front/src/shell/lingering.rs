@@ -1,23 +1,23 @@
-//! A client that still sends after an error that ends its connection.
+//! A client that continues to send after an error that ended its connection.
 //!
-//! Closing a socket with unread input resets it, and a client that is still sending would find that in place of the error that
-//! says why. So what it sends is thrown away for a while.
+//! If a socket with unread input is closed, its connection is reset, and a client that is still sending might
+//! not see the error. So the client's input is read and discarded for some time.
 
 use crate::upstream::Time;
 
-/// Most bytes that are read and thrown away: what Redis itself would take as one argument.
+/// Most bytes that are discarded: the longest argument that Redis itself accepts.
 const BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a client may go on, in nanoseconds.
+/// How long a client may continue to send, in nanoseconds.
 const TIMEOUT: Time = 10_000_000_000;
 
-/// The bytes and the time that are left to such a client.
+/// The bytes and the time that a lingering client has left.
 pub(crate) struct Lingering {
     left: usize,
     until: Time,
 }
 
 impl Lingering {
-    /// From now on what the client sends is thrown away.
+    /// Begins the time in which the client's input is discarded.
     pub(crate) fn begin(now: Time) -> Lingering {
         Lingering {
             left: BYTES_MAX,
@@ -25,18 +25,18 @@ impl Lingering {
         }
     }
 
-    /// The client has taken some of what there is for it: its time begins anew.
+    /// Restarts the time, because the client has read some of its output.
     pub(super) fn prolong(&mut self, now: Time) {
         self.until = now.saturating_add(TIMEOUT);
     }
 
-    /// Counts bytes that were thrown away; `None` if these are too many.
+    /// Counts discarded bytes; `None` if there are too many.
     pub(crate) fn throw_away(&mut self, count: usize) -> Option<()> {
         self.left = self.left.checked_sub(count)?;
         Some(())
     }
 
-    /// Whether its time is over.
+    /// Whether the time is over.
     pub(crate) fn is_over(&self, now: Time) -> bool {
         now >= self.until
     }

@@ -1,11 +1,13 @@
-//! The front's mark: tells the head that something may change the store which passes no device (`docs/spec/reads.md` §5).
+//! The front's mark. It tells the head that a command which passes no device may change the store
+//! (`docs/spec/reads.md` §5).
 //!
-//! While a mark is open, the head answers no READ with an update of its log, which what is passed through may have
-//! overtaken. There is one for all clients: opened before the first of them passes something that may change the store, and
-//! ended some time after the last.
+//! While a mark is open, the head answers no READ with an update of its log, because a passed command may
+//! have changed the key since. One mark serves all clients. It is opened before the first client passes a
+//! command that may change the store, and ended some time after the last such command.
 //!
-//! The head ends a session that it has not heard of for long. So the mark is confirmed now and then, by a barrier of
-//! its own session; and if that does not succeed in time, or the mark is closed, everything that is passed under it ends.
+//! The head ends a session that has been silent for long. So the front confirms the mark from time to time,
+//! by a barrier in the mark's session. If the confirmation does not succeed in time, or the mark is closed,
+//! all commands that pass under it end.
 
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
@@ -13,32 +15,34 @@ use pmnet_wire::command::barrier;
 use super::Front;
 use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Time, Upstream};
 
-/// How often it is looked whether the mark is still needed, in nanoseconds.
+/// Interval of the checks whether the mark is still needed, in nanoseconds.
 const LOOK_EVERY: Time = 500_000_000;
-/// How long it is kept when no client needs it, in nanoseconds: a client that passes one command often passes another.
+/// How long the mark is kept when no client needs it, in nanoseconds. A client that passes one command often
+/// passes another.
 const KEPT: Time = 1_000_000_000;
-/// How long it is kept after something that was passed had no answer, in nanoseconds: the store may still find it in
-/// its socket.
+/// How long the mark is kept after a passed command got no answer, in nanoseconds. The command may still be
+/// in the store's socket.
 const KEPT_UNANSWERED: Time = 60_000_000_000;
-/// How often it is confirmed, in nanoseconds.
+/// Interval of the confirmations, in nanoseconds.
 const CONFIRM_EVERY: Time = 60_000_000_000;
-/// How old the last confirmation may be, in nanoseconds. Half of the time after which a head ends a silent session.
+/// Largest age of the last confirmation, in nanoseconds. It is half of the time after which a head ends a
+/// silent session.
 const CONFIRMED_FOR: Time = 300_000_000_000;
 
-/// The mark.
+/// The state of the mark.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// A client needs one.
+    /// A client needs the mark.
     pub(super) wanted: bool,
     session: Option<SessionHandle>,
-    /// Until when it is kept at least.
+    /// The mark is kept at least until this time.
     kept_until: Time,
-    /// When it was last known to be open.
+    /// When the mark was last known to be open.
     confirmed: Time,
-    /// The question whether it is, and when it was asked.
+    /// The call of the present confirmation, and the time of its submission.
     asked: Option<(CallId, Time)>,
     asked_last: Time,
-    /// When to look next; `None`: there is no mark.
+    /// Time of the next check; `None`: there is no mark.
     pub(super) next_look: Option<Time>,
 }
 
@@ -47,24 +51,24 @@ pub(super) struct Marks {
 struct Seen {
     /// The mark is open.
     open: bool,
-    /// Something is passed under it.
+    /// A command passes under the mark.
     needed: bool,
-    /// Something that was passed under it had no answer.
+    /// A command that passed under the mark got no answer.
     unanswered: bool,
 }
 
-/// What has to be done about the mark.
+/// The next action for the mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
     Confirm,
     End,
-    /// It may be closed, without our having heard of it.
+    /// The mark may be closed at the head, although the front has received no message about that.
     Lost,
 }
 
 impl Marks {
-    /// It is being opened, in this session.
+    /// Notes that the mark is being opened in this session.
     fn opening(&mut self, session: SessionHandle, now: Time) {
         *self = Marks {
             session: Some(session),
@@ -76,7 +80,7 @@ impl Marks {
         };
     }
 
-    /// Returns what there is to do now.
+    /// Checks the mark. Returns what must be done now.
     fn look(&mut self, now: Time, seen: Seen) -> Due {
         self.next_look = self.session.map(|_| now.saturating_add(LOOK_EVERY));
         if seen.needed {
@@ -99,7 +103,7 @@ impl Marks {
         }
     }
 
-    /// A call of its session ended.
+    /// Notes that a call of the mark's session has ended.
     fn done(&mut self, call: CallId, outcome: &Outcome) {
         if let Some((_, asked)) = self.asked.take_if(|(asked, _)| *asked == call)
             && let Outcome::Reply(_) = outcome
@@ -108,7 +112,7 @@ impl Marks {
         }
     }
 
-    /// A client goes: what it passed may have had no answer.
+    /// Notes that a command of a client that disconnects may have got no answer.
     pub(super) fn note_unanswered(&mut self, now: Time) {
         let kept = now.saturating_add(KEPT_UNANSWERED);
         self.kept_until = self.kept_until.max(kept);
@@ -116,7 +120,7 @@ impl Marks {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Opens the mark if a client needs it, looks after it, and ends it.
+    /// Opens, confirms and ends the mark, as needed.
     pub(super) fn keep_marks(&mut self) {
         let now = self.shared.now;
         if std::mem::take(&mut self.marks.wanted) && self.marks.session.is_none() {
@@ -173,12 +177,12 @@ impl<U: Upstream> Front<U> {
                 self.marks.asked = Some((call, now));
                 self.marks.asked_last = now;
             }
-            // The next look asks again.
+            // The next check asks again.
             Err(error) => tracing::debug!(%error, "the mark cannot be confirmed now"),
         }
     }
 
-    /// Every device knows of the mark now: the clients that wait for it go on.
+    /// Notes that every device knows of the mark: the clients that wait for it continue.
     pub(super) fn marked(&mut self, session: SessionHandle) {
         if self.marks.session != Some(session) {
             return;
@@ -189,14 +193,14 @@ impl<U: Upstream> Front<U> {
             .enqueue_if(|client| client.connection.needs_mark());
     }
 
-    /// Takes an outcome of the mark's session, if it is that.
+    /// If the session is the mark's, takes the outcome of the call.
     pub(super) fn mark_done(&mut self, session: SessionHandle, call: CallId, outcome: &Outcome) {
         if self.marks.session == Some(session) {
             self.marks.done(call, outcome);
         }
     }
 
-    /// The session may be the mark's, and has closed.
+    /// If the session is the mark's, notes that it was closed.
     pub(super) fn mark_closed(&mut self, session: SessionHandle) {
         if self.marks.session == Some(session) {
             tracing::debug!("the mark was closed: what is passed through ends");
@@ -204,8 +208,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The front ends, and all its clients are gone. A mark that is still needed then is ended by the head, when it hears
-    /// no more of it.
+    /// Leaves the mark when the front ends and all clients are closed. If the mark is still needed then, the
+    /// head ends it after a long silence.
     pub(super) fn leave_marks(&mut self) {
         let now = self.shared.now;
         if let Some(session) = self.marks.session
@@ -223,7 +227,7 @@ impl<U: Upstream> Front<U> {
         self.shared.mark_open = false;
     }
 
-    /// Nothing may go on, or be begun, as if there were a mark.
+    /// Ends all commands that pass under the mark. No such command may begin without a new mark.
     fn lose_mark(&mut self) {
         self.forget_mark();
         for index in self.clients.indices() {
@@ -273,7 +277,7 @@ mod tests {
         let last = 9 * SECOND;
         assert_eq!(marks.look(last + KEPT - 1, IDLE), Due::Nothing);
         assert_eq!(marks.look(last + KEPT, IDLE), Due::End);
-        // One that nobody answers is not waited for when nobody needs it any more.
+        // A mark whose opening is not confirmed ends, too, when no client needs it.
         let mut opening = Marks::default();
         opening.opening(SessionHandle(1), 0);
         assert_eq!(

@@ -1,10 +1,10 @@
 //! The event loop of the front: one thread, one listener, its clients, one endpoint.
 //!
-//! Purpose: moves bytes between sockets and [`Connection`](crate::client::Connection)s, and calls between those and the
-//! endpoint, in turns: take in all that is ready, submit all commands, send once, write to each
-//! client once. After activity it polls without sleeping for a while (`spin`), since waking up
-//! costs more than a command does; idle, it sleeps until something arrives or a timer of the
-//! endpoint is due.
+//! Purpose: moves bytes between sockets and [`Connection`](crate::client::Connection)s, and calls between
+//! connections and the endpoint. It works in turns: it reads from all ready sockets, submits all commands,
+//! sends once, and writes to each client once. After activity it polls without sleeping for some time
+//! (`spin`), because waking up costs more than a command. When idle, it sleeps until something arrives or a
+//! timer of the endpoint is due.
 //! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
 
 pub(crate) mod accept;
@@ -16,6 +16,7 @@ mod direct;
 mod entrance;
 mod lane;
 mod learning;
+pub(crate) mod limiting;
 pub(crate) mod lingering;
 mod marks;
 mod moving;
@@ -64,6 +65,8 @@ pub use entrance::Entrance;
 pub(crate) use entrance::Handed;
 use entrance::Shelf;
 use learning::Learning;
+use limiting::Limiting;
+pub use limiting::Limits;
 use marks::Marks;
 pub use moving::DirectMover;
 pub use observed::FrontTurn;
@@ -91,39 +94,41 @@ const READS_RESP3: Token = Token(5);
 const RIGHTS: Token = Token(6);
 const LOGINS: Token = Token(7);
 const TRACKING: Token = Token(8);
-/// Tokens of connections to replicas of the store.
+/// First token of the connections to replicas of the store.
 const FIRST_REPLICA: usize = 16;
-/// Tokens of connections that are logged in as a user.
+/// First token of the connections that are logged in as users.
 const FIRST_WITNESS: usize = FIRST_REPLICA + REPLICA_TOKENS;
-/// Tokens of client `i`: this plus 2 i for its own socket, and one more for that to the store.
+/// First token of client 0. Each client has two tokens: one for its own socket, the next for its socket to
+/// the store.
 const FIRST_CLIENT: usize = FIRST_WITNESS + WITNESSES_MAX;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of the buffer that all sockets are read into.
+/// Bytes of the buffer into which all sockets are read.
 const SCRATCH_BYTES: usize = 64 * 1024;
 /// A front that listens; [`Front::run`] serves.
 pub struct Front<U> {
     up: Watched<U>,
     shared: Shared,
     poll: Poll,
-    /// `None`: clients are handed over.
+    /// The listener. `None`: a router hands clients over.
     door: Option<Door>,
     handed: Option<Receiver<Handed>>,
-    /// Where the router looks for what was learned of commands.
+    /// Place for the commands that the front has learned, until the router takes them.
     shelf: Option<Arc<Shelf>>,
     stopper: Stopper,
     mover: DirectMover,
-    /// The operator has said where the store is.
+    /// The operator has given the store's address.
     fixed: bool,
     pace: Pace,
     connections_max: usize,
+    limiting: Limiting,
     clients: Seats<Client>,
     sessions: FxHashMap<SessionHandle, usize>,
     dirty: Vec<usize>,
-    /// Clients whose command the endpoint refused because it was busy, in order; each once, and
-    /// perhaps some that are gone.
+    /// Clients whose command the busy endpoint refused, oldest first. Each is in the list once; some may have
+    /// disconnected.
     busy: VecDeque<usize>,
-    /// When connections to the store must be there: time, client, serial; in order of time.
+    /// Connect deadlines of connections to the store: time, client, serial; in order of time.
     connecting: VecDeque<(Time, usize, u64)>,
     serial: u64,
     vigil: Vigil,
@@ -134,30 +139,30 @@ pub struct Front<U> {
     users: UserLinks,
     tracking: TrackingWire,
     witnesses: Witnesses,
-    /// Who has asked the head.
+    /// The clients that have asked the head, by call.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
-    /// Clients whose next command comes after changes of subscriptions; perhaps some that are gone.
+    /// Clients whose next command must follow changes of subscriptions. Some may have disconnected.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
-    /// What clients have sent that have still to log in, above what each may.
+    /// Bytes sent by clients that still have to log in, beyond what each may send in any case.
     strangers_bytes: usize,
     /// The server's side of TLS; `None`: clients connect without it.
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     pulse: Arc<Pulse>,
-    /// Time before which silent devices are not asked again.
+    /// Silent devices are not asked again before this time.
     ask_again_at: Time,
-    /// Clients that have not agreed on TLS yet.
+    /// Number of clients whose TLS handshake is under way.
     handshakes: usize,
     scratch: Vec<u8>,
 }
 
 impl<U: Upstream> Front<U> {
-    /// Listens. Nothing is served before [`Front::run`].
+    /// Opens the front's address. Nothing is served before [`Front::run`].
     ///
     /// # Errors
-    /// [`FrontError`], with what to do about it.
+    /// [`FrontError`], which says what to do.
     pub fn bind(config: &FrontConfig, up: U) -> Result<Front<U>, FrontError> {
         let mut door = Door::open(config.listen, config.tls.is_some())?;
         let mut front = Front::new(config, up)?;
@@ -166,11 +171,12 @@ impl<U: Upstream> Front<U> {
         Ok(front)
     }
 
-    /// A front that does not listen: a router hands its clients over. It has counted them and agreed on TLS with them; the
-    /// settings about that are without effect here.
+    /// Makes a front that does not listen: a router hands its clients over, after it has counted them and
+    /// completed their TLS handshakes. The settings for listening, for the number of clients and for TLS have
+    /// no effect in this front.
     ///
     /// # Errors
-    /// [`FrontError`], with what to do about it.
+    /// [`FrontError`], which says what to do.
     pub fn behind_router(config: &FrontConfig, up: U) -> Result<(Front<U>, Entrance), FrontError> {
         let mut front = Front::new(config, up)?;
         let shelf = Arc::clone(front.shelf.insert(Arc::default()));
@@ -217,6 +223,7 @@ impl<U: Upstream> Front<U> {
             fixed,
             pace: Pace::new(config.spin_micros),
             connections_max: config.connections_max,
+            limiting: Limiting::new(config.limits()),
             clients: Seats::new(),
             sessions: FxHashMap::default(),
             dirty: Vec::new(),
@@ -249,22 +256,23 @@ impl<U: Upstream> Front<U> {
         })
     }
 
-    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    /// Returns the address to which clients connect (the chosen port, if port 0 was configured).
     ///
     /// # Errors
-    /// Of the operating system; or it does not listen.
+    /// An error of the operating system, or the front does not listen.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         let door = self.door.as_ref();
         door.map_or(Err(ErrorKind::NotConnected.into()), Door::local_addr)
     }
 
-    /// A handle that ends [`Front::run`].
+    /// Returns a handle that ends [`Front::run`].
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// Serves until stopped. Sessions are ended then; what was acknowledged stays so. Says how reads were answered.
+    /// Serves until stopped, and ends its sessions then. Acknowledged writes stay acknowledged. Returns how
+    /// many reads were answered by each source.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
@@ -272,11 +280,12 @@ impl<U: Upstream> Front<U> {
         self.run_turns(|_| ())
     }
 
-    /// Returns the same. `observe` is called once a turn, after all that the turn does. Calls are timed for it. Devices that do not
-    /// answer are asked again, also if no client asks, so it sees when they answer again.
+    /// Serves as [`Front::run`] does, with an observer. `observe` is called once a turn, at the end of the
+    /// turn. For the observer, calls are timed. Devices that do not answer are asked again, even without
+    /// requests of clients, so the observer sees when they answer again.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Front::run`].
     pub fn run_observed(
         mut self,
         mut observe: impl FnMut(&mut FrontTurn<'_>),
@@ -285,14 +294,14 @@ impl<U: Upstream> Front<U> {
         self.run_turns(|front| front.observed(&mut observe))
     }
 
-    /// Takes turns until it is stopped. `after_each` is called at the end of each.
+    /// Takes turns until stopped. `after_each` is called at the end of each turn.
     fn run_turns(
         mut self,
         mut after_each: impl FnMut(&mut Front<U>),
     ) -> Result<Counters, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut more_from_endpoint = false;
-        // No client waits yet, but whether the devices answer is worth knowing.
+        // No client waits yet, but the answer shows whether the devices answer.
         self.ask_store_name();
         self.up.flush(self.shared.now);
         while !self.stopper.0.is_asked() {
@@ -331,6 +340,7 @@ impl<U: Upstream> Front<U> {
                     _ => self.note(event),
                 }
             }
+            self.take_limits();
             self.accept();
             self.take_handed();
             self.expire_connecting();
@@ -369,7 +379,7 @@ impl<U: Upstream> Front<U> {
         Ok(self.counters())
     }
 
-    /// How long nothing needs doing unless something arrives; `None`: for ever.
+    /// Returns how long the loop may sleep if nothing arrives; `None`: no limit.
     fn sleep(&self) -> Option<Duration> {
         let accept = self.door.as_ref().and_then(Door::due);
         let connect = self.connecting.front().map(|(time, ..)| *time);
@@ -394,7 +404,7 @@ impl<U: Upstream> Front<U> {
         Some(Duration::from_nanos(next.saturating_sub(self.shared.now)))
     }
 
-    /// Remembers what an event says about a client's sockets.
+    /// Notes an event of one of a client's sockets.
     fn note(&mut self, event: &mio::event::Event) {
         let Some(slot) = event.token().0.checked_sub(FIRST_CLIENT) else {
             return;
@@ -418,7 +428,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// One client's turn: read, serve its connection to the store, take its commands.
+    /// One client's turn: reads, serves its connection to the store, takes its commands.
     fn serve(&mut self, index: usize) {
         let Some(client) = self.clients.get_mut(index) else {
             return;
@@ -443,13 +453,13 @@ impl<U: Upstream> Front<U> {
         }
         let mut again = turn == Turn::More;
         if woken && turn != Turn::Busy {
-            // It may not have needed the room that it was woken for.
+            // The client may not have used the free place in the endpoint for which it was woken.
             self.wake_waiting();
         }
         self.note_stranger(index);
         self.take_outputs(index);
         if let Some(client) = self.clients.get_mut(index) {
-            // What was put into the store's outbox just now.
+            // Sends the bytes that were put into the outbox for the store just now.
             if let Transfer::Broken(why) = client.serve_direct(&mut self.scratch, &self.shared) {
                 client.connection.direct_lost(&why);
                 again = true;
@@ -483,9 +493,9 @@ impl<U: Upstream> Front<U> {
                     if let Some(client) = self.clients.get_mut(index) {
                         client.connection.done(call, outcome, &mut self.shared);
                     }
-                    // It may have been what others wait for.
+                    // The call may have brought an element for which other clients wait.
                     self.waiting.stir(self.shared.now);
-                    // There is room for one more.
+                    // The endpoint has a free place for another call.
                     self.wake_waiting();
                     index
                 }
@@ -504,7 +514,7 @@ impl<U: Upstream> Front<U> {
                     continue;
                 }
                 Event::SessionClosed { session, reason } => {
-                    // Its calls are over, too.
+                    // The session's calls are over, too.
                     self.wake_waiting();
                     let Some(index) = self.sessions.remove(&session) else {
                         self.mark_closed(session);

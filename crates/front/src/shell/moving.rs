@@ -1,4 +1,4 @@
-//! The Redis of `--direct`, if it is given by name: the name may have another address later.
+//! The Redis of `--direct`, if it is given by name: the address of the name may change.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use super::Front;
 use crate::store::StoreAddress;
 use crate::upstream::Upstream;
 
-/// Tells a running front where the Redis of `--direct` is now; of no effect if it was not given.
+/// Gives a running front new addresses of the Redis of `--direct`; without `--direct` it has no effect.
 #[derive(Clone)]
 pub struct DirectMover {
     places: Arc<Mutex<Vec<SocketAddr>>>,
@@ -24,23 +24,23 @@ impl DirectMover {
         }
     }
 
-    /// The name has these addresses now. If the front uses an address that is not among them, it takes the first of them. Connections to the old
-    /// address are closed at their next use.
+    /// Notes the present addresses of the name. If the front uses another address, it changes to the first
+    /// address of the list. Connections to the old address are closed at their next use.
     pub fn moved(&self, addresses: Vec<SocketAddr>) {
         *self.places.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
-        // Fails only if the front is gone already.
+        // Fails only if the front has already ended.
         let _ = self.waker.wake();
     }
 }
 
 impl<U: Upstream> Front<U> {
-    /// A handle for the thread that looks names up.
+    /// Returns a handle for the thread that resolves names.
     #[must_use]
     pub fn direct_mover(&self) -> DirectMover {
         self.mover.clone()
     }
 
-    /// The front was woken.
+    /// Takes the new addresses after a wake-up.
     pub(super) fn take_moved(&mut self) {
         let places = &self.mover.places;
         let now = std::mem::take(&mut *places.lock().unwrap_or_else(PoisonError::into_inner));

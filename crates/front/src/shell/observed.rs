@@ -1,35 +1,36 @@
-//! Counters and times of a front, shown to an observer once a turn. Without an observer nothing of this is done.
+//! Counters and times of a front, which an observer gets once a turn. Without an observer none of this is
+//! computed.
 
 use crate::client::Counters;
 use crate::upstream::{Time, Upstream, UpstreamCounters};
 
 use super::{Class, Front};
 
-/// A turn of [`Front::run_observed`].
+/// The state at the end of a turn of [`Front::run_observed`].
 pub struct FrontTurn<'a> {
-    /// Events so far.
+    /// Counts of events so far.
     pub counters: Counters,
-    /// Events of the endpoint so far.
+    /// Counts of events of the endpoint so far.
     pub upstream: UpstreamCounters,
-    /// Clients that are connected.
+    /// Number of connected clients.
     pub clients: usize,
-    /// Clients that were ever connected.
+    /// Number of clients that have ever connected.
     pub clients_ever: u64,
-    /// Sessions that clients have.
+    /// Number of sessions of clients.
     pub sessions: usize,
-    /// Copies that the last commit named; 0: there was none yet.
+    /// Number of copies that the last commit named; 0: there was no commit yet.
     pub copies: u8,
-    /// Time for which nothing has come back although something was asked, in nanoseconds.
+    /// Time for which calls were outstanding and no answer came, in nanoseconds.
     pub unanswered: Time,
-    /// Nanoseconds that each call took which has ended in this turn.
+    /// Class and duration, in nanoseconds, of each call that has ended in this turn.
     pub took: &'a mut dyn Iterator<Item = (Class, Time)>,
 }
 
-/// Time of silence after which devices are asked again, and between two such questions, in nanoseconds.
+/// Time of silence after which devices are asked again, and interval of these questions, in nanoseconds.
 const ASK_AGAIN: Time = 1_000_000_000;
 
 impl<U: Upstream> Front<U> {
-    /// Asks devices again that do not answer.
+    /// Asks devices that do not answer again.
     pub(super) fn ask_again(&mut self) {
         let now = self.shared.now;
         if self.next_asking_again().is_some_and(|due| due <= now) {
@@ -38,14 +39,14 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Returns when that is due; `None`: they answer, or there is no observer.
+    /// Returns the time of the next such question; `None`: the devices answer, or there is no observer.
     pub(super) fn next_asking_again(&self) -> Option<Time> {
         let since = self.up.unanswered_since();
         let since = since.filter(|_| self.up.times_calls())?;
         Some(since.saturating_add(ASK_AGAIN).max(self.ask_again_at))
     }
 
-    /// Returns the events so far.
+    /// Returns the counts of events so far.
     pub(super) fn counters(&self) -> Counters {
         Counters {
             failed_logins: self.shared.users.failed_logins(),

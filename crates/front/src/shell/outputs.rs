@@ -1,11 +1,11 @@
-//! Requests of clients to the front, which are met here or noted for the end of the turn.
+//! Requests of clients to the front, which are met at once or noted for the end of the turn.
 
 use super::Front;
 use crate::client::Output;
 use crate::upstream::{SessionHandle, Upstream};
 
 impl<U: Upstream> Front<U> {
-    /// Does what a client wants of the front.
+    /// Meets the requests of a client.
     pub(super) fn take_outputs(&mut self, index: usize) {
         while let Some(client) = self.clients.get_mut(index)
             && let Some(output) = client.connection.poll_output()
@@ -32,7 +32,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Remembers whose session it is that a client uses now.
+    /// Notes which session a client uses now.
     fn note_session(&mut self, index: usize, session: Option<SessionHandle>) {
         let Some(client) = self.clients.get_mut(index) else {
             return;

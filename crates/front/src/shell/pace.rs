@@ -1,4 +1,4 @@
-//! How a loop waits for its next turn: it sleeps, or polls without sleeping for a while after activity.
+//! How a loop waits for its next turn: it sleeps, or polls without sleeping for some time after activity.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -8,25 +8,25 @@ use pmnet_client::{Clock, Spin};
 
 use crate::upstream::Time;
 
-/// The work of a loop before anything arrives.
+/// How a loop may wait for events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// Something, at once.
+    /// The loop must not wait, because there is work.
     Not,
-    /// Nothing, but something arrived a moment ago.
+    /// The loop polls without sleeping: there is no work, but something arrived a moment ago.
     Spinning,
-    /// Nothing for at most this long; `None`: no limit.
+    /// The loop sleeps at most this long; `None`: no limit.
     Asleep(Option<Duration>),
 }
 
-/// A loop's clock, and when it last had something to do.
+/// A loop's clock, and the time of its last activity.
 pub(crate) struct Pace {
     clock: Clock,
     spin: Spin,
 }
 
 impl Pace {
-    /// `spin_micros`: how long it polls without sleeping after activity.
+    /// `spin_micros`: microseconds of polling without sleeping after activity.
     pub(crate) fn new(spin_micros: u64) -> Pace {
         Pace {
             clock: Clock::start(),
@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// How it waits at this time; `asleep`: how long it may sleep.
+    /// Returns how the loop must wait at this time. `asleep` computes how long it may sleep.
     pub(crate) fn waits(
         &self,
         now: Time,
@@ -48,10 +48,11 @@ impl Pace {
         }
     }
 
-    /// Waits for events. Returns the time then; `None`: it was interrupted, and is to wait again.
+    /// Waits for events. Returns the time after the wait; `None`: the wait was interrupted and must be
+    /// repeated.
     ///
     /// # Errors
-    /// Of the operating system.
+    /// An error of the operating system.
     pub(crate) fn wait(
         &mut self,
         poll: &mut Poll,
@@ -71,7 +72,7 @@ impl Pace {
         match waits {
             _ if !events.is_empty() => self.spin.active(now),
             Waits::Not => self.spin.active(now),
-            // The process that is to answer may need this core.
+            // The process that will answer may need this core.
             Waits::Spinning => self.spin.yield_core(&self.clock),
             Waits::Asleep(_) => {}
         }

@@ -1,6 +1,7 @@
-//! The clients of a loop, each at an index of its own, and those that have something to do in its next turn.
+//! The clients of a loop, each at its own index, and the queue of those that have something to do in the next
+//! turn.
 //!
-//! The front and the router have one each.
+//! The front has one such list, and the router has one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,11 +12,12 @@ struct Seat<C> {
     queued: bool,
 }
 
-/// The clients of a loop. A client's index is given to another one once it is released.
+/// The clients of a loop. After a client's index is released, another client may get it.
 pub(crate) struct Seats<C> {
     seats: Vec<Option<Box<Seat<C>>>>,
     free: Vec<usize>,
-    /// Clients that have something to do, each once; and perhaps indices of some that are gone.
+    /// Indices of clients that have something to do. Each client is in the queue once; some may have
+    /// disconnected.
     queue: VecDeque<usize>,
 }
 
@@ -28,12 +30,12 @@ impl<C> Seats<C> {
         }
     }
 
-    /// How many indices are reserved.
+    /// Returns how many indices are reserved.
     pub(crate) fn count(&self) -> usize {
         self.seats.len() - self.free.len()
     }
 
-    /// All indices that were ever reserved.
+    /// Returns all indices that were ever reserved.
     pub(crate) fn indices(&self) -> Range<usize> {
         0..self.seats.len()
     }
@@ -73,13 +75,13 @@ impl<C> Seats<C> {
         Some(&mut seat.client)
     }
 
-    /// All clients, with their indices.
+    /// Returns all clients with their indices.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &C)> {
         let seats = self.seats.iter().enumerate();
         seats.filter_map(|(index, seat)| Some((index, &seat.as_ref()?.client)))
     }
 
-    /// The same, to be changed.
+    /// Returns all clients with their indices, mutably.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut C)> {
         let seats = self.seats.iter_mut().enumerate();
         seats.filter_map(|(index, seat)| Some((index, &mut seat.as_mut()?.client)))
@@ -95,7 +97,7 @@ impl<C> Seats<C> {
         }
     }
 
-    /// Gives a turn to all clients that want one.
+    /// Gives a turn to all clients for which `wants` holds.
     pub(crate) fn enqueue_if(&mut self, wants: impl Fn(&C) -> bool) {
         for index in self.indices() {
             if self.get(index).is_some_and(&wants) {
@@ -104,12 +106,12 @@ impl<C> Seats<C> {
         }
     }
 
-    /// How many turns are to be taken.
+    /// Returns how many turns must be taken.
     pub(crate) fn turns(&self) -> usize {
         self.queue.len()
     }
 
-    /// The index of the next client that has a turn. It may be gone.
+    /// Returns the index of the next client that has a turn. The client may have disconnected.
     pub(crate) fn next_turn(&mut self) -> Option<usize> {
         let index = self.queue.pop_front()?;
         if let Some(Some(seat)) = self.seats.get_mut(index) {

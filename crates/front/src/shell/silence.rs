@@ -1,28 +1,28 @@
-//! Says in the log when nothing comes back from the device, or when it takes no calls.
+//! Logs that no answer comes from the device, or that the device accepts no calls.
 //!
-//! Each call gives its client an error. But that does not tell the operator that no client is answered
-//! at all: because of a wrong address, a wrong shard, or a chain that is too short.
+//! Each call returns an error to its client. But these errors do not tell the operator that no client at all
+//! is answered, for example because of a wrong address, a wrong shard, or a chain that is too short.
 
 use crate::upstream::{
     CROWDED, Call, CallId, Calls, Closed, Event, Outcome, Refused, Seen, SessionHandle, Submit,
     Time, Upstream, UpstreamCounters,
 };
 
-/// After how long without an answer it is said, in nanoseconds.
+/// Time without an answer after which the silence is logged, in nanoseconds.
 const SILENCE: Time = 5_000_000_000;
-/// Shortest time until it is said again, in nanoseconds.
+/// Shortest time between two such log messages, in nanoseconds.
 const AGAIN_AFTER: Time = 30_000_000_000;
 const SECOND: Time = 1_000_000_000;
 
-/// An endpoint, whether anything comes back from it, and how long that takes.
+/// An endpoint, whether it gets answers, and how long its calls take.
 pub(super) struct Watched<U> {
     up: U,
     listening: Listening,
-    /// `None`: calls are not timed.
+    /// Start times of the calls under way; `None`: calls are not timed.
     under_way: Option<UnderWay>,
-    /// Time of this turn.
+    /// Time of the present turn.
     now: Time,
-    /// Copies that the last commit named.
+    /// Number of copies that the last commit named.
     copies: u8,
 }
 
@@ -47,17 +47,17 @@ impl<U: Upstream> Watched<U> {
         self.under_way.is_some()
     }
 
-    /// Returns the time since which nothing has come back although something was asked.
+    /// Returns since when calls have been outstanding without any answer.
     pub(super) const fn unanswered_since(&self) -> Option<Time> {
         self.listening.asked
     }
 
-    /// Returns the number of devices that the last commit named; 0: there was none.
+    /// Returns the number of devices that the last commit named; 0: there was no commit.
     pub(super) const fn copies(&self) -> u8 {
         self.copies
     }
 
-    /// Hands over how long the calls took that have ended since the last time.
+    /// Takes class and duration of the calls that have ended since the last call of this function.
     pub(super) fn take_took(&mut self) -> impl Iterator<Item = (Class, Time)> {
         let timed = self.under_way.iter_mut();
         timed.flat_map(|under_way| under_way.took.drain(..))
@@ -69,6 +69,13 @@ impl<U: Upstream> Watched<U> {
         }
     }
 
+    /// Something that is no call of this endpoint has ended, after this time.
+    pub(super) fn took(&mut self, class: Class, took: Time) {
+        if let Some(under_way) = &mut self.under_way {
+            under_way.took.push((class, took));
+        }
+    }
+
     fn end_call(&mut self, call: CallId) {
         if let Some(under_way) = &mut self.under_way {
             under_way.end(call, self.now);
@@ -76,17 +83,19 @@ impl<U: Upstream> Watched<U> {
     }
 }
 
-/// Class of a call.
+/// The class of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Acknowledged early, by the devices.
+    /// An update, acknowledged early by the devices.
     Early,
-    /// Executed by the store, and changes it.
+    /// A command that the store executes and that changes the store.
     Write,
-    /// Executed by the store, and changes nothing.
+    /// A command that the store executes and that changes nothing.
     Read,
-    /// Asked of the head.
+    /// A READ that the head answers.
     Head,
+    /// Read from the store, directly.
+    Store,
 }
 
 impl Class {
@@ -99,13 +108,13 @@ impl Class {
     }
 }
 
-/// Calls under way that are timed, at most. Of more, those that began first are not timed.
+/// Most calls under way that are timed. If there are more, the oldest ones are not timed.
 const TIMED_MAX: usize = 1024;
 
-/// Calls under way, by the last digits of their names: these are given in order.
+/// Calls under way, by their number modulo [`TIMED_MAX`]. Call numbers are consecutive.
 struct UnderWay {
     began: Box<[Option<(CallId, Class, Time)>]>,
-    /// Calls that have ended in this turn.
+    /// Class and duration of the calls that have ended in this turn.
     took: Vec<(Class, Time)>,
 }
 
@@ -134,20 +143,24 @@ impl UnderWay {
     }
 }
 
-/// Whether calls are answered.
+/// The state of the answers to calls, and what was logged about them.
 #[derive(Debug, Default)]
 struct Listening {
-    /// When the first call was submitted that nothing has come back for.
+    /// When the first call was submitted that is still without any answer.
     asked: Option<Time>,
-    /// A call was submitted since the silence was last said.
+    /// A call was submitted since the silence was last logged.
     asks_again: bool,
-    /// When it was last said.
+    /// When the silence was last logged.
     said: Option<Time>,
-    /// It was said that the chain is too short, and nothing was answered since.
+    /// Something has come back since the start.
+    heard: bool,
+    /// A call was given up before anything came back.
+    gave_up: bool,
+    /// It was logged that the chain is too short, and no call has been answered since.
     said_short: bool,
-    /// Calls that were not sent since the device had no room for another session.
+    /// Number of calls that were not sent because the device could take no further session.
     crowded: u64,
-    /// Sessions that the device ended by itself.
+    /// Number of sessions that the device ended by itself.
     let_go: u64,
 }
 
@@ -157,20 +170,24 @@ impl Listening {
         self.asks_again = true;
     }
 
-    /// Something came back; whether it was said before that nothing does.
+    /// Notes an answer. Returns whether the silence had been logged before.
     fn hear(&mut self) -> bool {
         self.asked = None;
+        self.heard = true;
         self.said.take().is_some()
     }
 
-    /// When to say next that nothing comes back.
+    /// Returns when the silence must be logged next.
     fn due(&self) -> Option<Time> {
         let silent = self.asked.filter(|_| self.asks_again)?;
         let again = self.said.map_or(0, |said| said.saturating_add(AGAIN_AFTER));
+        if self.said.is_none() && self.gave_up && !self.heard {
+            return Some(silent);
+        }
         Some(silent.saturating_add(SILENCE).max(again))
     }
 
-    /// For how many seconds nothing has come back, if that is to be said now.
+    /// If the silence must be logged now, returns how many seconds it has lasted.
     fn say(&mut self, now: Time) -> Option<u64> {
         self.due().filter(|due| *due <= now)?;
         self.said = Some(now);
@@ -178,7 +195,7 @@ impl Listening {
         Some(now.saturating_sub(self.asked?) / SECOND)
     }
 
-    /// Whether it is to be said that the chain is too short.
+    /// Returns whether it must be logged that the chain is too short.
     fn say_short(&mut self) -> bool {
         !std::mem::replace(&mut self.said_short, true)
     }
@@ -241,7 +258,8 @@ impl<U: Upstream> Upstream for Watched<U> {
                 outcome: outcome @ (Outcome::Committed { .. } | Outcome::Reply(_)),
                 ..
             } => {
-                // At the server itself no device has it, which says nothing of the chain.
+                // A commit with 0 copies means that the update is at the server and in no device, which says
+                // nothing about the chain.
                 if let Outcome::Committed {
                     copies: copies @ 1..,
                     ..
@@ -273,7 +291,7 @@ impl<U: Upstream> Upstream for Watched<U> {
                 ..
             } if *why == CROWDED => {
                 self.listening.crowded += 1;
-                // Less and less often, so that a flood of them does not flood the log.
+                // Logged at counts that are powers of two, so that many refusals do not flood the log.
                 if self.listening.crowded.is_power_of_two() {
                     tracing::warn!(
                         commands = self.listening.crowded,
@@ -295,6 +313,10 @@ impl<U: Upstream> Upstream for Watched<U> {
                     );
                 }
             }
+            Event::Done {
+                outcome: Outcome::Unknown | Outcome::Failed(_),
+                ..
+            } => self.listening.gave_up = true,
             _ => {}
         }
         Some(event)
@@ -317,10 +339,20 @@ impl<U: Upstream> Upstream for Watched<U> {
         self.now = now;
         self.up.flush(now);
         if let Some(seconds) = self.listening.say(now) {
+            let peer = self.up.peer();
+            if let Some(key) = self.up.key().filter(|_| !self.listening.heard) {
+                let (id, print) = (key.get(), key.get() >> 32);
+                tracing::warn!(
+                    "PM3213 no device has answered for {seconds} s, by way of {peer}. A device does not answer a key that it does not know. Look whether this \
+                     front's key (id {id:016x}, of the cluster {print:08x}) is of the devices' cluster (`pmnet key show`), and not refused: the device's \
+                     log says so (PM1117, PM1118, PM1115). If it says nothing, check that --via is the first device of the chain and --shard its shard, \
+                     that this device's log says `serving`, and that the server runs"
+                );
+                return;
+            }
             tracing::warn!(
-                "PM3201 no answer for {seconds} s by way of {}. Check that --via is the first device of the chain and \
-                 --shard its shard, that this device's log says `serving`, and that the server runs",
-                self.up.peer()
+                "PM3201 no answer for {seconds} s by way of {peer}. Check that --via is the first device of the chain and \
+                 --shard its shard, that this device's log says `serving`, and that the server runs"
             );
         }
     }
@@ -367,6 +399,20 @@ mod tests {
         listening.ask(begin + 40 * SECOND);
         assert_eq!(listening.due(), Some(begin + 45 * SECOND));
         assert!(!listening.hear());
+    }
+
+    /// A front whose key no device knows hears nothing from its start on: its first call that is given up says so.
+    #[test]
+    fn silence_from_the_start_is_said_when_a_call_is_given_up() {
+        let mut listening = Listening::default();
+        listening.ask(SECOND);
+        listening.gave_up = true;
+        assert_eq!(listening.say(2 * SECOND), Some(1));
+        listening.ask(3 * SECOND);
+        assert_eq!(listening.say(4 * SECOND), None, "less often from then on");
+        listening.hear();
+        listening.ask(40 * SECOND);
+        assert_eq!(listening.say(41 * SECOND), None, "a call can be slow");
     }
 
     #[test]

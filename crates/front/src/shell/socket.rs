@@ -1,6 +1,7 @@
-//! A socket that is read from and written to as far as that goes now.
+//! A socket that is read and written as far as possible without blocking.
 //!
-//! Edge-triggered: it counts as ready until it says "would block". A connection that is still being made says so too.
+//! Edge-triggered: a socket counts as ready until it returns "would block". A connection that is still being
+//! made returns "would block", too.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -8,12 +9,12 @@ use bytes::{Buf, BytesMut};
 
 use super::wire::{Seen, Wire};
 
-/// Bytes that are to be written to a socket.
+/// Bytes that must be written to a socket.
 pub(crate) trait Unwritten {
-    /// Returns the bytes that are to be written first; none if nothing is to be written.
+    /// Returns the bytes to be written first; empty if there are none.
     fn unwritten(&self) -> &[u8];
 
-    /// `count` of these bytes were written.
+    /// Notes that `count` of these bytes were written.
     fn wrote(&mut self, count: usize);
 }
 
@@ -27,18 +28,18 @@ impl Unwritten for BytesMut {
     }
 }
 
-/// Why a socket is of no more use.
+/// Why a socket is no longer usable.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// The peer sends no more.
+    /// The peer has closed its sending side.
     Closed,
-    /// It takes no bytes.
+    /// The socket accepts no bytes.
     Unwritten,
     Failed(io::Error),
 }
 
 impl Ended {
-    /// The reason in words. `closed`: if the peer sends no more.
+    /// Returns the reason as text. `closed`: the text if the peer has closed its sending side.
     pub(crate) fn why(&self, closed: &str) -> String {
         match self {
             Ended::Closed => closed.to_owned(),
@@ -57,7 +58,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// A socket that may be ready for anything.
+    /// Makes a socket that may be ready for everything.
     pub(crate) fn new(wire: Wire) -> Socket {
         Socket {
             wire,
@@ -67,7 +68,7 @@ impl Socket {
         }
     }
 
-    /// A connection that is still being made: an event will say what it is ready for.
+    /// Makes a socket whose connection is still being made. An event will say for what it is ready.
     pub(crate) fn unready(wire: Wire) -> Socket {
         Socket {
             readable: false,
@@ -76,14 +77,14 @@ impl Socket {
         }
     }
 
-    /// Remembers what an event says.
+    /// Notes an event.
     pub(crate) fn note(&mut self, seen: &Seen) {
         self.readable |= seen.readable;
         self.read_closed |= seen.read_closed;
         self.writable |= seen.writable;
     }
 
-    /// Reads once. `None`: nothing is there now.
+    /// Reads once. `None`: no bytes are available now.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Ended> {
         while self.readable {
             match self.wire.read(buffer) {
@@ -92,8 +93,8 @@ impl Socket {
                     return Err(Ended::Closed);
                 }
                 Ok(count) => {
-                    // A short read has emptied the socket; the next byte is a new edge. But the end may have come with the
-                    // same edge.
+                    // A short read has emptied the socket, and the next byte causes a new event. But the end
+                    // of the stream may have come with the same event.
                     self.readable =
                         self.wire.may_have_more(count, buffer.len()) || self.read_closed;
                     return Ok(Some(count));
@@ -106,7 +107,7 @@ impl Socket {
         Ok(None)
     }
 
-    /// Writes what there is, as far as it goes.
+    /// Writes as many of the bytes as the socket takes.
     pub(crate) fn write(&mut self, from: &mut impl Unwritten) -> Result<(), Ended> {
         while self.writable && !from.unwritten().is_empty() {
             match self.wire.write(from.unwritten()) {

@@ -1,27 +1,27 @@
-//! Ending the loop from another thread: the only state that threads of the front share.
+//! Ends the loop from another thread. The threads of the front share no other state.
 //!
-//! The loop checks a flag and sleeps; another thread sets the flag and wakes the loop. Invariant: the
-//! flag is set before the wake-up is sent, and a wake-up of a loop that is awake is kept for the next
-//! sleep. So a loop that checked too early is woken and checks again. In the other order the loop could
-//! sleep on until something else happens. Written with traits, so that the tests run exactly this code
-//! under a scheduler that tries the interleavings.
+//! The loop checks a flag and sleeps; another thread sets the flag and wakes the loop. Invariant: the flag is
+//! set before the wake-up is sent, and a wake-up of a loop that does not sleep is kept for the next sleep. So
+//! a loop that checked too early is woken and checks again. If the flag were set after the wake-up, the loop
+//! could continue to sleep until something else happens. The code uses traits, so that the tests run exactly
+//! this code under a scheduler that tries the interleavings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use mio::Waker;
 
-/// A flag that only goes up.
+/// A flag that can be set and never cleared.
 pub(crate) trait Flag {
-    /// Puts it up; a loop that sees it up sees what was written before.
+    /// Sets the flag. A loop that sees it set sees everything that was written before.
     fn raise(&self);
-    /// Whether it is up.
+    /// Whether the flag is set.
     fn is_up(&self) -> bool;
 }
 
-/// Something that ends a sleep, the present or the next one.
+/// Ends a loop's sleep: the present one, or the next one.
 pub(crate) trait Wake {
-    /// Ends it.
+    /// Ends the sleep.
     fn wake(&self);
 }
 
@@ -36,19 +36,19 @@ impl Flag for AtomicBool {
 
 impl Wake for Waker {
     fn wake(&self) {
-        // Fails only if the loop is gone already.
+        // Fails only if the loop has already ended.
         let _ = Waker::wake(self);
     }
 }
 
-/// Flag and wake-up of one loop.
+/// The flag and the wake-up of one loop.
 pub(crate) struct Ending<F, W> {
     flag: Arc<F>,
     waker: Arc<W>,
 }
 
 impl<F: Flag, W: Wake> Ending<F, W> {
-    /// For a loop that sleeps until `waker` ends it.
+    /// Makes the state for a loop whose sleep `waker` ends.
     pub(crate) fn new(flag: F, waker: W) -> Ending<F, W> {
         Ending {
             flag: Arc::new(flag),
@@ -62,12 +62,12 @@ impl<F: Flag, W: Wake> Ending<F, W> {
         self.waker.wake();
     }
 
-    /// What ends its sleep.
+    /// Returns the object that ends the loop's sleep.
     pub(crate) fn waker(&self) -> Arc<W> {
         Arc::clone(&self.waker)
     }
 
-    /// Whether the loop is to end; asked before every sleep.
+    /// Whether the loop must end. To be called before every sleep.
     pub(crate) fn is_asked(&self) -> bool {
         self.flag.is_up()
     }
@@ -102,7 +102,7 @@ mod tests {
 
     use super::{Ending, Flag, Wake};
 
-    /// Schedules that are tried, depth first; there are fewer with one stopper.
+    /// Most schedules that are tried, depth first. With one stopper there are fewer.
     const SCHEDULES_MAX: usize = 200_000;
 
     impl Flag for AtomicBool {
@@ -114,7 +114,7 @@ mod tests {
         }
     }
 
-    /// What mio's waker is: a count that ends a sleep while it is not zero, and is then zero.
+    /// A model of mio's waker: a count that ends a sleep while it is not zero, and is then reset to zero.
     #[derive(Default)]
     struct Count {
         pending: Mutex<bool>,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     impl Count {
-        /// Sleeps until woken, for ever if nothing does.
+        /// Sleeps until woken; without a wake-up, for ever.
         fn sleep(&self) {
             let mut pending = self.pending.lock().unwrap();
             while !*pending {
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// A loop with nothing to do, and several who end it.
+    /// A loop without work, and several threads that end it.
     fn loop_and_stoppers(stoppers: usize, stop: fn(&Ending<AtomicBool, Arc<Count>>)) {
         let count = Arc::new(Count::default());
         let ending = Ending::new(AtomicBool::new(false), Arc::clone(&count));

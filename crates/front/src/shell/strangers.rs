@@ -1,18 +1,19 @@
-//! What clients have sent that have still to log in: bounded for all of them together.
+//! Bounds the input of all clients together that still have to log in.
 //!
-//! One of them alone can send little (`client::input`), but there may be many.
+//! A single such client can send little (`client::input`), but there may be many of them.
 
 use super::Front;
 use crate::upstream::Upstream;
 
-/// Bytes that clients may have sent and the front not taken who have still to log in, all together, beside [`FREE_BYTES`] each. Beyond
-/// them, a client that sends more is closed.
+/// Most bytes that all clients which still have to log in may have in their inputs together. The first
+/// [`FREE_BYTES`] of each client are not counted. Above this, a client that sends more is closed.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Bytes for which none of them is closed.
+/// Bytes that each of these clients may always send.
 const FREE_BYTES: usize = 16 * 1024;
 
 impl<U: Upstream> Front<U> {
-    /// A client had its turn: ends its connection if there is too much of all.
+    /// Updates the count after a client's turn. If all these clients together have sent too much, ends this
+    /// client's connection.
     pub(super) fn note_stranger(&mut self, index: usize) {
         let Some(client) = self.clients.get_mut(index) else {
             return;

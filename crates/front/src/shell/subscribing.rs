@@ -1,24 +1,26 @@
-//! Changes of subscriptions that are under way, for clients whose command comes after them. `client/shared.rs` has their numbers
-//! (`Subscribing`), and `client/hold.rs` lets a command wait for them.
+//! Changes of subscriptions that are under way, for clients whose command must follow them.
+//! `client/shared.rs` has their numbers (`Subscribing`), and `client/hold.rs` makes a command wait for them.
 
 use super::Front;
 use crate::upstream::Upstream;
 
-/// Most changes of one client that count as one because each was there when the one before it was over: who waits for the
-/// first waits for all.
+/// Most further changes of one client that count as one change with the first. This holds for a further
+/// change that was under way when the previous one ended. A command that waits for the first change waits for
+/// all of them.
 const CHAIN_MAX: u32 = 16;
 
 /// A change of a client's subscriptions that is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
-    /// Which of all clients'.
+    /// Number of the change among those of all clients.
     pub(super) number: u64,
-    /// How many of its client's came right before it, and count as this one.
+    /// Number of further changes by the same client that directly followed the first change, and count as a
+    /// part of it.
     chain: u32,
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes that a change of a client's subscriptions is under way, or that none is.
+    /// Notes the client's change of subscriptions that is under way, or that there is none.
     pub(super) fn note_subscribing(&mut self, index: usize, under_way: Option<u64>) {
         let Some(client) = self.clients.get_mut(index) else {
             return;
@@ -42,7 +44,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Ends the change with this number: clients that waited for it may go on.
+    /// Ends the change with this number. The clients that waited for it get a turn.
     pub(super) fn subscription_over(&mut self, number: u64) {
         self.shared.subscribing.end(number);
         for index in std::mem::take(&mut self.behind_subscriptions) {

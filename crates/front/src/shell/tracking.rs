@@ -1,7 +1,9 @@
-//! The connection on which Redis tells of changed keys, and telling clients (CLIENT TRACKING).
+//! The connection on which Redis reports changed keys, and the messages to clients about them (CLIENT
+//! TRACKING).
 //!
-//! It is there while a client has CLIENT TRACKING ON. Redis is asked every second for a sign of life, and the server which Redis it
-//! uses: when either is silent for too long, or names another, clients are told that all keys may have changed.
+//! The connection exists while a client has CLIENT TRACKING ON. Every second the front asks Redis for a sign
+//! of life, and the server which Redis it uses. If one of them is silent for too long, or the server names
+//! another Redis, clients are told that all keys may have changed.
 
 use mio::event::Event;
 
@@ -12,51 +14,59 @@ use crate::store::changes::{ChangesLine, Heard};
 use crate::tracking::{LinkState, Told};
 use crate::upstream::{Time, Upstream};
 
-/// Between two questions for a sign of life, in nanoseconds.
+/// Interval of the questions for a sign of life, in nanoseconds.
 const POKE_EVERY: Time = 1_000_000_000;
-/// Part of a command's time for which Redis may say nothing.
+/// Divisor of a command's time that gives the longest silence of Redis.
 const SILENCES_PER_TIMEOUT: Time = 3;
-/// Longest such time, in nanoseconds.
+/// Upper bound of the silence of Redis, in nanoseconds.
 const SILENCE_MAX: Time = 3_000_000_000;
-/// Most bytes read from it before the clients get their turn.
+/// Most bytes read from the connection before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
-/// A client may leave this many times `--unread-max` unread before it is closed because it is told more.
+/// A client that gets a message is closed if its unread bytes exceed this many times `--unread-max`.
 const UNREAD_TIMES_MAX: usize = 2;
 const NO_REDIS: &str = "the store is no Redis, and does not tell of changed keys";
 
-/// The connection, and when what is due.
+/// The connection, and its deadlines.
 pub(super) struct TrackingWire {
     open: Option<Dialed<ChangesLine>>,
     patience: Patience,
     next_poke: Time,
 }
 
+fn silence(call_timeout: Time) -> Time {
+    (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX)
+}
+
 impl TrackingWire {
     pub(super) fn new(call_timeout: Time) -> TrackingWire {
-        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, SILENCE_MAX);
         TrackingWire {
             open: None,
-            patience: Patience::new(silence),
+            patience: Patience::new(silence(call_timeout)),
             next_poke: 0,
         }
     }
 
-    /// Remembers what an event says about it.
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.patience.set_silence(silence(call_timeout));
+    }
+
+    /// Notes an event of the connection.
     pub(super) fn note(&mut self, event: &Event) {
         if let Some(open) = &mut self.open {
             open.note(event);
         }
     }
 
-    /// Whether there is something to read that no event will announce.
+    /// Whether there are unread bytes that no event will announce.
     pub(super) fn has_more(&self) -> bool {
         self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
-    /// When something is due although nothing arrives, if a client needs it.
+    /// Returns when something is due although nothing arrives, if a client needs the connection.
     pub(super) fn next_timeout(&self, shared: &Shared) -> Option<Time> {
         if !shared.tracking.is_wanted(shared.now) {
-            // A client that waits is looked at in time anyway.
+            // A waiting client is checked in time anyway.
             return None;
         }
         match &self.open {
@@ -65,7 +75,7 @@ impl TrackingWire {
         }
     }
 
-    /// Whether it leads elsewhere than to the store that the server uses now.
+    /// Whether the connection leads to another store than the one that the server uses now.
     fn leads_astray(&self, shared: &Shared) -> bool {
         let line = self.open.as_ref().map(|open| &open.line);
         line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))
@@ -122,7 +132,7 @@ impl TrackingWire {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Takes in what Redis says of keys.
+    /// Takes Redis's reports about keys.
     pub(super) fn take_tracking(&mut self) {
         let received = self.tracking.receive(&mut self.scratch, &mut self.shared);
         if let Err(heard) = received {
@@ -130,7 +140,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The end of a turn: makes the connection or ends it, asks what is to be asked, and tells clients.
+    /// At the end of a turn: makes or ends the connection, asks the due questions, and tells clients.
     pub(super) fn keep_tracking(&mut self) {
         let now = self.shared.now;
         if self.shared.tracking.is_wanted(now) {
@@ -190,7 +200,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Tells a client, or the one that it has named in its place.
+    /// Tells a client about changed keys, or the client that it has named in REDIRECT.
     fn tell_of_keys(&mut self, id: u64, told: &Told) {
         let Some(tracker) = self.shared.tracking.client_mut(id) else {
             return;
@@ -217,7 +227,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// A client has been told something. Who reads nothing is not told for ever.
+    /// Notes that a client got a message. A client that reads nothing is closed at last.
     fn note_told(&mut self, index: usize) {
         self.mark_dirty(index);
         let limit = self

@@ -1,41 +1,43 @@
-//! Replies that clients do not read: how many are held, and what is done about those who read nothing.
+//! Replies that clients do not read: their amount, and what happens to clients that read nothing.
 //!
-//! A client may write all of its commands before it reads the first reply. So commands are taken from it while it
-//! reads nothing, up to a bound for each client and one for all together. Above the bound nothing more is
-//! taken from it; if it reads, that is all that happens. If it has sent more and reads nothing for
-//! [`PATIENCE`], its connection ends with an error. When all together have too much unread, nothing is taken from those who
-//! have left anything unread, and after [`PATIENCE_WITH_ALL`] the one with most that reads nothing is closed.
+//! A client may write all its commands before it reads the first reply. So commands are taken from a client
+//! that reads nothing, up to one bound for each client and one for all together. Above the bound no further
+//! commands are taken from the client until it reads. If it has sent more commands and reads nothing for
+//! [`PATIENCE`], its connection ends with an error. If all clients together have too many unread bytes, no
+//! further commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`] the client
+//! with the most unread bytes that reads nothing is closed.
 
 use super::Front;
 use super::client::Client;
 use crate::upstream::{Time, Upstream};
 
-/// For how long a client may read nothing while the front waits for it, in nanoseconds.
+/// How long a client may read nothing while the front waits for it, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
-/// For how long all together must have too much unread until a client is closed, in nanoseconds: a client that read something
-/// just before has its time, too, so that the one with most goes first.
+/// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed.
+/// This time is longer than [`PATIENCE`]. So a client that read something just before can be found idle, too,
+/// and the client with the most unread bytes is closed first.
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
-/// How often the log speaks of clients that were closed, in nanoseconds.
+/// Interval of the log messages about clients that were closed, in nanoseconds.
 const SAY_EVERY: Time = 10_000_000_000;
-/// All together have too much unread until this part of the bound, in eighths, is reached again.
+/// Too much stays unread until the amount falls to this many eighths of the bound.
 const RELIEVED_EIGHTHS: usize = 7;
 
-/// Of one client.
+/// Unread output of one client.
 #[derive(Default)]
 pub(super) struct Unread {
-    /// Bytes that are counted for it.
+    /// Bytes that are counted for this client.
     bytes: usize,
-    /// When it last took something, or had nothing to take.
+    /// When the client last read something, or had nothing to read.
     took: Time,
 }
 
-/// Of all clients together.
+/// Unread output of all clients together.
 pub(super) struct UnreadOfAll {
     bytes: usize,
     bytes_max: usize,
-    /// Since when there is too much.
+    /// Since when the unread bytes of all clients together exceed their bound.
     over_since: Time,
-    /// When the log may speak of it again.
+    /// Earliest time of the next log message about closed clients.
     say_after: Time,
 }
 
@@ -49,7 +51,12 @@ impl UnreadOfAll {
         }
     }
 
-    /// Whether there is too much, if there was until now or not.
+    pub(super) const fn set_bytes_max(&mut self, bytes_max: usize) {
+        self.bytes_max = bytes_max;
+    }
+
+    /// Whether the unread bytes exceed their bound. `was_over`: they exceeded it at the last call; then a
+    /// lower bound counts.
     fn is_over(&self, was_over: bool) -> bool {
         let bound = if was_over {
             self.bytes_max / 8 * RELIEVED_EIGHTHS
@@ -65,14 +72,14 @@ impl Client {
         self.unread.bytes > 0 && now >= self.unread.took.saturating_add(PATIENCE)
     }
 
-    /// Whether it has sent more than is taken from it before it reads, and does not read.
+    /// Whether the client has sent more than is taken from it before it reads, and reads nothing.
     pub(super) fn is_stuck(&self, now: Time) -> bool {
         self.reads_nothing(now) && self.connection.held_up()
     }
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes that a client was written to. Before that, `held` bytes waited for it.
+    /// Notes that a client was written to. `held`: the bytes that waited for it before.
     pub(super) fn note_unread(&mut self, index: usize, held: usize) {
         let now = self.shared.now;
         let Some(client) = self.clients.get_mut(index) else {
@@ -85,7 +92,7 @@ impl<U: Upstream> Front<U> {
             client.unread.took = now;
         }
         if left < held {
-            // Not one that has nothing left to read, and only sends.
+            // The time of a client that only sends, and has nothing left to read, is not prolonged.
             client.took(now);
         }
         if client.connection.congested() {
@@ -94,7 +101,7 @@ impl<U: Upstream> Front<U> {
         self.note_relief();
     }
 
-    /// A client is gone, and what it left unread.
+    /// Removes the unread bytes of a client that was closed.
     pub(super) fn forget_unread(&mut self, unread: &Unread) {
         self.unread.bytes -= unread.bytes;
         self.note_relief();
@@ -125,7 +132,8 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// While all together have too much unread: the client with most that reads nothing. It is to be closed.
+    /// If all clients together have too many unread bytes, returns a client that must be closed: the one with
+    /// the most unread bytes among those that read nothing.
     pub(super) fn worst_reader(&mut self) -> Option<usize> {
         let now = self.shared.now;
         let patient_until = self.unread.over_since.saturating_add(PATIENCE_WITH_ALL);
@@ -141,7 +149,7 @@ impl<U: Upstream> Front<U> {
         Some(index)
     }
 
-    /// Counts a connection that ends because of what is unread, and says so now and then.
+    /// Counts a connection that ends because of unread output, and logs such connections from time to time.
     fn say_closed(&mut self, index: usize) {
         self.shared.counters.closed_unread += 1;
         let now = self.shared.now;

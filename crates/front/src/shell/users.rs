@@ -1,11 +1,11 @@
-//! Asks Redis about users, on two connections of the front's own: one for their rights, one to try passwords.
+//! Asks Redis about users, on two connections of the front: one for their rights, one to check passwords.
 //!
-//! Purpose: as long as there are clients, and users count, the list of users is fetched every [`POLL_EVERY`], so that a change of
-//! rights counts within a second; what connections ask goes the same way ([`crate::users`]). A client that asks while Redis does not
-//! answer is told so.
-//! Invariants: each client has at most one question here, so their number bounds what waits; while Redis does not
-//! answer for a command's time, what was known of rights does not count any more. If no process listens there, rights
-//! cannot change, and it goes on counting.
+//! Purpose: while there are clients and Redis's users count, the list of users is fetched every
+//! [`POLL_EVERY`], so that a change of rights takes effect within a second. Questions of clients go over the
+//! same connections ([`crate::users`]). A client that asks while Redis does not answer gets an error.
+//! Invariants: each client has at most one question, so the number of clients bounds the waiting questions.
+//! If Redis does not answer for a command's time, the known rights do not count any more. If no process
+//! listens at its address, rights cannot change, and the known rights continue to count.
 
 use bytes::Bytes;
 use mio::Token;
@@ -18,12 +18,13 @@ use crate::client::{Shared, says_busy};
 use crate::store::rights::{About, Answer, Ask, Question, Ticket};
 use crate::upstream::{Time, Upstream};
 
-/// Between two questions for the list of users, in nanoseconds: half of the second in which a change must count.
+/// Interval of the questions for the list of users, in nanoseconds: half of the second within which a change
+/// must take effect.
 const POLL_EVERY: Time = 500_000_000;
-/// Passwords that wait to be tried, at most.
+/// Most passwords that wait to be checked.
 const LOGINS_MAX: usize = 1024;
 
-/// The connections, and what is asked.
+/// The connections, and the state of the questions.
 pub(super) struct UserLinks {
     rights: Lane,
     logins: Lane,
@@ -42,7 +43,13 @@ impl UserLinks {
         }
     }
 
-    /// A connection is ready: reads and writes what there is.
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.rights.set_call_timeout(call_timeout);
+        self.logins.set_call_timeout(call_timeout);
+    }
+
+    /// Reads and writes after an event of a connection.
     pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &Shared) {
         for lane in [&mut self.rights, &mut self.logins] {
             if lane.token == event.token() {
@@ -51,7 +58,8 @@ impl UserLinks {
         }
     }
 
-    /// When something is due although nothing arrives. `clients`: there are some; `named`: it is known where Redis is.
+    /// Returns when something is due although nothing arrives. `clients`: there are clients; `named`: the
+    /// address of Redis is known.
     fn next_timeout(&self, clients: bool, named: bool) -> Option<Time> {
         let lanes = [&self.rights, &self.logins];
         let due = lanes.into_iter().filter_map(|lane| match lane.open {
@@ -75,7 +83,7 @@ impl UserLinks {
 }
 
 impl<U: Upstream> Front<U> {
-    /// When the list of users is to be fetched again.
+    /// Returns when the list of users must be fetched again.
     pub(super) fn next_question(&self) -> Option<Time> {
         let users = &self.shared.users;
         if !users.are_asked_for() || users.has_none() {
@@ -89,7 +97,7 @@ impl<U: Upstream> Front<U> {
         self.clients.count() > 0
     }
 
-    /// Hands what a client wants to know to the connection for it.
+    /// Hands a client's question to the connection for it.
     pub(super) fn submit_question(&mut self, index: usize, question: Question) {
         let ticket = Ticket {
             client: index,
@@ -102,7 +110,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The end of a turn: asks what is to be asked, ends what takes too long, and hands out what was answered.
+    /// At the end of a turn: asks the due questions, gives up what takes too long, and hands out the answers.
     pub(super) fn keep_users(&mut self) {
         if !self.shared.users.are_asked_for() || self.shared.users.has_none() {
             return self.spread_news();
@@ -110,9 +118,9 @@ impl<U: Upstream> Front<U> {
         let now = self.shared.now;
         if !self.has_clients() {
             if self.shared.users.is_known() {
-                // Without questions the list gets old.
+                // The list is not fetched now, so it would become outdated.
                 self.shared.users.forget();
-                // The next client shall not wait for the time of the next poll.
+                // The first question for the next client must not wait for the regular interval.
                 self.users.next_poll = now;
             }
         } else if now >= self.users.next_poll || self.shared.users.wanted {
@@ -142,7 +150,7 @@ impl<U: Upstream> Front<U> {
         let now = self.shared.now;
         self.users.next_poll = now.saturating_add(POLL_EVERY);
         self.shared.users.wanted = false;
-        // The users are those of the Redis that the server works on.
+        // The users are those of the Redis on which the server works.
         self.vigil.wants_name = true;
         let polls = |ask: &Ask| matches!(ask, Ask::List(..));
         if !self.users.rights.queue.iter().any(polls) {
@@ -157,7 +165,7 @@ impl<U: Upstream> Front<U> {
             client, question, ..
         } = match ask {
             Ask::List(..) if says_busy(answer) => {
-                // What was known of users counts as long as it would if Redis said nothing.
+                // The known rights count for as long as if Redis had sent nothing.
                 return self.shared.busy.heard(answer, self.shared.now);
             }
             Ask::List(number, asked) => {
@@ -189,7 +197,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Lets the clients go on that wait for the list of users, and ends those whose user is deleted.
+    /// Lets clients continue that waited for the list of users, and closes those whose user is deleted.
     fn spread_news(&mut self) {
         if !std::mem::take(&mut self.shared.users.news) {
             return;

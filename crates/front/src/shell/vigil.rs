@@ -1,8 +1,8 @@
 //! Checks the store on behalf of clients that wait for it.
 //!
-//! While a client waits for something that the store may send much later, the front regularly asks the
-//! store, on its own connection, whether it is alive, and the server, with a barrier on its own session,
-//! which store it uses. Both questions are asked once for all clients.
+//! While a client waits for something that the store may send much later, the front regularly asks two
+//! questions. On its own connection it asks the store for a sign of life. With a barrier on its own session
+//! it asks the server which store it uses. Each question is asked once for all clients.
 
 use bytes::Bytes;
 use mio::Registry;
@@ -16,45 +16,54 @@ use crate::client::Shared;
 use crate::store::{Heart, named_by};
 use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Submit, Time, Upstream};
 
-/// Looks at the clock within the time of one command.
+/// Divisor of a command's time that gives the interval of the checks of clients.
 const LOOKS_PER_TIMEOUT: Time = 16;
-/// Longest time between two looks, in nanoseconds.
+/// Longest interval of the checks of clients, in nanoseconds.
 const LOOK_EVERY_MAX: Time = 100_000_000;
-/// Questions to store and server within the time of one command.
+/// Divisor of a command's time that gives the interval of the questions to store and server.
 const BEATS_PER_TIMEOUT: Time = 4;
-/// Longest time between two questions, in nanoseconds.
+/// Longest interval of the questions to store and server, in nanoseconds.
 const BEAT_EVERY_MAX: Time = 1_000_000_000;
-/// After how many such times without a client that waits the questions end.
+/// Number of intervals without a waiting client after which the questions end.
 const QUIET_BEATS: Time = 3;
 
-/// What is asked, and when.
+/// The state of the checks and of the questions.
 pub(super) struct Vigil {
     look_every: Time,
     beat_every: Time,
-    /// When to look at the clients next; `None`: no client has a deadline.
+    /// Time of the next check of the clients; `None`: no client has a deadline.
     pub(super) next_look: Option<Time>,
     next_beat: Time,
-    /// When a client was last seen to wait; `None`: the vigil is not kept.
+    /// When a client was last seen waiting; `None`: no questions are asked.
     waited: Option<Time>,
-    /// When it was last doubted that the store takes commands, and only the store is to be asked.
+    /// When it was last doubtful that the store takes commands. In that case only the store is asked.
     doubted: Option<Time>,
     heart: Option<Dialed<Heart>>,
     session: Option<SessionHandle>,
     call: Option<CallId>,
-    /// Its session is used again and again: each one begun and ended is two entries of the log, which a store that is out of
-    /// memory cannot apply.
+    /// The session is kept between questions. Each session costs two entries of the log, for its beginning
+    /// and its end, and a store that is out of memory cannot apply them.
     pub(super) keeps_session: bool,
-    /// It matters which store the server works on.
+    /// A client depends on which store the server works on.
     pub(super) wants_name: bool,
-    /// A Redis was found that the server did not name. The server must check before it names one again.
+    /// A Redis was found that the server did not name. The server must check its store before it names one
+    /// again.
     pub(super) doubts_name: bool,
+}
+
+fn look_every(call_timeout: Time) -> Time {
+    (call_timeout / LOOKS_PER_TIMEOUT).clamp(1, LOOK_EVERY_MAX)
+}
+
+fn beat_every(call_timeout: Time) -> Time {
+    (call_timeout / BEATS_PER_TIMEOUT).clamp(1, BEAT_EVERY_MAX)
 }
 
 impl Vigil {
     pub(super) fn new(call_timeout: Time) -> Vigil {
         Vigil {
-            look_every: (call_timeout / LOOKS_PER_TIMEOUT).clamp(1, LOOK_EVERY_MAX),
-            beat_every: (call_timeout / BEATS_PER_TIMEOUT).clamp(1, BEAT_EVERY_MAX),
+            look_every: look_every(call_timeout),
+            beat_every: beat_every(call_timeout),
             next_look: None,
             next_beat: 0,
             waited: None,
@@ -68,14 +77,20 @@ impl Vigil {
         }
     }
 
-    /// Looks at the clients from now on: one has a deadline.
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.look_every = look_every(call_timeout);
+        self.beat_every = beat_every(call_timeout);
+    }
+
+    /// Begins the checks of clients, because one has a deadline.
     pub(super) fn attend(&mut self, now: Time) {
         if self.next_look.is_none() {
             self.next_look = Some(now.saturating_add(self.look_every));
         }
     }
 
-    /// Connects to the store if need be, and asks it.
+    /// Connects to the store if necessary, and asks it for a sign of life.
     fn beat(&mut self, registry: &Registry, shared: &Shared) {
         let Some(store) = &shared.store else {
             return;
@@ -99,7 +114,7 @@ impl Vigil {
         }
     }
 
-    /// Remembers what an event says, and exchanges what there is.
+    /// Notes an event, and exchanges bytes.
     pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &mut Shared) {
         if let Some(open) = &mut self.heart {
             open.note(event);
@@ -107,7 +122,7 @@ impl Vigil {
         self.transfer(scratch, shared);
     }
 
-    /// Writes and reads what there is. Bounded: what is asked for is short.
+    /// Writes and reads the available bytes. This is bounded, because the answers are short.
     fn transfer(&mut self, scratch: &mut [u8], shared: &mut Shared) {
         let Some(open) = &mut self.heart else {
             return;
@@ -118,19 +133,19 @@ impl Vigil {
             })
         });
         if let Err(Silent(why)) = exchanged {
-            // Tried again at the next beat. That nothing answers is what counts.
+            // The next beat tries again. Only the lack of answers counts.
             tracing::debug!(why, "asking the store whether it is alive");
             self.heart = None;
         }
     }
 
-    /// Its session, which is begun if there is none.
+    /// Returns the session for the questions. Begins one if there is none.
     pub(super) fn session(&mut self, up: &mut impl Calls, now: Time) -> Option<SessionHandle> {
         self.session = self.session.or_else(|| up.open(now).ok());
         self.session
     }
 
-    /// The session may be its own, and has closed. Returns true if it was.
+    /// If the session is the one for the questions, forgets it and returns true: it was closed.
     pub(super) fn lost(&mut self, session: SessionHandle) -> bool {
         let own = self.session == Some(session);
         if own {
@@ -141,7 +156,7 @@ impl Vigil {
     }
 }
 
-/// Why the store cannot be asked whether it is alive.
+/// Why the store cannot be asked for a sign of life.
 struct Silent(String);
 
 impl From<Ended> for Silent {
@@ -151,13 +166,13 @@ impl From<Ended> for Silent {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Looks at all clients with a deadline, if it is time to.
+    /// If it is time, checks all clients with a deadline.
     pub(super) fn keep_vigil(&mut self) {
         let now = self.shared.now;
         let Some(due) = self.vigil.next_look.filter(|due| *due <= now) else {
             return;
         };
-        // The questions were not asked while this process stood still.
+        // This process was suspended, so the questions were not asked.
         let stood_still = now >= due.saturating_add(self.vigil.beat_every);
         let (mut timed, mut waits) = (false, false);
         let busy = self.shared.busy.error(now).is_some();
@@ -223,8 +238,9 @@ impl<U: Upstream> Front<U> {
         self.vigil.next_look = goes_on.then(|| now.saturating_add(self.vigil.look_every));
     }
 
-    /// Asks the server which store it works on, unless it has not answered yet. If that was doubted, by a barrier that the server must record
-    /// in its store: a Redis that was restarted, moved, or made a replica while no client wrote is found out by that.
+    /// Asks the server which store it works on, unless a question is outstanding. If the name was in doubt,
+    /// the question is a barrier that the server must record in its store. By that the server finds out that
+    /// a Redis was restarted, moved or made a replica while no client wrote.
     pub(super) fn ask_store_name(&mut self) {
         if self.vigil.call.is_some() {
             return;
@@ -255,7 +271,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Takes an outcome of the vigil's session.
+    /// Takes the outcome of a call of the vigil's session.
     pub(super) fn vigil_done(&mut self, session: SessionHandle, call: CallId, outcome: Outcome) {
         if self.vigil.session != Some(session) {
             return;
@@ -265,7 +281,7 @@ impl<U: Upstream> Front<U> {
         } else if self.vigil.call == Some(call) {
             self.vigil.call = None;
             self.named(outcome);
-            // A store that is another one says first which commands it has.
+            // A store that has changed must first name its commands.
             self.learn_commands();
         } else {
             return;
@@ -277,7 +293,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The server has said which store it works on, or has not.
+    /// Notes the server's answer which store it works on, or its failure.
     fn named(&mut self, outcome: Outcome) {
         if !matches!(outcome, Outcome::Reply(_)) {
             self.shared.store_not_named();
@@ -300,7 +316,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The session may be the vigil's, and has closed.
+    /// If the session is the vigil's, notes that it was closed.
     pub(super) fn vigil_closed(&mut self, session: SessionHandle) {
         if self.vigil.lost(session) {
             self.learning.give_up(self.shared.now);

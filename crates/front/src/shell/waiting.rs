@@ -1,7 +1,8 @@
-//! Clients that wait for a list or a sorted set at an embedded store (`docs/spec/embedded-store.md` §8).
+//! Clients that wait for a list or a sorted set of an embedded store (`docs/spec/embedded-store.md` §8).
 //!
-//! The front asks the store, once for all of them, which lists and sorted sets are new. A new key wakes the client that has waited longest for it.
-//! When that client has its element, or is gone, the front wakes the next one, until a client finds nothing. The number of clients bounds all of this.
+//! The front asks the store which lists and sorted sets are new, once for all these clients. A new key wakes
+//! the client that has waited longest for it. When that client has its element or disconnects, the front
+//! wakes the next one, until a client finds nothing. The number of clients bounds all of this.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,33 +14,33 @@ use super::Front;
 use crate::client::{Waiting as Waits, integers};
 use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Time, Upstream};
 
-/// Time from an answer of the store to the next question, in nanoseconds: after something happened, and at most.
+/// Shortest and longest time from an answer of the store to the next question, in nanoseconds.
 const SOON: Time = 1_000_000;
 const LATER: Time = 20_000_000;
 
-/// A client that waits.
+/// A waiting client.
 #[derive(Debug)]
 struct Waiter {
     client: usize,
     keys: Vec<i64>,
     until: Option<Time>,
-    /// It was woken, and has not reported a try without an element since.
+    /// The client was woken, and has not reported since that its try found no element.
     woken: bool,
 }
 
-/// The clients that wait, and the answers of the store.
+/// The waiting clients, and the answers of the store.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
-    /// By ticket: in the order in which they began to wait.
+    /// The waiting clients by ticket, that is, in the order in which they began to wait.
     waiters: BTreeMap<u64, Waiter>,
-    /// Key and ticket.
+    /// Key and ticket of each wait.
     by_key: BTreeSet<(i64, u64)>,
-    /// Ends of waits.
+    /// End and ticket of each wait that has an end.
     ends: BTreeSet<(Time, u64)>,
     tickets: u64,
     session: Option<SessionHandle>,
     call: Option<CallId>,
-    /// The store's process, and how many keys were new up to its last answer.
+    /// Start number of the store's process, and how many keys had been new up to its last answer.
     seen: Option<(i64, i64)>,
     asked_last: Time,
     due: Time,
@@ -47,7 +48,7 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// A client begins to wait. Returns its ticket.
+    /// Adds a client that begins to wait. Returns its ticket.
     fn begin(&mut self, client: usize, keys: &[i64], until: Option<Time>, now: Time) -> u64 {
         self.tickets += 1;
         let ticket = self.tickets;
@@ -64,7 +65,7 @@ impl Waiting {
         ticket
     }
 
-    /// A client waits no more. Returns the tickets that are to be woken in its place.
+    /// Removes a client that waits no more. Returns the tickets that must be woken in its place.
     fn end(&mut self, ticket: u64) -> Vec<u64> {
         let Some(waiter) = self.waiters.remove(&ticket) else {
             return Vec::new();
@@ -75,19 +76,19 @@ impl Waiting {
         if let Some(until) = waiter.until {
             self.ends.remove(&(until, ticket));
         }
-        // The elements that it was woken for may still exist.
+        // The elements for which the client was woken may still exist.
         let next = waiter.keys.iter().filter(|_| waiter.woken);
         next.filter_map(|key| self.first(*key)).collect()
     }
 
-    /// The ticket that has waited longest for a key.
+    /// Returns the ticket that has waited longest for a key.
     fn first(&self, key: i64) -> Option<u64> {
         let next = self.by_key.range((key, 0)..).next();
         next.filter(|(found, _)| *found == key)
             .map(|(_, ticket)| *ticket)
     }
 
-    /// Something happens: the store is asked soon.
+    /// Notes that something has happened: the store is asked soon.
     pub(super) fn stir(&mut self, now: Time) {
         if !self.waiters.is_empty() {
             self.every = SOON;
@@ -95,14 +96,15 @@ impl Waiting {
         }
     }
 
-    /// When there is something to do.
+    /// Returns when there is something to do.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let end = self.ends.first().map(|(until, _)| *until);
         let question = (!self.waiters.is_empty() && self.call.is_none()).then_some(self.due);
         end.into_iter().chain(question).min()
     }
 
-    /// Takes in an answer of the store. Returns the tickets that are to be woken; `None`: the store cannot be asked.
+    /// Takes an answer of the store. Returns the tickets that must be woken; `None`: the store cannot answer
+    /// this question.
     fn answered(&mut self, reply: &[u8]) -> Option<Vec<u64>> {
         let numbers = integers(reply)?;
         let [start, count, new @ ..] = &numbers[..] else {
@@ -136,7 +138,7 @@ fn question(seen: Option<(i64, i64)>) -> Bytes {
 }
 
 impl<U: Upstream> Front<U> {
-    /// A client begins to wait, rests, or waits no more.
+    /// Notes that a client begins to wait, has found nothing, or waits no more.
     pub(super) fn note_waiting(&mut self, index: usize, waiting: Waits) {
         let Some(client) = self.clients.get_mut(index) else {
             return;
@@ -150,7 +152,7 @@ impl<U: Upstream> Front<U> {
                 let ticket = self.waiting.begin(index, keys, until, self.shared.now);
                 client.ticket = Some(ticket);
                 if self.waiting.seen.is_some() {
-                    // It was not told of keys that arrived before it was in the queue.
+                    // Keys that arrived before the client was in the queue were not reported to it.
                     self.wake_waiters(vec![ticket]);
                 }
             }
@@ -167,7 +169,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The client with this ticket waits no more.
+    /// Ends the wait with this ticket.
     pub(super) fn end_ticket(&mut self, ticket: u64) {
         let next = self.waiting.end(ticket);
         self.wake_waiters(next);
@@ -187,7 +189,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Ends waits whose time is over, and asks the store what is new.
+    /// Ends waits whose time is over, and asks the store for new keys.
     pub(super) fn keep_waiting(&mut self) {
         let now = self.shared.now;
         while let Some((until, ticket)) = self.waiting.ends.first().copied() {
@@ -236,7 +238,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Takes an outcome of that session.
+    /// Takes the outcome of a call of the session for these questions.
     pub(super) fn waiting_done(&mut self, session: SessionHandle, call: CallId, outcome: &Outcome) {
         if self.waiting.session != Some(session) || self.waiting.call != Some(call) {
             return;
@@ -253,7 +255,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The store has not answered in time, or the server works on another store.
+    /// Handles a store that has not answered in time, and a change to another store.
     fn fail_waiters(&mut self) {
         let error = reply::error(
             "ERR pmnet: the store does not answer; the command was given up, and has taken nothing",
@@ -274,7 +276,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// A session has closed, perhaps that of the questions.
+    /// If the session is the one for these questions, notes that it was closed.
     pub(super) fn waiting_closed(&mut self, session: SessionHandle) {
         if self.waiting.session == Some(session) {
             self.waiting.session = None;
@@ -283,7 +285,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// CLIENT UNBLOCK of a client. Returns whether the client waited here.
+    /// CLIENT UNBLOCK of a client. Returns whether the client waited for an embedded store.
     pub(super) fn unblock_waiting(&mut self, index: usize, error: bool) -> bool {
         let Some(client) = self.clients.get_mut(index) else {
             return false;
@@ -317,7 +319,7 @@ mod tests {
         let first = waiting.begin(0, &[7, 8], None, 0);
         let second = waiting.begin(1, &[8], Some(5), 0);
         let third = waiting.begin(2, &[8, 9], None, 0);
-        // The answer names no key, so all waiters try.
+        // The first answer of a process wakes all waiters, because keys may already exist.
         assert_eq!(
             waiting.answered(&answer(&[1, 0])),
             Some(vec![first, second, third])
@@ -334,7 +336,7 @@ mod tests {
             "for 7 nobody waits any more"
         );
         assert_eq!(waiting.end(second), Vec::<u64>::new(), "it was not woken");
-        // Unknown arrivals, and another process, wake all.
+        // An answer without names, and the first answer of another process, wake all.
         assert_eq!(waiting.answered(&answer(&[1, 9000, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(&answer(&[2, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(b"-ERR unknown command\r\n"), None);

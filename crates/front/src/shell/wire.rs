@@ -1,4 +1,4 @@
-//! A socket, with TLS or without: the rest of the front does not see the difference.
+//! A socket, with TLS or without. The rest of the front does not see the difference.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -11,15 +11,15 @@ use pmnet_tls::{ClientTls, ServerTls, Stream};
 
 use crate::upstream::Time;
 
-/// How long a client may take to agree on TLS, in nanoseconds.
+/// Most time for a client's TLS handshake, in nanoseconds.
 const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
 
-/// What an event says of a socket. Errors and closings show themselves when it is used.
+/// The state of a socket as an event reports it. Errors and closings become visible when the socket is used.
 pub(crate) struct Seen {
     pub(crate) readable: bool,
     pub(crate) read_closed: bool,
     pub(crate) writable: bool,
-    /// The other end reads no more.
+    /// The other end has closed its receiving side.
     pub(crate) hung_up: bool,
 }
 
@@ -40,12 +40,12 @@ impl Seen {
 pub(crate) enum Wire {
     Plain(TcpStream),
     Tls(Box<Stream<TcpStream>>),
-    /// With the address that the client connected to.
+    /// One socket of a pair, with the address to which the client connected.
     Pair(UnixStream, Option<SocketAddr>),
 }
 
 impl Wire {
-    /// Begins a connection to the store, and its registration for everything.
+    /// Begins a connection to the store, and registers it for all events.
     pub(crate) fn connect(
         address: SocketAddr,
         tls: Option<&ClientTls>,
@@ -62,7 +62,7 @@ impl Wire {
         })
     }
 
-    /// A connection that was accepted.
+    /// Makes the wire of an accepted connection.
     pub(crate) fn accepted(stream: TcpStream, tls: Option<&ServerTls>) -> io::Result<Wire> {
         stream.set_nodelay(true)?;
         Ok(match tls {
@@ -71,7 +71,8 @@ impl Wire {
         })
     }
 
-    /// One end of a pair within this process; the client is connected to `local`.
+    /// Makes the wire of one socket of a pair within this process. `local` is the address to which the client
+    /// connected.
     pub(crate) fn pair(
         stream: std::os::unix::net::UnixStream,
         local: Option<SocketAddr>,
@@ -80,12 +81,13 @@ impl Wire {
         Ok(Wire::Pair(UnixStream::from_std(stream), local))
     }
 
-    /// Registers it for everything.
+    /// Registers the socket for all events.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         match self {
             Wire::Plain(stream) => stream.register(registry, token, interest),
-            // What it lies on cannot be borrowed for change; a registration does not need that.
+            // The inner socket cannot be borrowed mutably, but registration by its file descriptor does not
+            // need that.
             Wire::Tls(stream) => {
                 let fd = stream.socket().as_raw_fd();
                 mio::unix::SourceFd(&fd).register(registry, token, interest)
@@ -102,7 +104,7 @@ impl Wire {
         }
     }
 
-    /// The address that the client connected to.
+    /// Returns the address to which the client connected.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
             Wire::Pair(_, local) => *local,
@@ -110,12 +112,12 @@ impl Wire {
         }
     }
 
-    /// The error that a connection ended with, and whether it is there.
+    /// Returns the error with which a connection attempt failed.
     pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
         self.tcp().map_or(Ok(None), TcpStream::take_error)
     }
 
-    /// Whether the connection is there.
+    /// Whether the connection is made.
     pub(super) fn is_connected(&self) -> io::Result<bool> {
         match self.tcp().map(TcpStream::peer_addr) {
             None | Some(Ok(_)) => Ok(true),
@@ -124,33 +126,34 @@ impl Wire {
         }
     }
 
-    /// When a connection that was just accepted must have agreed on TLS; `None` if there is nothing to agree on.
+    /// Returns when the TLS handshake of a just accepted connection must be complete; `None` without TLS.
     pub(crate) fn handshake_until(&self, now: Time) -> Option<Time> {
         let until = now.saturating_add(HANDSHAKE_TIMEOUT);
         self.is_handshaking().then_some(until)
     }
 
-    /// Whether the two ends have still to agree on TLS.
+    /// Whether the TLS handshake is under way.
     pub(crate) fn is_handshaking(&self) -> bool {
         matches!(self, Wire::Tls(stream) if stream.is_handshaking())
     }
 
-    /// Whether something that was written has still to be flushed.
+    /// Whether written bytes have still to be sent.
     pub(crate) fn has_unsent(&self) -> bool {
         matches!(self, Wire::Tls(stream) if stream.has_unsent())
     }
 
-    /// Whether there may be more to read after a read of `count` bytes into a buffer of `room`. A short read of a socket has
-    /// emptied it; of TLS it may be one record of several.
+    /// Whether there may be more to read after a read of `count` bytes into a buffer of `room` bytes. A short
+    /// read of a plain socket has emptied it. With TLS, a read may return one record of several.
     pub(crate) fn may_have_more(&self, count: usize, room: usize) -> bool {
         count == room || matches!(self, Wire::Tls(_))
     }
 
-    /// Nothing more will be written.
+    /// Closes the sending side.
     pub(crate) fn end(&mut self) -> io::Result<()> {
         if let Wire::Tls(stream) = self {
             stream.close();
-            // What the socket does not take now is lost, as an end without a word is.
+            // If the socket does not take the closing message now, the message is lost. Then the peer sees
+            // the end of the connection without this message.
             let _ = stream.flush();
         }
         match self {
@@ -200,7 +203,8 @@ impl Write for Wire {
         }
     }
 
-    /// Sends what was taken before and not sent yet; `WouldBlock` if some of that remains.
+    /// Sends bytes that were accepted before and not sent yet. Fails with `WouldBlock` if some of them
+    /// remain.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Wire::Plain(_) | Wire::Pair(..) => Ok(()),

@@ -1,11 +1,13 @@
-//! A connection to Redis for each user that is logged in, to see that the user is deleted.
+//! A connection to Redis for each logged-in user (a witness). It shows when Redis deletes the user.
 //!
-//! Purpose: the list of users does not tell a user from one that was deleted and made again under its name; but Redis closes the
-//! connections of a user that it deletes (or an operator closes them: CLIENT KILL, ACL LOAD). So the front logs in once as each user that it
-//! serves, and if Redis closes that connection, it closes the connections of that user's clients, as Redis would have.
-//! Invariants: a connection that ends together with the Redis process, or for a reason of the front, says nothing about its user;
-//! only clients that logged in before it was closed are closed.
-//! Bounded: the first [`WITNESSES_MAX`] users; of others a deletion is seen if they are missing in a list.
+//! Purpose: if a user is deleted and created again under the same name, the list of users does not show that.
+//! But Redis closes the connections of a user that it deletes. (An operator can close them too: CLIENT KILL,
+//! ACL LOAD.) So the front logs in once as each user that it serves. If Redis closes that connection, the
+//! front closes the connections of the user's clients, as Redis would have done.
+//! Invariants: a connection that ends together with the Redis process, or because of the front, proves
+//! nothing about its user. Only clients that logged in before their user's witness was closed are closed.
+//! Only the first [`WITNESSES_MAX`] users have a witness. For other users, a deletion is noticed only if a
+//! list of users does not name them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,21 +24,21 @@ use crate::store::rights::Ask;
 use crate::upstream::{Time, Upstream};
 use crate::users::{Credentials, DEFAULT};
 
-/// Users with a connection of their own, at most. They are one each.
+/// Most users with a witness. Each of them has one.
 pub(super) const WITNESSES_MAX: usize = 256;
-/// Between two signs of life on such a connection, in nanoseconds: less than the shortest time after which Redis closes one that is idle
-/// (`timeout`).
+/// Interval of the signs of life on a witness's connection, in nanoseconds. It is less than the shortest time
+/// after which Redis closes an idle connection (`timeout`).
 const POKE_EVERY: Time = 1_000_000_000;
 
-/// The connections.
+/// The witnesses' connections.
 pub(super) struct Witnesses {
     first_token: usize,
     call_timeout: Time,
-    /// Places are reused.
+    /// The witnesses. Places are reused.
     places: Vec<Option<Witness>>,
-    /// Something has happened since they were last looked at.
+    /// Something has happened since the witnesses were last checked.
     touched: bool,
-    /// When the next of them is due.
+    /// When the next witness is due.
     next_look: Option<Time>,
 }
 
@@ -50,16 +52,17 @@ struct Witness {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Watched {
-    /// Its login is under way.
+    /// The login is under way.
     Begins,
-    /// It is logged in at the Redis process with this run id.
+    /// The connection is logged in at the Redis process with this run id.
     Stands { run_id: String },
-    /// That process has closed it, or is gone; it is asked who it is. This concerns clients of the first `logins` logins.
+    /// The Redis process with this run id has closed the connection, or has ended. The front asks which
+    /// process answers now. If it is the same process, the clients of the first `logins` logins are closed.
     Closed { run_id: String, logins: u64 },
 }
 
 impl Witnesses {
-    /// `first_token`: of [`WITNESSES_MAX`] tokens.
+    /// `first_token`: the first of [`WITNESSES_MAX`] tokens.
     pub(super) fn new(first_token: usize, call_timeout: Time) -> Witnesses {
         Witnesses {
             first_token,
@@ -70,12 +73,20 @@ impl Witnesses {
         }
     }
 
-    /// Whether this is a token of theirs.
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.call_timeout = call_timeout;
+        for witness in self.places.iter_mut().flatten() {
+            witness.lane.set_call_timeout(call_timeout);
+        }
+    }
+
+    /// Whether this token belongs to a witness.
     pub(super) fn own(&self, token: Token) -> bool {
         (self.first_token..self.first_token + WITNESSES_MAX).contains(&token.0)
     }
 
-    /// A connection is ready.
+    /// Reads and writes after an event of a connection.
     pub(super) fn note(&mut self, event: &Event, scratch: &mut [u8], shared: &Shared) {
         let place = event.token().0.checked_sub(self.first_token);
         if let Some(Some(witness)) = place.and_then(|place| self.places.get_mut(place)) {
@@ -85,12 +96,12 @@ impl Witnesses {
         }
     }
 
-    /// When one of them is due although nothing arrives.
+    /// Returns when a witness is due although nothing arrives.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.next_look
     }
 
-    /// These users have logged in.
+    /// Adds witnesses for users that have logged in.
     fn add(&mut self, users: Vec<Arc<Credentials>>, now: Time) {
         for credentials in users {
             self.touched = true;
@@ -121,7 +132,7 @@ impl Witnesses {
         }
     }
 
-    /// Those of users without a client are not needed.
+    /// Removes the witnesses of users without a client.
     fn keep_only(&mut self, users: &BTreeSet<&[u8]>) {
         for place in &mut self.places {
             if place
@@ -153,7 +164,7 @@ impl Witness {
         }
     }
 
-    /// Its connection has ended.
+    /// Notes that the connection has ended.
     fn lost(&mut self, how: How, logins: u64, now: Time) {
         match &self.stage {
             Watched::Stands { run_id } if how == How::Closed => {
@@ -166,10 +177,11 @@ impl Witness {
         }
     }
 
-    /// The Redis process with this run id has answered. The number of logins whose clients are to be closed, if its user was deleted.
+    /// Takes an answer of the Redis process with this run id. If the user was deleted, returns the number of
+    /// logins whose clients must be closed.
     ///
     /// # Errors
-    /// It can no longer log in.
+    /// The witness can no longer log in.
     fn answered(
         &mut self,
         ask: &Ask,
@@ -205,7 +217,7 @@ impl Witness {
 }
 
 impl<U: Upstream> Front<U> {
-    /// The end of a turn: logs in for new users, and closes the clients of those that are deleted.
+    /// At the end of a turn: logs in as new users, and closes the clients of deleted users.
     pub(super) fn keep_witnesses(&mut self) {
         let now = self.shared.now;
         let new = std::mem::take(&mut self.shared.users.logged_in);
@@ -230,11 +242,11 @@ impl<U: Upstream> Front<U> {
         self.witnesses.places = places;
     }
 
-    /// Whether it is of use.
+    /// Serves a witness. Returns whether it can still be used.
     fn keep_witness(&mut self, witness: &mut Witness) -> bool {
         let now = self.shared.now;
         for (ask, answer) in std::mem::take(&mut witness.answers) {
-            // It asks no other process.
+            // The lane asks only the process that the server names.
             let run_id = self.shared.name.as_ref().map(|name| &name.run_id);
             match witness.answered(&ask, &answer, run_id, now) {
                 Ok(None) => {}
@@ -259,7 +271,7 @@ impl<U: Upstream> Front<U> {
         true
     }
 
-    /// Closes the clients of this user that came with one of the first `logins` logins.
+    /// Closes the clients of this user that belong to one of the first `logins` logins.
     fn close_logged_in(&mut self, user: &[u8], logins: u64) {
         for index in self.clients.indices() {
             let client = self.clients.get(index);
@@ -270,7 +282,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// The list of users was fetched: forgets the users without clients.
+    /// After the list of users was fetched: removes the witnesses of users without clients.
     pub(super) fn forget_idle_users(&mut self) {
         let clients = self.clients.iter();
         let users = clients

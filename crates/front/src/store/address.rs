@@ -1,4 +1,4 @@
-//! Where the store is, for pass-through connections.
+//! The address of the store, for pass-through connections.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -7,31 +7,31 @@ use pmnet_wire::{StoreName, percent_decode};
 
 use crate::users::{DEFAULT, Secret};
 
-/// Port of a Redis server when none is given.
+/// Port of a Redis server if none is given.
 const DEFAULT_PORT: u16 = 6379;
 
 /// Address of a Redis server, and its password if it has one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreAddress {
-    /// Where to connect.
+    /// IP address and port.
     pub address: SocketAddr,
-    /// How to speak TLS with it, if that is to be.
+    /// TLS settings; `None`: no TLS.
     pub tls: Option<ClientTls>,
     user: Option<String>,
     password: Option<String>,
 }
 
-// Written by hand: a password must not get into a log.
+// Written by hand, because a password must not get into a log.
 impl std::fmt::Debug for StoreAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("StoreAddress").field(&self.address).finish()
     }
 }
 
-/// Why an address cannot be used.
+/// Why an address is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreAddressError {
-    /// Not of the form `redis://[[user]:password@]host[:port]` or `host:port`.
+    /// The text has neither the form `redis://[[user]:password@]host[:port]` nor `host:port`.
     #[error(
         "{0:?} is not the address of a Redis server; expected redis://host:port, rediss://host:port or host:port"
     )]
@@ -39,25 +39,26 @@ pub enum StoreAddressError {
     /// A `%` that is not followed by two hexadecimal digits.
     #[error("bad %-escape in user or password")]
     Escape,
-    /// TLS is not possible.
+    /// The TLS settings cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The name has no address.
+    /// The name cannot be resolved.
     #[error("cannot resolve {0:?}: {1}")]
     Resolve(String, std::io::Error),
 }
 
 impl StoreAddress {
-    /// Reads `redis://[[user]:password@]host[:port][/…]`, `rediss://…[?ca=FILE][&cert=FILE&key=FILE]` (TLS) or `host:port`. A host name is looked up
-    /// with the system's resolver, which may take seconds; use a numeric address where that matters.
+    /// Parses `redis://[[user]:password@]host[:port][/…]`, `rediss://…[?ca=FILE][&cert=FILE&key=FILE]` (TLS)
+    /// or `host:port`. A host name is resolved with the system's resolver, which may take seconds. To avoid
+    /// that, use a numeric address.
     ///
     /// # Errors
-    /// [`StoreAddressError`].
+    /// [`StoreAddressError`] if the text is invalid or the name cannot be resolved.
     pub fn parse(text: &str) -> Result<StoreAddress, StoreAddressError> {
         StoreAddress::read(text, |target| {
             let (host, port) = target.rsplit_once(':').unwrap_or((target, ""));
             let port = port.parse().unwrap_or(DEFAULT_PORT);
-            // Without brackets also an address with its interface is understood: fe80::1%eth0.
+            // An address with its interface is also accepted without brackets: fe80::1%eth0.
             let host = host.trim_matches(['[', ']']);
             let found = (host, port).to_socket_addrs().map(|mut all| all.next());
             found
@@ -66,7 +67,7 @@ impl StoreAddress {
         })
     }
 
-    /// The host and port in such a text, if there is one.
+    /// Returns the host and port in the text of an address, if there is one.
     #[must_use]
     pub fn place(text: &str) -> Option<(String, u16)> {
         let place = std::cell::Cell::new(None);
@@ -80,7 +81,7 @@ impl StoreAddress {
         place.into_inner()
     }
 
-    /// Where a server says that its store is; without a password, which a server does not tell.
+    /// Returns the address in a store's name, which has no password, because a server does not give one.
     pub(crate) fn of(name: &StoreName) -> StoreAddress {
         StoreAddress {
             address: name.address,
@@ -140,7 +141,7 @@ impl StoreAddress {
         })
     }
 
-    /// Another Redis, spoken with in the same way.
+    /// Returns the address of another Redis with the same settings.
     pub(crate) fn at(&self, address: SocketAddr) -> StoreAddress {
         StoreAddress {
             address,
@@ -148,18 +149,18 @@ impl StoreAddress {
         }
     }
 
-    /// Logs in with this password.
+    /// Sets the password with which connections log in.
     pub(crate) fn set_password(&mut self, password: &Secret) {
         self.password = Some(String::from_utf8_lossy(&password.bytes()).into_owned());
     }
 
-    /// The user as whom the front logs in.
+    /// Returns the user as which the front logs in.
     pub(crate) fn user(&self) -> &[u8] {
         let user = self.password.as_ref().and(self.user.as_deref());
         user.map_or(DEFAULT, str::as_bytes)
     }
 
-    /// The arguments of the AUTH command that a connection needs first, if any.
+    /// Returns the arguments of the AUTH command that a connection needs first, if any.
     pub(crate) fn auth(&self) -> Option<Vec<&str>> {
         let password = self.password.as_deref()?;
         Some(match self.user.as_deref() {

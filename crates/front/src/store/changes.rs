@@ -1,7 +1,8 @@
-//! The connection on which Redis tells the front of every changed key, without its socket.
+//! The connection on which Redis reports every changed key to the front, without its socket.
 //!
-//! First it says who it is: only the Redis that the pmnet server uses counts. Then the front asks for all keys (CLIENT TRACKING
-//! ON BCAST), and from that answer on nothing is missed. It is asked for a sign of life now and then.
+//! First the front asks which Redis is at the other end: only the Redis that the pmnet server uses counts.
+//! Then it asks for reports about all keys (CLIENT TRACKING ON BCAST). Once Redis has answered this, no
+//! change is missed. From time to time the front asks for a sign of life.
 
 use std::net::SocketAddr;
 
@@ -15,7 +16,7 @@ use crate::limits::REPLIES;
 use crate::shell::socket::{Ended, Unwritten};
 use crate::tracking::Tracking;
 
-/// What is asked for.
+/// Questions on this connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Login,
@@ -23,16 +24,16 @@ enum Asked {
     Info,
     Tracking,
     Life,
-    /// Number of fences passed; a sign of life, too.
+    /// A fence, with the number of fences up to it. Its answer is a sign of life, too.
     Fence(u64),
 }
 
-/// Why a connection is of no use.
+/// Why a connection is unusable.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Heard {
-    /// It is tried again.
+    /// The connection is lost, and will be made again.
     Lost(String),
-    /// Redis will not tell the front.
+    /// Redis refuses to report changed keys.
     Refused(String),
 }
 
@@ -47,9 +48,9 @@ pub(crate) struct ChangesLine {
     line: Line<Asked>,
     /// Run id of the process at the other end.
     run_id: Option<String>,
-    /// Redis tells the front of every changed key.
+    /// Whether Redis reports every changed key.
     pub(crate) is_up: bool,
-    /// How many fences were sent.
+    /// Number of fences sent.
     fences: u64,
 }
 
@@ -72,7 +73,7 @@ impl ChangesLine {
         self.line.address
     }
 
-    /// The process at the other end, if it has said who it is.
+    /// Returns the run id of the process at the other end, if known.
     pub(crate) fn run_id(&self) -> Option<&str> {
         self.run_id.as_deref()
     }
@@ -84,7 +85,7 @@ impl ChangesLine {
         }
     }
 
-    /// Sends a fence if one was asked for that has not been sent: what comes before the answer may be old.
+    /// Sends a fence if one was requested and has not been sent. Reports before its answer may be old.
     pub(crate) fn fence(&mut self, asked: u64) {
         if self.is_up && self.fences < asked {
             self.fences = asked;
@@ -92,10 +93,10 @@ impl ChangesLine {
         }
     }
 
-    /// Takes in bytes from Redis; what it says of keys goes to `tracking`.
+    /// Takes bytes from Redis. Its reports about keys go to `tracking`.
     ///
     /// # Errors
-    /// Why the connection is of no use.
+    /// Why the connection is unusable.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -163,7 +164,7 @@ impl Unwritten for ChangesLine {
     }
 }
 
-/// Redis has said something about keys.
+/// Hands a report about keys to `tracking`.
 fn told(value: &[u8], tracking: &mut Tracking) -> Result<(), Heard> {
     let odd = || Heard::Lost(UNASKED.into());
     let elements = read::elements(value).ok_or_else(odd)?;

@@ -1,7 +1,7 @@
-//! Asks a store, on a connection of the front's own, whether it is alive and which store it is.
+//! Asks a store on a connection of the front for a sign of life, and which store it is.
 //!
-//! While a client waits for something that may take long, its own connection cannot distinguish a
-//! store that has nothing to send from one that has stopped.
+//! A client may wait long for the store. The client's own connection does not show whether the store has
+//! nothing to send or has stopped.
 
 use std::net::SocketAddr;
 
@@ -26,36 +26,36 @@ enum Beat {
     Info,
 }
 
-/// A connection to the store that is asked now and then, without its socket.
+/// A connection on which the store is asked for signs of life, without its socket.
 pub(crate) struct Heart {
     line: Line<Beat>,
     proof: Time,
 }
 
 impl Heart {
-    /// A connection that is to be made.
+    /// Makes the state of a connection that must still be made.
     pub(crate) fn new(store: &StoreAddress, now: Time) -> Heart {
         let mut line = Line::new(store, REPLIES);
         line.log_in(store, Beat::Login);
         Heart { line, proof: now }
     }
 
-    /// Where it leads.
+    /// Returns the address to which the connection leads.
     pub(crate) fn address(&self) -> SocketAddr {
         self.line.address
     }
 
-    /// Asks, unless an answer is still missing.
+    /// Asks for a sign of life, unless an answer is still to come.
     pub(crate) fn beat(&mut self) {
         if !self.line.asked().contains(&Beat::Info) {
             self.line.ask(Beat::Info, &ASK_RUN_ID);
         }
     }
 
-    /// Takes in bytes from the store; an answer is a sign of life.
+    /// Takes bytes from the store. An answer is a sign of life.
     ///
     /// # Errors
-    /// Why the connection is of no use.
+    /// Why the connection is unusable.
     pub(crate) fn receive(&mut self, bytes: &[u8], shared: &mut Shared) -> Result<(), String> {
         self.proof = shared.now;
         self.line.receive(bytes);
@@ -66,16 +66,16 @@ impl Heart {
     }
 
     fn take(&mut self, value: &Bytes, shared: &mut Shared) -> Result<(), String> {
-        // Earlier connections have seen which store it is.
+        // Earlier connections have checked the store's identity.
         let known = shared.name.as_ref().map(|name| name.run_id.clone());
         if value.starts_with(FULL)
             && let Some(run_id) = known.clone()
         {
-            // Only a live store answers this.
+            // Only a store that is alive answers this question.
             shared.alive = Some((run_id, shared.now));
             return Err("it takes no more connections".into());
         }
-        // A push answers nothing.
+        // A push is no answer.
         let answers = |_: &Beat| !value.starts_with(b">");
         let Some(beat) = self.line.answered().filter(answers) else {
             return Err(UNASKED.into());
@@ -99,7 +99,7 @@ impl Heart {
         Ok(())
     }
 
-    /// When the store last gave a sign of life here, or the connection was begun.
+    /// Returns when the store last gave a sign of life on this connection, or when the connection was begun.
     pub(crate) fn proof(&self) -> Time {
         self.proof
     }
@@ -115,7 +115,7 @@ impl Unwritten for Heart {
     }
 }
 
-/// The store that the outcome of a barrier names, if it names one.
+/// Returns the store that the outcome of a barrier names, if it names one.
 pub(crate) fn named_by(outcome: Outcome) -> Option<StoreName> {
     match outcome {
         Outcome::Reply(reply) => store_name(&reply).ok(),

@@ -1,22 +1,22 @@
-//! Which store a connection leads to.
+//! The identity of the store at the other end of a connection.
 //!
-//! An address may belong to another process than the Redis that the pmnet server uses: after a failover,
-//! after a restart of Redis, or because the address means something else on this machine. So the front
-//! asks who is at the other end of a connection, and sends no client's command on it before the answer
-//! matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a
+//! failover, after a restart of Redis, or if the address means something else on this machine. So the front
+//! asks which store is at the other end of a connection. It sends no client's command on the connection
+//! before the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
 use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;
 
-/// Longest answer to INFO that is looked at, in bytes.
+/// Longest answer to INFO that is parsed, in bytes.
 const INFO_BYTES_MAX: usize = 64 * 1024;
 
-/// A command of the front's own on a connection to the store.
+/// A command of the front itself on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
-    /// AUTH of the front, HELLO, SELECT: an error ends the connection.
+    /// AUTH of the front, HELLO or SELECT. An error ends the connection.
     Setting,
-    /// The write before WAIT: an error is the answer to WAIT.
+    /// The write before WAIT. Its error is the reply to WAIT.
     Marker,
     /// AUTH of the client.
     Login,
@@ -26,35 +26,36 @@ pub(crate) enum Own {
     Owner,
     /// CLIENT ID.
     Client,
-    /// A command that Redis does not know: what comes before its answer was there before.
+    /// A command that Redis does not know. Before its answer, the store sends all messages that it still had
+    /// to send.
     Fence,
 }
 
-/// What a connection says about its other end.
+/// The identity of the store at the other end of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) run_id: String,
-    /// `None`: not asked for, or there are no records.
+    /// Owner of the records. `None`: not asked, or there are no records.
     pub(crate) owner: Option<String>,
-    /// Which client of it the connection is, if it says so.
+    /// The store's number for the client of this connection, if known.
     pub(crate) client: Option<i64>,
-    /// Which Redis it is, or is like; (0, 0) if it does not say.
+    /// Version of Redis, or of the Redis with which the server is compatible; (0, 0) if unknown.
     pub(crate) version: (u32, u32),
 }
 
-/// What a comparison of a connection with a name says.
+/// The result of comparing a connection with a store's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Same,
-    /// The process is the same, but its records have another owner: one of the two was read before the
-    /// server loaded the records again.
+    /// The process is the same, but its records have another owner: the connection or the server has read
+    /// them before the server loaded the records again.
     OtherOwner,
     Other,
 }
 
 impl Found {
     pub(crate) fn compare(&self, name: &StoreName) -> Match {
-        // Without an owner the server only reads there, and has claimed nothing.
+        // Without an owner, the server only reads this store, and has claimed nothing.
         let owned = name.owner.is_empty() || self.owner.as_deref() == Some(&name.owner);
         match (self.run_id == name.run_id, owned) {
             (true, true) => Match::Same,
@@ -64,19 +65,19 @@ impl Found {
     }
 }
 
-/// The question who it is; the answer is an [`Own::Info`].
+/// The question for the store's identity. The answer is an [`Own::Info`].
 pub(crate) const ASK_RUN_ID: [&str; 2] = ["INFO", "server"];
-/// The question which client the connection is; the answer is an [`Own::Client`].
+/// The question for the connection's client number. The answer is an [`Own::Client`].
 pub(crate) const ASK_CLIENT: [&str; 2] = ["CLIENT", "ID"];
-/// Why a store is of no use that does not say who it is.
+/// Error text for a store that does not give its identity.
 pub(crate) const NO_RUN_ID: &str = "its INFO has no run_id, so it cannot be recognised";
 
-/// The question who owns `records` there; the answer is an [`Own::Owner`].
+/// Returns the question for the owner of `records`. The answer is an [`Own::Owner`].
 pub(crate) fn ask_owner(records: &str) -> [&str; 3] {
     ["HGET", records, "owner"]
 }
 
-/// The run id in an answer to [`ASK_RUN_ID`].
+/// Returns the run id in an answer to [`ASK_RUN_ID`].
 pub(crate) fn run_id_of(reply: &[u8]) -> Option<String> {
     let info = read::bulk(reply).filter(|info| info.len() <= INFO_BYTES_MAX)?;
     let line = info
@@ -86,7 +87,8 @@ pub(crate) fn run_id_of(reply: &[u8]) -> Option<String> {
     (!run_id.is_empty()).then_some(run_id)
 }
 
-/// Major and minor version of Redis in an answer to [`ASK_RUN_ID`]; of another server, that of the Redis which it is like.
+/// Returns major and minor version of Redis in an answer to [`ASK_RUN_ID`]. Another server gives the version
+/// of Redis with which it is compatible.
 pub(crate) fn version_of(reply: &[u8]) -> Option<(u32, u32)> {
     let info = read::bulk(reply)?;
     let line = info
@@ -97,12 +99,12 @@ pub(crate) fn version_of(reply: &[u8]) -> Option<(u32, u32)> {
     Some((number()?, number()?))
 }
 
-/// The owner in an answer to [`ask_owner`].
+/// Returns the owner in an answer to [`ask_owner`].
 pub(crate) fn owner_of(reply: &[u8]) -> Option<String> {
     read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
 }
 
-/// The name in the reply to a barrier, or why there is none.
+/// Returns the store's name in the reply to a barrier, or why there is none.
 pub(crate) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
     if reply == &reply::OK[..] {
         return Err("the pmnet server's store is another one".to_owned());
@@ -110,7 +112,7 @@ pub(crate) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
     let text = read::bulk(reply).ok_or_else(|| {
         let text = String::from_utf8_lossy(reply.strip_prefix(b"-").unwrap_or(reply));
         let text = text.trim().trim_start_matches("ERR ");
-        // The front's error, which quotes this, begins so already.
+        // This text becomes part of an error of the front, which has the prefix already.
         text.trim_start_matches("pmnet: ").to_owned()
     })?;
     StoreName::parse(text)

@@ -1,10 +1,11 @@
-//! A connection to Redis, without its socket: the bytes to send, the questions without an answer, and the bytes that came.
+//! A connection to Redis, without its socket: the bytes to send, the questions without an answer, and the
+//! bytes received.
 //!
-//! Purpose: the only kind of connection to Redis. Its owner knows the questions, and what an answer means: the
-//! client's own ([`crate::client`]'s `direct`), and those of the front ([`super::heart`], [`super::reads`], [`super::rights`],
-//! [`super::changes`]).
-//! Invariants: answers come in the order of the questions. A value that answers no question is [`UNASKED`], unless its owner knows
-//! better.
+//! Purpose: all connections to Redis use this type. The owner of a connection defines the questions and
+//! handles the answers. Owners are the client's own connection ([`crate::client`]'s `direct`), and those of
+//! the front ([`super::heart`], [`super::reads`], [`super::rights`], [`super::changes`]).
+//! Invariants: answers come in the order of the questions. A value that answers no question is [`UNASKED`],
+//! unless the owner of the connection can handle it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,12 +16,12 @@ use pmnet_resp::{Malformed, ReplyLimits, Scanner, write_command};
 use super::StoreAddress;
 use crate::shell::socket::Unwritten;
 
-/// Why a connection to another Redis is of no use.
+/// Error text for a connection that leads to another Redis.
 pub(crate) const ELSEWHERE: &str = "it is not the store that the pmnet server uses";
-/// Why a connection is given up on which something came that answers nothing.
+/// Error text for a connection on which a value came that answers no question.
 pub(crate) const UNASKED: &str = "it sent what nobody asked for";
 
-/// A connection to Redis. `Ask`: what may be asked on it.
+/// A connection to Redis. `Ask` is the type of its questions.
 pub(crate) struct Line<Ask> {
     pub(crate) address: SocketAddr,
     outbox: Vec<u8>,
@@ -31,7 +32,7 @@ pub(crate) struct Line<Ask> {
 }
 
 impl<Ask> Line<Ask> {
-    /// A connection that is to be made.
+    /// Makes the state of a connection that must still be made.
     pub(crate) fn new(store: &StoreAddress, limits: ReplyLimits) -> Line<Ask> {
         Line {
             address: store.address,
@@ -42,54 +43,54 @@ impl<Ask> Line<Ask> {
         }
     }
 
-    /// Logs in as the front, if the store wants that.
+    /// Logs in as the front, if the store requires a login.
     pub(crate) fn log_in(&mut self, store: &StoreAddress, ask: Ask) {
         if let Some(auth) = store.auth() {
             self.ask(ask, &auth);
         }
     }
 
-    /// Asks with this command.
+    /// Asks a question with this command.
     pub(crate) fn ask<A: AsRef<[u8]>>(&mut self, ask: Ask, command: &[A]) {
         write_command(&mut self.outbox, command);
         self.asked.push_back(ask);
     }
 
-    /// A question was added to the outbox.
+    /// Notes that the command of a question was added to the outbox.
     pub(crate) fn sent(&mut self, ask: Ask) {
         self.asked.push_back(ask);
     }
 
-    /// Where commands are added that need no question, or whose question follows.
+    /// Returns the outbox, for commands without a question, or whose question is added later.
     pub(crate) fn outbox(&mut self) -> &mut Vec<u8> {
         &mut self.outbox
     }
 
-    /// Questions without an answer, oldest first.
+    /// Returns the questions without an answer, oldest first.
     pub(crate) fn asked(&self) -> &VecDeque<Ask> {
         &self.asked
     }
 
-    /// The oldest question has its answer.
+    /// Notes that the oldest question has its answer. Returns the question.
     pub(crate) fn answered(&mut self) -> Option<Ask> {
         self.asked.pop_front()
     }
 
-    /// Takes in bytes from Redis.
+    /// Takes bytes from Redis.
     pub(crate) fn receive(&mut self, bytes: &[u8]) {
         self.inbox.extend_from_slice(bytes);
     }
 
-    /// The next whole value.
+    /// Takes the next complete value.
     ///
     /// # Errors
-    /// It is no RESP, or larger than it may be.
+    /// The value is no RESP, or too large.
     pub(crate) fn next(&mut self) -> Result<Option<Bytes>, Malformed> {
         let length = self.scanner.poll(&self.inbox)?;
         Ok(length.map(|length| self.take(length)))
     }
 
-    /// What has come and was not taken.
+    /// Returns the bytes that have been received and not taken.
     pub(crate) fn inbox(&self) -> &[u8] {
         &self.inbox
     }
@@ -99,7 +100,7 @@ impl<Ask> Line<Ask> {
         self.inbox.split_to(length).freeze()
     }
 
-    /// The connection is given up: the questions that had no answer.
+    /// Gives the connection up. Returns the questions without an answer.
     pub(crate) fn into_asked(self) -> VecDeque<Ask> {
         self.asked
     }

@@ -1,8 +1,9 @@
-//! The front's connections to Redis, without their sockets: what is asked on each, and what the answers mean.
+//! The front's connections to Redis, without their sockets: the questions on each, and the meaning of the
+//! answers.
 //!
-//! Invariants: nothing of a client is asked of another Redis than the pmnet server uses ([`identity`]); what nobody asked for ends
-//! a connection.
-//! It may not touch sockets or clocks.
+//! Invariants: the front sends a client's commands only to the Redis that the pmnet server uses
+//! ([`identity`]). A value that answers no question ends its connection.
+//! Not allowed here: sockets and clocks.
 
 mod address;
 pub(crate) mod changes;

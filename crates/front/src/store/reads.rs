@@ -1,19 +1,23 @@
 //! One connection to the store for reads, without its socket.
 //!
-//! What is read goes as one transaction, for all who ask at that moment:
+//! All reads that wait at a moment are sent as one transaction:
 //!
 //! ```text
 //! MULTI   HMGET <records> watermark chain store   [ROLE]   [SELECT n]   reads …   [SELECT 0]   EXEC
 //! ```
 //!
-//! A read's reply is used if the records name the epoch that the head named, and the store has applied everything that the head
-//! asks for. Who was not told that yet gets the records. They must also name the very process that this connection leads to: a replica has the same records, and may lack
-//! what has no order. (One that is read from as a replica has what the head asks of replicas, and that too: so it must name the process of which it is one.) Now and then the
-//! store also says who its replicas are. Between transactions database 0 is selected, whatever became of them: nothing has to be remembered when
-//! one is aborted. An error is handed on to no client: the store gives it again to the bypass, if it means it.
+//! A read's reply is used if two conditions hold: the records name the epoch that the head named, and the
+//! store has applied everything that the head requires. A client that does not know the head's answer yet
+//! gets the values of the records. The records must also name the process to which this connection leads,
+//! because a replica has the same records, but may lack effects that have no order. (A replica that is used
+//! for reads has these effects too: the head requires them of replicas. Its records must name the master of
+//! this replica.) From time to time the store is also asked for its replicas. Between transactions database 0
+//! is selected, whatever their outcome, so that no state must be remembered when one is aborted. An error is
+//! handed to no client: if the read itself is wrong, the bypass gets the error from the store again.
 //!
-//! Invariants: of what the store sends no more is held than one reply to one read; whoever was taken in is told
-//! once that all is read, or that the rest is not; what is not an expected reply ends the connection.
+//! Invariants: at most one reply to one read is held at a time. Each client whose reads were taken is told
+//! once that all its reads are complete, or that the rest will not be read. An unexpected reply ends the
+//! connection.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -31,51 +35,52 @@ use crate::limits::BULK_BYTES_MAX;
 use crate::shell::socket::Unwritten;
 use crate::upstream::Time;
 
-/// Transactions without a reply, at most.
+/// Most transactions without a reply.
 pub(crate) const TRANSACTIONS_MAX: usize = 4;
-/// Reads of a transaction above which it takes no others.
+/// Reads in a transaction after which no further client's reads are added.
 const READS_PER_TRANSACTION: usize = 512;
-/// Longest head of an array or error line that is waited for, in bytes.
+/// Longest head of an array, or error line, in bytes.
 const LINE_BYTES_MAX: usize = 1024;
-/// Bytes of the framing of a reply beside what is counted.
+/// Bytes of a reply's framing that are not counted.
 const FRAMING_BYTES: usize = 64;
 
-/// What the store may answer to one read.
+/// Limits of the store's reply to one read.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: LINE_BYTES_MAX,
     bulk_bytes: BULK_BYTES_MAX,
     reply_bytes: BATCH_REPLY_BYTES_MAX + FRAMING_BYTES,
 };
 
-/// Who reads: a client's place, its connection and batch.
+/// The client that reads: its index, its connection, the number of its batch, and when it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reader {
     pub(crate) client: usize,
     pub(crate) connection: u64,
     pub(crate) batch: u64,
+    pub(crate) since: Time,
 }
 
-/// What a client is told.
+/// A result for a client.
 #[derive(Debug)]
 pub(crate) enum Told {
-    /// Epoch and watermark of the store, to those who were not told yet how fresh it must be.
+    /// Epoch and watermark of the store, for a client that did not know the head's answer at submission.
     Record(Reader, u32, u64),
-    /// The reply to its next read.
+    /// The reply to the client's next read.
     Reply(Reader, Bytes),
-    /// The rest is not read.
+    /// The rest of the batch is not read.
     Unread(Reader, Unread),
-    /// The replicas of the store, as it sees them; none if it does not say.
+    /// The replicas of the store, as the store sees them; none if it does not name them.
     Replicas(Vec<SocketAddr>),
 }
 
-/// Reads of one client that wait for their turn, or for their replies.
+/// Reads of one client that wait for a transaction, or for their replies.
 #[derive(Debug)]
 pub(crate) struct Queued {
     pub(crate) client: usize,
     pub(crate) read: StoreRead,
-    /// Since when.
+    /// Since when the reads wait.
     pub(crate) since: Time,
-    /// It was in a transaction that another client's command made the store refuse.
+    /// The reads were in a transaction that the store refused because of another client's command.
     pub(crate) again: bool,
 }
 
@@ -85,17 +90,18 @@ impl Queued {
             client: self.client,
             connection: self.read.connection,
             batch: self.read.batch,
+            since: self.since,
         }
     }
 }
 
-/// What one command of a transaction is for.
+/// The purpose of one command of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Record,
     Role,
     Select,
-    /// A read of the client at this place.
+    /// A read of the member with this index.
     Read(usize),
 }
 
@@ -103,22 +109,22 @@ enum Step {
 enum Phase {
     /// The reply to MULTI comes next.
     Multi,
-    /// Whether the command at this place was taken.
+    /// The reply that the step with this index is queued comes next.
     Queue(usize),
-    /// The head of EXEC's reply.
+    /// The head of EXEC's reply comes next.
     Exec,
-    /// The reply to the command at this place.
+    /// The reply to the step with this index comes next.
     Reply(usize),
 }
 
 struct Member {
     waiting: Queued,
-    /// Replies still to come.
+    /// Number of replies still to come.
     left: usize,
     bytes: usize,
-    /// It has been told that the rest is not read.
+    /// The client has been told that the rest is not read.
     told: bool,
-    /// The store did not take one of its commands.
+    /// The store refused one of the client's commands.
     refused: bool,
 }
 
@@ -128,22 +134,23 @@ struct Round {
     phase: Phase,
     /// The last SELECT succeeded.
     selected: bool,
-    /// The store did not take ROLE.
+    /// The store refused ROLE.
     no_role: bool,
 }
 
 /// The connection.
 pub(crate) struct ReadsLine {
-    /// It asks for the greeting alone; the steps of transactions are known by their order.
+    /// The connection asks only the questions of the greeting. The steps of transactions are known by their
+    /// order.
     line: Line<Own>,
-    /// It leads to a replica of the store that calls itself so; `None`: to the store itself.
+    /// Run id of the master, if the connection leads to a replica; `None`: it leads to the store itself.
     replica_of: Option<String>,
     protocol: Protocol,
     found: Found,
     transactions: VecDeque<Round>,
     /// A transaction was answered.
     pub(crate) proven: bool,
-    /// The store said that it is busy.
+    /// The store's BUSY error, if it has sent one.
     pub(crate) busy: Option<Bytes>,
 }
 
@@ -160,7 +167,7 @@ impl ReadsLine {
             line.ask(Own::Setting, &["HELLO", "3"]);
         }
         line.ask(Own::Info, &ASK_RUN_ID);
-        // A replica shows whose it is in each transaction.
+        // A replica shows its master in each transaction.
         if replica_of.is_none() {
             line.ask(Own::Owner, &ask_owner(records));
         }
@@ -179,18 +186,19 @@ impl ReadsLine {
         self.line.address
     }
 
-    /// Whether it has said which store it leads to.
+    /// Whether the identity of the store at the other end is known.
     pub(crate) fn is_known(&self) -> bool {
         self.line.asked().is_empty()
     }
 
-    /// What the store calls itself to which it leads, or of which it leads to a replica; `None`: not known yet.
+    /// Returns the run id of the store at the other end, or of its master if it is a replica; `None`: not
+    /// known yet.
     pub(crate) fn leads_to(&self) -> Option<&str> {
         let found = Some(&self.found.run_id).filter(|_| self.is_known());
         self.replica_of.as_ref().or(found).map(|run_id| &run_id[..])
     }
 
-    /// Since when the oldest of those waits who are being read for.
+    /// Returns since when the oldest read of the transactions has been waiting.
     pub(crate) fn oldest(&self) -> Option<Time> {
         let members = &self.transactions.front()?.members;
         members.iter().map(|member| member.waiting.since).min()
@@ -201,7 +209,8 @@ impl ReadsLine {
         self.is_known() && self.transactions.len() < TRANSACTIONS_MAX
     }
 
-    /// Begins a transaction for those who wait, as many as it takes. `asks_role`: the store is to name its replicas.
+    /// Begins a transaction for the waiting reads, up to the bound. `asks_role`: the store must name its
+    /// replicas.
     pub(crate) fn begin(&mut self, records: &str, asks_role: bool, waiting: &mut VecDeque<Queued>) {
         let out = self.line.outbox();
         write_command(out, &["MULTI"]);
@@ -247,10 +256,10 @@ impl ReadsLine {
         });
     }
 
-    /// Takes in bytes from the store. `again`: those who are to be read in another transaction.
+    /// Takes bytes from the store. `again`: gets the reads that must be repeated in another transaction.
     ///
     /// # Errors
-    /// Why the connection is of no use; who is in a transaction of it has then to be told by [`ReadsLine::end`].
+    /// Why the connection is unusable. The caller must then call [`ReadsLine::end`], which tells the clients.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -321,7 +330,7 @@ impl ReadsLine {
         }
     }
 
-    /// The reply that comes is longer than any may be: whose it is does better with a bypass.
+    /// A reply is longer than allowed. Its client must use a bypass.
     fn too_large(&mut self, told: &mut Vec<Told>) {
         if let Some(transaction) = self.transactions.front_mut()
             && let Phase::Reply(at) = transaction.phase
@@ -331,7 +340,7 @@ impl ReadsLine {
         }
     }
 
-    /// The connection is given up: tells all who are in its transactions.
+    /// Gives the connection up, and tells all clients whose reads are in its transactions.
     pub(crate) fn end(self, told: &mut Vec<Told>) {
         for transaction in self.transactions {
             for mut member in transaction.members {
@@ -370,11 +379,12 @@ impl Member {
 }
 
 impl Round {
-    /// Takes the next value of what the store answers; of EXEC's reply the head, then each part. Whether it was the last.
-    /// `run_id`: what the store at the other end calls itself, or that of which it is a replica.
+    /// Takes the next value from the store; of EXEC's reply first the head, then each part. Returns whether
+    /// it was the last value. `run_id`: that of the store at the other end, or of its master if it is a
+    /// replica.
     ///
     /// # Errors
-    /// It is not an expected reply, or not the store of this epoch.
+    /// The reply is unexpected, or the records name another store.
     fn take(
         &mut self,
         value: &Bytes,
@@ -392,7 +402,7 @@ impl Round {
             Phase::Queue(at) => {
                 match self.steps[at] {
                     _ if value == "+QUEUED\r\n" => {}
-                    // Nothing of it will run.
+                    // No command of the transaction will run.
                     _ if says_busy(value) => {
                         for member in &mut self.members {
                             member.refused = true;
@@ -471,7 +481,7 @@ impl Round {
         Ok(false)
     }
 
-    /// It is over: reads that failed because of others are tried again, once.
+    /// Ends the transaction. Reads that failed because of another client's command are repeated once.
     fn finish(self, told: &mut Vec<Told>, again: &mut VecDeque<Queued>) {
         for mut member in self.members.into_iter().rev() {
             if member.told || member.left == 0 {
@@ -487,7 +497,8 @@ impl Round {
     }
 }
 
-/// Whether a value may be the reply to a command in this version of RESP: a push and an attribute are none.
+/// Whether a value may be the reply to a command in this version of RESP. Pushes and attributes are not
+/// replies.
 fn is_reply(value: &[u8], protocol: Protocol) -> bool {
     let of_resp2 = b"+-:$*".as_slice();
     let kinds = match protocol {
@@ -497,7 +508,7 @@ fn is_reply(value: &[u8], protocol: Protocol) -> bool {
     value.first().is_some_and(|kind| kinds.contains(kind))
 }
 
-/// Where the line at the head of `bytes` ends, if it is there.
+/// Returns the end of the line at the head of `bytes`, if the line is complete.
 fn line(bytes: &[u8]) -> Result<Option<usize>, String> {
     let end = bytes
         .windows(2)
@@ -509,7 +520,8 @@ fn line(bytes: &[u8]) -> Result<Option<usize>, String> {
     }
 }
 
-/// The replicas in a master's reply to ROLE; those are left out whose address is a name, since nobody here waits for a resolver.
+/// Returns the replicas in a master's reply to ROLE. A replica whose address is a host name is left out,
+/// because resolving it would block.
 fn replicas(value: &[u8]) -> Vec<SocketAddr> {
     let parts = read::elements(value).unwrap_or_default();
     let is_master = parts.first().and_then(|role| read::bulk(role)) == Some(b"master");
@@ -526,7 +538,7 @@ fn replicas(value: &[u8]) -> Vec<SocketAddr> {
     all.into_iter().filter_map(address).collect()
 }
 
-/// Epoch, watermark, and the store in which the epoch began, in the reply about the records.
+/// Returns epoch, watermark, and the store in which the epoch began, from the reply about the records.
 fn record(value: &[u8]) -> Option<(u32, u64, &[u8])> {
     let [watermark, chain, store] = read::elements(value)?[..] else {
         return None;

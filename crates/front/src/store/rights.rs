@@ -1,8 +1,9 @@
 //! One connection to Redis on which the front asks about users, without its socket.
 //!
-//! First the front logs in as itself and asks who is at the other end: only the Redis that the pmnet server uses knows who a client
-//! is. Then it asks one thing after the other. There are two such connections: a password is tried on one of its own, because a
-//! connection that has logged in as a client may do only what that client may.
+//! First the front logs in as itself and asks which store is at the other end: only the Redis that the pmnet
+//! server uses knows the users. Then it asks one question after the other. There are two such connections.
+//! Passwords are checked on the second connection, because a connection that is logged in as a client has
+//! only that client's rights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,41 +19,41 @@ use crate::shell::socket::Unwritten;
 use crate::upstream::Time;
 use crate::users::{Credentials, Place, Ruling, Secret};
 
-/// Questions without an answer, at most.
+/// Most questions without an answer.
 const ASKED_MAX: usize = 256;
-/// The first Redis that may leave a wrong password without an answer.
+/// The first Redis version that may give no answer to a wrong password.
 const SILENT_VERSION: (u32, u32) = (7, 2);
-/// What Redis may answer: a list of all users is the longest.
+/// Limits of Redis's answers. A list of all users is the longest.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 64 * 1024,
     bulk_bytes: 1024 * 1024,
     reply_bytes: 16 * 1024 * 1024,
 };
 
-/// What a connection wants to know of Redis.
+/// The subject of a client's question to Redis.
 #[derive(Debug)]
 pub(crate) enum About {
-    /// Whether this is the password of this user; of the user `default` if none is named.
+    /// Whether this is the password of this user, or of the user `default` if none is named.
     Login {
         user: Option<Box<[u8]>>,
         password: Secret,
     },
-    /// Whether this user may do something.
+    /// Whether this user may run a command.
     May {
         user: Box<[u8]>,
-        /// In which database.
+        /// The database in which the command would run.
         database: u32,
         question: Vec<u8>,
         place: Place,
     },
 }
 
-/// A question of a connection; it has one at a time.
+/// A question of a client. A client has one question at a time.
 #[derive(Debug)]
 pub struct Question {
-    /// [`Connection::id`](crate::client::Connection::id).
+    /// The client's connection: [`Connection::id`](crate::client::Connection::id).
     pub(crate) connection: u64,
-    /// Which of its questions.
+    /// Number of the question among those of its client.
     pub(crate) number: u64,
     pub(crate) about: About,
 }
@@ -60,35 +61,35 @@ pub struct Question {
 /// The answer to a question.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// Redis's reply to AUTH; or an error of the front.
+    /// Redis's reply to AUTH, or an error of the front.
     Login(Bytes),
     May(Ruling),
 }
 
-/// A question, and the place of the client whose it is.
+/// A client's question, with the index of the client.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) client: usize,
     pub(crate) question: Question,
-    /// It is asked for the second time.
+    /// The question is being asked for the second time.
     pub(crate) again: bool,
 }
 
-/// What is asked.
+/// A question on the connection.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// For the list of users: which of these questions this is, and when it was asked.
+    /// For the list of users: the number of this question, and when it was asked.
     List(u64, Time),
     Client(Ticket),
-    /// For this database; what is asked next is about commands there.
+    /// Selects this database. The next question is about a command in it.
     Select(u32),
-    /// To be logged in as this user from now on.
+    /// Logs in as this user, for the rest of the connection.
     Witness(Arc<Credentials>),
-    /// For a sign of life, without any right.
+    /// Asks for a sign of life. The question needs no right.
     Poke,
 }
 
-/// What was sent: the greeting comes first.
+/// A command that was sent. The commands of the greeting are sent first.
 #[derive(Debug)]
 enum Sent {
     Login,
@@ -99,9 +100,9 @@ enum Sent {
 /// The connection.
 pub(crate) struct RightsLine {
     line: Line<Sent>,
-    /// Run id of the process at the other end, and its version.
+    /// Run id and version of the process at the other end.
     pub(crate) found: Option<(String, (u32, u32))>,
-    /// The database that is selected by what was asked last.
+    /// The database that the last question has selected.
     database: u32,
 }
 
@@ -121,27 +122,28 @@ impl RightsLine {
         self.line.address
     }
 
-    /// The process at the other end, if it has said who it is.
+    /// Returns the run id of the process at the other end, if known.
     pub(crate) fn run_id(&self) -> Option<&str> {
         self.found.as_ref().map(|(run_id, _)| &run_id[..])
     }
 
-    /// Whether this may be asked now.
+    /// Whether this question may be asked now.
     ///
-    /// A password is tried alone. Redis 7.2 to 8.6 do not answer a wrong password while an earlier answer is still to be sent. The next
-    /// answer, to the login of another client, would then be taken for the answer to this one.
+    /// While a password is checked, no other question may be outstanding. Redis 7.2 to 8.6 give no answer to
+    /// a wrong password while an earlier answer is still to be sent. The next answer, to the login of another
+    /// client, would then be taken for the answer to this one.
     pub(crate) fn takes(&self, ask: &Ask) -> bool {
         let is_silent = |(_, version): &(String, (u32, u32))| *version >= SILENT_VERSION;
         let asked = self.line.asked();
         let tries = |sent: &Sent| matches!(sent, Sent::Ask(ask) if tries_password(ask));
         let follows = !self.found.as_ref().is_some_and(is_silent)
             || !(tries_password(ask) || asked.back().is_some_and(tries));
-        // All is asked after the greeting has its answers.
+        // Questions are asked only after the greeting is answered.
         let greeted = self.found.is_some();
         greeted && asked.len() < ASKED_MAX && (asked.is_empty() || follows)
     }
 
-    /// Whether an answer is to come.
+    /// Whether an answer is outstanding.
     pub(crate) fn waits(&self) -> bool {
         !self.line.asked().is_empty()
     }
@@ -177,10 +179,10 @@ impl RightsLine {
         self.line.sent(Sent::Ask(ask));
     }
 
-    /// Takes in bytes from Redis. `answers`: what was asked, with the reply.
+    /// Takes bytes from Redis. `answers` gets the questions with their replies.
     ///
     /// # Errors
-    /// Why the connection is of no use.
+    /// Why the connection is unusable.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -223,7 +225,7 @@ impl RightsLine {
         Ok(())
     }
 
-    /// The connection is given up: what had no answer.
+    /// Gives the connection up. Returns the questions without an answer.
     pub(crate) fn end(self) -> impl Iterator<Item = Ask> {
         let asked = self.line.into_asked().into_iter();
         asked.filter_map(|sent| match sent {
@@ -243,7 +245,7 @@ impl Unwritten for RightsLine {
     }
 }
 
-/// Whether the answer may be that a password is wrong.
+/// Whether the answer to this question may be that a password is wrong.
 fn tries_password(ask: &Ask) -> bool {
     match ask {
         Ask::Client(ticket) => matches!(ticket.question.about, About::Login { .. }),

@@ -1,14 +1,14 @@
 //! `--assume-ok`: commands that the operator wants acknowledged early although Redis may refuse them.
 //!
-//! Such a command gets `+OK` once it is durable in the devices. If Redis then refuses it (HMSET on a
-//! key that holds a list, LSET beyond the end), it has no effect and the client never learns. So only
-//! commands that answer `+OK` when all is well can be listed, and only their usual forms are taken.
+//! Such a command gets `+OK` once it is durable in the devices. If Redis then refuses it (HMSET on a key that
+//! holds a list, LSET beyond the end), it has no effect and the client gets no error. So only commands that
+//! answer `+OK` on success can be listed, and only their usual forms are acknowledged early.
 
 use super::FACTS;
 use super::early::touches_reserved;
 use pmnet_resp::{Arguments, parse_integer};
 
-/// Commands that can be listed, and what goes unnoticed then.
+/// Commands that can be listed, with the errors that then go unnoticed.
 pub const ASSUMABLE: &[(&str, &str)] = &[
     ("FLUSHALL", "nothing in practice"),
     ("FLUSHDB", "nothing in practice"),
@@ -35,7 +35,7 @@ pub enum AssumeError {
     /// Redis 7.0 has no such command.
     #[error("--assume-ok: there is no command {0:?}")]
     Unknown(String),
-    /// Its reply carries information that only Redis has.
+    /// The reply of the command carries information that only Redis has.
     #[error(
         "--assume-ok: {0} cannot be acknowledged early, because its reply is more than +OK; \
          possible are {list}", list = assumable_names()
@@ -51,7 +51,7 @@ fn assumable_names() -> String {
         .join(", ")
 }
 
-/// Checks the operator's list; returns the names to treat so.
+/// Checks the operator's list. Returns the names of the commands to acknowledge early.
 pub(super) fn validate<S: AsRef<str>>(list: &[S]) -> Result<Vec<&'static str>, AssumeError> {
     let mut names = Vec::new();
     for listed in list {
@@ -70,8 +70,8 @@ pub(super) fn validate<S: AsRef<str>>(list: &[S]) -> Result<Vec<&'static str>, A
     Ok(names)
 }
 
-/// Whether the command has a form that Redis accepts if the keys are as the operator assumes. The
-/// number of arguments is checked already.
+/// Whether the command has a form that Redis accepts if the keys are as the operator assumes. The number of
+/// arguments must have been checked.
 pub(super) fn usual(name: &str, arguments: &Arguments<'_>) -> bool {
     let integer = |index| parse_integer(arguments.get(index)).is_some();
     let form = match name {

@@ -1,4 +1,4 @@
-//! The decisions of the matrix: one rule for every command, with the reason where it is not plain.
+//! The decisions of the matrix: a rule for every command, with the reason if it is not obvious.
 
 use super::early::early_ack;
 use super::{
@@ -8,33 +8,35 @@ use super::{
 use pmnet_resp::Arguments;
 use pmnet_wire::guard::UNNAMED_KEYS;
 
-/// How the action of a command follows from its arguments.
+/// How the action for a command follows from its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// Early if [`early_ack`], else exactly once.
+    /// Acknowledged early if [`early_ack`] holds, otherwise executed exactly once.
     Early,
-    /// Repeatable.
+    /// May be repeated.
     Read,
-    /// Exactly once.
+    /// Executed exactly once.
     Write,
-    /// Repeatable, unless one of these words is an argument.
+    /// May be repeated, unless one of these words is an argument; then executed exactly once.
     ReadUnless(&'static [&'static str]),
-    /// Decided by the subcommand: these are repeatable, these refused, all others exactly once.
+    /// The subcommand decides: `reads` may be repeated, `refused` are refused, all others are executed
+    /// exactly once.
     Container {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
-    /// The same, and KILL is passed.
+    /// As `Container`, and KILL is passed.
     Scripts {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
-    /// CLUSTER: as a container; of what newer servers have, what reads is repeatable, and all else refused.
+    /// CLUSTER: as `Container` for its known subcommands. Of newer subcommands, those that read may be
+    /// repeated, and all others are refused.
     Cluster {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
-    /// By its facts ([`by_facts`]).
+    /// The facts decide ([`by_facts`]).
     Learned,
     /// Passed if BLOCK is among the options (from argument `from` up to STREAMS).
     BlockOption { from: usize, read_only: bool },
@@ -56,7 +58,7 @@ const ONCE: Action = Action::Bypass {
     read_only: false,
     alone: false,
 };
-/// The same, in a pack of its own.
+/// A bypass that is executed once, in a pack of its own.
 const ONCE_ALONE: Action = Action::Bypass {
     read_only: false,
     alone: true,
@@ -70,7 +72,7 @@ pub(super) struct Decision {
 }
 
 impl Rule {
-    /// `sub`: what its first argument is.
+    /// Returns the action. `sub`: the meaning of the command's first argument.
     pub(super) fn action(&self, facts: &Facts, sub: Sub, arguments: &Arguments<'_>) -> Action {
         let alone = facts.has(NOSCRIPT);
         match *self {
@@ -136,17 +138,19 @@ fn is_listed(
     names.any(|word| arguments.is(1, word)) || refused.iter().any(|(word, _)| arguments.is(1, word))
 }
 
-/// The action for a command that this program does not know by name, from its facts.
+/// Returns the action for a command that this program does not know by name, from its facts.
 ///
-/// Where they say too little, the careful case counts. A command that changes keys without naming them could change pmnet's own. One
-/// that rests on the state of its connection must not meet that of another client.
+/// If the facts are incomplete, the safe action is chosen. A command that changes keys without naming them
+/// could change pmnet's own keys. A command that depends on the state of its connection must not run on a
+/// connection with another client's state.
 fn by_facts(facts: &Facts) -> Action {
     let has = |flag| facts.has(flag);
     let keys = facts.names_keys();
     if has(INTERNAL) {
         return Action::Refuse(FOR_ITSELF);
     }
-    // First: nothing looks for pmnet's records in what passes through to the store.
+    // This is checked first, because commands that pass through to the store are not checked for pmnet's
+    // records.
     if has(WRITE) && !keys {
         return Action::Refuse(UNNAMED_KEYS);
     }
@@ -215,28 +219,29 @@ const CLUSTER_CHANGES: &[(&str, &str)] = &[
 
 type Row = (Rule, &'static str);
 
-/// Answered by the front.
+/// Makes a row for a command that the front answers.
 const fn local(local: Local, note: &'static str) -> Row {
     (Rule::Local(local), note)
 }
 
-/// Passed.
+/// Makes a row for a command that passes through.
 const fn pass(pass: Pass, note: &'static str) -> Row {
     (Rule::Pass(pass), note)
 }
 
-/// Refused, for this reason.
+/// Makes a row for a command that is refused for this reason.
 const fn refuse(why: &'static str) -> Row {
     (Rule::Refuse(why), "")
 }
 
-/// Repeatable with these subcommands (`*`: with all), else exactly once.
+/// Makes a row for a command of which these subcommands may be repeated (`*`: all); the others are executed
+/// exactly once.
 const fn container(reads: &'static [&'static str], note: &'static str) -> Row {
     let refused = &[];
     (Rule::Container { reads, refused }, note)
 }
 
-/// The rule for one command.
+/// Returns the rule for one command.
 pub(super) fn decide(facts: &Facts) -> Decision {
     let (rule, note) = match facts.name {
         "SET" => (Rule::Early, "early without NX, XX, GET; else exactly once"),
@@ -316,7 +321,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     Decision { rule, note }
 }
 
-/// The rule for a command about the store itself, or for one that has no row.
+/// Returns the rule for a command about the store itself, or for one that has no row.
 fn decide_administrative(facts: &Facts) -> Row {
     match facts.name {
         "ACL" => container(
@@ -391,7 +396,7 @@ fn decide_administrative(facts: &Facts) -> Row {
     }
 }
 
-/// The rule for a command that has no row, as most have none: by its flags.
+/// Returns the rule for a command that has no row: it depends on the flags. Most commands have none.
 fn without_row(facts: &Facts) -> Row {
     if facts.has(NEW) {
         (Rule::Learned, "")
@@ -400,7 +405,7 @@ fn without_row(facts: &Facts) -> Row {
     } else if facts.has(READONLY) && !facts.has(WRITE) {
         (Rule::Read, "")
     } else {
-        // Also a command that says nothing about itself: the most careful case.
+        // Commands without a description belong to this case, too. For them it is the safe action.
         (Rule::Write, "")
     }
 }

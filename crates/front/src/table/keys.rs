@@ -1,39 +1,42 @@
-//! Where the keys of a command are: the one place that knows.
+//! Finds the keys among the arguments of a command. No other code finds keys.
 //!
-//! As Redis finds them for its cluster (`COMMAND GETKEYS`). Arguments that are no command of Redis have no keys, or fewer: the
-//! store then says what is wrong with them.
+//! The result is that of Redis for its cluster (`COMMAND GETKEYS`). For invalid arguments the result has no
+//! keys, or too few; the store's error then says what is wrong.
 
 use pmnet_resp::{Arguments, parse_integer};
 
 use super::{Facts, NEW, OPAQUE, Sub, Verdict};
 
-/// The places of some keys of a command, as the store says (`key specifications`).
+/// A key specification, as the store describes it: the places of some keys of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeySpec {
     pub(super) begin: Begin,
     pub(super) find: Find,
 }
 
-/// Where they begin.
+/// The place at which the search for the keys begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Begin {
     /// At this argument.
     Index(usize),
-    /// After this word. The search begins at this argument, and goes from the end to the beginning if its number is negative.
+    /// After this word. The search for the word begins at this argument; if the number is negative, it runs
+    /// from the end towards the beginning.
     Keyword(&'static str, i32),
 }
 
-/// Which arguments they are from there on.
+/// Which arguments are keys, from that place on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Find {
-    /// Each `step`-th up to `last`, counted from the first; if that is negative, from the end of all arguments, or of the first of
-    /// `limit` equal parts of what is left.
+    /// Every `step`-th argument up to `last`, which counts from the first. If `last` is negative, it counts
+    /// from the end: of all arguments, or, with a `limit`, of the first of `limit` equal parts of the
+    /// remaining arguments.
     Range {
         last: i32,
         step: usize,
         limit: usize,
     },
-    /// The argument `at` is their number, and `first` is the first of them. Both places are counted from the beginning.
+    /// The argument `at` is the number of keys, and the argument `first` is the first key. Both positions
+    /// count from the beginning.
     Number {
         at: usize,
         first: usize,
@@ -41,11 +44,12 @@ pub(super) enum Find {
     },
 }
 
-/// Arguments that are keys: the first, the one after the last, their distance.
+/// The positions of keys: the first, the one after the last, and their distance.
 type Places = (usize, usize, usize);
 
 impl KeySpec {
-    /// Which arguments they are: an empty range if there are none. `None`: the arguments do not fit.
+    /// Returns the positions of the keys: an empty range if there are none. `None`: the arguments are
+    /// invalid.
     fn places(&self, arguments: &Arguments<'_>) -> Option<Places> {
         let count = arguments.len();
         let begin = match self.begin {
@@ -83,7 +87,7 @@ impl KeySpec {
     }
 }
 
-/// The argument after this word.
+/// Returns the position of the argument after this word.
 fn behind_word(arguments: &Arguments<'_>, word: &str, from: i32) -> Option<usize> {
     let away = usize::try_from(from.unsigned_abs()).ok()?;
     let count = arguments.len();
@@ -96,7 +100,8 @@ fn behind_word(arguments: &Arguments<'_>, word: &str, from: i32) -> Option<usize
     found.map(|at| at + 1)
 }
 
-/// The keys that a [`NEW`] command names, one after the other, those of one specification in the order of its arguments.
+/// The keys that a [`NEW`] command names, in the order of its specifications, and within a specification in
+/// the order of the arguments.
 pub(crate) struct Named<'a> {
     arguments: Arguments<'a>,
     places: Places,
@@ -104,7 +109,7 @@ pub(crate) struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Keys at fixed places, which are there.
+    /// Makes the iterator for keys at fixed positions, which must exist among `arguments`.
     pub(super) fn fixed(
         arguments: Arguments<'a>,
         first: usize,
@@ -135,7 +140,8 @@ impl<'a> Iterator for Named<'a> {
     }
 }
 
-/// All keys that a [`NEW`] command names; empty if it has none. `None`: their places are not known, or the arguments do not fit.
+/// Returns all keys that a [`NEW`] command names; empty if it has none. `None`: their places are unknown, or
+/// the arguments are invalid.
 pub(crate) fn named<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<Named<'a>> {
     let fits = |spec: &KeySpec| spec.places(arguments).is_some();
     (!facts.has(OPAQUE) && facts.keys.iter().all(fits)).then(|| Named {
@@ -145,7 +151,8 @@ pub(crate) fn named<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<Name
     })
 }
 
-/// All keys of a command, read and written ones, in the order of its arguments. Nothing if it has none, or it is not known where.
+/// Returns all keys of a command, read and written ones, in the order of its arguments. Empty if it has no
+/// keys, or if their places are unknown.
 #[must_use]
 pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
     let facts = match (verdict.sub, verdict.facts) {
@@ -193,20 +200,20 @@ pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
     }
 }
 
-/// What the options of SORT say of other keys.
+/// The options of SORT that concern other keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SortOptions {
-    /// Which argument is the key to store to.
+    /// Position of the key to store to.
     pub(crate) store: Option<usize>,
-    /// It sorts by other keys.
+    /// The command sorts by other keys.
     pub(crate) by: bool,
-    /// It gets other keys.
+    /// The command gets other keys.
     pub(crate) get: bool,
-    /// The first option for which it reads other keys, as far as Redis looks at rights.
+    /// The first option for which the command reads other keys, by Redis's check of rights.
     pub(crate) others: Option<&'static str>,
 }
 
-/// Reads the options of SORT and `SORT_RO`.
+/// Parses the options of SORT and `SORT_RO`.
 pub(crate) fn sort_options(arguments: &Arguments<'_>) -> SortOptions {
     let mut found = SortOptions::default();
     let mut at = 2;
@@ -232,7 +239,7 @@ pub(crate) fn sort_options(arguments: &Arguments<'_>) -> SortOptions {
     found
 }
 
-/// Keys at fixed places.
+/// Returns the keys at fixed positions.
 pub(crate) fn fixed<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
     let place = |place: i32| usize::try_from(place).ok();
     let count = i32::try_from(arguments.len()).unwrap_or(i32::MAX);
@@ -255,7 +262,7 @@ pub(crate) fn fixed<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Vec<&'a [u8
         .collect()
 }
 
-/// The keys after the argument at `at`, which says how many they are.
+/// Returns the keys after the argument at `at`, which is their number.
 pub(crate) fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
     if at >= arguments.len() {
         return Vec::new();
@@ -268,7 +275,7 @@ pub(crate) fn counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]>
         .collect()
 }
 
-/// The same, if there are so many arguments.
+/// Returns the keys of [`counted`], or none if there are fewer arguments than their number says.
 fn all_counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
     let count = parse_integer(arguments.get(at)).and_then(|count| usize::try_from(count).ok());
     let there = arguments.len().saturating_sub(at + 1);
@@ -279,7 +286,7 @@ fn all_counted<'a>(arguments: &Arguments<'a>, at: usize) -> Vec<&'a [u8]> {
     }
 }
 
-/// The keys of [`streams`], if each has an id.
+/// Returns the keys of [`streams`], or none if an id is missing.
 fn all_streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
     let at = (from..arguments.len()).find(|at| arguments.is(*at, "STREAMS"));
     let is_even = at.is_some_and(|at| (arguments.len() - at - 1).is_multiple_of(2));
@@ -290,7 +297,7 @@ fn all_streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
     }
 }
 
-/// The first half of the arguments after STREAMS, which is among the options from `from` on.
+/// Returns the first half of the arguments after STREAMS, which is searched among the options from `from` on.
 pub(crate) fn streams<'a>(arguments: &Arguments<'a>, from: usize) -> Vec<&'a [u8]> {
     let Some(at) = (from..arguments.len()).find(|at| arguments.is(*at, "STREAMS")) else {
         return Vec::new();

@@ -1,8 +1,9 @@
-//! The commands of a store, from its reply to `COMMAND`: facts of newer versions, and of modules.
+//! The commands of a store, from its reply to `COMMAND`: facts about newer versions and modules.
 //!
-//! Facts, names and key specifications that were learned are kept until this process ends, each once, for all threads: so a look-up
-//! gives a reference that needs no count. They are few, since a store that is asked again says the same again; beyond
-//! [`KEPT_MAX`] no more are learned. This module does not decide the treatment of a command.
+//! Learned facts, names and key specifications are kept until this process ends, each once, for all threads.
+//! So a look-up can return a static reference. They are few, because a store that is asked again describes
+//! the same commands. Beyond [`KEPT_MAX`] no more are learned. This module does not decide how a command is
+//! treated.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -18,14 +19,14 @@ use super::{
     SUBCOMMANDS, WRITE, subcommands_of,
 };
 
-/// Commands and subcommands of one store, at most. Redis 8 with its modules has some 700.
+/// Most commands and subcommands of one store. Redis 8 with its modules has about 700.
 const COMMANDS_MAX: usize = 8192;
-/// Specifications of the keys of one command, at most.
+/// Most key specifications of one command.
 const SPECS_MAX: usize = 16;
-/// Most names kept, over all stores; the same bound for specifications, and for facts.
+/// Most kept names, over all stores. The bound also holds for specifications, and for facts.
 const KEPT_MAX: usize = 32_768;
 
-/// Flags by Redis's words for them.
+/// Flags by Redis's names for them.
 const FLAGS: [(&str, u32); 13] = [
     ("readonly", READONLY),
     ("write", WRITE),
@@ -39,14 +40,14 @@ const FLAGS: [(&str, u32); 13] = [
     ("module", MODULE),
     ("may_replicate", MAY_REPLICATE),
     ("internal", INTERNAL),
-    // Before Redis 7.
+    // The name before Redis 7.
     ("random", NONDETERMINISTIC),
 ];
-/// Flags that the compiled facts have, of commands that are known by name.
+/// The flags of commands that are known by name, as in the compiled facts.
 const COMPILED_FLAGS: u32 = ((1 << 9) - 1) | INTERNAL;
 
-/// Prefix of commands of search modules. Such a module says that an index is a key, names no document, and gives the flag of a read to many
-/// commands that write.
+/// Prefix of commands of search modules. The description by such a module cannot be trusted: it calls an
+/// index a key, names no document, and gives the flag of a read to many commands that write.
 const SEARCH_PREFIX: &str = "FT.";
 /// Commands of search modules that only read.
 const SEARCHES: [&str; 15] = [
@@ -67,16 +68,16 @@ const SEARCHES: [&str; 15] = [
     "FT.TAGVALS",
 ];
 
-/// Why the reply of a store is not taken.
+/// Why the reply of a store is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LearnError {
-    /// It is no list of commands.
+    /// The reply is no list of commands.
     #[error("it is no list of commands")]
     Form,
-    /// It has too many.
+    /// The reply has too many commands.
     #[error("it has more than {COMMANDS_MAX} commands")]
     Many,
-    /// This process has learned too many of all stores.
+    /// This process has learned too much from all stores together.
     #[error(
         "stores have said more than {KEPT_MAX} different things of commands since this process began"
     )]
@@ -89,17 +90,17 @@ pub struct Learned {
     names: HashSet<&'static [u8]>,
 }
 
-/// A command, with its subcommands.
+/// A command with its subcommands.
 pub(super) struct Command {
     pub(super) facts: &'static Facts,
     pub(super) subcommands: Vec<&'static Facts>,
 }
 
 impl Learned {
-    /// Reads the reply to `COMMAND` (RESP2).
+    /// Parses the reply to `COMMAND` (RESP2).
     ///
     /// # Errors
-    /// [`LearnError`].
+    /// [`LearnError`] if the reply cannot be used.
     pub fn parse(reply: &[u8]) -> Result<Learned, LearnError> {
         let mut learned = Learned {
             commands: Vec::new(),
@@ -115,7 +116,7 @@ impl Learned {
                 left = left.checked_sub(1).ok_or(LearnError::Many)?;
                 subs.push(Row::parse(sub).ok_or(LearnError::Form)?);
             }
-            // No longer name is ever looked up.
+            // A longer name is never looked up.
             if row.name.len() > NAME_BYTES_MAX {
                 continue;
             }
@@ -126,7 +127,7 @@ impl Learned {
         Ok(learned)
     }
 
-    /// How many commands there are, and how many of them this program does not know by name.
+    /// Returns the number of commands, and how many of them this program does not know by name.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let new = self
@@ -140,15 +141,15 @@ impl Learned {
         &self.commands
     }
 
-    /// Whether the store has a command of this name, in capitals.
+    /// Whether the store has a command of this name, which must be in capitals.
     pub(super) fn has(&self, name: &[u8]) -> bool {
         self.names.contains(name)
     }
 }
 
-/// A row of the reply: one command or subcommand.
+/// A row of the reply: the description of one command or subcommand.
 struct Row<'a> {
-    /// In capitals.
+    /// Name in capitals.
     name: String,
     arity: i32,
     flags: u32,
@@ -156,11 +157,11 @@ struct Row<'a> {
     fixed: [i32; 3],
     specs: Vec<Spec>,
     subcommands: Vec<&'a [u8]>,
-    /// The reply is from before Redis 7, which says nothing of waiting, subcommands or modules.
+    /// The reply is from a version before Redis 7. It does not describe blocking, subcommands or modules.
     is_old: bool,
 }
 
-/// A key specification, before it is kept.
+/// A key specification before it is interned.
 struct Spec {
     begin: Word,
     find: Find,
@@ -207,7 +208,8 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // There are only the fixed places, and a command that is not known by name is a module's.
+            // The reply has only fixed places of keys. A command that is not known by name is taken for a
+            // module's.
             None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
             None => {
                 flags |= MODULE;
@@ -230,7 +232,7 @@ impl<'a> Row<'a> {
         })
     }
 
-    /// Whether it may set a state of its connection that the reply does not describe.
+    /// Whether the command may set state of its connection that the reply does not describe.
     fn may_set_state(&self) -> bool {
         let has = |flag: u32| self.flags & flag != 0;
         let keys = !self.specs.is_empty() || has(OPAQUE);
@@ -238,13 +240,13 @@ impl<'a> Row<'a> {
     }
 }
 
-/// A key specification that was read.
+/// The result of parsing a key specification.
 enum Parsed {
-    /// It says where keys are.
+    /// The specification describes places of keys.
     Whole(Spec),
-    /// It is about an argument that is no key.
+    /// The specification is about an argument that is no key.
     NoKey,
-    /// It does not say where keys are, or not where all are.
+    /// The specification does not describe the places of keys, or not of all.
     Part,
 }
 
@@ -288,7 +290,7 @@ impl Spec {
         Some(Parsed::Whole(Spec { begin, find }))
     }
 
-    /// Keys at fixed places, if there are some.
+    /// Returns the specification for keys at fixed places, if there are any.
     fn fixed([first, last, step]: [i32; 3]) -> Option<Spec> {
         let at = usize::try_from(first).ok().filter(|first| *first > 0)?;
         let last = if last < 0 {
@@ -305,20 +307,20 @@ impl Spec {
     }
 }
 
-/// The value of this name in a list of names and values.
+/// Returns the value of this name in a list of names and values.
 fn value<'a>(columns: &[&'a [u8]], name: &[u8]) -> Option<&'a [u8]> {
     let at = columns.iter().position(|word| text(word) == Some(name))?;
     columns.get(at + 1).copied()
 }
 
-/// The kind of this search or find, and its values.
+/// Returns the kind of this part of a specification, and its values.
 fn part<'a>(columns: &[&'a [u8]], name: &[u8]) -> Option<(&'a [u8], Vec<&'a [u8]>)> {
     let part = elements(value(columns, name)?)?;
     let spec = value(&part, b"spec").and_then(elements);
     Some((text(value(&part, b"type")?)?, spec.unwrap_or_default()))
 }
 
-/// A name, of printable ASCII.
+/// Returns a name of printable ASCII.
 fn word(reply: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(text(reply)?).ok()?;
     let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -331,14 +333,15 @@ static KEPT: Mutex<Kept> = Mutex::new(Kept {
     facts: None,
 });
 
-/// Names, specifications and facts, each once.
+/// Interned names, specifications and facts, each once.
 struct Kept {
     names: Option<HashSet<&'static str>>,
     specs: Option<HashSet<&'static [KeySpec]>>,
     facts: Option<HashSet<&'static Facts>>,
 }
 
-/// The kept value that is equal to this one; it is added if there is none. `None`: there is no room.
+/// Returns the interned value that equals this one, and adds it if there is none. `None`: the bound is
+/// reached.
 fn keep<T: ?Sized + Hash + Eq>(
     all: &mut Option<HashSet<&'static T>>,
     value: &T,
@@ -355,14 +358,14 @@ fn keep<T: ?Sized + Hash + Eq>(
     })
 }
 
-/// Where the facts of a command come from.
+/// The source of a command's facts.
 #[derive(Clone, Copy)]
 enum Origin {
-    /// It is known by name.
+    /// The command is known by name.
     Compiled(&'static Facts),
-    /// From the store alone.
+    /// Only the store has described the command.
     Learned {
-        /// It sets or uses the state of its connection.
+        /// Whether the command sets or uses the state of its connection.
         state: bool,
     },
 }
@@ -375,26 +378,26 @@ impl Kept {
             let subcommands = subcommands_of(name).iter().collect();
             return Some(Command { facts, subcommands });
         }
-        // If one command of a family sets a state, the others may use it.
+        // If one subcommand of a command sets connection state, the others may use it.
         let state = keeps_state(name.as_bytes()) || subs.iter().any(Row::may_set_state);
         let learned = Origin::Learned { state };
         let facts = self.facts(row, compiled.map_or(learned, Origin::Compiled))?;
         let mut subcommands = Vec::with_capacity(subs.len());
         for sub in subs {
             let own = sub.name.strip_prefix(name);
-            // A look-up would not find it.
+            // A look-up would not find this name.
             if !own.is_some_and(|own| own.starts_with('|')) {
                 continue;
             }
             let known = compiled.and_then(|_| SUBCOMMANDS.iter().find(|f| f.name == sub.name));
-            // Without facts of its own it is decided as the command.
+            // A subcommand without compiled facts is decided like its command.
             let origin = known.or(compiled).map_or(learned, Origin::Compiled);
             subcommands.push(self.facts(sub, origin)?);
         }
         Some(Command { facts, subcommands })
     }
 
-    /// Returns the facts of a command; `None`: there is no room for them.
+    /// Returns the facts of a command; `None`: the bound is reached.
     fn facts(&mut self, row: &Row<'_>, origin: Origin) -> Option<&'static Facts> {
         let [first_key, last_key, step] = row.fixed;
         let mut facts = Facts {

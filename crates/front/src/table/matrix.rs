@@ -1,4 +1,4 @@
-//! The page of all commands, with the matrix written from the table that the code uses.
+//! Generates the page of all commands. Its matrix is written from the table that the code uses.
 
 use std::fmt::Write as _;
 
@@ -6,10 +6,10 @@ use super::assume::ASSUMABLE;
 use super::decide::{Rule, decide};
 use super::{FACTS, SERVER_VERSION};
 
-/// The prose; the marks are replaced by generated text.
+/// The prose. Its placeholders are replaced by generated text.
 const GUIDE: &str = include_str!("guide.md");
 
-/// The whole of `docs/use/commands.md`.
+/// Returns the whole of `docs/use/commands.md`.
 #[must_use]
 pub fn guide_markdown() -> String {
     let mut matrix = String::from("| command | what the front does | remark |\n|---|---|---|\n");
@@ -20,7 +20,7 @@ pub fn guide_markdown() -> String {
             Rule::Read => "read",
             Rule::Write => "write",
             Rule::ReadUnless(_) | Rule::Container { .. } | Rule::Cluster { .. } => "read or write",
-            // None of those that are compiled in.
+            // No compiled command has this rule.
             Rule::Learned => "as the store says",
             Rule::Scripts { .. } => "read, write or pass-through",
             Rule::BlockOption {

@@ -1,20 +1,21 @@
-//! The keys of a command that a client may keep, or changes.
+//! The keys of a command that a client may cache, or that it changes.
 
 use pmnet_resp::Arguments;
 
 use crate::table::keys::{counted, fixed, streams};
 use crate::table::{Facts, NEW, PUBSUB, READONLY, Sub, Verdict, WRITE, named};
 
-/// What a command does with its keys.
+/// The use that a command makes of its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Reads,
     Writes,
-    /// A script, or a command of which it is not known where its keys are, or what it does: that shows only when it runs.
+    /// Unknown before the command runs: a script, or a command whose keys or effect are unknown.
     May,
 }
 
-/// The keys of a command, and what it does with them, as far as Redis looks at that for client-side caching. `None`: nothing.
+/// Returns the keys of a command and their use, as Redis sees them for client-side caching. `None`: there are
+/// none.
 pub(crate) fn accessed_keys<'a>(
     verdict: &Verdict,
     arguments: &Arguments<'a>,
@@ -28,7 +29,7 @@ pub(crate) fn accessed_keys<'a>(
         return of_new(facts, arguments);
     }
     let (access, keys) = match facts.name {
-        // Redis looks at the keys that a script names when the script reads.
+        // Redis registers the keys that a script names when the script reads.
         "EVAL" | "EVALSHA" | "EVAL_RO" | "EVALSHA_RO" | "FCALL" | "FCALL_RO" => {
             (Access::May, counted(arguments, 2))
         }
@@ -44,13 +45,13 @@ pub(crate) fn accessed_keys<'a>(
     (!keys.is_empty()).then_some((access, keys))
 }
 
-/// Of a command that is not understood: any argument may be a key that it reads.
+/// Keys of a command that is not known: any argument may be a key that it reads.
 fn any_argument<'a>(arguments: &Arguments<'a>) -> Option<(Access, Vec<&'a [u8]>)> {
     let all: Vec<&[u8]> = arguments.iter().skip(1).collect();
     (!all.is_empty()).then_some((Access::May, all))
 }
 
-/// Of a command that the store has described.
+/// Keys of a command that the store has described.
 fn of_new<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<(Access, Vec<&'a [u8]>)> {
     let access = match () {
         () if facts.has(READONLY) => Access::Reads,

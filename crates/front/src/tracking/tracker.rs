@@ -1,4 +1,4 @@
-//! What one client has said about being told: CLIENT TRACKING ON with its options, CLIENT CACHING.
+//! The tracking settings of one client: CLIENT TRACKING ON with its options, CLIENT CACHING.
 
 use bytes::Bytes;
 use pmnet_resp::{
@@ -21,23 +21,23 @@ const YES_NEEDS_OPTIN: &str =
     "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.";
 const NO_NEEDS_OPTOUT: &str =
     "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.";
-/// Prefixes of one client, at most, and bytes in all of them together: each changed key is compared with each.
+/// Most prefixes of one client, and most bytes in all of them. Each changed key is compared with each prefix.
 const PREFIXES_MAX: usize = 1024;
 const PREFIX_BYTES_MAX: usize = 64 * 1024;
 
 /// A client with CLIENT TRACKING ON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tracker {
-    /// Which client is told in its place; 0: none.
+    /// The client that is told in place of this one; 0: none.
     pub(crate) redirect: u64,
-    /// That client is gone.
+    /// The client named in REDIRECT has disconnected.
     pub(crate) broken: bool,
     pub(crate) no_loop: bool,
-    /// `Some`: it is told of every changed key that begins with one of these.
+    /// `Some`: mode BCAST. The client is told of every changed key that begins with one of these prefixes.
     broadcast: Option<Vec<Bytes>>,
     opt_in: bool,
     opt_out: bool,
-    /// CLIENT CACHING was sent, and is about the next command.
+    /// CLIENT CACHING was sent, and concerns the next command.
     pub(crate) caching: bool,
 }
 
@@ -53,10 +53,10 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// Reads the options of `CLIENT TRACKING ON|OFF …`.
+    /// Parses the options of `CLIENT TRACKING ON|OFF …`.
     ///
     /// # Errors
-    /// Redis's own error.
+    /// Redis's error.
     pub(crate) fn parse(
         arguments: &Arguments<'_>,
         is_there: impl Fn(i64) -> bool,
@@ -95,10 +95,10 @@ impl Wish {
         Ok(wish)
     }
 
-    /// What a client is told that wants this, and has had `before`.
+    /// Returns the settings of a client that sends these options. `before`: its present settings.
     ///
     /// # Errors
-    /// Redis's own, if that does not go together.
+    /// Redis's error, if the options contradict each other or `before`.
     pub(super) fn apply(
         self,
         before: Option<&Tracker>,
@@ -153,7 +153,7 @@ impl Wish {
     }
 }
 
-/// An error if a key could begin with two of them.
+/// Returns an error if a key could begin with two of the prefixes.
 fn collisions(new: &[Bytes], there: &[Bytes]) -> Result<(), Bytes> {
     let overlap = |one: &Bytes, other: &Bytes| one.starts_with(other) || other.starts_with(one);
     for (at, prefix) in new.iter().enumerate() {
@@ -173,7 +173,7 @@ fn collisions(new: &[Bytes], there: &[Bytes]) -> Result<(), Bytes> {
 }
 
 impl Tracker {
-    /// Whether it is in the mode BCAST.
+    /// Whether the client is in the mode BCAST.
     pub(crate) fn broadcasts(&self) -> bool {
         self.broadcast.is_some()
     }
@@ -182,14 +182,15 @@ impl Tracker {
         self.broadcast.as_deref().unwrap_or_default()
     }
 
-    /// Whether it may keep what its next command reads. `asked`: CLIENT CACHING YES was queued before it in its MULTI.
+    /// Whether the client may cache the reads of its next command. `asked`: CLIENT CACHING YES was queued
+    /// earlier in the client's MULTI.
     pub(crate) fn keeps(&self, asked: bool) -> bool {
         let opted_in = !self.opt_in || self.caching || asked;
         let opted_out = self.opt_out && self.caching;
         opted_in && !opted_out
     }
 
-    /// CLIENT CACHING of a client that is told so or not.
+    /// Handles CLIENT CACHING. `tracker`: `None` if the client has tracking off.
     pub(crate) fn client_caching(
         tracker: Option<&mut Tracker>,
         arguments: &Arguments<'_>,
@@ -212,14 +213,14 @@ impl Tracker {
         reply::OK
     }
 
-    /// What CLIENT GETREDIR says, and CLIENT LIST.
+    /// Returns the client number that CLIENT GETREDIR and CLIENT LIST show.
     pub(crate) fn shown_redirect(tracker: Option<&Tracker>) -> i64 {
         tracker.map_or(-1, |tracker| {
             i64::try_from(tracker.redirect).unwrap_or(i64::MAX)
         })
     }
 
-    /// What CLIENT TRACKINGINFO says.
+    /// Returns the reply to CLIENT TRACKINGINFO.
     pub(crate) fn info(tracker: Option<&Tracker>, resp3: bool) -> Bytes {
         let default = Tracker::default();
         let on = tracker.is_some();
@@ -263,7 +264,7 @@ impl Tracker {
 
 #[cfg(test)]
 impl Wish {
-    /// These options.
+    /// Parses these options.
     pub(super) fn of(words: &[&str]) -> Result<Wish, Bytes> {
         use pmnet_resp::{Parser, Status, write_command};
         let mut frame = Vec::new();

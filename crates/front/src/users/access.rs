@@ -1,4 +1,4 @@
-//! Who may connect, and passwords.
+//! The access to the front, and passwords.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -6,40 +6,47 @@ use subtle::ConstantTimeEq;
 
 use super::CREDENTIAL_BYTES_MAX;
 
-/// Who may use the front.
+/// The clients that may use the front, and their rights.
 #[derive(Clone, Debug, Default)]
 pub enum Access {
-    /// Redis's users, with their rights there. Who has not logged in is Redis's user `default`, if that needs no password; but
-    /// not from another machine.
+    /// Redis's users, with their rights in Redis. A client that has not logged in is Redis's user `default`,
+    /// if that user needs no password. This does not hold for clients on other machines.
     #[default]
     Redis,
-    /// All who know this password, with all rights of the pmnet server. Redis's users do not count.
+    /// All clients with this password, with all rights of the pmnet server. Redis's users do not count.
     Password(Secret),
     /// Every client, with all rights of the pmnet server.
     Anyone,
 }
 
-/// A password. Its text is never shown. A clone is the same one, also after it was replaced.
+/// A password. Its text is never shown. Clones share one value: a replaced password is replaced in all of
+/// them.
 #[derive(Clone)]
 pub struct Secret(Arc<RwLock<Arc<[u8]>>>);
 
 impl Secret {
-    /// Keeps these bytes.
+    /// Makes a password of these bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Secret {
         Secret(Arc::new(RwLock::new(bytes.into())))
     }
 
-    /// Puts these bytes in place of the present ones. They count from the next login on.
+    /// Replaces the password. The new one counts from the next login on.
     pub fn replace(&self, bytes: &[u8]) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes.into();
+    }
+
+    /// The same with those of another one.
+    pub fn replace_by(&self, other: &Secret) {
+        self.replace(&other.bytes());
     }
 
     pub(crate) fn bytes(&self) -> Arc<[u8]> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether `guess` is it. How long this takes says nothing about it, nor about its length.
+    /// Whether `guess` is the password. The time of the comparison reveals nothing about the password or its
+    /// length.
     pub(crate) fn is(&self, guess: &[u8]) -> bool {
         let padded = |bytes: &[u8]| {
             let mut all = [0_u8; CREDENTIAL_BYTES_MAX];
@@ -53,7 +60,7 @@ impl Secret {
     }
 }
 
-// Written by hand: a password must not get into a log.
+// Written by hand, because a password must not get into a log.
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(…)")
@@ -83,5 +90,7 @@ mod tests {
         let same = secret.clone();
         secret.replace(b"other");
         assert!(same.is(b"other") && !same.is(b"open sesame"));
+        secret.replace_by(&Secret::new(b"third"));
+        assert!(same.is(b"third"));
     }
 }

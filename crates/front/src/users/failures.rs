@@ -1,4 +1,4 @@
-//! Failed logins: counted, and so many of one address in a second that a password cannot be guessed.
+//! Counts failed logins, and limits those of one address in a second, so that passwords cannot be guessed.
 
 use std::net::IpAddr;
 
@@ -8,21 +8,21 @@ use crate::upstream::Time;
 
 /// Failed logins of one address within [`WINDOW`] after which it has to wait.
 const FAILURES_MAX: u32 = 20;
-/// In nanoseconds.
+/// Length of the window in nanoseconds.
 const WINDOW: Time = 1_000_000_000;
-/// Addresses that are remembered; when there are more, all are forgotten.
+/// Most addresses that are remembered. When there are more, all are forgotten.
 const ADDRESSES_MAX: usize = 4096;
 
 /// Failed logins by address.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     total: u64,
-    /// The beginning of the window, and how many there were since.
+    /// The beginning of the window, and the number of failures since, by address.
     recent: FxHashMap<IpAddr, (Time, u32)>,
 }
 
 impl Failures {
-    /// Whether a login from there is not looked at for now.
+    /// Whether logins from this address must wait now.
     pub(super) fn holds(&self, address: IpAddr, now: Time) -> bool {
         let recent = self.recent.get(&address);
         recent.is_some_and(|(since, count)| {
@@ -30,10 +30,10 @@ impl Failures {
         })
     }
 
-    /// A login from there failed.
+    /// Notes a failed login from this address.
     pub(super) fn note(&mut self, address: IpAddr, now: Time) {
         self.total += 1;
-        // Logged less and less often, so that a flood of them does not flood the log.
+        // Logged at counts that are powers of two, so that many failures do not flood the log.
         if self.total.is_power_of_two() {
             tracing::warn!(total = self.total, client = %address, "PM3306 a client could not log in");
         }

@@ -1,38 +1,39 @@
-//! A user's rights, as a line of `ACL LIST` has them.
+//! A user's rights, as a line of `ACL LIST` describes them.
 //!
-//! A word that the front does not understand (a rule of a newer Redis, or of another server) may revoke anything. So a user with one
-//! counts as restricted, and Redis is asked about each of its commands.
+//! A rule that the front does not understand (of a newer Redis, or of another server) may revoke any right.
+//! So a user with such a rule counts as restricted, and Redis is asked about each of its commands.
 
-/// A key that Redis is asked about instead of that of a SORT, to learn whether a selector allows the command that can read every key. No
-/// pattern with another byte in it matches it.
+/// A key for questions to Redis. It replaces the key of a SORT, to learn whether the command is allowed by a
+/// selector with the right to read every key. Only a pattern without other bytes can match it.
 pub(super) const PROBE_KEY: &[u8] = &[1; 16];
 
 /// The rules of one user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) on: bool,
-    /// Any password will do.
+    /// The user accepts any password.
     pub(super) nopass: bool,
-    /// Every command, key and channel.
+    /// The user may use every command, key and channel.
     pub(super) full: bool,
-    /// Which keys a command names does not matter.
+    /// The rights do not depend on the keys of a command.
     pub(super) keyless: bool,
-    /// There is a rule about databases (Valkey's `db=`), or one that is not understood: Redis has to be asked in the right database.
+    /// There is a rule about databases (Valkey's `db=`), or one that is not understood: the question to Redis
+    /// must name the right database.
     pub(super) odd: bool,
-    /// Whether it can read every key with a command that it may run.
+    /// Whether the user may read every key with a command that it may run.
     pub(super) reads: Reads,
-    /// Commands (in capitals) for which the first argument matters.
+    /// Commands (in capitals) whose rights depend on the first argument.
     pub(super) first_argument: Vec<Vec<u8>>,
-    /// The words about what it may do, without those about how it logs in.
+    /// The rules about rights, without those about the login.
     pub(super) rights: Vec<u8>,
 }
 
-/// Whether the user may read every key; SORT with BY or GET needs that.
+/// Whether the user may read every key; SORT with BY or GET needs that right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// It can, with each command that it may run.
+    /// With each command that it may run, the user may read every key.
     All,
-    /// It can if it may run the command on [`PROBE_KEY`].
+    /// The user may, if it may run the command on [`PROBE_KEY`].
     Some,
     #[default]
     None,
@@ -41,7 +42,7 @@ pub(crate) enum Reads {
 /// The root permissions, or a selector.
 #[derive(Default)]
 struct Selector {
-    /// It can read every key.
+    /// The rules allow the user to read every key.
     reads_all: bool,
     /// One of its patterns may match [`PROBE_KEY`].
     may_match: bool,
@@ -52,7 +53,7 @@ struct Selector {
 }
 
 impl Selector {
-    /// Takes in a word about rights; false if it is not understood.
+    /// Adds a rule about rights; false if the rule is not understood.
     fn take(&mut self, rule: &[u8]) -> bool {
         match rule {
             b"~*" => (self.keys, self.reads_all) = (true, true),
@@ -80,7 +81,8 @@ impl Selector {
     }
 }
 
-/// Whether a pattern may match [`PROBE_KEY`]: not if something in it stands for other bytes only.
+/// Whether a pattern may match [`PROBE_KEY`]. A pattern cannot match it if a part of the pattern only matches
+/// other bytes.
 fn may_match_probe(pattern: &[u8]) -> bool {
     let mut rest = pattern;
     while let [first, behind @ ..] = rest {
@@ -90,14 +92,14 @@ fn may_match_probe(pattern: &[u8]) -> bool {
             b'[' => {
                 let end = behind.iter().position(|&byte| byte == b']');
                 let (inside, after) = behind.split_at(end.unwrap_or(behind.len()));
-                // A byte that is not plain may stand for any other.
+                // A special byte may stand for any other byte.
                 let plain = |byte: &u8| !b"^\\-".contains(byte) && *byte != PROBE_KEY[0];
                 if inside.iter().all(plain) {
                     return false;
                 }
                 rest = after.get(1..).unwrap_or_default();
             }
-            // Some of them may stand for the bytes after them.
+            // Some of these bytes change the meaning of the next bytes.
             b'\\' | b']' | b'^' | b'-' => {}
             byte if *byte == PROBE_KEY[0] => {}
             _ => return false,
@@ -106,7 +108,7 @@ fn may_match_probe(pattern: &[u8]) -> bool {
     true
 }
 
-/// Reads `user NAME RULE …`.
+/// Parses `user NAME RULE …`.
 pub(super) fn parse(line: &[u8]) -> Option<(&[u8], Rules)> {
     let mut words = line.split(|&byte| byte == b' ');
     if words.next()? != b"user" {
@@ -130,7 +132,7 @@ pub(super) fn parse(line: &[u8]) -> Option<(&[u8], Rules)> {
                     (is_open, rule) = (true, first);
                     selectors.push(Selector::default());
                 }
-                // After the first selector there is nothing else.
+                // After the first selector a line has only selectors.
                 rules.odd |= !is_open && selectors.len() > 1;
                 let inside = is_open.then(|| rule.strip_suffix(b")")).flatten();
                 is_open &= inside.is_none();
@@ -262,7 +264,7 @@ mod tests {
             ("~a +@all (~* +get)", Reads::Some),
             ("%W~* +@all (~* +get)", Reads::Some),
             ("~* +@all (~a +get)", Reads::Some),
-            // Patterns that may match the key that Redis would be asked about.
+            // Patterns that may match the probe key.
             ("~?* +@all (~* +get)", Reads::None),
             ("~[^a]* +@all (~* +get)", Reads::None),
             ("~[a-z]* +@all (~* +get)", Reads::None),

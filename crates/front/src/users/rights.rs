@@ -1,4 +1,4 @@
-//! The users of Redis as the front knows them, and what each of them may do.
+//! The users of Redis as the front knows them, and the rights of each.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,20 +15,20 @@ use crate::store::rights::About;
 use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 
-/// Answers of one user that are remembered, for commands with their keys; when there are more, all are forgotten.
+/// Most remembered answers of one user, for commands with their keys. When there are more, all are forgotten.
 const RULINGS_MAX: usize = 4096;
 /// Longest command whose answer is remembered, in bytes, without its values.
 const RULING_BYTES_MAX: usize = 512;
-/// Shortest time for which rights count while Redis does not answer, in nanoseconds: some polls.
+/// Shortest time for which rights count while Redis does not answer, in nanoseconds: several polls.
 const KEPT_MIN: Time = 2_000_000_000;
-/// First Redis that says what a user may do.
+/// The first Redis version with ACL DRYRUN, which tells what a user may do.
 const DRYRUN_VERSION: (u32, u32) = (7, 0);
 
 /// Whether a user may run a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ruling {
     Allowed,
-    /// The reply that Redis gives instead.
+    /// The error that Redis gives.
     Denied(Bytes),
 }
 
@@ -36,15 +36,15 @@ pub(crate) enum Ruling {
 pub(crate) struct User {
     pub(crate) name: Box<[u8]>,
     rules: Rules,
-    /// Number of the list in which its rights were first like this.
+    /// Number of the first list with these rights.
     pub(crate) changed: u64,
-    /// What it may run, as it was asked since the last list: by name, or with these arguments. A refusal is not remembered: the right may have
-    /// been given meanwhile.
+    /// The commands that Redis has allowed since the last list: by name, or with these arguments. A refusal
+    /// is not remembered, because the right may have been given meanwhile.
     by_name: FxHashSet<&'static str>,
     by_arguments: FxHashSet<Vec<u8>>,
 }
 
-/// Under what the answer to a question is remembered.
+/// The key under which the answer to a question is remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Name(&'static str),
@@ -52,48 +52,49 @@ pub(crate) enum Place {
     Nowhere,
 }
 
-/// Who may do what.
+/// The users and their rights.
 #[derive(Default)]
 pub(crate) struct Users {
     pub(crate) access: Access,
     users: Vec<User>,
     by_name: FxHashMap<Box<[u8]>, usize>,
-    /// The list from which the users were read; `None`: not known, and no client may do anything.
+    /// The list from which the users were read. `None`: not known, so no client may do anything.
     list: Option<Bytes>,
-    /// Grows whenever places in `users` change.
+    /// Incremented whenever the places in `users` change.
     pub(crate) generation: u64,
-    /// How often the list was asked for, and which of these questions it answers.
+    /// Number of lists that were asked for, and the number of the last one that was answered.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
-    /// Grows when the users may be those of another Redis.
+    /// Incremented when the users may be those of another Redis.
     pub(crate) of_store: u64,
-    /// The first and the last of the lists, one after the other, in which the default user needed no password: the newest such run.
+    /// The newest run of consecutive lists in which the default user needed no password: numbers of its first
+    /// and last list.
     open: Option<(u64, u64)>,
-    /// It needs none now.
+    /// The default user needs no password in the present list.
     is_open: bool,
-    /// When the list was last known to be Redis's.
+    /// When the list was last known to be that of Redis.
     confirmed: Time,
     /// The store has no users.
     without: bool,
     version: (u32, u32),
-    /// How many clients have logged in as a user of Redis, and who did since this was last looked at.
+    /// Number of logins as users of Redis, and the logins since they were last taken.
     pub(crate) logins: u64,
     pub(crate) logged_in: Vec<Arc<Credentials>>,
-    /// The newest login of each user that has clients, and perhaps of some that had.
+    /// The newest login of each user that has clients, and of some users that had clients before.
     newest: FxHashMap<Box<[u8]>, Arc<Credentials>>,
     failures: Failures,
     /// A client needs a newer list at once.
     pub(crate) wanted: bool,
-    /// A client waits until more is known.
+    /// A client waits for an answer.
     pub(crate) awaited: bool,
-    /// The list is another one, or a client waited for it.
+    /// The list has changed, or a client waited for it.
     pub(crate) news: bool,
     /// Why Redis cannot be asked.
     pub(crate) trouble: String,
 }
 
 impl User {
-    /// It has not shown who it is.
+    /// Whether a client that has not logged in may be this user.
     pub(crate) fn is_open(&self) -> bool {
         self.rules.on && self.rules.nopass
     }
@@ -106,14 +107,15 @@ impl User {
         self.rules.full
     }
 
-    /// Whether it can read every key with what it may run. Where a user has selectors, Redis is asked about a SORT with another key, too
-    /// ([`Self::unknown`]), so that only a selector counts that can.
+    /// Whether the user may read every key with the commands that it may run. If a user has selectors, Redis
+    /// is also asked about a SORT with another key ([`Self::unknown`]), so that only a selector with that
+    /// right counts.
     pub(crate) fn reads(&self) -> Reads {
         self.rules.reads
     }
 
-    /// The question to Redis whether it may run this, in this database; `None`: it is known that it may. `others`: it is about all keys
-    /// instead of that of a SORT.
+    /// Returns the question to Redis whether the user may run this command in this database. `None`: it is
+    /// known that the user may. `others`: the question is about all keys instead of the key of a SORT.
     pub(crate) fn unknown(
         &self,
         facts: Option<&'static Facts>,
@@ -124,14 +126,14 @@ impl User {
         let place = self.place(facts, arguments, database, others);
         (!self.may(&place)).then(|| About::May {
             user: self.name.clone(),
-            // Where it has no rule about databases, one is like the other.
+            // Without rules about databases, the answer is the same for each database.
             database: if self.rules.odd { database } else { 0 },
             question: self.question(facts, arguments, others),
             place,
         })
     }
 
-    /// Under what the answer for this command is remembered.
+    /// Returns the key under which the answer for this command is remembered.
     fn place(
         &self,
         facts: Option<&'static Facts>,
@@ -143,8 +145,8 @@ impl User {
             return Place::Nowhere;
         };
         let first = |name: &Vec<u8>| name == facts.name.as_bytes();
-        // A command whose first argument is a key has no subcommands. The channel of SPUBLISH is at the place of a key, and rules look at it; a
-        // module does not say whether a command has channels.
+        // A command whose first argument is a key has no subcommands. The channel of SPUBLISH is in the
+        // position of a key, and rules depend on it. A module does not tell whether a command has channels.
         if self.rules.keyless
             && facts.first_key == 1
             && !facts.has(MOVABLEKEYS)
@@ -171,7 +173,7 @@ impl User {
         Place::Arguments(place)
     }
 
-    /// Whether it is known that it may run what is remembered there.
+    /// Whether it is known that the user may run the command that is remembered under this key.
     fn may(&self, place: &Place) -> bool {
         match place {
             Place::Name(name) => self.by_name.contains(name),
@@ -195,7 +197,7 @@ impl User {
         }
     }
 
-    /// The question whether it may run this.
+    /// Returns the question whether the user may run this command.
     fn question(
         &self,
         facts: Option<&'static Facts>,
@@ -218,7 +220,8 @@ impl User {
     }
 }
 
-/// The argument as Redis is asked about it: a user that may write `k v` may write `k w`.
+/// Returns the argument for the question to Redis. Values are left out: a user that may write `k v` may write
+/// `k w`.
 fn shown<'a>(facts: &Facts, at: usize, arguments: &Arguments<'a>, others: bool) -> &'a [u8] {
     match at {
         _ if is_value(facts, at, arguments) => b"",
@@ -227,7 +230,7 @@ fn shown<'a>(facts: &Facts, at: usize, arguments: &Arguments<'a>, others: bool) 
     }
 }
 
-/// Whether an argument is a value that no rule looks at.
+/// Whether an argument is a value on which no rule depends.
 fn is_value(facts: &Facts, at: usize, arguments: &Arguments<'_>) -> bool {
     match (facts.name, arguments.len()) {
         ("SET", 3) => at == 2,
@@ -245,12 +248,12 @@ impl Users {
         }
     }
 
-    /// Whether they are those of a store.
+    /// Whether the users are those of a store, which must be asked for them.
     pub(crate) fn are_asked_for(&self) -> bool {
         matches!(self.access, Access::Redis)
     }
 
-    /// The store has no users.
+    /// Notes that the store has no users.
     pub(crate) fn store_has_none(&mut self) {
         self.news |= !self.without;
         self.without = true;
@@ -260,7 +263,7 @@ impl Users {
         self.without
     }
 
-    /// Forgets all users: Redis is another one, or was not asked for a while.
+    /// Forgets all users: Redis may be another one, or was not asked for some time.
     pub(crate) fn forget(&mut self) {
         self.list = None;
         self.users.clear();
@@ -275,18 +278,18 @@ impl Users {
         self.list.is_some()
     }
 
-    /// Whether the list may be older than what Redis has now by more than `timeout`.
+    /// Whether `timeout` has passed since the list was last known to be Redis's present one.
     pub(crate) fn is_stale(&self, now: Time, timeout: Time) -> bool {
         now >= self.confirmed.saturating_add(timeout.max(KEPT_MIN))
     }
 
-    /// Notes that no user can have changed: Redis does not run.
+    /// Notes that no user can have changed, because Redis does not run.
     pub(crate) fn confirm(&mut self, now: Time) {
         self.confirmed = self.confirmed.max(now);
         self.news |= std::mem::take(&mut self.awaited);
     }
 
-    /// Redis did not answer, for this reason.
+    /// Notes why Redis did not answer.
     pub(crate) fn cannot_be_asked(&mut self, why: &str) {
         if self.trouble != why {
             tracing::warn!(why, "PM3210 cannot ask Redis about its users");
@@ -298,7 +301,7 @@ impl Users {
         self.by_name.get(name).copied()
     }
 
-    /// Whether there is a user of this name, as far as is known.
+    /// Whether a user of this name is known.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         let asked = self.are_asked_for() && !self.without;
         if asked {
@@ -308,7 +311,8 @@ impl Users {
         }
     }
 
-    /// Whether the default user needed no password when `asked` lists had been asked for, if that is known by now.
+    /// Whether the default user needed no password when `asked` lists had been asked for; `None`: not known
+    /// yet.
     pub(crate) fn was_open(&self, asked: u64) -> Option<bool> {
         let run = self
             .open
@@ -316,7 +320,7 @@ impl Users {
         (self.answered > asked).then_some(run)
     }
 
-    /// Takes note of whether the default user needs no password in the list `number`.
+    /// Notes whether the default user needs no password in the list `number`.
     fn note_open(&mut self, number: u64) {
         let open = self
             .default_user()
@@ -338,12 +342,12 @@ impl Users {
         self.users.get(at)
     }
 
-    /// What `INFO server` says.
+    /// Notes the version from `INFO server`.
     pub(crate) fn found_version(&mut self, version: (u32, u32)) {
         self.version = version;
     }
 
-    /// Whether Redis can say what a user may do; otherwise what its version is.
+    /// Whether Redis can tell what a user may do. Fails with its version if it cannot.
     pub(crate) fn can_be_asked(&self) -> Result<(), (u32, u32)> {
         if self.version >= DRYRUN_VERSION {
             Ok(())
@@ -352,10 +356,10 @@ impl Users {
         }
     }
 
-    /// The answer to question `number` for the list, which was sent at `asked`.
+    /// Takes the answer to question `number` for the list, which was sent at `asked`.
     ///
     /// # Errors
-    /// It is no list.
+    /// The answer is no list.
     pub(crate) fn take_list(
         &mut self,
         number: u64,
@@ -369,7 +373,7 @@ impl Users {
         self.confirm(asked);
         self.trouble.clear();
         if self.list.as_ref() == Some(list) {
-            // The rights may have been others in between, when something was asked.
+            // When the answers were given, the rights may have differed from those of both lists.
             for user in &mut self.users {
                 user.by_name.clear();
                 user.by_arguments.clear();
@@ -402,12 +406,13 @@ impl Users {
         Ok(())
     }
 
-    /// Redis's answer to [`User::question`] about the user of this name.
+    /// Takes Redis's answer to [`User::question`] about the user of this name.
     pub(crate) fn take_ruling(&mut self, name: &[u8], place: Place, answer: &Bytes) -> Ruling {
         let ruling = match read::text(answer) {
             Some(b"OK") => Ruling::Allowed,
             Some(text) => Ruling::Denied(reply::error(&noperm(&String::from_utf8_lossy(text)))),
-            // Not a ruling, but what the command would get as well: a wrong number of arguments, for example.
+            // The answer is no decision about rights, but an error that the command would get as well, for
+            // example a wrong number of arguments.
             None if answer.starts_with(b"-") => return Ruling::Denied(one_line(answer)),
             None => {
                 return Ruling::Denied(reply::error(
@@ -424,7 +429,7 @@ impl Users {
         ruling
     }
 
-    /// A client has logged in as this user; the number of the login.
+    /// Notes that a client has logged in as this user. Returns the number of the login.
     pub(crate) fn note_login(&mut self, user: &Arc<Credentials>) -> u64 {
         if self.are_asked_for() && !self.has_none() {
             self.logins += 1;
@@ -434,12 +439,12 @@ impl Users {
         self.logins
     }
 
-    /// The newest login as the user of this name.
+    /// Returns the newest login as the user of this name.
     pub(crate) fn newest_login(&self, name: &[u8]) -> Option<&Arc<Credentials>> {
         self.newest.get(name)
     }
 
-    /// Forgets the logins of all users but these: only these have clients.
+    /// Forgets the logins of all users but these, because only these have clients.
     pub(crate) fn keep_logins(&mut self, names: &BTreeSet<&[u8]>) {
         self.newest.retain(|name, _| names.contains(&**name));
     }
@@ -448,7 +453,7 @@ impl Users {
         self.failures.note(address, now);
     }
 
-    /// Whether a login from there has to wait.
+    /// Whether logins from this address must wait.
     pub(crate) fn holds_logins(&self, address: IpAddr, now: Time) -> bool {
         self.failures.holds(address, now)
     }
@@ -458,16 +463,16 @@ impl Users {
     }
 }
 
-/// An error of DRYRUN ends with an empty line more than an error may have.
+/// An error of DRYRUN ends with an additional empty line, which a RESP error must not have.
 fn one_line(answer: &[u8]) -> Bytes {
     let text = String::from_utf8_lossy(answer.strip_prefix(b"-").unwrap_or(answer));
     reply::error(text.trim_end())
 }
 
-/// The error that a command gets, made of what DRYRUN says.
+/// Makes the error for a command from the text of DRYRUN.
 fn noperm(text: &str) -> String {
     let names = |what: &str| text.contains(" to access the '") && text.ends_with(what);
-    // Redis 7.0.
+    // The text of Redis 7.0.
     if let Some(rest) = text.strip_prefix("This user has no permissions ") {
         return match rest {
             _ if names("' key") => {
@@ -479,7 +484,7 @@ fn noperm(text: &str) -> String {
             _ => format!("NOPERM this user has no permissions {rest}"),
         };
     }
-    // Redis 7.2 and newer.
+    // The texts of Redis 7.2 and newer.
     match text {
         _ if text.contains(" has no permissions to access database ") => {
             "NOPERM No permissions to access database".into()
@@ -515,7 +520,7 @@ mod tests {
         user.place(table.verdict(&arguments).facts, &arguments, 0, false)
     }
 
-    /// Rights that were given and taken away again between two lists leave the lists equal.
+    /// If rights are given and taken away again between two lists, the lists are equal.
     #[test]
     fn answers_are_kept_until_the_next_list() {
         let mut users = Users::new(Access::Redis);
@@ -564,13 +569,14 @@ mod tests {
         let [all, some, first] = [0, 1, 2].map(|at| users.user(at).unwrap());
         assert_eq!(place(all, "GET a"), Place::Name("GET"));
         assert_eq!(place(all, "set a v"), Place::Name("SET"));
-        // Their subcommands matter, or where their keys are.
+        // Their rights depend on subcommands, or on the places of their keys.
         for line in ["CONFIG GET x", "SORT a BY b", "EVAL x 1 a", "PING"] {
             assert!(matches!(place(all, line), Place::Arguments(_)), "{line}");
         }
         assert!(matches!(place(first, "GET a"), Place::Arguments(_)));
         assert_eq!(place(all, "NOSUCH a"), Place::Nowhere);
-        // Values do not matter, options do.
+        // Commands that differ only in values have the same place; with other options the place is another
+        // one.
         assert_eq!(place(some, "SET a v"), place(some, "SET a w"));
         assert_ne!(place(some, "SET a v"), place(some, "SET b v"));
         assert_ne!(place(some, "SET a v"), place(some, "SET a v GET"));

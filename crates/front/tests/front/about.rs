@@ -1,4 +1,4 @@
-//! HELLO names the store as the store names itself.
+//! The reply to HELLO names the store as the store names itself.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn hello_names_the_store_that_there_is() {
         }
         assert_eq!(client.ask("CLIENT GETNAME"), "$1\r\nn\r\n");
         assert_eq!(front.knobs().greetings, 1, "it is asked once");
-        // In a transaction the store cannot be asked, and need not be.
+        // In a transaction the store cannot be asked, and its version is not needed.
         assert!(front.client().ask("HELLO 3").starts_with('%'));
         said.push(greeting(&mut client, "HELLO"));
     }
@@ -44,7 +44,8 @@ fn hello_names_the_store_that_there_is() {
     );
 }
 
-/// The section of the front comes after the store's, in the form of the client's protocol; the other sections are as they were.
+/// The section of the front comes after the store's sections, in the form of the client's protocol. The other
+/// sections are unchanged.
 #[test]
 fn info_has_a_section_of_the_front() {
     let Some(redis) = Redis::start() else { return };
@@ -78,7 +79,7 @@ fn info_has_a_section_of_the_front() {
         said.starts_with('=') && said.contains("\r\ntxt:# Pmnet\r\n"),
         "{said}"
     );
-    // In its place among others.
+    // INFO keeps its place among other commands.
     client.send(b"SET a 1\r\nINFO pmnet\r\nINCR a\r\nGET a\r\n");
     let all: Vec<String> = (0..4).map(|_| client.text()).collect();
     assert!(all[1].contains("txt:# Pmnet"), "{all:?}");
@@ -86,7 +87,7 @@ fn info_has_a_section_of_the_front() {
         [&all[0], &all[2], &all[3]],
         ["+OK\r\n", ":2\r\n", "$1\r\n2\r\n"]
     );
-    // In a transaction it is the store's alone.
+    // In a transaction INFO has only the store's sections.
     for (line, wanted) in [
         ("MULTI", "+OK"),
         ("INFO pmnet", "+QUEUED"),
@@ -105,7 +106,7 @@ fn a_store_that_does_not_answer_keeps_nobody_for_long() {
     let start = Instant::now();
     let mut client = front.client();
     assert!(client.ask("HELLO 3").contains("\r\n6.2.0\r\n"));
-    // A client that comes now does not wait at all.
+    // A client that connects now does not wait at all.
     assert!(front.client().ask("HELLO 3").contains("\r\n6.2.0\r\n"));
     let waited = start.elapsed();
     assert!(waited < Duration::from_secs(3), "{waited:?}");

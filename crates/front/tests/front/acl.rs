@@ -1,7 +1,8 @@
-//! Random users send random commands to a Redis, and to a front of another one: the replies are the same. So the front lets no user do
-//! more than Redis does, and no less. Now and then the rights of a user change while it is connected.
+//! Random users send the same random commands to a Redis, and to a front with another Redis. The replies must
+//! be the same, so a user has exactly the same rights on both sides. From time to time the rights of a user
+//! change while it is connected.
 //!
-//! `make rights COMMANDS=… STORE=…` runs it for longer, and beside other servers.
+//! `make rights COMMANDS=… STORE=…` runs this test for longer, and with other servers.
 
 mod words;
 
@@ -14,26 +15,26 @@ use crate::users::front;
 use pmnet_resp::write_command;
 use words::{Random, Server, filled, is_loose};
 
-/// Commands of one user.
+/// Number of commands of one user.
 const OF_ONE: usize = 60;
-/// Commands of the short form.
+/// Number of commands in the short form of the test.
 const COMMANDS: usize = 2500;
 /// How many of 100 steps begin with a change of a user's rights.
 const CHANGES_PERCENT: usize = 2;
-/// The last lines of a conversation that are shown.
+/// Number of lines of a conversation that are shown on failure.
 const SHOWN: usize = 70;
-/// Differences after which it is enough.
+/// Number of differences after which the test stops.
 const FAILURES_MAX: usize = 12;
 
-/// A Redis, and one with a front, with the same users and the same data.
+/// A Redis, and a Redis with a front. Both have the same users and the same data.
 struct Twins {
     there: Redis,
     _here: Redis,
     front: Running,
-    /// Clients of the two servers that may do everything.
+    /// Clients of the two Redis servers, with all rights.
     admins: [Client; 2],
     server: Server,
-    /// How often the front had to learn that rights were taken away.
+    /// How often the test has waited until the front knew that rights were taken away.
     canaries: usize,
 }
 
@@ -57,7 +58,8 @@ impl Twins {
         })
     }
 
-    /// Both admins send this; what the first got, or that the two got something else.
+    /// Both admins send this command. Returns the reply if it is the same on both sides; otherwise both
+    /// replies as an error.
     fn admin(&mut self, line: &str) -> Result<String, String> {
         let [there, here] = self.admins.each_mut().map(|admin| admin.ask(line));
         if there == here {
@@ -69,12 +71,13 @@ impl Twins {
         }
     }
 
-    /// Changes what this user may do; the words that were added to its rules. If they take something away, the front knows it afterwards: what
-    /// was allowed is a leak from then on. A right that is given counts at once.
+    /// Changes the rights of this user. Returns the words that were added to its rules. If a right was taken
+    /// away, waits until the front knows that: a command that succeeds by that right later is a leak. A right
+    /// that is given counts at once.
     fn change(&mut self, user: &str, random: &mut Random) -> String {
         let change = self.server.change(random);
         let made = self.admin(&format!("ACL SETUSER {user} {}", change.words));
-        // Rules that do not go together change nothing, and neither side may differ in that.
+        // Contradictory rules change nothing, and both sides must agree in that.
         let made = made.unwrap_or_else(|why| panic!("{why}"));
         if made == "+OK\r\n" && !change.gives_only {
             self.front_follows();
@@ -82,8 +85,8 @@ impl Twins {
         format!("(now ACL SETUSER {user} {}: {})", change.words, made.trim())
     }
 
-    /// Waits until the front has a list of users that Redis made after this call. A user that may do everything is never asked
-    /// about, so that only such a list takes a right away from it.
+    /// Waits until the front has a list of users that Redis made after this call. Only such a list can take a
+    /// right away from a user with all rights, because Redis is never asked about its commands.
     fn front_follows(&mut self) {
         self.canaries += 1;
         let canary = format!("canary{}", self.canaries);
@@ -102,7 +105,7 @@ impl Twins {
         assert_eq!(admin(&format!("DELUSER {canary}")), ":1\r\n");
     }
 
-    /// The same data on both sides, in two databases.
+    /// Writes the same data to both sides, in two databases.
     fn fill(&mut self) {
         for line in [
             "FLUSHALL",
@@ -133,16 +136,16 @@ impl Twins {
     }
 }
 
-/// One user, seen from both sides.
+/// One user as a client of both sides.
 struct Session {
-    /// Of Redis, and of the front.
+    /// The user's client of Redis, and its client of the front.
     clients: [Client; 2],
-    /// Its rules, and what it has sent.
+    /// The user's rules, and the commands that it has sent.
     story: Vec<String>,
     queues: bool,
     watches: bool,
     subscribed: bool,
-    /// It has watched, or was subscribed.
+    /// The user has used WATCH or a subscription.
     has_passed: bool,
     syncs: usize,
     explained: Vec<&'static str>,
@@ -156,11 +159,11 @@ impl Drop for Session {
     }
 }
 
-/// How the comparison of a user ended.
+/// Result of the comparison of a user.
 enum End {
-    /// All was the same.
+    /// All replies were the same.
     Same,
-    /// Something differed for a reason that is known; what follows cannot be compared.
+    /// A reply differed for a known reason. The following replies cannot be compared.
     Explained(&'static str),
     Different(String),
 }
@@ -179,7 +182,7 @@ impl Session {
         }
     }
 
-    /// Sends these commands in one piece, and compares what comes back.
+    /// Sends these commands in one piece, and compares the replies.
     fn step(&mut self, lines: &[Vec<String>]) -> Option<End> {
         let mut input = Vec::new();
         for words in lines {
@@ -187,7 +190,7 @@ impl Session {
             self.story.push(words.join(" "));
         }
         let mut count = lines.len();
-        // Messages that have not come by then do not come.
+        // A message that has not come by this time will not come.
         if self.subscribed && !self.queues {
             self.syncs += 1;
             write_command(&mut input, &[format!("sync-{}", self.syncs)]);
@@ -206,7 +209,7 @@ impl Session {
             }
             match self.compare(words, right, ours) {
                 None => {}
-                // Nothing came of it.
+                // The difference has no effect on later commands.
                 Some(End::Explained(why)) if lines.len() == 1 && !self.queues && !self.watches => {
                     self.explained.push(why);
                     return None;
@@ -214,7 +217,7 @@ impl Session {
                 end => return end,
             }
             if is_message(ours) || is_message(right) {
-                // Places of replies and commands are not the same any more.
+                // From this point the replies no longer belong to the same commands.
                 break;
             }
         }
@@ -243,7 +246,7 @@ impl Session {
         {
             return None;
         }
-        // A queued command may have been about a moment.
+        // The reply to a queued command may depend on the moment.
         if words[0] == "EXEC"
             && right.starts_with('*')
             && ours.starts_with('*')
@@ -259,7 +262,8 @@ impl Session {
                 return None;
             }
         }
-        // An older Redis does not know it, and aborts; the front takes it from every client's library.
+        // An older Redis does not know this command and aborts; the front accepts it from every client's
+        // library.
         let multi = |line: &String| line.eq_ignore_ascii_case("MULTI");
         let names_library = |line: &String| line.to_ascii_uppercase().starts_with("CLIENT SETINFO");
         if words[0] == "EXEC"
@@ -284,7 +288,7 @@ impl Session {
         ))
     }
 
-    /// A random part of a conversation.
+    /// Returns a random part of a conversation.
     fn next(&mut self, server: &Server, random: &mut Random) -> Vec<Vec<String>> {
         let mut lines = Vec::new();
         let count = if random.percent(30) {
@@ -294,7 +298,7 @@ impl Session {
         };
         for at in 0..count {
             let line = self.line(server, random);
-            // Without an answer, it could not be told which of the others is whose.
+            // Without an answer to the login, the other answers could not be assigned to their commands.
             if at == 0 || server.answers || line.join(" ") != "AUTH other no" {
                 lines.push(line);
             }
@@ -355,8 +359,8 @@ impl Session {
     }
 }
 
-/// Sends this and reads so many replies, and the messages that come before the last of them; what came before the end of the connection,
-/// if that is sooner.
+/// Sends this and reads `count` replies, with the messages that come before the last of them. If the
+/// connection ends earlier, returns what came before its end.
 fn answers(client: &mut Client, input: &[u8], count: usize) -> Vec<String> {
     let mut all = Vec::new();
     if client.stream.write_all(input).is_err() {
@@ -385,14 +389,14 @@ fn is_message(reply: &str) -> bool {
     kinds.iter().any(|kind| rest.starts_with(kind))
 }
 
-/// Why the front may say this where Redis says that.
+/// Returns the reason why the front's reply may differ from Redis's in this way.
 fn explained(words: &[String], right: &str, ours: &str, passes: bool) -> Option<&'static str> {
     let refused = ours.strip_prefix("-ERR pmnet: ")?;
     let passes = passes
         || refused.contains("while WATCHing")
         || refused.contains("finish WATCH")
         || refused.contains("behind WATCH");
-    // A command that passes through is refused by the front before Redis looks at rights.
+    // The front refuses a command that passes through before Redis checks rights.
     if (right.starts_with("-NOPERM") || right.starts_with("-NOAUTH")) && !passes {
         return None;
     }
@@ -429,7 +433,7 @@ fn explained(words: &[String], right: &str, ours: &str, passes: bool) -> Option<
     .filter(|why| *why != "SWAPDB" || name == "SWAPDB")
 }
 
-/// So many commands of random users.
+/// Compares this many commands of random users.
 fn compare(commands: usize, seed: u64) {
     let Some(mut twins) = Twins::start() else {
         return;
@@ -447,7 +451,7 @@ fn compare(commands: usize, seed: u64) {
         twins.fill();
         let made = twins.admin(&format!("ACL SETUSER {name} on >pw {rules}"));
         if made.is_ok_and(|said| said != "+OK\r\n") {
-            // Rules that do not go together.
+            // The rules contradict each other.
             continue;
         }
         let _ = twins.admin(&format!("ACL SETUSER other reset on >pw {others}"));

@@ -1,4 +1,4 @@
-//! CLIENT: what it says and does, compared with Redis where clients are the same.
+//! CLIENT: its replies and effects, compared with those of Redis where the clients are the same.
 
 use crate::common::{Client, Redis, Running, command, eventually};
 
@@ -144,7 +144,7 @@ fn what_is_said_of_clients_has_the_fields_of_redis() {
         for ((name, value), (_, expected)) in through.iter().zip(&direct) {
             let seconds = ["age", "idle"];
             if seconds.contains(&name.as_str()) {
-                // The two were asked one after the other.
+                // The two servers were asked at different times.
                 let [a, b] = [value, expected].map(|text| text.parse::<u64>().unwrap());
                 assert!(a.abs_diff(b) <= 1, "{name}: {a}, {b}");
             }
@@ -221,7 +221,7 @@ fn clients_are_killed_by_what_they_are() {
         ":1\r\n"
     );
     assert_eq!(other.next(), None);
-    // Itself, behind the reply; what follows in its pipeline is not executed.
+    // The client kills itself after its reply. The rest of its pipeline is not executed.
     own.send(
         &[
             command("CLIENT KILL SKIPME no TYPE normal"),
@@ -336,15 +336,15 @@ fn a_pause_holds_back_what_it_is_for_and_ends() {
     assert_eq!(own.ask("CLIENT UNPAUSE"), "+OK\r\n");
     assert_eq!(other.text(), "+OK\r\n");
     assert_eq!(other.text(), "$1\r\n1\r\n");
-    // All commands, of all clients; it ends by itself.
+    // A pause for all commands of all clients. It ends without a command.
     assert_eq!(own.ask("CLIENT PAUSE 300"), "+OK\r\n");
     assert_eq!(redis.client().ask("SET k 2"), "+OK\r\n");
     assert_eq!(other.ask("GET k"), "$1\r\n2\r\n");
     assert_eq!(own.ask("PING"), "+PONG\r\n");
 }
 
-/// The timer of the front's end of this client's connection, as the kernel shows it: its kind, and in how many hundredths of a second
-/// it is due.
+/// The kernel's timer for the front's end of this client's connection: its kind, and the hundredths of a
+/// second until it fires.
 fn timer(client: &Client) -> (u8, u64) {
     let port = |address: std::net::SocketAddr| format!(":{:04X} ", address.port());
     let (front, own) = (
@@ -374,7 +374,8 @@ fn silent_clients_are_checked_after_the_time_that_is_set() {
         });
         let mut client = front.client();
         assert_eq!(client.ask("PING"), "+PONG\r\n");
-        // The kind is 2 when the kernel waits for silence. (A reply that is not confirmed yet has another one.)
+        // Kind 2 means that the kernel waits for silence. (While a reply is not acknowledged, the timer has
+        // another kind.)
         eventually("the timer is as set", || match (timer(&client), after) {
             ((2, due), Some(after)) => due <= 100 * after && due > 100 * after - 2000,
             ((kind, _), None) => kind == 0,
@@ -396,7 +397,7 @@ fn a_router_checks_silent_clients_too() {
     );
 }
 
-/// The store says whether there are the subcommands of libraries and of newer servers.
+/// The store decides whether the subcommands about libraries and of newer servers exist.
 #[test]
 fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
     let Some(redis) = Redis::start() else { return };
@@ -424,7 +425,7 @@ fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
         let (right, ours) = (direct.ask(line), through.ask(line));
         let is_old = right.contains("unknown subcommand");
         if is_old && line.starts_with("CLIENT SETINFO") && line.split(' ').count() == 4 {
-            // To older ones libraries send it, too; they need not be told.
+            // Libraries send this subcommand to older servers, too. Their users need no error.
             through.ask("DISCARD");
             direct.ask("DISCARD");
             continue;
@@ -444,7 +445,7 @@ fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
     }
 }
 
-/// Conditions of newer servers find whom they find there.
+/// The conditions of newer servers find the same clients as on these servers.
 #[test]
 fn the_conditions_of_the_store_find_whom_they_find_there() {
     let Some(redis) = Redis::start() else { return };
@@ -521,6 +522,6 @@ fn the_conditions_of_the_store_find_whom_they_find_there() {
         let ours = find(through, front.client(), line);
         assert_eq!(ours, right, "{line}");
     }
-    // The connections of pmnet itself are not among them.
+    // pmnet's own connections are not among the clients.
     assert_eq!(front.client().ask("SET k v"), "+OK\r\n");
 }

@@ -1,4 +1,5 @@
-//! Commands that the front does not know by name: what it does with them follows from what the store says of them.
+//! Commands that the front does not know by name. The store's description of a command decides how the front
+//! treats it.
 
 use crate::common::module::invented;
 use crate::common::{
@@ -29,13 +30,14 @@ fn reading() -> Knobs {
     }
 }
 
-/// Whether it is a Redis before version 7, where a module can only name fixed places of keys.
+/// Whether this is a Redis before version 7, in which a module can only name fixed places of keys.
 fn is_old() -> bool {
     let info = Redis::start().map(|redis| redis.client().ask("INFO server"));
     info.is_some_and(|info| info.contains("redis_version:6"))
 }
 
-/// A Redis with invented commands, of which it says where their keys are, and a front that has heard of them.
+/// Starts a Redis with invented commands, for which it describes the places of the keys, and a front that has
+/// learned them.
 fn start() -> Option<(Redis, Running, tempfile::TempDir)> {
     if is_old() {
         return None;
@@ -43,7 +45,7 @@ fn start() -> Option<(Redis, Running, tempfile::TempDir)> {
     start_any()
 }
 
-/// A Redis with invented commands, and a front that has heard of them.
+/// Starts a Redis with invented commands, and a front that has learned them.
 fn start_any() -> Option<(Redis, Running, tempfile::TempDir)> {
     let directory = tempfile::tempdir().expect("a directory");
     let module = invented(directory.path());
@@ -53,7 +55,7 @@ fn start_any() -> Option<(Redis, Running, tempfile::TempDir)> {
     Some((redis, front, directory))
 }
 
-/// The bypasses since this was last asked, but for the front's own.
+/// Returns the bypasses since the last call of this function, without the front's own.
 fn bypassed(front: &Running) -> Vec<(bool, Form, usize)> {
     let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
     bypasses.retain(|bypass| bypass.1 != Form::Barrier);
@@ -73,7 +75,8 @@ fn with<T>(line: &str, look: impl FnOnce(&pmnet_resp::Arguments<'_>) -> T) -> T 
     look(&parser.arguments(&frame))
 }
 
-/// A module runs as the user of the client if that has only some rights, also where Redis itself does not look at keys.
+/// If a client has only some rights, a module runs as that client's user, even if Redis itself does not check
+/// keys.
 #[test]
 fn a_module_sees_the_user_of_the_client() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -104,7 +107,7 @@ fn a_module_sees_the_user_of_the_client() {
         at_once(&mut bob, &["SET as 1", "inv.user", "GET as"])[1],
         "$3\r\nbob\r\n"
     );
-    // Those that name keys go the usual way.
+    // Commands that name keys go through the server.
     assert_eq!(bob.ask("INV.LEN as"), ":1\r\n");
     assert!(bob.ask("INV.LEN b").starts_with("-NOPERM"));
     bob.ask("MULTI");
@@ -113,7 +116,7 @@ fn a_module_sees_the_user_of_the_client() {
     let mut eve = front.client();
     eve.ask("AUTH eve pw");
     assert!(eve.ask("INV.USER").starts_with("-NOPERM"));
-    // A user with all rights may do what the server may.
+    // A user with all rights may do everything that the server may.
     let mut all = front.client();
     all.ask("AUTH all pw");
     assert!(all.ask("INV.USER").starts_with("$5\r\nfront"));
@@ -137,7 +140,7 @@ fn an_invented_read_goes_with_the_reads() {
     let hashes =
         |keys: &[&str]| -> Vec<u64> { keys.iter().map(|key| key_hash(key.as_bytes())).collect() };
     assert_eq!(reads[..2], [hashes(&["a"]), hashes(&["a", "b"])]);
-    // Redis itself says that something does not fit.
+    // Redis itself gives the errors for invalid arguments.
     assert_eq!(client.ask("INV.SUM 3 a b"), "-ERR wrong number of keys\r\n");
     assert_eq!(
         client.ask("inv.len"),
@@ -191,19 +194,19 @@ fn an_invented_command_that_keeps_something_for_its_connection_has_one() {
     assert_eq!(b.ask("inv.prepare of-b"), "+OK\r\n");
     assert_eq!(a.ask("inv.put k:a"), "+OK\r\n");
     assert_eq!(b.ask("inv.put k:b"), "+OK\r\n");
-    // Commands of others do not meet it.
+    // Commands of other clients run on other connections.
     assert_eq!(other.ask("inv.put k:o"), nothing);
     assert_eq!(a.ask("GET k:a"), "$4\r\nof-a\r\n");
     assert_eq!(b.ask("GET k:b"), "$4\r\nof-b\r\n");
     assert!(a.ask("inv.put pmnet:{0}").contains("reserved"));
-    // Only a connection of its own can keep it, and MULTI has none.
+    // Only a connection of the client's own can keep the state, and MULTI has no such connection.
     a.ask("MULTI");
     assert!(
         a.ask("inv.prepare x")
             .contains("not supported inside MULTI")
     );
     assert!(a.ask("EXEC").starts_with("-EXECABORT"));
-    // It is lost with that connection, and the client learns it, as it would from Redis.
+    // The state is lost with that connection, and the client gets an error, as it would from Redis.
     let theirs: Vec<String> = ids(&mut plain)
         .into_iter()
         .filter(|id| !before.contains(id))
@@ -217,7 +220,8 @@ fn an_invented_command_that_keeps_something_for_its_connection_has_one() {
     assert_eq!(other.ask("PING"), "+PONG\r\n");
 }
 
-/// A transaction runs on a connection that all clients share, so that it would miss that state.
+/// A transaction runs on a connection that all clients share, so the client's connection state would be
+/// missing.
 #[test]
 fn a_transaction_of_a_client_whose_connection_keeps_something_misses_nothing() {
     let Some((_redis, front, _module)) = start_any() else {
@@ -235,18 +239,18 @@ fn a_transaction_of_a_client_whose_connection_keeps_something_misses_nothing() {
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
     assert_eq!(client.ask("EXISTS in-multi"), ":0\r\n");
     assert_eq!(client.ask("inv.put k"), "+OK\r\n");
-    // As the error says: a transaction with WATCH has the client's own connection.
+    // The error is right: a transaction with WATCH has the client's own connection.
     let lines = ["WATCH k", "MULTI", "inv.put k2", "EXEC"];
     let said = lines.map(|line| client.ask(line));
     assert_eq!(said[3], "*1\r\n+OK\r\n", "{said:?}");
     assert_eq!(client.ask("GET k2"), "$4\r\ntext\r\n");
-    // Others have nothing to miss, and their transactions have commands of modules.
+    // Other clients have no such state, so their transactions may have commands of modules.
     let lines = ["MULTI", "inv.len k2", "EXEC"];
     let mut other = front.client();
     assert_eq!(lines.map(|line| other.ask(line))[2], "*1\r\n:4\r\n");
 }
 
-/// A login would need another connection, without that state.
+/// A login would need a new connection, which would not have the state.
 #[test]
 fn a_client_whose_connection_keeps_something_does_not_log_in() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -278,7 +282,7 @@ fn a_client_whose_connection_keeps_something_does_not_log_in() {
     assert!(client.ask("inv.put k").contains("nothing is prepared"));
 }
 
-/// Until the store has named a command, the front cannot tell whether it may run as its user.
+/// Until the store has described a command, the front cannot know whether it may run as the client's user.
 #[test]
 fn a_command_that_came_later_does_not_run_unguarded_as_a_user_with_some_rights() {
     if is_old() {
@@ -300,7 +304,7 @@ fn a_command_that_came_later_does_not_run_unguarded_as_a_user_with_some_rights()
     let front = crate::users::front(&redis);
     let mut bob = front.client();
     bob.ask("AUTH bob pw");
-    // Its rights are known, and so are the commands of the store.
+    // The user's rights are known, and so are the commands of the store.
     assert_eq!(bob.ask("GET pmnet-like"), "$1\r\n1\r\n");
     eventually("the commands are known", || {
         bob.ask("inv.wipe pm").starts_with("-ERR unknown command")
@@ -363,17 +367,17 @@ fn caches_are_told_of_what_invented_commands_read() {
         other.ask(&format!("inv.add {key} 1"));
         assert_eq!(client.text(), told(key), "{line}");
     }
-    // Its own write is told behind the reply.
+    // A client's own write is told after the reply.
     client.ask("GET k");
     assert_eq!(client.ask("inv.add k 1"), ":3\r\n");
     assert_eq!(client.text(), told("k"));
-    // Words of the command are no keys.
+    // Words of the command are not taken for keys.
     client.ask("inv.sum 1 k");
     other.ask("SET 1 x");
     assert_eq!(client.ask("PING"), "+PONG\r\n");
 }
 
-/// A module that is loaded later is heard of when a client uses it.
+/// The front learns of a module that is loaded later when a client uses it.
 #[test]
 fn commands_that_come_later_are_learned_when_they_are_used() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -390,7 +394,7 @@ fn commands_that_come_later_are_learned_when_they_are_used() {
     let mut client = front.client();
     let loaded = redis.client().ask(&format!("MODULE LOAD {module}"));
     assert_eq!(loaded, "+OK\r\n");
-    // Until then, as a write of its own.
+    // Until then, the command is a write that is sent by itself.
     assert_eq!(client.ask("inv.len k"), ":0\r\n");
     assert_eq!(bypassed(&front)[0], (false, Form::Single, 1));
     eventually("it is a read", || {
@@ -413,7 +417,7 @@ fn another_process_is_asked_anew() {
     let mut client = front.client();
     assert!(client.ask("inv.len k").starts_with("-ERR unknown command"));
     front.knobs().moved = Some(new.address);
-    // A command that passes through asks which store it is.
+    // A command that passes through makes the front ask which store it is.
     client.ask("BLPOP none 0.01");
     eventually("it is a read", || {
         client.ask("inv.len k");
@@ -421,7 +425,7 @@ fn another_process_is_asked_anew() {
     });
 }
 
-/// Redis 7.0.15 says of its commands nothing else than the compiled table.
+/// The description by Redis 7.0.15 is the same as the compiled table.
 #[test]
 fn facts_of_the_compiled_version_are_the_compiled_ones() {
     let Some(redis) = Redis::start() else {
@@ -451,7 +455,8 @@ fn facts_of_the_compiled_version_are_the_compiled_ones() {
     }
 }
 
-/// A row of COMMAND: name, arity, flags, places of keys, and in brackets ACL categories, tips, specifications, subcommands.
+/// Returns a row of COMMAND: name, arity, flags, places of keys, and in brackets ACL categories, tips,
+/// specifications and subcommands.
 fn row(
     name: &str,
     arity: i32,
@@ -575,7 +580,7 @@ fn what_a_store_says_decides() {
         ("CLUSTER INFO", bypass(true, false)),
         ("CLUSTER SLOT-STATS", bypass(true, false)),
         ("CLUSTER NOSUCH", bypass(false, true)),
-        // The compiled table has it, and this store has not.
+        // The compiled table has this command, but the store does not.
         ("INCR n", bypass(false, true)),
         ("SET k v", Action::Update),
         ("PING", Action::Local(pmnet_front::table::Local::Ping)),
@@ -597,7 +602,7 @@ fn what_a_store_says_decides() {
     }
 }
 
-/// They do not say which commands wait: a BLPOP that was taken for a plain write never waited.
+/// These servers do not mark commands that block. A BLPOP that was taken for a plain write would never wait.
 #[test]
 fn servers_before_redis_7_say_less() {
     let old = |name: &str, flags: &str, keys: [i32; 3]| {
@@ -625,7 +630,7 @@ fn servers_before_redis_7_say_less() {
     });
 }
 
-/// Newer servers take other numbers of arguments.
+/// Newer servers accept other numbers of arguments.
 #[test]
 fn the_store_says_how_many_arguments_there_may_be() {
     let getkeys = [row("command|getkeys", -3, "loading stale", NONE, "", &[])];
@@ -680,12 +685,12 @@ fn keys_are_read_where_the_store_says_and_nowhere_else() {
     assert_eq!(found("ONE a b c").as_deref(), Some("a"));
     assert_eq!(found("PAIRS a 1 b 2 c").as_deref(), Some("a b c"));
     assert_eq!(found("NONE a"), None);
-    // An index is no key, and documents are not named.
+    // An index is no key, and the command does not name documents.
     assert_eq!(found("FT.SEARCH i q"), None);
     assert_eq!(found("ONE"), None);
 }
 
-/// Where keys of the module's commands are, as Redis finds them itself.
+/// The places of the keys in a module's commands are those that Redis itself finds.
 #[test]
 fn specifications_mean_what_redis_means() {
     let Some((redis, _front, _module)) = start() else {
@@ -759,7 +764,7 @@ fn what_is_no_list_of_commands_is_refused() {
     assert!(Learned::parse(format!("*1\r\n{long}").as_bytes()).is_ok());
 }
 
-/// Over many shards as well a command goes where its keys are; what has none is for no shard.
+/// With many shards, a command goes to the shard of its keys. A command without keys goes to no shard.
 #[test]
 fn invented_commands_go_to_the_shard_of_their_keys() {
     if is_old() {
@@ -773,7 +778,7 @@ fn invented_commands_go_to_the_shard_of_their_keys() {
         return skip("no redis-server 7 is installed");
     };
     let mut client = shards.client();
-    // "a" and "b" are of different shards.
+    // The keys "a" and "b" are of different shards.
     assert_eq!(client.ask("inv.add a 5"), ":5\r\n");
     assert_eq!(client.ask("inv.add b 77"), ":77\r\n");
     assert_eq!(client.ask("inv.len b"), ":2\r\n");

@@ -1,13 +1,13 @@
-//! Every wait has an end: a store that is stopped, clients that go away meanwhile, and nobody who is
-//! waited for in vain where the store lives.
+//! Every wait has an end: for a store that is stopped, and for clients that disconnect meanwhile. But no
+//! client is given up while its store is alive.
 
 use std::time::Duration;
 
 use crate::common::{Client, Redis, Running, command, eventually};
 
-/// A command's time where its end is waited for.
+/// A command's time in tests that wait for its end.
 const SHORT: Duration = Duration::from_millis(400);
-/// A command's time that no test waits for.
+/// A command's time in tests that never wait for its end.
 const LONG: Duration = Duration::from_secs(600);
 
 fn start(redis: &Redis, timeout: Duration) -> Running {
@@ -18,7 +18,8 @@ fn until(direct: &mut Client, text: &str) {
     eventually(text, || direct.ask("INFO clients").contains(text));
 }
 
-/// After an error the client's connection goes on, unless it would be taken to watch.
+/// After an error the client's connection continues. It ends only after WATCH, because the client would
+/// believe that its keys are watched.
 fn goes_on(client: &mut Client, line: &str) {
     if line.starts_with("WATCH") {
         assert_eq!(client.next(), None, "{line}");
@@ -32,7 +33,7 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, SHORT);
     let mut direct = redis.client();
-    // Begun before: line sent after the stop (none: it waits already), and what comes of it.
+    // Commands begun before the stop, a line sent after it (none: the client already waits), and its reply.
     let begun: &[(&[&str], &str)] = &[
         (&["WATCH k"], "GET k"),
         (&["WATCH k", "MULTI", "SET k 1"], "EXEC"),
@@ -93,7 +94,7 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
             assert_eq!(line, "MONITOR", "{}", String::from_utf8_lossy(&reply));
         }
     }
-    // Connections that are made now are taken by the kernel and answered by nobody.
+    // The kernel accepts new connections, but the stopped process answers none.
     for line in ["WATCH k", "BLPOP l 0", "SUBSCRIBE c", "MONITOR", "WAIT 1 0"] {
         let mut client = front.client();
         let error = client.ask(line);
@@ -102,7 +103,7 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
     }
     redis.signal("-CONT");
     let mut direct = redis.client();
-    // The endpoint's two and this one.
+    // Two connections of the endpoint, and this one.
     until(&mut direct, "connected_clients:3\r");
     let mut client = front.client();
     assert_eq!(client.ask("RPUSH l x"), ":1\r\n");
@@ -132,7 +133,7 @@ fn who_waits_for_a_store_that_lives_waits_on() {
     assert_eq!(watcher.ask("WATCH k"), "+OK\r\n");
     let mut direct = redis.client();
     until(&mut direct, "blocked_clients:4");
-    // Some of their times.
+    // Several times as long as a command's time.
     std::thread::sleep(SHORT * 5);
     assert!(direct.ask("INFO clients").contains("blocked_clients:4"));
     let mut other = front.client();
@@ -151,7 +152,7 @@ fn who_waits_for_a_store_that_lives_waits_on() {
     assert!(subscriber.text().contains("message"));
     assert_eq!(watcher.ask("MULTI"), "+OK\r\n");
     assert_eq!(watcher.ask("EXEC"), "*0\r\n");
-    // Nobody waits: the connection that asked is gone, and so is the session.
+    // No client waits: the connection that asked is closed, and the session has ended.
     drop((blocked, subscriber, watcher, other));
     until(&mut direct, "connected_clients:3\r");
     eventually("sessions end", || {
@@ -219,14 +220,14 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, LONG);
     let mut direct = redis.client();
-    // More than is read elsewhere while a command waits, and than the kernel keeps.
+    // More than is read from other clients while a command waits, and more than the kernel buffers.
     let mut client = front.client();
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");
     client.send(&command("SET behind 1").repeat(100_000));
     drop(client);
     until(&mut direct, "blocked_clients:0");
-    // Nothing comes back from the server.
+    // No reply comes back from the server.
     front.knobs().hold = true;
     for line in ["WATCH k", "BLPOP l 0", "SUBSCRIBE c", "MONITOR"] {
         let asked = front.knobs().bypasses.len();
@@ -240,7 +241,7 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
         sessions.0 == sessions.1
     });
     front.knobs().hold = false;
-    // The endpoint's two and this one.
+    // Two connections of the endpoint, and this one.
     until(&mut direct, "connected_clients:3\r");
 }
 
@@ -257,7 +258,7 @@ fn a_barrier_without_an_answer_ends_the_command_at_its_deadline() {
     }
 }
 
-/// What is sent before a half of the connection is closed is answered, if that takes no waiting.
+/// Commands that were sent before a client closes its sending side are answered, unless they have to wait.
 #[test]
 fn a_transaction_sent_before_the_end_is_answered() {
     let Some(redis) = Redis::start() else { return };
@@ -297,8 +298,8 @@ fn a_client_that_stays_after_a_protocol_error_frees_its_place_in_the_end() {
     drop(stays);
 }
 
-/// The front asks on a connection of its own whether the store is alive. A store that has no room for that one
-/// is alive: those who waited were told that it does not answer.
+/// On a connection of its own, the front asks the store for a sign of life. A store without a free place for
+/// this connection is alive: waiting clients must not get the error that the store does not answer.
 #[test]
 fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     let Some(redis) = Redis::start() else { return };
@@ -306,7 +307,7 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     let mut client = front.client();
     assert_eq!(client.ask("ECHO x"), "$1\r\nx\r\n");
     let mut direct = redis.client();
-    // The endpoint's two, this one, and that of who waits.
+    // Two connections of the endpoint, this one, and that of the waiting client.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");
@@ -320,8 +321,9 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     assert_eq!(client.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
 }
 
-/// What follows in the pipeline is meant for the other database, or for a watched key: acknowledged nevertheless,
-/// it would have been done where, or when, it must not be.
+/// Later commands of the pipeline are meant for the other database, or for a watched key. If they were
+/// acknowledged nevertheless, they would change the wrong database, or run although a watched key has
+/// changed.
 #[test]
 fn nothing_follows_a_select_or_a_watch_without_an_answer() {
     let Some(redis) = Redis::start() else { return };
@@ -332,7 +334,8 @@ fn nothing_follows_a_select_or_a_watch_without_an_answer() {
             front.knobs().hold_bypasses = true;
             let mut client = front.client();
             client.send(&command(first));
-            // Younger than what is in front: it would not fail together with that.
+            // These commands are younger than the one that times out, so they would not fail together with
+            // it.
             std::thread::sleep(pause);
             client.send(&[command("SET k 1"), command("MULTI")].concat());
             client.send(&[command("SET k 2"), command("EXEC")].concat());
@@ -348,7 +351,7 @@ fn nothing_follows_a_select_or_a_watch_without_an_answer() {
         }
         assert_eq!(direct.ask("DBSIZE"), ":0\r\n");
     }
-    // An error of Redis is an answer: the database stays as it was, as with plain Redis.
+    // An error of Redis is an answer: as with plain Redis, the database stays selected.
     let mut client = front.client();
     assert!(client.ask("SELECT 99").starts_with("-ERR DB index"));
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");

@@ -1,4 +1,4 @@
-//! The server works on another Redis than before, and the old one lives on, as writable as ever.
+//! The server changes to another Redis, and the old one remains alive and writable.
 
 use crate::common::{Client, Redis, Running, command, eventually, run_id};
 use pmnet_resp::reply;
@@ -17,7 +17,7 @@ fn fail_over(front: &Running, to: &Redis) {
     front.knobs().moved = Some(to.address);
 }
 
-/// No connection of a client is left at this store: only the one that asks.
+/// Waits until this store has no connection but the one that asks.
 fn deserted(store: &Redis) {
     let mut direct = store.client();
     eventually("no connection is left", || {
@@ -45,7 +45,7 @@ fn exec_on_a_watch_of_the_old_store_fails_and_the_next_one_goes_to_the_new() {
         assert_eq!(client.ask("EXEC"), nil);
         assert_eq!(old.client().ask("EXISTS k"), ":0\r\n");
         assert_eq!(new.client().ask("EXISTS k"), ":0\r\n");
-        // As after a watch that failed: again.
+        // As after a failed watch: the client tries again.
         for (line, reply) in [
             ("WATCH k", "+OK\r\n"),
             ("MULTI", "+OK\r\n"),
@@ -79,7 +79,7 @@ fn nothing_is_read_or_done_at_the_old_store_while_watching() {
         );
         gone(&mut client, line);
     }
-    // What gives the watch up succeeds, and what comes then is the new store's.
+    // A command that gives the watch up succeeds. Later commands go to the new store.
     for lines in [&["UNWATCH"][..], &["MULTI", "DISCARD"]] {
         front.knobs().moved = Some(old.address);
         let mut client = front.client();
@@ -109,13 +109,14 @@ fn blocking_commands_of_old_and_new_clients_go_to_the_new_store() {
         direct.ask("INFO clients").contains("blocked_clients:1")
     });
     fail_over(&front, &new);
-    // Who waits at the old store would wait for ever: whatever is pushed goes to the new one.
+    // A client that waits at the old store would wait for ever, because all pushes go to the new store.
     let error = blocked.text();
     assert!(
         error.contains("another Redis now") && error.contains("may or may not"),
         "{error}"
     );
-    // Until the old store has seen that connection end, what is pushed there may still go to it: so it "may or may not".
+    // Until the old store has noticed the end of that connection, its client may still get a pushed element.
+    // So the error is "may or may not".
     eventually("given up", || {
         direct.ask("INFO clients").contains("blocked_clients:0")
     });
@@ -183,7 +184,8 @@ fn another_process_at_the_address_of_the_store_is_not_taken_for_it() {
     assert!(!new.client().ask("INFO commandstats").contains("blpop"));
 }
 
-/// Redis was restarted while it was idle: the server does not know yet, and no client is let in that could make it look.
+/// Redis was restarted while it was idle. The server does not know yet, and no client can log in whose
+/// command would show it.
 #[test]
 fn a_front_that_finds_another_process_makes_the_server_look() {
     let Some((old, new, front)) = two() else {
@@ -198,7 +200,7 @@ fn a_front_that_finds_another_process_makes_the_server_look() {
     let mut client = front.client();
     front.knobs().bypasses.clear();
     assert!(client.ask("BLPOP l 1").contains("not the store"));
-    // A barrier that the server must record: it writes to its store.
+    // A barrier that the server must record in its store.
     let recorded = (false, Form::Barrier, 0);
     eventually("the server is to record a barrier", || {
         front.knobs().bypasses.contains(&recorded)
@@ -240,7 +242,7 @@ fn the_owner_of_the_records_is_looked_at_and_a_new_load_of_the_same_store_does_n
     assert!(client.ask("WATCH k").contains("not the store"), "another's");
     own("o-1");
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
-    // The server has lost its connection to the same Redis and loaded the records anew.
+    // The server has lost its connection to the same Redis and loaded the records again.
     own("o-2");
     front.knobs().owner = "o-2".into();
     assert_eq!(client.ask("SELECT 3"), "+OK\r\n");
@@ -251,13 +253,13 @@ fn the_owner_of_the_records_is_looked_at_and_a_new_load_of_the_same_store_does_n
     assert_eq!(client.ask("SET k 1"), "+QUEUED\r\n");
     assert_eq!(client.ask("EXEC"), "*1\r\n+OK\r\n");
     assert_eq!(client.ask("GET k"), "$1\r\n1\r\n");
-    // Inside MULTI nothing can be asked.
+    // Inside MULTI the identity cannot be asked.
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     own("o-4");
     front.knobs().owner = "o-4".into();
     assert_eq!(client.ask("EXEC"), "*-1\r\n");
-    // Who blocks or is subscribed does not notice.
+    // Blocked and subscribed clients are not affected.
     let (mut blocked, mut subscriber) = (front.client(), front.client());
     blocked.send(&command("BLPOP l 0"));
     subscriber.ask("SUBSCRIBE c");
@@ -284,7 +286,7 @@ fn a_store_that_takes_no_more_connections_says_so_once() {
     let mut client = front.client();
     assert_eq!(client.ask("BLPOP l 0.01"), "*-1\r\n");
     let mut direct = redis.client();
-    // The endpoint's two, the client's, and this one.
+    // Two connections of the endpoint, the client's, and this one.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     let mut other = front.client();
     other.send(&[command("BLPOP l 0.01"), command("ECHO one")].concat());
@@ -306,7 +308,7 @@ fn what_an_earlier_connection_brings_is_not_taken_for_an_answer() {
         for _ in 0..20 {
             assert_eq!(noise.ask("ECHO noise"), "$5\r\nnoise\r\n");
         }
-        // Lines of MONITOR come before its end, none behind.
+        // Lines of MONITOR come before the reply to RESET, and none after it.
         while client.text() != "+RESET\r\n" {}
         assert_eq!(client.text(), "*-1\r\n");
         assert_eq!(client.text(), "$1\r\nx\r\n");

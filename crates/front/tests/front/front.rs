@@ -8,7 +8,7 @@ use pmnet_front::upstream::{Outcome, SessionHandle};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Form;
 
-/// Sends the script at once and returns all replies, up to and with that to a last PING.
+/// Sends the script in one piece. Returns all replies up to that of a last PING.
 fn replies(client: &mut Client, script: &[&str]) -> Vec<String> {
     for line in script {
         client.send(format!("{line}\r\n").as_bytes());
@@ -20,7 +20,7 @@ fn replies(client: &mut Client, script: &[&str]) -> Vec<String> {
         if reply.ends_with("the-end\r\n") {
             return all;
         }
-        // The number of the connection is the one thing that may differ.
+        // Only the number of the connection may differ.
         let id = reply.find("$2\r\nid\r\n:").map(|at| at + 9);
         all.push(id.map_or(reply.clone(), |at| {
             let end = at + reply[at..].find('\r').unwrap_or(0);
@@ -29,7 +29,7 @@ fn replies(client: &mut Client, script: &[&str]) -> Vec<String> {
     }
 }
 
-/// The same script on Redis itself and through the front: same replies, same data.
+/// Runs the same script on Redis itself and through the front, and compares replies and data.
 fn same(redis: &Redis, front: &Running, script: &[&str]) {
     let mut direct = redis.client();
     direct.ask("FLUSHALL");
@@ -330,7 +330,7 @@ fn a_transaction_is_one_call_and_a_read_if_it_only_reads() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start(&redis);
     let mut client = front.client();
-    // One behind the other, they would travel together.
+    // If the two commands came directly after each other, they would travel together.
     replies(&mut client, &["MULTI", "GET a", "PING", "EXEC"]);
     replies(&mut client, &["MULTI", "GET a", "SET a 1", "EXEC"]);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Where the keys of commands are, compared with what a real redis-server says (`COMMAND GETKEYS`).
+//! Compares the keys that the front finds in commands with those of a real redis-server (`COMMAND GETKEYS`).
 
 use crate::common::{Redis, command, skip::skip};
 use pmnet_front::limits::REQUESTS;
@@ -100,10 +100,10 @@ fn keys_are_where_redis_says() {
         compared += 1;
     }
     assert!(compared > 50);
-    // Redis says of shard channels that they are no keys, but hashes them as if they were.
+    // According to Redis shard channels are no keys, but Redis hashes them like keys.
     assert_eq!(own_keys("SPUBLISH a m"), ["a"]);
     assert_eq!(own_keys("SSUBSCRIBE a b"), ["a", "b"]);
-    // Here Redis finds an empty key, and looks behind KEYS when it runs the command.
+    // For this command Redis finds an empty key, and searches after KEYS when it runs the command.
     let empty = {
         let mut frame = Vec::new();
         let words = ["MIGRATE", "h", "1", "", "0", "5", "KEYS", "a", "b"];

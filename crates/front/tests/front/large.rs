@@ -1,4 +1,4 @@
-//! Commands larger than what is read from a client at once, made of many small arguments.
+//! Commands that are larger than one read from a client, and consist of many small arguments.
 
 use std::io::Write as _;
 
@@ -7,14 +7,14 @@ use pmnet_front::client::INPUT_BYTES_SOFT_MAX;
 use pmnet_resp::limits::INLINE_BYTES_MAX;
 use pmnet_resp::write_command;
 
-/// What the sockets are read with, in bytes.
+/// Size of the reads from sockets, in bytes.
 const READ_BYTES: usize = 64 * 1024;
 /// Pieces of odd sizes, used again and again.
 const ODD: &[usize] = &[1, 7, 4093, 65_537, 333, 131_071, 2, 17_389];
 
-/// An MSET of as many keys of a few bytes as make it `bytes` long, and its number of keys.
+/// Returns an MSET that is about `bytes` long and has keys of a few bytes, with its number of keys.
 fn mset(bytes: usize) -> (Vec<u8>, usize) {
-    // "$7\r\nkNNNNNN\r\n" and "$6\r\nNNNNNN\r\n".
+    // Each pair is "$7\r\nkNNNNNN\r\n" and "$6\r\nNNNNNN\r\n".
     let keys = bytes / (13 + 12) + 1;
     let mut words = vec!["MSET".to_owned()];
     for i in 0..keys {
@@ -50,7 +50,7 @@ fn a_command_of_small_arguments_is_read_to_its_end_wherever_a_read_ends() {
     for bytes in [INPUT_BYTES_SOFT_MAX, 300_000, 4 * 1024 * 1024] {
         let (mset, keys) = mset(bytes);
         let last = format!("$6\r\n{:06}\r\n", keys - 1);
-        // What comes before moves the ends of the reads over all places of an argument.
+        // A prefix shifts the ends of the reads over all positions in an argument.
         let step = if bytes > 1_000_000 { 6 } else { 1 };
         for shift in (0..26).step_by(step) {
             for pieces in [&[READ_BYTES], ODD] {
@@ -128,7 +128,7 @@ fn small_arguments_beyond_the_limit_are_refused_not_collected() {
             .expect("send");
         let argument = b"$24\r\n012345678901234567890123\r\n".repeat(1000);
         for _ in 0..1000 {
-            // The front takes and drops what comes after its error, so this never fails.
+            // The front reads and discards the input after its error, so this write never fails.
             writer.write_all(&argument).expect("send");
         }
     });

@@ -1,4 +1,4 @@
-//! Bounds, back-pressure, bad input, and clients that come and go.
+//! Bounds, back-pressure, invalid input, and clients that connect and disconnect.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
@@ -19,7 +19,7 @@ fn thousands_of_commands_in_one_pipeline_come_back_in_order() {
         let mut all = Vec::new();
         for i in 0..5000 {
             let value = i.to_string();
-            // More in a row than the queue takes: the others travel together.
+            // More commands in a row than the queue takes: the others travel together.
             for _ in 0..8 {
                 write_command(&mut all, &["SET", "k", &value]);
             }
@@ -68,7 +68,8 @@ fn many_clients_share_a_small_queue() {
     eventually("sessions end", || front.knobs().sessions == (32, 32));
 }
 
-/// Room for one call is one turn: given to a client that has gone, it left all others waiting for ever.
+/// Regression test: a free place for one call wakes one client. When that client had disconnected, all other
+/// clients waited for ever.
 #[test]
 fn a_turn_given_to_a_client_that_has_gone_is_passed_on() {
     let Some(redis) = Redis::start() else { return };
@@ -89,7 +90,7 @@ fn a_turn_given_to_a_client_that_has_gone_is_passed_on() {
     let mut waits = front.client();
     waits.send(&command("INCR n"));
     wait_refused(&front);
-    // Reset, so that nothing of it is left in the front.
+    // The connection is reset, so that the front has no bytes left of it.
     socket2::SockRef::from(&gone.stream)
         .set_linger(Some(std::time::Duration::ZERO))
         .expect("linger");
@@ -123,7 +124,7 @@ fn values_up_to_sixteen_mebibytes_and_clear_words_beyond() {
         "{error}"
     );
     assert_eq!(client.next(), None);
-    // A transaction of too many bytes is refused as a whole.
+    // A transaction that is too long is refused as a whole.
     let mut client = front.client();
     let mut half = Vec::new();
     write_command(
@@ -324,7 +325,7 @@ fn reads_whose_replies_are_too_large_together_are_sent_one_by_one() {
     for expected in [&bulk, &bulk, "$-1\r\n", "+PONG\r\n", &bulk] {
         assert_eq!(client.text(), expected);
     }
-    // A write behind them waits until they have been repeated.
+    // A write after these reads waits until they have been repeated.
     client.send(
         &[
             command("GET k"),
@@ -346,8 +347,8 @@ fn reads_whose_replies_are_too_large_together_are_sent_one_by_one() {
     assert_eq!(client.text(), "+PONG\r\n");
 }
 
-/// Replies that the front makes itself wait for those before them, too: whoever is behind a slow
-/// command cannot pile them up without end.
+/// Replies that the front makes itself wait for earlier replies, too. So a client with a slow command must
+/// not be able to accumulate an unbounded number of them.
 #[test]
 fn replies_that_wait_for_another_are_bounded() {
     let Some(redis) = Redis::start() else { return };
@@ -373,7 +374,8 @@ fn replies_that_wait_for_another_are_bounded() {
     front.knobs().hold = false;
 }
 
-/// It was kept until it had sent 512 MiB, since somebody who has nothing left to read counted as one who reads.
+/// Regression test: the client was kept until it had sent 512 MiB, because a client with nothing left to read
+/// counted as one that reads.
 #[test]
 fn who_goes_on_sending_after_a_protocol_error_is_closed() {
     let Some(redis) = Redis::start() else { return };
@@ -382,7 +384,7 @@ fn who_goes_on_sending_after_a_protocol_error_is_closed() {
     client.send(b"*\0\r\n");
     assert!(client.text().starts_with("-ERR Protocol error"));
     let begun = Instant::now();
-    // As a closed socket shows itself: by a write that fails.
+    // A closed socket shows itself by a failed write.
     while client.stream.write_all(b"payload").is_ok() {
         assert!(begun.elapsed() < DEADLINE, "it is still there");
         std::thread::sleep(Duration::from_millis(1));

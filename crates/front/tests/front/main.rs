@@ -1,4 +1,5 @@
-//! The front as its clients see it, beside real Redis servers: one program, since each one more is compiled and linked anew.
+//! Tests of the front with clients and real Redis servers. They are one program, because each further program
+//! must be compiled and linked.
 
 mod about;
 mod acl;

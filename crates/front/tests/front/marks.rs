@@ -1,4 +1,5 @@
-//! What changes the store past the devices does so only while they know of it: under the front's mark.
+//! A command that passes no device and changes the store runs only while the devices know of the front's
+//! mark.
 
 use std::time::Duration;
 
@@ -6,18 +7,18 @@ use crate::common::{Client, MARKS_FROM, Redis, Running, command, eventually};
 use pmnet_front::upstream::SessionHandle;
 use pmnet_wire::command::Form;
 
-/// What the store was asked to run of this.
+/// Whether the store was asked to run this command.
 fn ran(redis: &Redis, name: &str) -> bool {
     let stats = redis.client().ask("INFO commandstats");
     stats.contains(&format!("cmdstat_{name}:"))
 }
 
-/// How many marks were opened, and how many ended.
+/// Returns how many marks were opened, and how many ended.
 fn marks(front: &Running) -> (u32, u32) {
     front.knobs().marks
 }
 
-/// The devices end the mark that was opened last.
+/// Makes the devices end the mark that was opened last.
 fn close_mark(front: &Running) {
     let mut knobs = front.knobs();
     knobs.close = Some((SessionHandle(MARKS_FROM + knobs.marks.0), false));
@@ -25,7 +26,7 @@ fn close_mark(front: &Running) {
 
 fn barriers(front: &Running) -> usize {
     let knobs = front.knobs();
-    // The second one, behind the store's reply, is recorded.
+    // The second barrier, after the store's reply, is recorded.
     let barrier = |bypass: &&(bool, Form, usize)| bypass.0 && bypass.1 == Form::Barrier;
     knobs.bypasses.iter().filter(barrier).count()
 }
@@ -73,7 +74,7 @@ fn there_is_one_mark_for_all_and_a_watch_keeps_it() {
     for client in &mut clients {
         assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     }
-    // Longer than it is kept for nobody.
+    // Longer than an unneeded mark is kept.
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(marks(&front), (1, 0));
     for (at, client) in clients.iter_mut().enumerate() {
@@ -137,7 +138,7 @@ fn what_went_under_a_mark_ends_with_it() {
     });
     assert_eq!(redis.client().ask("PUBLISH c x"), ":1\r\n");
     assert!(subscribed.text().contains("message"));
-    // The next one opens another.
+    // The next command opens another mark.
     redis.client().ask("RPUSH l x");
     assert_eq!(blocked.ask("BLPOP l 1"), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
     assert_eq!(marks(&front).0, 2);
@@ -194,7 +195,7 @@ fn a_mark_outlives_what_had_no_answer() {
             .contains("blocked_clients:1")
     });
     drop(client);
-    // Longer than it is kept for what was answered.
+    // Longer than a mark is kept after a command that was answered.
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(marks(&front), (1, 0));
 }

@@ -1,19 +1,19 @@
-//! What one client sees never goes back in time, however its reads are packed and sent again.
+//! The state that one client sees never goes back in time, however its reads are packed and sent again.
 
 use crate::common::{Client, Knobs, Redis, Running, command, run_id};
 use pmnet_front::upstream::ReadAnswer;
 
-/// Longest reply here, in bytes: a pack with more than one of [`LARGE`] is too long.
+/// Longest reply in these tests, in bytes: a pack with more than one [`LARGE`] value is too long.
 const REPLY_MAX: usize = 2_000;
-/// Bytes of a value of which one alone fits.
+/// Size of a value, in bytes. A reply has space for one such value, not for two.
 const LARGE: usize = 1_200;
 
-/// A front on a store where `n` grows before each call is executed; one that asks for bypasses only, and one that reads from
-/// the store as well, where it may.
+/// Makes two fronts on a store where `n` grows before each call is executed. One only uses bypasses, the
+/// other also reads from the store if it may.
 fn counting(redis: &Redis) -> [Running; 2] {
     let knobs = Knobs {
         reads_allowed: true,
-        // Some may be read from the store, some not.
+        // The store may answer some reads, and not others.
         answer: Some(|knobs, _| ReadAnswer::Miss {
             epoch: 1,
             need: u64::from(knobs.reads.len() % 3 == 0),
@@ -59,7 +59,7 @@ fn prepare(redis: &Redis, front: &Running) {
     knobs.between = Some("INCR n");
 }
 
-/// The number of a reply to `GET n`, or of one to `INCR n`.
+/// Returns the number in a reply to `GET n` or `INCR n`.
 fn number(reply: &str) -> Option<u64> {
     let text = reply.strip_prefix(':').or_else(|| {
         let (length, text) = reply.strip_prefix('$')?.split_once("\r\n")?;
@@ -68,7 +68,8 @@ fn number(reply: &str) -> Option<u64> {
     text.trim_end().parse().ok()
 }
 
-/// Sends all in one pipeline; the counts seen must not fall, and what is large must come whole.
+/// Sends all lines in one pipeline. The counts in the replies must not fall, and large values must be
+/// complete.
 fn never_falls(client: &mut Client, lines: &[&str]) {
     let all: Vec<u8> = lines.iter().flat_map(|line| command(line)).collect();
     client.send(&all);
@@ -98,7 +99,7 @@ fn reads_behind_a_pack_that_is_taken_apart_come_after_it() {
             lines.extend(["GET large"; 20]);
             lines.extend(["GET n"; 120]);
             never_falls(&mut client, &lines);
-            // Again and again, with packs that fit between those that do not.
+            // The lines are repeated, so that packs that fit alternate with packs that do not.
             lines.extend(lines.clone());
             never_falls(&mut client, &lines.repeat(3));
         }
@@ -134,7 +135,7 @@ fn writes_behind_packs(front: &Running) {
         let lines = [&reads[..], behind, &reads[..], behind].concat();
         never_falls(&mut client, &lines);
     }
-    // One's own write is not seen by a read before it, and is by one behind it.
+    // A read before a write of the same client does not see it, and a read after the write does.
     let lines = [
         "SET own 1",
         "GET own",

@@ -1,4 +1,5 @@
-//! A GET of what the same pipeline has just SET is answered with that, and asks nobody.
+//! A GET of a key that the same pipeline has just SET is answered with that value, without asking any
+//! process.
 
 use crate::common::{Client, Redis, Running, command, eventually};
 use pmnet_front::upstream::{Outcome, SessionHandle};
@@ -8,7 +9,7 @@ fn pipeline(lines: &[&str]) -> Vec<u8> {
     lines.iter().flat_map(|line| command(line)).collect()
 }
 
-/// Sends all at once; the replies.
+/// Sends all lines at once. Returns the replies.
 fn at_once(client: &mut Client, lines: &[&str]) -> Vec<String> {
     client.send(&pipeline(lines));
     lines.iter().map(|_| client.text()).collect()
@@ -18,7 +19,7 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// How many bypasses the front has sent since this was last asked.
+/// Returns how many bypasses the front has sent since the last call of this function.
 fn bypasses(front: &Running) -> usize {
     std::mem::take(&mut front.knobs().bypasses).len()
 }
@@ -62,7 +63,7 @@ fn every_value_and_way_of_writing_is_given_back_as_it_is() {
         let mut all = Vec::new();
         pmnet_resp::write_command(&mut all, &["set", "$1\r\n", value]);
         pmnet_resp::write_command(&mut all, &["GET", "$1\r\n"]);
-        // As a line, with quotes.
+        // A command in the inline form, with quotes.
         all.extend_from_slice(b"SET 'k $2' \"a\\tb\"\r\nGET \"k $2\"\r\n");
         client.send(&all);
         assert_eq!(client.text(), "+OK\r\n");
@@ -80,13 +81,14 @@ fn what_stands_between_decides() {
     let mut client = front.client();
     let ok = "+OK\r\n".to_owned();
     for (lines, expected, asks) in [
-        // Only what the write stands right in front of: others may have written between two of this client.
+        // The write must stand directly before the read: otherwise other clients may have written between two
+        // commands of this client.
         (
             &["SET k 1", "SET j 2", "GET k", "GET j", "SET k 3", "GET k"][..],
             &["+OK", "+OK", "1", "2", "+OK", "3"][..],
             1,
         ),
-        // A read behind one that is to be sent goes with it.
+        // A read that follows a read which must be sent travels together with it.
         (
             &["SET k 1", "GET k", "GET other", "GET k", "GET k"],
             &["+OK", "1", "nil", "1", "1"],
@@ -97,7 +99,7 @@ fn what_stands_between_decides() {
             &["+OK", "nil", "+OK", "1"],
             2,
         ),
-        // Whatever may change the key does.
+        // After every command that may change the key, the store is asked.
         (&["SET k 1", "APPEND k 2", "GET k"], &["+OK", ":2", "12"], 1),
         (&["SET k 1", "DEL j", "GET k"], &["+OK", ":1", "1"], 1),
         (
@@ -131,7 +133,7 @@ fn what_stands_between_decides() {
             &["+OK", "+OK", "+QUEUED", "*1"],
             1,
         ),
-        // Not a plain GET, or wrong.
+        // These are no plain GETs, or are invalid.
         (
             &["SET k 1", "STRLEN k", "GETRANGE k 0 -1"],
             &["+OK", ":1", "1"],
@@ -188,7 +190,7 @@ fn a_write_in_one_database_is_not_read_in_another() {
             ":1\r\n"
         );
     }
-    // What another connection has just set is not one's own.
+    // A value that another connection has just set is not an own write.
     let mut other = front.client();
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");
     bypasses(&front);
@@ -208,7 +210,7 @@ fn a_read_that_comes_later_asks_the_store() {
     eventually("the read is sent", || {
         front.knobs().bypasses == [(true, Form::Single, 1)]
     });
-    // Somebody else's write may be behind ours when the read is called.
+    // When the read is called, another client's write may follow this client's write.
     redis.client().ask("SET k 2");
     front.knobs().between = Some("SET k 3");
     front.knobs().hold = false;
@@ -232,7 +234,7 @@ fn the_fate_of_the_write_is_that_of_its_reads() {
             "-ERR pmnet: too bad\r\n",
             "-ERR pmnet: too bad\r\n",
         ),
-        // The store is short of room: it was asked, and not promised.
+        // The store is short of memory: the SET went as a request and was not acknowledged early.
         (Outcome::Reply("+OK\r\n".into()), "+OK\r\n", "$1\r\n1\r\n"),
         (
             Outcome::Reply("-OOM full\r\n".into()),

@@ -1,4 +1,5 @@
-//! Writes of one pipeline, with what is between them, travel as few requests; their replies are those of Redis.
+//! Writes of one pipeline travel in few requests, together with the commands between them. Their replies are
+//! those of Redis.
 
 use crate::common::{Client, Redis, Running, command};
 use pmnet_front::upstream::Outcome;
@@ -10,7 +11,7 @@ fn send(client: &mut Client, lines: &[&str]) -> Vec<String> {
     lines.iter().map(|_| client.text()).collect()
 }
 
-/// The same lines on Redis itself and through the front, each time from nothing.
+/// Runs the same lines on Redis itself and through the front, each time with empty stores.
 fn same(redis: &Redis, front: &Running, hello: &str, lines: &[&str]) {
     let [expected, said] = [redis.client(), front.client()].map(|mut client| {
         client.ask("FLUSHALL");
@@ -67,7 +68,7 @@ const MIXED: [&str; 42] = [
     "EXEC",
 ];
 
-/// Whatever the store leaves out is executed later: once, and in its place.
+/// A part that the store leaves out is executed later, once and in its place.
 #[test]
 fn replies_are_those_of_redis_wherever_the_store_ends_a_pack() {
     let Some(redis) = Redis::start() else { return };
@@ -83,7 +84,7 @@ fn replies_are_those_of_redis_wherever_the_store_ends_a_pack() {
     assert!(knobs.bypasses.iter().any(|bypass| bypass.1 == Form::Pack));
 }
 
-/// What goes its own way waits until nothing can be left out in front of it any more.
+/// A command that travels by itself waits until no earlier command can be left out any more.
 #[test]
 fn nothing_overtakes_what_the_store_has_left_out() {
     let Some(redis) = Redis::start() else { return };
@@ -157,7 +158,7 @@ fn many_reads_behind_a_write_go_their_own_way() {
     assert!(packed <= 2 + 16, "{packed}");
 }
 
-/// It would be kept with the replies to writes.
+/// A long reply in a pack would be kept with the replies to writes.
 #[test]
 fn a_read_with_a_long_reply_goes_its_own_way() {
     let Some(redis) = Redis::start() else { return };
@@ -171,7 +172,7 @@ fn a_read_with_a_long_reply_goes_its_own_way() {
         same(&redis, &front, "HELLO 2", &lines);
         assert!(front.knobs().bypasses.contains(&(true, Form::Single, 1)));
     }
-    // For a while no other tries.
+    // For some time no other such read joins a pack.
     front.knobs().bypasses.clear();
     same(&redis, &front, "HELLO 2", &["INCR a", "GET b", "STRLEN b"]);
 }

@@ -22,7 +22,7 @@ fn an_acknowledged_update_breaks_a_watch() {
     assert_eq!(watcher.ask("SET k x"), "+QUEUED\r\n");
     assert!(watcher.ask("EXEC").starts_with("-EXECABORT"));
     assert_eq!(watcher.ask("GET k"), "$6\r\ntheirs\r\n");
-    // pmnet keeps the scripts, and knows them while keys are watched, too.
+    // pmnet keeps the scripts, and they are known while keys are watched, too.
     let loaded = watcher.ask("SCRIPT LOAD return(7)");
     let sha = loaded.lines().nth(1).unwrap().to_owned();
     assert!(watcher.ask("WATCH k").starts_with("+OK"));
@@ -39,7 +39,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
     let front = Running::start(&redis);
     let mut client = front.client();
     assert_eq!(client.ask("SET k v"), "+OK\r\n");
-    // Each command, and a part of the reason that is given.
+    // Each command with a part of the reason for its refusal.
     let refused = [
         ("CONFIG SET appendonly no", "change it in Redis itself"),
         ("config set appendfsync no", "change it in Redis itself"),
@@ -75,13 +75,13 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
             error.starts_with("-ERR pmnet: ") && error.contains(why),
             "{line}: {error}"
         );
-        // The connection goes on; inside of MULTI, EXEC runs nothing.
+        // The connection continues. Inside MULTI, EXEC runs nothing.
         assert_eq!(client.ask("MULTI"), "+OK\r\n", "{line}");
         assert_eq!(client.ask("SET k changed"), "+QUEUED\r\n", "{line}");
         assert!(client.ask(line).starts_with("-ERR pmnet: "), "{line}");
         assert!(client.ask("EXEC").starts_with("-EXECABORT"), "{line}");
     }
-    // Outside of WATCH, too, where commands pass.
+    // The same holds outside WATCH for commands that pass.
     for line in ["BLMOVE k pmnet:{0} LEFT LEFT 1", "WATCH pmnet:{0}"] {
         assert!(client.ask(line).contains("are reserved"), "{line}");
     }
@@ -98,7 +98,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
     assert_eq!(direct.ask("GET k"), "$1\r\nv\r\n");
     assert_eq!(direct.ask("DBSIZE"), ":1\r\n");
     assert!(direct.ask("ROLE").contains("master"));
-    // Administration that breaks nothing passes, as it does outside.
+    // Administration that breaks no guarantee passes, as it does outside WATCH.
     for (line, reply) in [
         ("WATCH k", "+OK\r\n"),
         ("CONFIG SET hz 11", "+OK\r\n"),
@@ -141,7 +141,7 @@ fn a_blocked_client_waits_for_another_and_then_goes_on() {
     assert_eq!(blocked.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
     assert_eq!(blocked.text(), "+OK\r\n");
     assert_eq!(blocked.text(), "+PONG\r\n");
-    // A client that goes away stops waiting.
+    // The wait ends when the client disconnects.
     blocked.send(&command("BLPOP l 0"));
     eventually("blocked", || {
         direct.ask("INFO clients").contains("blocked_clients:1")
@@ -189,7 +189,7 @@ fn subscribers_hear_and_resp3_goes_on_meanwhile() {
     assert_eq!(two.ask("MONITOR"), "+OK\r\n");
     assert_eq!(other.ask("SET seen 1"), "+OK\r\n");
     while !two.text().contains("\"seen\"") {}
-    // Lines about the store's own housekeeping may come before the reply.
+    // Lines about the store's internal commands may come before the reply.
     two.send(&command("QUIT"));
     while two.text().trim() != "+OK" {}
     assert_eq!(two.next(), None);
@@ -266,7 +266,7 @@ fn wait_counts_what_was_acknowledged() {
     assert_eq!(client.ask("SET k v"), "+OK\r\n");
     assert_eq!(client.ask("WAIT 1 5000"), ":1\r\n");
     assert_eq!(replica.client().ask("GET k"), "$1\r\nv\r\n");
-    // A replica that hears nothing more does not count.
+    // A replica that no longer receives data does not count.
     let mut sleeper = replica.client();
     sleeper.send(&command("DEBUG SLEEP 3"));
     std::thread::sleep(std::time::Duration::from_millis(100));
@@ -274,8 +274,8 @@ fn wait_counts_what_was_acknowledged() {
     assert_eq!(client.ask("WAIT 1 200"), ":0\r\n");
 }
 
-/// Before WAIT a newer Redis is sent a write that it may refuse. Its answer says nothing of replicas then, and the client's connection
-/// and what it watches stay.
+/// Before WAIT, a newer Redis gets a write that it may refuse. Then WAIT has that error, because its answer
+/// would say nothing about replicas. The client's connection and its watch stay.
 #[test]
 fn a_wait_whose_write_is_refused_has_that_error() {
     let Some(redis) = Redis::start_named("redis-8.2") else {
@@ -299,14 +299,14 @@ fn a_wait_whose_write_is_refused_has_that_error() {
         assert_eq!(set(usual), "+OK\r\n");
         assert_eq!(client.ask("WAIT 0 10"), ":0\r\n");
     }
-    // The watch is there still.
+    // The watch still exists.
     assert_eq!(plain.ask("SET k 1"), "+OK\r\n");
     let said = ["MULTI", "SET k 2", "EXEC"].map(|line| client.ask(line));
     assert_eq!(said[2], "*-1\r\n", "{said:?}");
 }
 
-/// A reply that looks like a word about subscriptions is data: taken for one, it opened a way round
-/// what is refused to connections that WATCH.
+/// A reply that looks like a message about subscriptions is data. Regression test: when it was taken for such
+/// a message, commands passed that are refused to connections that WATCH.
 #[test]
 fn data_that_looks_like_a_subscription_is_data() {
     let Some(redis) = Redis::start() else { return };
@@ -331,13 +331,14 @@ fn data_that_looks_like_a_subscription_is_data() {
     assert_eq!(client.ask("DISCARD"), "+OK\r\n");
 }
 
-/// A message, as RESP3 pushes it.
+/// Returns a message as RESP3 pushes it.
 fn message(text: &str) -> String {
     let len = text.len();
     format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n${len}\r\n{text}\r\n")
 }
 
-/// What the store sends to one client leaves in its order, also around a command that waits for its barrier.
+/// Messages of the store to one client leave in their order, even around a command that waits for its
+/// barrier.
 #[test]
 fn messages_keep_their_order_around_a_command_that_waits_for_its_barrier() {
     let Some(redis) = Redis::start() else { return };
@@ -382,7 +383,7 @@ fn messages_keep_their_order_around_a_command_that_waits_for_its_barrier() {
     }
 }
 
-/// A RESP2 subscriber depends on Redis alone, as with plain Redis: the server may be away.
+/// As with plain Redis, a RESP2 subscriber depends on Redis alone: the server may be down.
 #[test]
 fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
     let Some(redis) = Redis::start() else { return };
@@ -410,7 +411,7 @@ fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
             "*3\r\n$11\r\nunsubscribe\r\n$1\r\nd\r\n:1\r\n"
         );
         assert!(two.ask("GET k").starts_with("-ERR Can't execute 'get'"));
-        // RESP3: other commands depend on what was written before. They fail, and nothing else does.
+        // In RESP3, other commands depend on earlier writes. They fail without further effect.
         assert_eq!(three.text(), message("m"));
         for line in ["SUBSCRIBE d", "BLPOP l 0"] {
             let error = three.ask(line);
@@ -420,7 +421,7 @@ fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
             );
         }
     }
-    // A watch that could not be made must not be taken for one.
+    // The client must not believe in a watch that could not be made.
     assert!(three.ask("WATCH k").contains("was not executed"));
     assert_eq!(three.next(), None);
     front.knobs().hold = false;

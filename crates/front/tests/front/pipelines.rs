@@ -1,12 +1,12 @@
-//! The time of a command in a pipeline: it begins when the command is read, or when the one before it is
-//! answered. Long pipelines succeed; those that nobody answers end at once.
+//! The time of a command in a pipeline begins when the command is read, or when the previous one is answered.
+//! Long pipelines succeed. Pipelines without an answer fail at once.
 
 use std::time::Duration;
 
 use crate::common::{Redis, Running, command};
 use pmnet_wire::command::Form;
 
-/// A command's time where its end is waited for.
+/// A command's time in tests that wait for its end.
 const SHORT: Duration = Duration::from_millis(400);
 /// A command's time that many commands exceed together.
 const MEDIUM: Duration = Duration::from_secs(1);
@@ -19,14 +19,14 @@ fn pipeline(lines: &[&str]) -> Vec<u8> {
     lines.iter().flat_map(|line| command(line)).collect()
 }
 
-/// How many updates and bypasses were sent.
+/// Returns how many updates and bypasses were sent.
 fn sent(front: &Running) -> (usize, usize) {
     let knobs = front.knobs();
     (knobs.updates.len(), knobs.bypasses.len())
 }
 
-/// What is behind a command without an answer, and as old, fails with it: had it been sent, it would have had a
-/// time of its own, and the times would add up.
+/// Commands after one that gets no answer, and of the same age, fail with it. If they were sent, each would
+/// have a time of its own, and the times would add up.
 #[test]
 fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
     let Some(redis) = Redis::start() else { return };
@@ -64,7 +64,7 @@ fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
         let expected = (before.0 + updates, before.1 + bypasses);
         assert_eq!(sent(&front), expected, "{:?}", &lines[..2]);
     }
-    // Who comes later has a time of its own.
+    // A command that comes later has its own time.
     front.knobs().hold_bypasses = false;
     assert_eq!(warm.ask("GET k"), "$1\r\n1\r\n");
 }
@@ -91,7 +91,7 @@ fn who_waits_behind_a_command_that_blocks_has_time_when_it_ends() {
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, SHORT);
     let mut client = front.client();
-    // Some of their times.
+    // Several times as long as a command's time.
     let lines = [
         "BLPOP l 1",
         "GET k",
@@ -117,7 +117,7 @@ fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
     let mut client = front.client();
     let large = "x".repeat(100_000);
     assert_eq!(client.ask(&format!("SET k {large}")), "+OK\r\n");
-    // What PING stands between travels alone.
+    // Reads with a PING between them travel alone.
     let lines = ["GET k", "PING"].repeat(400);
     client.send(&pipeline(&lines));
     std::thread::sleep(deadline * 2);
@@ -127,7 +127,7 @@ fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
     }
 }
 
-/// A session has one bypass under way at a time, so each is a way to the store and back.
+/// A session has one bypass under way at a time, so each costs a round trip to the store.
 #[test]
 fn writes_of_a_kilobyte_travel_together() {
     let Some(redis) = Redis::start() else { return };
@@ -141,7 +141,7 @@ fn writes_of_a_kilobyte_travel_together() {
     }
     let (_, bypasses) = sent(&front);
     assert!(bypasses <= 40, "{bypasses} bypasses");
-    // One that is longer than a pack goes alone.
+    // A command that is longer than a pack travels alone.
     let large = "v".repeat(200_000);
     client.send(&pipeline(&[
         "INCR n",
@@ -165,7 +165,7 @@ fn a_set_between_writes_travels_with_them() {
         assert_eq!(client.text(), "+OK\r\n");
         assert_eq!(client.text(), ":1024\r\n");
     }
-    // A SET goes by itself only if it is read when nothing is before it.
+    // A SET travels by itself only if it is read when no command precedes it.
     let updates = sent(&front).0;
     assert!(updates <= 20, "{updates} updates");
     front.knobs().bypasses.clear();
@@ -176,7 +176,8 @@ fn a_set_between_writes_travels_with_them() {
     }
     let (updates, bypasses) = sent(&front);
     assert!(updates + bypasses <= 40, "{updates} and {bypasses}");
-    // What is assumed to succeed is OK whatever Redis says, so it never goes where Redis's own reply counts.
+    // A command that is assumed to succeed gets OK whatever Redis replies, so it never travels where Redis's
+    // own reply counts.
     front.knobs().updates.clear();
     client.send(&pipeline(&["INCR n", "HMSET h f v", "INCR n"]));
     for reply in [":401\r\n", "+OK\r\n", ":402\r\n"] {
@@ -185,7 +186,8 @@ fn a_set_between_writes_travels_with_them() {
     assert_eq!(sent(&front).0, 1);
 }
 
-/// Each of them was a way to the store of its own, so a pipeline of pairs was as slow as its commands one by one.
+/// Regression test: each of these commands cost its own round trip, so a pipeline of pairs was as slow as
+/// single commands.
 #[test]
 fn reads_travel_with_the_writes_in_front_of_them() {
     let Some(redis) = Redis::start() else { return };
@@ -193,7 +195,7 @@ fn reads_travel_with_the_writes_in_front_of_them() {
     let mut direct = redis.client();
     direct.ask("SET text abc");
     for (lines, packs) in [
-        // Of one pipeline, and which bypasses it becomes: how many commands, and whether they only read.
+        // A pipeline and its bypasses: number of commands of each, and whether they only read.
         (
             &["INCR n", "GET n", "DECRBY n 5", "GET n", "TTL n"][..],
             &[(5, false)][..],
@@ -211,7 +213,8 @@ fn reads_travel_with_the_writes_in_front_of_them() {
         (&["INCR text", "GET text", "GET text"], &[(3, false)]),
         (&["INCR n", "GET m", "GET n"], &[(3, false)]),
         (&["APPEND n 1", "GET n"], &[(2, false)]),
-        // What is in front of a write goes its own way, and so does what runs code, or cannot run in the store's script.
+        // Reads before a write travel by themselves. So do commands that run code, or that cannot run in the
+        // store's script.
         (
             &["STRLEN text", "INCR n", "HGETALL h"],
             &[(1, true), (2, false)],

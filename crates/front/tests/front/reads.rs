@@ -11,7 +11,7 @@ use pmnet_resp::write_command;
 use pmnet_wire::command::Protocol;
 use pmnet_wire::command::{Form, key_hash, preamble, single};
 
-/// What the store's record says, and so does a head by [`miss`].
+/// Epoch of the store's record, and of a head's [`miss`].
 const EPOCH: u32 = 7;
 const WATERMARK: u64 = 1_000_000_000_000;
 
@@ -40,7 +40,7 @@ fn reading() -> Knobs {
     }
 }
 
-/// A store with a record, and a front that reads from it.
+/// Starts a store with a record, and a front that reads from it.
 fn start() -> Option<(Redis, Running)> {
     let redis = Redis::start()?;
     record(&redis, EPOCH, WATERMARK);
@@ -61,7 +61,7 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// The bypasses since this was last asked, but for those that only ask which store there is.
+/// Returns the bypasses since the last call of this function, without the questions which store there is.
 fn bypassed(front: &Running) -> Vec<(bool, Form, usize)> {
     let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
     bypasses.retain(|bypass| bypass.1 != Form::Barrier);
@@ -139,7 +139,7 @@ fn many_keys_are_all_keys() {
     assert_eq!(bypassed(&front), []);
 }
 
-/// The keys that a SCAN shows in its pages of so many.
+/// Returns the keys of a SCAN, in pages of this size.
 fn scan(client: &mut Client, count: usize) -> Vec<String> {
     let (mut keys, mut cursor) = (Vec::new(), "0".to_owned());
     loop {
@@ -185,10 +185,10 @@ fn keys_are_listed_by_the_store_itself_without_pmnets_own() {
         let shown = listed.matches("\r\n$").count();
         assert_eq!(shown, if database == 0 { 301 } else { 1 });
         assert_eq!(listed.contains("pmnet:{"), database == 1);
-        // Together with a read of one key.
+        // The listing travels together with a read of one key.
         let both = at_once(&mut client, &["GET key:7", "SCAN 0 COUNT 1000 TYPE string"]);
         assert_eq!(both[1].contains("pmnet:{"), database == 1);
-        // An error is Redis's.
+        // The errors are those of Redis.
         for line in ["SCAN x", "KEYS", "SCAN 0 COUNT", "SCAN 0 MATCH"] {
             assert_eq!(client.ask(line), plain.ask(line), "{line}");
         }
@@ -201,7 +201,7 @@ fn keys_are_listed_by_the_store_itself_without_pmnets_own() {
     assert!(front.knobs().reads.iter().all(Vec::is_empty));
 }
 
-/// A listing is of all keys: the store must have all that was acknowledged.
+/// A listing covers all keys: the store must have everything that was acknowledged.
 #[test]
 fn keys_are_listed_behind_everything_acknowledged() {
     let Some((_redis, front)) = start() else {
@@ -218,7 +218,7 @@ fn keys_are_listed_behind_everything_acknowledged() {
     bypassed(&front);
     client.ask("SCAN 0");
     assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
-    // The next one does not try at once, unless this machine is so slow that it may again.
+    // The next listing does not try the store at once, unless this machine is so slow that the pause is over.
     let waits = (0..20).any(|_| {
         let asked = front.knobs().reads.len();
         client.ask("SCAN 0");
@@ -272,7 +272,7 @@ fn a_hit_is_the_value_of_a_plain_set_and_of_nothing_else() {
     assert_eq!(client.ask("HELLO 3").as_bytes()[0], b'%');
     assert_eq!(client.ask("GET k"), bulk("new"));
     assert_eq!(bypassed(&front), []);
-    // The store has not applied it, so what is not in the hit is a bypass.
+    // The store has not applied the update, so a read that the hit does not answer is a bypass.
     assert_eq!(client.ask("STRLEN k"), ":3\r\n");
     assert_eq!(at_once(&mut client, &["GET k", "STRLEN k"])[0], bulk("old"));
     assert_eq!(bypassed(&front).len(), 2);
@@ -343,7 +343,7 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
             [(true, Form::Single, 1), (true, Form::Pipeline, 2)]
         );
     }
-    // After a head that does not answer, the next reads do not ask; later ones do.
+    // After a head that does not answer, the next reads do not ask it; later ones do.
     let asked = front.knobs().reads.len();
     assert_eq!(client.ask("GET k"), bulk("v"));
     assert_eq!(
@@ -356,12 +356,12 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
         client.ask("GET k");
         front.knobs().reads.len() > asked
     });
-    // Records that are odd, or gone.
+    // The records are invalid or missing.
     bypassed(&front);
     let mut plain = redis.client();
     for line in [
         "HSET pmnet:{0} watermark 7",
-        // As a replica of the server's store has them.
+        // If the store is a replica of the server's store, its record names another store.
         "HSET pmnet:{0} store another",
         "HDEL pmnet:{0} watermark",
         "DEL pmnet:{0}",
@@ -380,7 +380,7 @@ fn warm(client: &mut Client) {
     }
 }
 
-/// The head does not answer a read of `k` before the store has: then it says this.
+/// Makes the head answer a read of `k` after the store, with this answer.
 fn behind_the_store(
     (redis, front): (&Redis, &Running),
     client: &mut Client,
@@ -440,7 +440,7 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
     let both = (&redis, &front);
     let mut plain = redis.client();
     plain.ask("SET k old");
-    // Something without an order has been answered meanwhile: the store is asked again.
+    // A call without an order has been answered meanwhile: the store is asked again.
     warm(&mut client);
     let other: fn(&Knobs, &[u64]) -> ReadAnswer = |_, _| ReadAnswer::Miss {
         epoch: EPOCH,
@@ -461,7 +461,7 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
     front.knobs().answer = Some(miss);
     assert_eq!(at_once(&mut client, &["GET k", "GET none"])[1], "$-1\r\n");
     assert_eq!(bypassed(&front), []);
-    // What the store lacks, or the epoch that it does not know, is waited for by a bypass.
+    // If the store lacks the order, or names another epoch, a bypass waits for it.
     let unfit: [fn(&Knobs, &[u64]) -> ReadAnswer; 3] = [
         |_, _| ReadAnswer::Miss {
             epoch: EPOCH,
@@ -490,7 +490,7 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
         assert_eq!(said, bulk(&number.to_string()));
         assert_eq!(bypassed(&front), [(true, Form::Single, 1)], "{number}");
     }
-    // An error is the store's answer to a bypass, not to this.
+    // The client gets an error of the store only from a bypass, not from a direct read.
     front.knobs().answer = Some(miss);
     eventually("the head is asked again", || {
         let asked = front.knobs().reads.len();
@@ -533,7 +533,7 @@ fn what_the_head_cannot_know_is_a_bypass() {
     let mut client = front.client();
     assert_eq!(client.ask("GET k"), "$-1\r\n");
     assert_eq!(bypassed(&front), []);
-    // Of unknown outcome: it may still take effect, and only a bypass is behind it.
+    // A call with an unknown outcome may still take effect. Only a bypass surely follows it.
     front.knobs().outcome = Some(Outcome::Unknown);
     assert!(client.ask("SET k 1").contains("outcome unknown"));
     front.knobs().outcome = Some(Outcome::Failed("no answer"));
@@ -557,7 +557,7 @@ fn what_the_head_cannot_know_is_a_bypass() {
     }
     at_once(&mut client, &["MULTI", "GET k", "EXEC"]);
     assert_eq!(bypassed(&front), [(true, Form::Transaction, 1)]);
-    // With a write in front of them they travel with it.
+    // After a write in the same pipeline, these reads travel with it.
     let replies = at_once(
         &mut client,
         &["INCR n", "GET n", "SET j 1", "GET n", "INCR n", "GET n"],
@@ -586,7 +586,7 @@ fn clients_with_a_state_of_their_own_read_as_they_did() {
     assert_eq!(subscribed.ask("GET k"), bulk("v"));
     assert_eq!(bypassed(&front), [(true, Form::Single, 1)]);
     assert!(front.knobs().reads.is_empty());
-    // Afterwards they read as others do.
+    // Afterwards these clients read as others do.
     assert_eq!(watching.ask("UNWATCH"), "+OK\r\n");
     assert_eq!(watching.ask("GET k"), bulk("v"));
     assert_eq!(front.knobs().reads.len(), 1);
@@ -660,7 +660,7 @@ fn without_the_stores_leave_only_hits_are_used() {
     assert_eq!(bypassed(&front).len(), 2);
     front.knobs().answer = Some(|_, _| hit(single(&["SET", "k", "new"])));
     assert_eq!(client.ask("GET k"), bulk("new"));
-    // The server may allow it later: it is asked now and then.
+    // The server may allow direct reads later, so it is asked from time to time.
     front.knobs().answer = Some(miss);
     front.knobs().reads_allowed = true;
     eventually("it is allowed", || {
@@ -686,7 +686,7 @@ fn errors_of_the_store_are_the_bypasses_to_give() {
     assert!(replies[1].starts_with("-WRONGTYPE"), "{replies:?}");
     assert_eq!(replies[2], bulk("v"));
     assert_eq!(replies[3], "*1\r\n$1\r\nx\r\n");
-    // From the first that fails, the rest.
+    // The first read that fails becomes a bypass, and so do all later reads.
     assert_eq!(bypassed(&front), [(true, Form::Pipeline, 3)]);
     let counters = front.stop();
     assert_eq!((counters.direct_reads, counters.bypassed_reads), (1, 3));
@@ -717,13 +717,13 @@ fn a_command_that_the_user_may_not_run_is_nobody_elses_trouble() {
         }
     }
     let counters = front.stop();
-    // Who meets such a command twice in a row goes past it.
+    // A read that meets such a command in two transactions becomes a bypass.
     assert_eq!(counters.direct_reads + counters.bypassed_reads, 120);
     assert!(
         (60..=80).contains(&counters.direct_reads),
         "{counters:?}: nobody else's trouble"
     );
-    // May it not read the record, all are bypasses.
+    // If the user may not read the record, all reads are bypasses.
     assert_eq!(plain.ask("ACL SETUSER reader -hmget"), "+OK\r\n");
     let front = Running::start_as(&redis, reading(), direct);
     let mut client = front.client();
@@ -755,26 +755,26 @@ fn replies_that_are_too_long_together_come_by_bypass() {
         }
     }
     let quick = begun.elapsed() < Duration::from_secs(1);
-    // The first pipeline is read until it is too long; the second one, a bypass, comes at once behind it. After a second, on a busy
-    // machine, it is read as the first one.
+    // The first pipeline is read from the store until its replies are too long. The second one follows at
+    // once, and is a bypass. On a machine so busy that a second has passed, it is read like the first one.
     let counters = front.stop();
     let found = (counters.direct_reads, counters.bypassed_reads);
     assert!(found == (3, 7) || !quick && found == (6, 4), "{found:?}");
 }
 
-/// What a server that is no Redis says to a transaction.
+/// How a fake server, which is no Redis, answers a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Fake {
-    /// All of this, in place of what it should.
+    /// The server sends this instead of the right answer.
     Says(&'static str),
-    /// The beginning of a right answer, and the end of the connection.
+    /// The server sends the beginning of a right answer, and closes the connection.
     Half,
     Nothing,
-    /// It is another process than the server says.
+    /// The fake server is another process than the one that the pmnet server names.
     Other,
 }
 
-/// Serves connections one after the other, until told to stop by one that says nothing.
+/// Serves connections one after the other, until a connection without input ends the loop.
 fn fake(listener: &TcpListener, run: &str, kind: Fake) {
     for stream in listener.incoming() {
         let Ok(mut stream) = stream else { return };
@@ -814,7 +814,7 @@ fn fake(listener: &TcpListener, run: &str, kind: Fake) {
     }
 }
 
-/// What a store answers about its records, in which this store began the epoch.
+/// A store's reply about its records, in which this store began the epoch.
 fn fakes_record(run_id: &str) -> String {
     let store = bulk(run_id);
     format!("*3\r\n$8\r\n\u{1}2345678\r\n$4\r\n\0\0\0\u{7}\r\n{store}")
@@ -836,7 +836,7 @@ fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
         says(format!(
             "{taken}*2\r\n*3\r\n$-1\r\n$-1\r\n$-1\r\n$4\r\nFAKE\r\n"
         )),
-        // A replica has the records of the store that it follows.
+        // A replica has the records of its master.
         says(format!("{taken}*2\r\n{other}$4\r\nFAKE\r\n")),
         says(format!(
             "{taken}*2\r\n*1\r\n$8\r\n12345678\r\n$4\r\nFAKE\r\n"
@@ -874,7 +874,7 @@ fn a_store_that_answers_oddly_or_not_at_all_is_gone_past() {
         let mut client = front.client();
         assert_eq!(client.ask("GET k"), bulk("v"), "{kind:?}");
         assert_eq!(front.knobs().reads.len(), 1);
-        // Reads go on without it, and it is tried again.
+        // Reads continue without the fake store, and the front tries to connect again.
         for _ in 0..10 {
             assert_eq!(
                 at_once(&mut client, &["GET k", "GET k"]),
@@ -948,7 +948,7 @@ fn a_connection_that_breaks_is_made_again() {
             assert_eq!(client.ask("GET k"), bulk("v"));
             bypassed(&front).is_empty()
         });
-        // All but this one and those of the executor, which were there first.
+        // All connections but this one and those of the executor, which were made first.
         let list = plain.ask("CLIENT LIST");
         let reader = list.lines().find(|line| line.contains("cmd=exec"));
         let id = reader.and_then(|line| line.split_once("id=")?.1.split(' ').next());

@@ -1,4 +1,5 @@
-//! Reads from replicas of the store (docs/spec/reads.md §11). The replica here takes writes, so what it says tells it from the master.
+//! Reads from replicas of the store (docs/spec/reads.md §11). The replica in these tests accepts writes, so
+//! its values tell it from the master.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,10 @@ use pmnet_front::upstream::ReadAnswer;
 use pmnet_resp::write_command;
 use pmnet_wire::command::Form;
 
-/// What the store's record says.
+/// Epoch of the store's record.
 const EPOCH: u32 = 7;
 const WATERMARK: u64 = 1_000_000_000_000;
-/// The head has to say MISS so often before a replica is asked, and some more.
+/// Number of reads after which a replica is asked: the MISSes that must come first, and a few more.
 const TRIES: usize = 20;
 
 fn miss(_: &Knobs, _: &[u64]) -> ReadAnswer {
@@ -34,7 +35,7 @@ struct Stores {
     front: Running,
 }
 
-/// `None` if there is no Redis here.
+/// Starts the servers; `None` without a redis-server.
 fn start(from: ReadFrom) -> Option<Stores> {
     let (master, replica) = (Redis::start()?, Redis::start()?);
     record(&master, EPOCH, WATERMARK);
@@ -54,7 +55,7 @@ fn start(from: ReadFrom) -> Option<Stores> {
     })
 }
 
-/// Makes a Redis a replica of another one; then its own value of k is another.
+/// Makes a Redis a replica of another one, and then gives it another value of k.
 fn follow(replica: &Redis, master: &Redis) {
     let mut client = replica.client();
     client.ask("CONFIG SET replica-read-only no");
@@ -68,12 +69,12 @@ fn follow(replica: &Redis, master: &Redis) {
 const FROM_MASTER: &str = "$6\r\nmaster\r\n";
 const FROM_REPLICA: &str = "$7\r\nreplica\r\n";
 
-/// The first replica that answers.
+/// Reads until a replica answers.
 fn until_from_replica(client: &mut Client) {
     eventually("a replica answers", || client.ask("GET k") == FROM_REPLICA);
 }
 
-/// How many calls the server was asked to execute since the last time.
+/// Returns how many calls the server has executed since the last call of this function.
 fn bypasses(front: &Running) -> usize {
     let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
     bypasses.retain(|bypass| bypass.1 != Form::Barrier);
@@ -91,7 +92,7 @@ fn a_replica_answers_where_the_head_says_that_it_may() {
     let mut third = stores.front.client();
     third.ask("HELLO 3");
     eventually("also in RESP3", || third.ask("GET k") == FROM_REPLICA);
-    // One a second goes to the master, so most do not.
+    // One read in each second goes to the master, so most reads do not.
     let count = (0..TRIES).filter(|_| client.ask("GET k") == FROM_REPLICA);
     assert!(count.count() >= TRIES - 2);
     let counters = stores.front.stop();
@@ -111,7 +112,7 @@ fn pipelines_and_both_ways_to_ask_are_answered_in_their_order() {
         let commands = ["GET k", "STRLEN k", "GET j", "EXISTS k"];
         client.send(&commands.map(command).concat());
         if slow {
-            // What the replica says is there before the head's answer.
+            // The replica's answer comes before the head's.
             std::thread::sleep(Duration::from_millis(5));
             stores.front.knobs().is_slow = false;
         }
@@ -143,7 +144,7 @@ fn a_replica_that_lacks_something_is_not_shown() {
         stores.front.knobs().answer = Some(miss);
         until_from_replica(&mut client);
     }
-    // Another epoch, in the record of the replica alone.
+    // The record of the replica alone has another epoch.
     let mut plain = stores.replica.client();
     let mut odd = Vec::new();
     let chain = [&(EPOCH - 1).to_be_bytes()[..], b"members"].concat();
@@ -173,7 +174,7 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
         assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
     };
     stores.replica.signal("-STOP");
-    // One finds out, within an eighth of the time of a call.
+    // One read notices it, within an eighth of a call's time.
     within(&mut client, Duration::from_secs(3));
     for _ in 0..TRIES {
         within(&mut client, Duration::from_secs(1));
@@ -184,11 +185,12 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
     for _ in 0..TRIES {
         within(&mut client, Duration::from_secs(1));
     }
-    // Another one takes its place.
+    // Another replica takes its place.
     let Some(other) = Redis::start() else { return };
     follow(&other, &stores.master);
     until_from_replica(&mut client);
-    // What is promoted is none any more, and says so to nobody but itself: the master names it no more.
+    // A promoted replica is no replica any more, but only that server knows it at first: the master no longer
+    // names it.
     other.client().ask("REPLICAOF NO ONE");
     eventually("only the master answers", || {
         (0..TRIES).all(|_| client.ask("GET k") == FROM_MASTER)
@@ -207,7 +209,8 @@ fn some_reads_are_for_the_master_alone() {
     for _ in 0..TRIES {
         assert_eq!(client.ask("TOUCH only-here"), ":0\r\n");
     }
-    // The cursor of another process leads past members. (Found: an iteration of a set of 2000 missed 480.)
+    // The cursor of another process would skip members. (Found by this test: an iteration of a set of 2000
+    // missed 480.)
     for [write, scan] in [
         ["HSET scanned-h f v", "HSCAN scanned-h 0"],
         ["SADD scanned-s m", "SSCAN scanned-s 0"],
@@ -218,7 +221,7 @@ fn some_reads_are_for_the_master_alone() {
             assert_eq!(client.ask(scan), "*2\r\n$1\r\n0\r\n*0\r\n", "{scan}");
         }
     }
-    // Who keeps what it reads is told by the master what has changed.
+    // A client that caches its reads is told of changes by the master.
     let mut keeps = stores.front.client();
     keeps.ask("HELLO 3");
     assert_eq!(keeps.ask("CLIENT TRACKING ON"), "+OK\r\n");

@@ -1,4 +1,4 @@
-//! What the front takes from a client is a payload as it stands, up to the largest command.
+//! The front sends a client's command unchanged as the payload, up to the largest command.
 
 use pmnet_front::limits::{BULK_BYTES_MAX, COMMAND_BYTES_MAX, REQUESTS};
 use pmnet_resp::{Parser, ProtocolError, Status, write_command};
@@ -6,7 +6,7 @@ use pmnet_wire::command::{Commands, Form, PREAMBLE_LEN, Protocol, preamble};
 use pmnet_wire::{FRAGMENT_BYTES_MIN, FRAGMENTS_MAX};
 use proptest::prelude::*;
 
-/// The arguments of the command at the head of `input`, once as the front and once as the store reads them.
+/// Returns the arguments of the command at the head of `input`, as the front and as the store reads them.
 fn both_sides(input: &[u8]) -> [Vec<Vec<u8>>; 2] {
     let mut parser = Parser::new(REQUESTS);
     assert_eq!(parser.poll(input), Ok(Status::Complete));

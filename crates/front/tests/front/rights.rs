@@ -1,21 +1,21 @@
-//! The rights of Redis's users, asked of Redis itself and through the front: the two say the same.
+//! The rights of Redis's users: Redis itself and the front must give the same answers.
 
 use std::time::{Duration, Instant};
 
 use crate::common::{Client, Redis, Running, command};
 use crate::users::{front, front_with};
 
-/// Longer than the front takes to see that rights have changed.
+/// Longer than the front takes to notice that rights have changed.
 const SEEN: Duration = Duration::from_millis(1300);
 
-/// A Redis with the front's own user.
+/// Starts a Redis with the front's own user.
 fn redis() -> Option<Redis> {
     let redis = Redis::start()?;
     admin(&redis, &["ACL SETUSER front on >front ~* &* +@all"]);
     Some(redis)
 }
 
-/// Each line is sent to Redis by a client that may do everything.
+/// Sends each line to Redis, from a client with all rights.
 fn admin(redis: &Redis, lines: &[&str]) {
     let mut client = redis.client();
     client.ask("AUTH front front");
@@ -28,7 +28,7 @@ fn admin(redis: &Redis, lines: &[&str]) {
     }
 }
 
-/// The reply, or that the connection has ended.
+/// Returns the reply, or that the connection has ended.
 fn said(client: &mut Client, line: &str) -> String {
     use std::io::Write;
     let ended = || "(the connection has ended)".to_owned();
@@ -55,7 +55,7 @@ impl Both {
         }
     }
 
-    /// Both give this one reply.
+    /// Sends the line to both, which must give the same reply. Returns the reply.
     fn ask(&mut self, line: &str) -> String {
         let right = said(&mut self.redis, line);
         let ours = said(&mut self.front, line);
@@ -64,7 +64,7 @@ impl Both {
     }
 }
 
-/// The transaction goes on, and cannot be executed.
+/// After a DISCARD without the right, the transaction stays open and cannot be executed.
 #[test]
 fn a_discard_that_is_not_allowed_ends_nothing() {
     let Some(redis) = redis() else { return };
@@ -97,7 +97,7 @@ fn a_discard_that_is_not_allowed_ends_nothing() {
     }
 }
 
-/// Redis looks at each command of a MULTI again, alone, when its user has other rights at EXEC.
+/// If a user's rights have changed before EXEC, Redis checks each command of the MULTI again, one by one.
 #[test]
 fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
     let Some(redis) = redis() else { return };
@@ -154,7 +154,7 @@ fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
         }
     }
     for (name, change, _) in &all {
-        // Some of them are none for this user.
+        // Some of them do not exist for this user.
         let mut client = redis.client();
         client.ask(&format!("ACL SETUSER {name} {change}"));
     }
@@ -166,7 +166,8 @@ fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
     }
 }
 
-/// Neither does Redis go on where a command is refused while it is queued, or where the user is gone.
+/// As in Redis, a MULTI does not continue after a command is refused while it is queued, or after its user is
+/// deleted.
 #[test]
 fn a_multi_that_goes_on_behind_a_change_is_as_in_redis() {
     let Some(redis) = redis() else { return };
@@ -191,7 +192,7 @@ fn a_multi_that_goes_on_behind_a_change_is_as_in_redis() {
         }
         both
     });
-    // The front's own connections as these users stand.
+    // The front has time to make its own connections for these users.
     std::thread::sleep(SEEN);
     admin(
         &redis,
@@ -291,7 +292,7 @@ fn sort_by_other_keys_is_for_those_who_may_read_all_keys() {
             both.ask(line);
         }
         both.ask("SORT m BY w_*");
-        // In a MULTI it is queued, and has its error when it runs.
+        // In a MULTI the command is queued, and gets its error when it runs.
         for line in [
             "MULTI",
             "SORT l BY w_*",
@@ -304,7 +305,7 @@ fn sort_by_other_keys_is_for_those_who_may_read_all_keys() {
     }
 }
 
-/// Clients that were let in without a password stay, as in Redis; later ones are not let in.
+/// Clients that connected when no password was needed stay, as in Redis. Later clients must log in.
 #[test]
 fn who_was_let_in_stays_when_the_default_user_gets_a_password() {
     let Some(redis) = redis() else { return };
@@ -338,8 +339,8 @@ fn who_was_let_in_stays_when_the_default_user_gets_a_password() {
     }
 }
 
-/// A user has all rights for a moment, at which a question about one command is under way: that it was allowed then says
-/// nothing about the next command.
+/// A user has all rights for a moment, while a question about one command is under way. The permission for
+/// this command must not count for the next command.
 #[test]
 fn the_answer_about_one_command_is_not_taken_for_another() {
     let Some(redis) = Redis::start_with(&["--enable-debug-command", "yes"]) else {
@@ -353,7 +354,8 @@ fn the_answer_about_one_command_is_not_taken_for_another() {
         let mut bob = front.client();
         assert_eq!(bob.ask("AUTH bob pw"), "+OK\r\n");
         assert_eq!(bob.ask("SET a 1"), "+OK\r\n");
-        // Redis sleeps, and then gives all rights before it answers what has arrived meanwhile.
+        // Redis is suspended, and then executes the change of rights before it answers the questions that
+        // have arrived.
         let mut admin_client = redis.client();
         admin_client.ask("AUTH front front");
         let mut lines = command("DEBUG SLEEP 0.75");
@@ -398,7 +400,7 @@ fn hello_says_that_redis_cannot_be_asked_and_not_that_a_password_is_missing() {
             "{took:?}"
         );
         drop(front);
-        // It waits as long as it may.
+        // The command waits for as long as it may.
         let front = front_with(&redis, |_| {});
         redis.signal("-STOP");
         let mut client = front.client();
@@ -413,14 +415,14 @@ fn hello_says_that_redis_cannot_be_asked_and_not_that_a_password_is_missing() {
     }
 }
 
-/// Valkey 9.1 has rules about databases; run with `PMNET_TEST_REDIS` naming one.
+/// Valkey 9.1 has rules about databases. `PMNET_TEST_REDIS` must name it for this test.
 #[test]
 fn rules_about_databases_hold_in_each_database() {
     let Some(redis) = redis() else { return };
     let mut client = redis.client();
     let made = client.ask("ACL SETUSER b0 on >pw ~* &* +@all db=1");
     if made != "+OK\r\n" {
-        // Only Valkey 9.1 has such rules; whoever else is asked refuses the user.
+        // Only Valkey 9.1 has such rules; every other server refuses the user.
         return assert!(
             made.starts_with("-ERR Error in ACL SETUSER modifier"),
             "{made}"
@@ -458,7 +460,7 @@ fn rules_about_databases_hold_in_each_database() {
                 "BLPOP l 0.01",
                 "DEL l",
             ] {
-                // The two write to the same keys: only errors about rights are compared.
+                // Both clients write to the same keys, so only errors about rights are compared.
                 let right = said(&mut both.redis, line);
                 let ours = said(&mut both.front, line);
                 if right.starts_with("-NOPERM") || ours.starts_with("-NOPERM") {
@@ -466,7 +468,8 @@ fn rules_about_databases_hold_in_each_database() {
                 }
             }
         }
-        // A transaction whose commands are allowed where it begins, and not where they run: Valkey says so at EXEC, the front at once.
+        // A transaction whose commands are allowed in the database where it begins, and not in the one where
+        // they run. Valkey refuses it at EXEC, the front at once.
         let begins = if number == 3 { "SELECT 1" } else { "SELECT 0" };
         both.ask(begins);
         for client in [&mut both.front, &mut both.redis] {
@@ -479,7 +482,7 @@ fn rules_about_databases_hold_in_each_database() {
         assert_eq!(client.ask("EXISTS forbidden"), expected, "{rules}");
         client.ask("DEL forbidden");
     }
-    // A transaction that has failed is not in the database that it has selected.
+    // The SELECT of a failed transaction has no effect.
     let rules = "~b* -@all +@connection +@transaction +get db=1";
     admin(&redis, &[&format!("ACL SETUSER v on >pw {rules}")]);
     let mut both = Both::new(rules, &front, &redis);
@@ -493,7 +496,8 @@ fn said_of(client: &mut Client, line: &str) {
     said(client, line);
 }
 
-/// The channel of SPUBLISH is where other commands have a key, and whoever may use all keys may not use all channels.
+/// The channel of SPUBLISH stands where other commands have a key. A user with rights to all keys does not
+/// have rights to all channels.
 #[test]
 fn whoever_may_publish_in_one_shard_channel_may_not_in_others() {
     let Some(redis) = redis() else { return };
@@ -513,8 +517,8 @@ fn whoever_may_publish_in_one_shard_channel_may_not_in_others() {
     assert!(multi[3].starts_with("*2"), "{multi:?}");
 }
 
-/// Redis 7.2 to 8.6 answer a wrong password with nothing if an answer before it has not been sent yet. The answer to another client's
-/// login must not be taken for it.
+/// Redis 7.2 to 8.6 give no answer to a wrong password if an earlier answer has not been sent yet. The answer
+/// to another client's login must not be taken for it.
 #[test]
 fn a_wrong_password_among_right_ones_is_wrong() {
     let Some(redis) = redis() else { return };
@@ -560,7 +564,7 @@ fn a_wrong_password_among_right_ones_is_wrong() {
     }
 }
 
-/// The same where the client's own connection to the store logs in behind something else.
+/// As the test before, for a login on a client's own connection after another command.
 #[test]
 fn a_password_that_is_wrong_by_now_is_told_on_a_connection_of_its_own() {
     let Some(redis) = redis() else { return };

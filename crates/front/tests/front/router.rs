@@ -1,4 +1,4 @@
-//! One address over three shards, each with a real redis-server: where commands go, and what comes back.
+//! One address for three shards, each with a real redis-server: the routing of commands, and their replies.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -9,9 +9,10 @@ use crate::common::{Client, DEADLINE, command, eventually};
 use pmnet_front::shards::slot::slot_of;
 use pmnet_front::{Access, Secret};
 
-/// Three shards. bar (5061) is of the first, hello (866) too; foo (12182) of the third; {x} (16287) too; key:1 … see below.
+/// Three shards. Slots of some keys: bar (5061) and hello (866) are of the first, foo (12182) and {x} (16287)
+/// of the third shard.
 const THREE: [&str; 3] = ["0-5460", "5461-10922", "10923-16383"];
-/// Keys of the first, second and third shard.
+/// A key of the first, of the second, and of the third shard.
 const KEYS: [&str; 3] = ["bar", "c", "foo"];
 
 fn three() -> Option<Sharded> {
@@ -70,17 +71,18 @@ fn a_slow_shard_holds_up_what_is_behind_it_only() {
     shards.knobs(1).hold = true;
     client.send(&[command("SET foo 2"), command("INCR c"), command("INCR foo")].concat());
     assert_eq!(client.text(), "+OK\r\n");
-    // What is behind it has taken effect, but its reply waits.
+    // The command after the held one has taken effect, but its reply waits.
     let mut direct = shards.stores[2].client();
     eventually("foo is 3", || direct.ask("GET foo") == "$1\r\n3\r\n");
-    // Others are not held up.
+    // Other clients are not delayed.
     assert_eq!(shards.client().ask("INCR foo"), ":4\r\n");
     shards.knobs(1).hold = false;
     assert_eq!(client.text(), ":1\r\n");
     assert_eq!(client.text(), ":3\r\n");
 }
 
-/// A slot is being moved, and then is another shard's: nothing of it is done at the old shard after that, whatever had begun before.
+/// A slot is being moved, and then belongs to another shard. After that no command for it runs at the old
+/// shard, even if it began before.
 #[test]
 fn slots_move_while_clients_are_there() {
     let Some(shards) = three() else { return };
@@ -94,7 +96,7 @@ fn slots_move_while_clients_are_there() {
         watches.ask(line);
     }
     listens.ask("SUBSCRIBE bar");
-    // What is under way goes on.
+    // Commands that are under way continue.
     let mut slow = shards.client();
     assert_eq!(slow.ask("GET bar"), "$1\r\n1\r\n");
     let asked = shards.knobs(0).bypasses.len();
@@ -118,7 +120,8 @@ fn slots_move_while_clients_are_there() {
     for line in ["WATCH hello", "MULTI", "INCR hello"] {
         queued.ask(line);
     }
-    // It goes to the second shard, with what the first one has; and hello's slot without having been moving.
+    // The slot goes to the second shard, with the first one's data. hello's slot goes too, without being
+    // marked as moving.
     assert_eq!(shards.stores[0].client().ask("DEL bar"), ":1\r\n");
     assert_eq!(shards.stores[1].client().ask("SET bar 2"), "+OK\r\n");
     shards.change_map(
@@ -136,7 +139,7 @@ fn slots_move_while_clients_are_there() {
     assert_eq!(begun.ask("EXEC"), "*1\r\n:4\r\n");
     assert_eq!(shards.stores[1].client().ask("GET bar"), "$1\r\n4\r\n");
     assert_eq!(shards.stores[0].client().ask("EXISTS bar"), ":0\r\n");
-    // It would not hear what is published now.
+    // This client would not get messages that are published now.
     assert_eq!(listens.next(), None);
 }
 
@@ -150,7 +153,7 @@ fn many_keys_are_of_one_slot() {
     for line in [
         "MSET foo 1 bar 2",
         "DEL foo bar",
-        // Another slot of the same shard.
+        // One of the keys is in another slot of the same shard.
         "MGET bar hello",
         "SUNIONSTORE foo bar hello",
         "EVAL return 2 foo bar",
@@ -175,7 +178,7 @@ fn what_is_about_no_key_is_of_all_shards() {
     let found: std::collections::BTreeSet<String> =
         (0..3).map(|_| client.ask("RANDOMKEY")).collect();
     assert_eq!(found.len(), 3, "each time another shard");
-    // A loaded script runs in every shard.
+    // A loaded script can run in every shard.
     let sha = client.ask("SCRIPT LOAD return(redis.call('GET',KEYS[1]))");
     let sha = sha.lines().nth(1).expect("a digest").to_owned();
     for key in KEYS {
@@ -240,10 +243,10 @@ fn transactions_are_of_one_slot() {
         assert!(replies[1..4].iter().all(|reply| reply == "+QUEUED\r\n"));
     }
     let cross = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
-    // As Redis Cluster: found when it is to be executed …
+    // As in Redis Cluster, the error comes when the transaction is to be executed …
     let replies = send_all(&mut client, &["MULTI", "SET foo 7", "SET bar 7", "EXEC"]);
     assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", cross]);
-    // … or, within one command, at once.
+    // … or at once, if it is within one command.
     let replies = send_all(
         &mut client,
         &["MULTI", "SET foo 7", "MSET foo 7 bar 7", "EXEC", "GET foo"],
@@ -259,7 +262,7 @@ fn transactions_are_of_one_slot() {
     );
     assert!(replies[1].starts_with("-ERR unknown command 'NOSUCH'"));
     assert_eq!(replies[2..], ["+QUEUED\r\n", abort, "+PONG\r\n"]);
-    // What comes behind an error is not looked at.
+    // Commands after an error are not checked.
     let replies = send_all(
         &mut client,
         &["MULTI", "SET foo 7", "GET", "SET bar 7", "EXEC"],
@@ -293,7 +296,7 @@ fn what_is_watched_and_the_transaction_are_of_one_slot() {
     for key in KEYS {
         assert_eq!(client.ask(&format!("WATCH {key}")), "+OK\r\n");
         assert_eq!(other.ask(&format!("SET {key} x")), "+OK\r\n");
-        // Another shard's keys are not held up by it.
+        // Keys of another shard are not delayed by it.
         assert_eq!(client.ask("GET {x}other"), "$-1\r\n");
         let replies = send_all(&mut client, &["MULTI", &format!("SET {key} y"), "EXEC"]);
         assert_eq!(replies[2], "*-1\r\n", "it was changed");
@@ -306,7 +309,7 @@ fn what_is_watched_and_the_transaction_are_of_one_slot() {
     assert_eq!(client.ask("WATCH bar"), cross);
     let replies = send_all(&mut client, &["MULTI", "SET bar z", "EXEC"]);
     assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", cross]);
-    // Nothing is watched any more.
+    // No key is watched any more.
     assert_eq!(client.ask("WATCH bar"), "+OK\r\n");
     assert_eq!(client.ask("UNWATCH"), "+OK\r\n");
     assert_eq!(client.ask("WATCH foo"), "+OK\r\n");
@@ -330,7 +333,7 @@ fn blocking_commands_block_their_shard_alone() {
         assert_eq!(client.text(), popped);
         assert_eq!(client.text(), "+PONG\r\n");
     }
-    // Another client can end it, whatever its shard is.
+    // Another client can end the wait, at any shard.
     client.send(&command("CLIENT ID"));
     let id = client.text();
     let id = id.trim_start_matches(':').trim().to_owned();
@@ -341,8 +344,8 @@ fn blocking_commands_block_their_shard_alone() {
     assert_eq!(client.text(), "*-1\r\n");
 }
 
-/// A client that is gone was not noticed while something behind its BLPOP could not be taken yet: it took the next element, and kept
-/// its place for ever.
+/// Regression test: while a command after a client's BLPOP could not be taken yet, the client's disconnection
+/// was not noticed. The client took the next element, and kept its place for ever.
 #[test]
 fn a_client_that_is_gone_does_not_take_what_is_pushed_later() {
     let Some(shards) = three() else { return };
@@ -370,7 +373,8 @@ fn a_client_that_is_gone_does_not_take_what_is_pushed_later() {
     }
 }
 
-/// Whoever sends all and closes its sending side gets all replies, also behind commands that wait for others.
+/// A client that sends all its commands and closes its sending side gets all replies, even after commands
+/// that wait for others.
 #[test]
 fn half_a_connection_gets_its_replies() {
     let Some(shards) = three() else { return };
@@ -397,7 +401,7 @@ fn half_a_connection_gets_its_replies() {
     assert_eq!(client.text(), "$1\r\nx\r\n");
 }
 
-/// A reply that looks like a message was taken for one, and all replies behind it were shifted.
+/// Regression test: a reply that looks like a message was taken for one, and all later replies were shifted.
 #[test]
 fn what_is_stored_is_never_taken_for_a_message() {
     let Some(shards) = three() else { return };
@@ -418,7 +422,7 @@ fn what_is_stored_is_never_taken_for_a_message() {
         "{replies:?}"
     );
     assert_eq!(replies[1..], ["_\r\n", list, "_\r\n", "$3\r\none\r\n"]);
-    // And what is one comes, also with the other protocol.
+    // A real message does come, in the other protocol, too.
     let mut other = shards.client();
     assert_eq!(other.ask("PUBLISH foo m"), ":1\r\n");
     assert!(client.text().starts_with(">3\r\n$7\r\nmessage\r\n"));
@@ -456,7 +460,7 @@ fn a_client_is_the_same_in_all_shards() {
     let hello = client.ask("HELLO 3");
     assert!(hello.starts_with('%'), "{hello}");
     for key in KEYS {
-        // RESP3 there, too.
+        // The shard uses RESP3, too.
         assert_eq!(client.ask(&format!("GET {key}")), "_\r\n");
     }
     let list = other.ask("CLIENT LIST");
@@ -541,7 +545,7 @@ fn one_password_is_for_all_shards() {
     let replies = send_all(&mut client, &["AUTH wrong", "GET foo"]);
     assert!(replies[0].starts_with("-WRONGPASS"), "{replies:?}");
     assert_eq!(replies[1], noauth);
-    // A pipeline that logs in; a shard that is needed later has heard of it.
+    // A pipeline that logs in: a shard that is used later knows the login.
     let replies = send_all(
         &mut client,
         &[
@@ -562,7 +566,7 @@ fn one_password_is_for_all_shards() {
     assert_eq!(hello.ask("CLIENT GETNAME"), "$2\r\nme\r\n");
     assert_eq!(hello.ask("RESET"), "+RESET\r\n");
     assert_eq!(hello.ask("GET foo"), noauth);
-    // What is subscribed to has the rights of its user.
+    // Subscriptions have the rights of their user.
     let mut subscriber = shards.client();
     subscriber.ask("HELLO 3 AUTH default sesame");
     assert!(subscriber.ask("SUBSCRIBE foo").starts_with(">3"));
@@ -574,7 +578,7 @@ fn one_password_is_for_all_shards() {
     assert_eq!(hello.ask("AUTH sesame"), "+OK\r\n");
     assert_eq!(hello.ask("PUBLISH foo m"), ":1\r\n");
     assert!(subscriber.text().ends_with("foo\r\n$1\r\nm\r\n"));
-    // Who has not logged in cannot send much.
+    // A client that has not logged in cannot send much.
     let mut stranger = shards.client();
     stranger.send(b"*2\r\n$3\r\nGET\r\n$20000\r\n");
     assert_eq!(
@@ -607,11 +611,11 @@ fn users_of_redis_log_in_to_all_shards() {
     let replies = send_all(&mut client, &["AUTH alice wrong", "GET foo"]);
     assert!(replies[0].starts_with("-WRONGPASS"));
     assert_eq!(replies[1], "$1\r\n1\r\n");
-    // A large value of somebody who need not log in.
+    // A client that needs no login sends a large value.
     let mut anybody = shards.client();
     let value = "x".repeat(100_000);
     assert_eq!(anybody.ask(&format!("SET foo {value}")), "+OK\r\n");
-    // One shard is away: others let people in, and serve them.
+    // One shard is down: the other shards accept logins, and serve.
     shards.stores[1].kill();
     let mut late = shards.client();
     assert_eq!(late.ask("AUTH alice secret"), "+OK\r\n");
@@ -621,7 +625,7 @@ fn users_of_redis_log_in_to_all_shards() {
     assert_eq!(late.ask("GET foo"), "$1\r\n2\r\n");
 }
 
-/// Messages until one is like this.
+/// Reads messages until one equals `wanted`.
 fn told(client: &mut Client, wanted: &str) {
     let got = client.text();
     assert_eq!(got, wanted);
@@ -636,7 +640,7 @@ fn messages_of_all_shards_come_to_their_subscribers() {
         if resp3 {
             subscriber.ask("HELLO 3");
         }
-        // Numbers are the client's own, whatever shards know.
+        // The numbers count the client's own subscriptions, whatever the shards count.
         subscriber.send(&command("SUBSCRIBE foo bar c"));
         for (number, channel) in ["foo", "bar", "c"].iter().enumerate() {
             told(
@@ -674,7 +678,7 @@ fn messages_of_all_shards_come_to_their_subscribers() {
         let patterned = |channel: &str| {
             format!("{marker}4\r\n$8\r\npmessage\r\n$2\r\nf*\r\n$3\r\n{channel}\r\n$1\r\nm\r\n")
         };
-        // Those of different shards in any order; of one channel in theirs.
+        // Messages of different shards come in any order, those of one channel in their order.
         let mut got: Vec<String> = (0..5).map(|_| subscriber.text()).collect();
         got.sort();
         let mut expected = vec![
@@ -732,7 +736,7 @@ fn messages_of_all_shards_come_to_their_subscribers() {
             subscriber.ask("UNSUBSCRIBE"),
             format!("{marker}3\r\n$11\r\nunsubscribe\r\n{null}\r\n:0\r\n")
         );
-        // It is an ordinary client again.
+        // The client is an ordinary client again.
         assert_eq!(subscriber.ask("SET foo 1"), "+OK\r\n");
         assert_eq!(publisher.ask("DEL foo"), ":1\r\n");
     }
@@ -777,7 +781,7 @@ fn keys_that_change_are_told_behind_the_replies_that_showed_them() {
             )
         );
     }
-    // The reply waits for that of another shard; what is told of its key waits, too.
+    // The reply waits for the reply of another shard. The message about its key waits, too.
     shards.knobs(0).hold = true;
     let mut direct = shards.stores[2].client();
     let gets = |direct: &mut Client| {
@@ -789,7 +793,7 @@ fn keys_that_change_are_told_behind_the_replies_that_showed_them() {
     client.send(&[command("INCR bar"), command("GET foo")].concat());
     eventually("foo is read", || gets(&mut direct) != before);
     assert_eq!(direct.ask("SET foo 2"), "+OK\r\n");
-    // So that there is something to overtake; nothing depends on it.
+    // This gives the message time to overtake; no assertion depends on it.
     std::thread::sleep(Duration::from_millis(100));
     shards.knobs(0).hold = false;
     let got: Vec<String> = (0..3).map(|_| client.text()).collect();
@@ -813,10 +817,10 @@ fn what_cannot_be_read_ends_one_client_with_an_error() {
         client.text(),
         "-ERR Protocol error: expected '$', got 'P'\r\n"
     );
-    // It may go on sending, and is not reset before it has read that.
+    // The client may continue to send, and is not reset before it has read the error.
     let _ = client.stream.write_all(&[b'x'; 100_000]);
     assert_eq!(client.next(), None);
-    // Half a connection: what was sent is answered.
+    // A client that closes its sending side: its commands are answered.
     let mut half = shards.client();
     half.send(&[command("INCR foo"), command("INCR bar")].concat());
     half.stream.shutdown(Shutdown::Write).expect("shutdown");
@@ -902,7 +906,7 @@ fn large_values_go_through_in_both_directions() {
     }
 }
 
-/// Whatever comes in, in whatever pieces: it ends one connection at most.
+/// Any input, in any pieces, ends at most its own connection.
 #[test]
 fn rubbish_ends_nobody_else() {
     let Some(shards) = three() else { return };
@@ -988,7 +992,7 @@ fn rubbish_ends_nobody_else() {
             let _ = stream.shutdown(Shutdown::Write);
             stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
             let mut all = Vec::new();
-            // It is answered or closed, not forgotten.
+            // The connection is answered or closed, not forgotten.
             match stream.read_to_end(&mut all) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                     panic!(
@@ -1010,7 +1014,7 @@ fn rubbish_ends_nobody_else() {
     });
 }
 
-/// Numbers from a seed that the test prints when it fails.
+/// Numbers from a seed. The test prints the seed when it fails.
 struct TestRng(u64);
 
 impl TestRng {

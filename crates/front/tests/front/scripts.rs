@@ -1,4 +1,4 @@
-//! A script that runs long: what others are told, and how it is ended.
+//! A script that runs long: the replies to other clients, and how the script is ended.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ const ABORTED: &str =
     "-EXECABORT Transaction discarded because of: BUSY Redis is busy running a script.";
 const HANGS: &str = "while true do end";
 
-/// A Redis that says soon that it is busy.
+/// Starts a Redis that soon reports that it is busy.
 fn redis() -> Option<Redis> {
     Redis::start_with(&["--busy-reply-threshold", "50"])
 }
 
-/// Sends a script that does not end to Redis itself, past the front.
+/// Sends an endless script to Redis itself, not through the front.
 fn hang(redis: &Redis, login: Option<&str>, body: &str) -> Client {
     let mut client = redis.client();
     if let Some(login) = login {
@@ -25,7 +25,7 @@ fn hang(redis: &Redis, login: Option<&str>, body: &str) -> Client {
     let mut frame = Vec::new();
     pmnet_resp::write_command(&mut frame, &["EVAL", body, "0"]);
     client.send(&frame);
-    // It says so only to who may do something; a connection that was made before may.
+    // Redis sends BUSY only to users with rights; a connection that was made before has them.
     let mut other = redis.client();
     if let Some(login) = login {
         eventually("it takes a login", || {
@@ -53,7 +53,7 @@ fn a_script_is_killed_through_the_front() {
             "{command}"
         );
     }
-    // On a connection of the client's that is there already, and on a new one.
+    // On an existing connection of the client, and on a new one.
     client.ask("BLPOP none 0.01");
     for mut client in [client, front.client()] {
         let hanging = hang(&redis, None, HANGS);
@@ -61,10 +61,10 @@ fn a_script_is_killed_through_the_front() {
         assert_eq!(client.ask("SCRIPT KILL"), "+OK\r\n");
         killed(hanging);
         eventually("Redis answers", || client.ask("INCR n").starts_with(':'));
-        // The connection is one for everything again.
+        // The connection serves all commands again.
         assert_eq!(client.ask("BLPOP none 0.01"), "*-1\r\n");
     }
-    // Neither in a transaction.
+    // The kill does not work in a transaction either.
     let mut client = front.client();
     client.ask("MULTI");
     assert!(client.ask("SCRIPT KILL").starts_with("-ERR pmnet: "));
@@ -77,7 +77,7 @@ fn a_script_that_has_written_is_not_killed() {
     let Some(redis) = redis() else { return };
     let front = Running::start(&redis);
     let mut client = front.client();
-    // Not for ever: Redis could only be killed then.
+    // The script does not run for ever, because then only a kill of Redis could end it.
     let body = "redis.call('SET', 'k', 'v') local t = redis.call('TIME')[1] while redis.call('TIME')[1] - t < 3 do end";
     let mut hanging = hang(&redis, None, body);
     assert!(client.ask("SCRIPT KILL").starts_with("-UNKILLABLE "));
@@ -102,11 +102,11 @@ fn while_a_script_runs_others_are_told_so() {
     let mut transaction = front.client();
     transaction.ask("MULTI");
     transaction.ask("INCR n");
-    // The front knows where Redis is.
+    // The front knows the address of Redis.
     client.ask("BLPOP none 0.01");
     let hanging = hang(&redis, None, HANGS);
     front.knobs().hold_bypasses = true;
-    // Found out by reading.
+    // The front notices it by a read.
     assert!(client.ask("GET k").starts_with(BUSY));
     front.knobs().bypasses.clear();
     for line in [
@@ -122,7 +122,7 @@ fn while_a_script_runs_others_are_told_so() {
         let text = client.ask(line);
         assert!(text.starts_with(BUSY), "{line}: {text}");
     }
-    // As Redis: the transaction is over.
+    // As in Redis, the transaction is over.
     assert!(transaction.ask("EXEC").starts_with(ABORTED));
     assert_eq!(transaction.ask("EXEC"), "-ERR EXEC without MULTI\r\n");
     assert_eq!(client.ask("PING"), "+PONG\r\n");
@@ -138,7 +138,7 @@ fn arity(name: &str) -> String {
     format!("-ERR wrong number of arguments for '{name}' command\r\n")
 }
 
-/// Nobody reads from Redis: the front asks by itself.
+/// No client reads from Redis: the front asks without a client's request.
 #[test]
 fn who_waits_already_is_told_if_he_only_reads() {
     let Some(redis) = redis() else { return };
@@ -157,17 +157,17 @@ fn who_waits_already_is_told_if_he_only_reads() {
     }
     assert_eq!(readers[0].text(), "+PONG\r\n");
     assert!(readers[1].text().starts_with(BUSY));
-    // What is acknowledged early is not held up.
+    // A write that is acknowledged early is not delayed.
     let mut early = front.client();
     eventually("it is known", || early.ask("INCR n").starts_with(BUSY));
     let held = front.knobs().bypasses.len();
     assert_eq!(early.ask("SCRIPT KILL"), "+OK\r\n");
     killed(hanging);
     front.knobs().hold_bypasses = false;
-    // What may have been executed, and what may be the script itself, has its own answer.
+    // A command that may have been executed, or that may be the script itself, gets its own reply.
     assert_eq!(writer.text(), ":1\r\n");
     assert_eq!(script.text(), ":1\r\n");
-    // What the readers had sent is nobody's answer now.
+    // The late replies to the readers' commands go to no client.
     assert_eq!(readers[1].ask("STRLEN a"), ":0\r\n");
     assert_eq!(readers[0].ask("GET a"), "$-1\r\n");
     assert!(held >= 4, "{held}");
@@ -191,7 +191,7 @@ fn rights_to_kill_are_those_of_the_client() {
         config.cache = Cache::Off;
         config.access = Access::Redis;
         config.direct = Some(direct);
-        // Within the test it is not known any more what users may do.
+        // The users' rights expire within this test.
         config.call_timeout = Duration::from_secs(2);
     });
     let mut clients = ["may", "none", "all"].map(|user| {
@@ -200,13 +200,13 @@ fn rights_to_kill_are_those_of_the_client() {
         client
     });
     let hanging = hang(&redis, Some("default secret"), HANGS);
-    // As Redis says it to this user.
+    // Redis gives this error to this user.
     let text = clients[1].ask("SCRIPT KILL");
     assert!(text.starts_with("-NOPERM "), "{text}");
     let text = front.client().ask("SCRIPT KILL");
     assert!(text.starts_with("-NOAUTH "), "{text}");
     std::thread::sleep(Duration::from_secs(3));
-    // What it may is not known any more.
+    // The user's rights are no longer known.
     let text = clients[2].ask("SET k v");
     assert!(text.starts_with(BUSY), "{text}");
     let text = clients[1].ask("SCRIPT KILL");

@@ -1,4 +1,4 @@
-//! Which slot a key belongs to, compared with what a real redis-server in cluster mode says (`CLUSTER KEYSLOT`).
+//! Compares the slot of a key with that of a real redis-server in cluster mode (`CLUSTER KEYSLOT`).
 
 use crate::common::Redis;
 use crate::common::claims::Port;
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-/// Keys with and without hash tags, whole and broken ones, and any bytes.
+/// Keys with and without hash tags, complete and broken ones, of any bytes.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..40),
@@ -20,7 +20,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn slots_are_those_of_redis_cluster() {
-    // The port of its own choice, 10,000 higher, may be another process's.
+    // The default port of its bus, 10,000 higher, may be in use by another process.
     let bus = Port::claim().expect("a port");
     let bus = bus.number().to_string();
     let options = ["--cluster-enabled", "yes", "--cluster-port", &bus];

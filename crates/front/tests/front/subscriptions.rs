@@ -1,5 +1,5 @@
-//! Publish and subscribe as clients see it that do not wait for confirmations, or that hear themselves; what a client
-//! may do while it watches keys or is subscribed.
+//! Publish and subscribe for clients that do not wait for confirmations, or that get their own messages; the
+//! commands of clients that watch keys or are subscribed.
 
 use crate::common::{Client, Redis, Running, command, eventually};
 
@@ -41,7 +41,7 @@ fn who_publishes_while_others_subscribe_waits_for_none_that_came_later() {
     let front = Running::start(&redis);
     let mut other = front.client();
     assert_eq!(other.ask("PING"), "+PONG\r\n");
-    // For the first HELLO the front asks the store who it is.
+    // For the first HELLO the front asks the store for its facts.
     subscriber(&front, 2);
     front.knobs().bypasses.clear();
     front.knobs().hold_bypasses = true;
@@ -52,7 +52,7 @@ fn who_publishes_while_others_subscribe_waits_for_none_that_came_later() {
     let mut later = subscriber(&front, 2);
     later.send(&command("SUBSCRIBE d"));
     eventually("its barrier", || front.knobs().bypasses.len() == 2);
-    // The one that it waits for is gone.
+    // The connection of the client for which it waits is closed.
     drop(first);
     eventually("published", || front.knobs().bypasses.len() == 3);
     front.knobs().hold_bypasses = false;
@@ -60,13 +60,14 @@ fn who_publishes_while_others_subscribe_waits_for_none_that_came_later() {
     assert_eq!(other.text(), "+PONG\r\n");
 }
 
-/// Redis before 7.2 sends the message first, newer ones the reply.
+/// Redis before 7.2 sends the message first, newer versions send the reply first.
 #[test]
 fn a_subscriber_that_publishes_hears_itself_when_its_redis_says_so() {
     let named = ["redis-8.2", "valkey-9.1"].map(Redis::start_named);
     for redis in [Redis::start()].into_iter().chain(named).flatten() {
         let front = Running::start(&redis);
-        // A channel for each time: Redis may take a while to notice that the subscribers of the last one have left.
+        // Each round uses its own channel, because Redis may take some time to notice that the subscribers of
+        // the last round have left.
         for time in 0..10 {
             subscribe_and_publish(&redis, &front, time);
         }
@@ -89,12 +90,12 @@ fn subscribe_and_publish(redis: &Redis, front: &Running, time: u8) {
     let [direct, through] = [redis.client(), front.client()].map(|mut client| {
         client.ask("HELLO 3");
         client.send(&all);
-        // A message more for each of three.
+        // Three of the commands cause one more message each.
         (0..lines.len() + 3)
             .map(|_| client.text())
             .collect::<Vec<String>>()
     });
-    // The other is subscribed, too.
+    // The other client is subscribed, too, so the numbers of receivers differ.
     let through: Vec<String> = through
         .iter()
         .map(|reply| reply.replace(":2\r\n", ":1\r\n"))
@@ -122,7 +123,7 @@ fn a_subscriber_may_go_back_to_resp2() {
     );
     assert_eq!(other.ask("PUBLISH c two"), ":1\r\n");
     assert!(client.text().starts_with("*3\r\n$7\r\nmessage"));
-    // Redis itself says so.
+    // These errors come from Redis itself.
     for line in ["GET k", "HELLO 3"] {
         assert!(client.ask(line).starts_with("-ERR Can't execute"), "{line}");
     }
@@ -150,7 +151,7 @@ fn a_flush_of_a_client_that_watches_breaks_its_watch() {
         }
         assert_eq!(client.ask("EXISTS k"), ":0\r\n");
     }
-    // Inside of MULTI it would reach Redis past the server.
+    // Inside MULTI this command would reach Redis without the server.
     assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     assert_eq!(client.ask("MULTI"), "+OK\r\n");
     assert!(
@@ -161,7 +162,7 @@ fn a_flush_of_a_client_that_watches_breaks_its_watch() {
     assert!(client.ask("EXEC").starts_with("-EXECABORT"));
 }
 
-/// The reply waits for the messages before it; there will be none.
+/// The reply waits for messages before it, and none will come.
 #[test]
 fn a_subscriber_that_loses_the_store_gets_the_reply_that_was_held_back_and_the_end() {
     let Some(redis) = Redis::start() else { return };

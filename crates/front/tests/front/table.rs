@@ -1,4 +1,4 @@
-//! The matrix against a live server, its rules, and the guide that is generated from it.
+//! Compares the matrix with a live server, and checks its rules and the guide that is generated from it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -44,7 +44,8 @@ const READ_BYPASS: Action = Action::Bypass {
     alone: false,
 };
 
-/// Compares `file` with `content`, which is what `source` says; writes it if the environment has `update`.
+/// Compares `file` with `content`, which was made from `source`. Writes the file if the environment variable
+/// `update` is set.
 fn generated(file: &str, content: &str, source: &str, update: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
     if std::env::var_os(update).is_some() {
@@ -57,7 +58,7 @@ fn generated(file: &str, content: &str, source: &str, update: &str) {
     );
 }
 
-/// A reply of COMMAND, taken apart: nested arrays of texts.
+/// A parsed reply of COMMAND: nested arrays of texts.
 #[derive(Debug)]
 enum Value {
     Text(String),

@@ -93,7 +93,7 @@ fn a_front_with_tls_is_a_front() {
     ] {
         assert_eq!(client.ask(line).unwrap(), reply, "{line}");
     }
-    // More than a record, a buffer or a turn, both ways, and cut wherever it is.
+    // More than a record, a buffer or a turn, in both directions, split at any place.
     let value = "x".repeat(3_000_000);
     assert_eq!(
         client.ask(&format!("SET large {value}")).unwrap(),
@@ -121,7 +121,7 @@ fn a_front_with_tls_is_a_front() {
             format!("${}\r\n{text}\r\n", text.len())
         );
     }
-    // Messages come although nobody asks.
+    // Messages come without a request.
     assert!(client.ask("SUBSCRIBE c").unwrap().contains("subscribe"));
     assert_eq!(redis.client().ask("PUBLISH c hello"), ":1\r\n");
     assert!(client.text().unwrap().contains("hello"));
@@ -169,10 +169,10 @@ fn who_speaks_no_tls_or_says_nothing_is_closed_and_counted() {
     plain.set_read_timeout(Some(DEADLINE)).unwrap();
     plain.write_all(&command("SET k v")).unwrap();
     let mut said = Vec::new();
-    // The end, after TLS's word for it; or a reset.
+    // The connection ends after TLS's closing message, or is reset.
     let _ = plain.read_to_end(&mut said);
     assert!(!said.starts_with(b"+OK"));
-    // Those who say nothing have a deadline, and there are never many.
+    // Clients that send nothing have a deadline, and their number is bounded.
     let mut silent: Vec<TcpStream> = (0..300)
         .map(|_| TcpStream::connect(front.address).unwrap())
         .collect();
@@ -290,7 +290,7 @@ fn a_router_with_tls_is_a_router() {
     for (store, key) in shards.stores.iter().zip(["bar", "foo"]) {
         assert_eq!(store.client().ask(&format!("EXISTS {key}")), ":1\r\n");
     }
-    // Who does not speak TLS is closed, and no other.
+    // A client that does not speak TLS is closed, and no other client.
     let mut plain = shards.client();
     plain.send(&command("PING"));
     let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! CLIENT TRACKING: what clients are told of changed keys, and that none keeps what has changed.
+//! CLIENT TRACKING: clients are told of changed keys, and none caches an old value.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn resp3(front: &Running) -> Client {
     client
 }
 
-/// What a RESP3 client is told when this key has changed.
+/// Returns the message to a RESP3 client when this key has changed.
 fn push(key: &str) -> String {
     format!(
         ">2\r\n$10\r\ninvalidate\r\n*1\r\n${}\r\n{key}\r\n",
@@ -33,12 +33,12 @@ fn id(client: &mut Client) -> String {
         .to_owned()
 }
 
-/// Nothing else comes: the next reply is that to PING.
+/// Checks that no message comes: the next reply is that to PING.
 fn says_nothing(client: &mut Client) {
     assert_eq!(client.ask("PING"), "+PONG\r\n");
 }
 
-/// The client of Redis on which the front is told of changed keys.
+/// Returns the client of Redis on which the front is told of changed keys.
 fn link(redis: &mut Client) -> Option<String> {
     let list = redis.ask("CLIENT LIST");
     let line = list.lines().find(|line| line.contains("flags=tB"))?;
@@ -46,7 +46,7 @@ fn link(redis: &mut Client) -> Option<String> {
     Some(rest.split(' ').next()?.to_owned())
 }
 
-/// Redis 7.0 knows none of them: they may be reads of a newer one, or of a module.
+/// Redis 7.0 does not know these commands. They may be reads of a newer version or of a module.
 #[test]
 fn what_an_unknown_command_reads_is_told_too() {
     let Some(redis) = Redis::start() else { return };
@@ -80,7 +80,7 @@ fn a_client_is_told_of_the_next_change_of_what_it_has_read() {
     let front = Running::start(&redis);
     let (mut client, mut other, mut direct) = (resp3(&front), front.client(), redis.client());
     assert_eq!(client.ask("CLIENT TRACKING ON"), "+OK\r\n");
-    // By another client of the front, early and not, and by a client of Redis.
+    // Writes by another client of the front, acknowledged early or not, and by a client of Redis.
     for (at, write) in ["SET k 1", "INCR k", "DEL k", "MSET x 1 k 2"]
         .iter()
         .enumerate()
@@ -92,7 +92,7 @@ fn a_client_is_told_of_the_next_change_of_what_it_has_read() {
         writer.ask("SET k 7");
         says_nothing(&mut client);
     }
-    // A key that is over, and one that is evicted from nobody's memory, but from Redis.
+    // A key that expires, and then all keys are removed.
     other.ask("SET k 1 PX 20");
     client.ask("GET k");
     assert_eq!(client.text(), push("k"));
@@ -126,7 +126,7 @@ fn a_resp2_client_is_told_on_another_connection() {
     client.ask("GET k");
     other.ask("FLUSHALL");
     assert_eq!(told.text(), format!("{message}$-1\r\n"));
-    // Gone: a RESP3 client is told that.
+    // The client named in REDIRECT has disconnected: a RESP3 client is told.
     drop(told);
     eventually("the other connection is gone", || {
         !other
@@ -166,7 +166,7 @@ fn prefixes_are_told_of_every_change() {
         let both = ">2\r\n$10\r\ninvalidate\r\n*2\r\n$3\r\na:1\r\n$3\r\na:2\r\n";
         assert_eq!(told, [push("b:1"), both.to_owned()]);
     }
-    // In the mode without prefixes pmnet's own keys are nobody's business, either.
+    // In the mode without prefixes, clients are not told of pmnet's own keys either.
     client.ask("CLIENT TRACKING OFF");
     client.ask("CLIENT TRACKING ON BCAST");
     direct.ask("HSET pmnet:{0} x 2");
@@ -190,7 +190,7 @@ fn opting_in_and_out_is_about_one_command_or_transaction() {
     ] {
         client.ask(line);
     }
-    // As libraries do it.
+    // Libraries send these commands.
     for line in [
         "CLIENT CACHING YES",
         "MULTI",
@@ -269,7 +269,7 @@ fn errors_and_what_is_said_are_those_of_redis() {
         ] {
             let [direct, through] = [&mut direct, &mut through].map(|client| {
                 let reply = client.ask(line);
-                // The number of the client.
+                // The reply has the number of the client.
                 if line.starts_with("HELLO") {
                     String::new()
                 } else {
@@ -295,14 +295,14 @@ fn a_reply_that_is_under_way_comes_before_the_word_that_it_is_old() {
             read
         };
         client.send(&command(read));
-        // Barriers are bypasses, too.
+        // Barriers are bypasses, too, so they must be left out.
         let is_read = |(reads, form, _): &(bool, Form, usize)| *reads && *form == Form::Single;
         eventually("the read is under way", || {
             front.knobs().bypasses.iter().any(is_read)
         });
         front.knobs().bypasses.clear();
         direct.ask("INCR k");
-        // The front has been told by the time that it is asked again.
+        // By its next command, the front has been told of the change.
         std::thread::sleep(Duration::from_millis(100));
         front.knobs().hold = false;
         assert!(
@@ -323,7 +323,7 @@ fn own_writes_are_told_before_redis_has_them() {
     for client in [&mut client, &mut bare] {
         client.ask("MGET k x");
     }
-    // Acknowledged by the devices only.
+    // The devices alone have acknowledged the write.
     front.knobs().outcome = Some(pmnet_front::upstream::Outcome::Committed { copies: 1 });
     assert_eq!(client.ask("SET k 1"), "+OK\r\n");
     assert_eq!(client.text(), push("k"));
@@ -342,7 +342,7 @@ fn own_writes_are_told_before_redis_has_them() {
     let replies = [(); 4].map(|()| client.text());
     assert_eq!(replies[3], "*2\r\n+OK\r\n$1\r\n1\r\n");
     assert_eq!(client.text(), push("x"));
-    // It is told too much rather than too little.
+    // The client is told too much rather than too little.
     assert_eq!(bare.text(), push("x"));
 }
 
@@ -362,12 +362,12 @@ fn when_redis_cannot_tell_all_counts_as_changed_and_reads_wait() {
         (client.text(), bare.text()),
         (ALL.to_owned(), ALL.to_owned())
     );
-    // It is made again, and reads wait for it.
+    // The connection is made again, and reads wait for it.
     client.ask("GET k");
     assert!(link(&mut direct).is_some(), "the read waited for it");
     direct.ask("SET k 1");
     assert_eq!((client.text(), bare.text()), (push("k"), push("k")));
-    // Silent.
+    // Now Redis is silent.
     client.ask("GET k");
     redis.signal("-STOP");
     assert_eq!(client.text(), ALL);
@@ -444,7 +444,7 @@ fn a_client_that_blocks_is_told_at_once() {
     assert_eq!(client.text(), "*2\r\n$4\r\nlist\r\n$1\r\nx\r\n");
 }
 
-/// A client with a cache, as libraries have it: RESP3, on one connection.
+/// A client with a cache, as in libraries: RESP3, one connection.
 struct Caching {
     client: Client,
     cache: HashMap<String, String>,
@@ -464,7 +464,7 @@ impl Caching {
         }
     }
 
-    /// The next reply; what it is told before that has its effect.
+    /// Returns the next reply. Messages before it take effect on the cache.
     fn reply(&mut self) -> String {
         loop {
             let text = self.client.text();
@@ -506,7 +506,7 @@ fn next(seed: &mut u64) -> u64 {
     *seed
 }
 
-/// The promise: when nothing changes any more and everything has been told, nothing old is kept.
+/// The guarantee: when no key changes any more and all messages have come, no old value is cached.
 #[test]
 fn no_cache_keeps_what_has_changed() {
     let Some(redis) = Redis::start() else { return };
@@ -516,7 +516,7 @@ fn no_cache_keeps_what_has_changed() {
             ..Knobs::default()
         };
         let front = Running::start_as(&redis, knobs, |_| {});
-        // The head knows nothing, or (as in the log of a head) what was set long ago.
+        // The head has no update of the key, or, as in the log of a real head, an old one.
         front.knobs().answer = Some(|_, _| ReadAnswer::Miss {
             epoch: 0,
             need: 0,
@@ -574,7 +574,7 @@ fn no_cache_keeps_what_has_changed() {
         for thread in threads {
             thread.join().expect("a writer");
         }
-        // All that is over is gone for everybody.
+        // Expired keys are gone for all clients.
         eventually("keys with a time to live are over", || {
             (0..12).all(|key| direct.ask(&format!("PTTL k{key}")).contains('-'))
         });
@@ -615,7 +615,7 @@ fn no_cache_keeps_what_has_changed() {
 }
 
 impl Caching {
-    /// What an own write makes old is said right behind its reply.
+    /// The message about a key that an own write has changed comes directly after the reply.
     fn reply_is_due(&mut self) -> bool {
         self.client.send(&command("PING"));
         self.reply() == "+PONG\r\n"

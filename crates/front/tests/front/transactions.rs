@@ -1,14 +1,14 @@
-//! What is queued in MULTI, and what is refused then, as from Redis.
+//! The commands that MULTI queues or refuses are those of Redis.
 
 use crate::common::{Client, Redis, Running};
 use pmnet_resp::write_command;
 
-/// What a client is told for these lines, one after the other.
+/// Returns the replies to these lines, sent one after the other.
 fn told(mut client: Client, lines: &[&str]) -> Vec<String> {
     lines.iter().map(|line| client.ask(line)).collect()
 }
 
-/// The same lines on Redis itself and through the front.
+/// Compares the replies to the same lines from Redis itself and through the front.
 fn same(redis: &Redis, front: &Running, lines: &[&str]) {
     let expected = told(redis.client(), lines);
     assert_eq!(told(front.client(), lines), expected, "{lines:#?}");
@@ -106,7 +106,7 @@ fn what_is_about_the_connection_is_queued_too() {
             let script: Vec<&str> = script.collect();
             let said = [redis.client(), front.client()].map(|mut client| {
                 client.ask("FLUSHALL");
-                // Greetings differ.
+                // The greetings differ.
                 client.ask(script[0]);
                 script[1..]
                     .iter()
@@ -118,7 +118,7 @@ fn what_is_about_the_connection_is_queued_too() {
     }
 }
 
-/// Nobody knows in which database it is then.
+/// After an unknown outcome the selected database is unknown.
 #[test]
 fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection() {
     let Some(redis) = Redis::start() else { return };
@@ -136,7 +136,8 @@ fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection()
     assert_eq!(client.next(), None);
 }
 
-/// HELLO was refused. Its reply differs in the number of the connection only.
+/// Earlier versions of the front refused HELLO in MULTI. Its reply differs only in the number of the
+/// connection.
 #[test]
 fn hello_is_queued_and_changes_the_protocol_at_the_end() {
     let Some(redis) = Redis::start() else { return };
@@ -165,7 +166,7 @@ fn hello_is_queued_and_changes_the_protocol_at_the_end() {
         });
         assert_eq!(said[1], said[0], "{lines:#?}");
     }
-    // What Redis would answer in the other protocol.
+    // Replies that would differ in the other protocol.
     let mut client = front.client();
     for line in ["MULTI", "HELLO 3"] {
         client.ask(line);
@@ -179,7 +180,7 @@ fn hello_is_queued_and_changes_the_protocol_at_the_end() {
     assert_eq!(client.ask("HGETALL h"), "*2\r\n$1\r\ng\r\n$1\r\nw\r\n");
 }
 
-/// Texts of Redis end at a NUL, and are cut.
+/// Redis's texts end at a NUL: the rest is cut off.
 #[test]
 fn what_redis_does_not_know_is_shown_as_redis_shows_it() {
     let Some(redis) = Redis::start() else { return };
@@ -208,7 +209,8 @@ fn what_redis_does_not_know_is_shown_as_redis_shows_it() {
     }
 }
 
-/// Which forms there are, and what is not allowed in MULTI, differs between servers: the front does as its store.
+/// The forms that exist, and the commands that MULTI refuses, differ between servers. The front follows its
+/// store.
 #[test]
 fn newer_forms_are_those_of_the_store() {
     let Some(redis) = Redis::start() else { return };

@@ -1,4 +1,4 @@
-//! Clients that write before they read, and those that do not read.
+//! Clients that write before they read, and clients that do not read.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Reads echoes up to the end, which an error may come before; how many, and the error.
+/// Reads echoes up to the end. Returns their number, and the error that comes before the end, if any.
 fn echoes(client: &mut Client) -> (usize, Option<String>) {
     let expected = bulk(&value());
     let mut count = 0;
@@ -57,7 +57,7 @@ fn a_client_may_write_a_long_pipeline_before_it_reads_anything() {
             assert!(client.text() == *expected, "{}: reply {at}", words[0]);
         }
     }
-    // A reply behind another that is not there yet does not count as unread.
+    // A reply that waits for an earlier one does not count as unread.
     let mut pairs = Vec::new();
     for _ in 0..15_000 {
         write_command(&mut pairs, &["SET", "k", &value]);
@@ -76,7 +76,7 @@ fn who_leaves_more_unread_than_may_be_gets_an_error_and_is_closed() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start_with(&redis, |config| config.unread_max = 4 * MIB);
     let mut client = front.client();
-    // All of it can be sent: nobody learns why who is stuck in writing.
+    // The client can send all of this. A client that is stuck in writing would not see the error.
     client.send(&times(40_000, &["ECHO", &value()]));
     let (count, error) = echoes(&mut client);
     let error = error.expect("an error at the end");
@@ -138,7 +138,7 @@ fn who_reads_slowly_is_waited_for() {
     let expected = bulk(&value());
     for at in 0..40_000 {
         if at % 10_000 == 0 {
-            // Longer than the sockets hide it, not so long as to count as nothing.
+            // Longer than the buffers of the sockets hide it, but too short to count as reading nothing.
             std::thread::sleep(LONG / 5);
         }
         assert!(client.text() == expected, "echo {at}");
@@ -180,7 +180,7 @@ fn of_all_clients_the_one_with_most_unread_goes_first() {
             }
         }
     });
-    // Nobody else notices.
+    // Other clients are not affected.
     assert_eq!(front.client().ask("PING"), "+PONG\r\n");
     for at in 0..12_000 {
         assert!(small.text() == bulk(&value()), "echo {at}");

@@ -1,4 +1,4 @@
-//! Redis's users through the front: who is let in, and what he may do.
+//! Redis's users through the front: who can log in, and the rights of each.
 
 use std::time::{Duration, Instant};
 
@@ -10,14 +10,14 @@ const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
 const WRONGPASS: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
 const NO_KEY: &str =
     "-NOPERM this user has no permissions to access one of the keys used as arguments\r\n";
-/// The user as whom the front itself logs in.
+/// The user as which the front itself logs in.
 const FRONT: &str = "front on >front ~* &* +@all";
 
 fn no_command(name: &str) -> String {
     format!("-NOPERM this user has no permissions to run the '{name}' command\r\n")
 }
 
-/// A Redis with these users beside that of the front, whose default user has the password `secret`.
+/// Starts a Redis with these users and that of the front. Its default user has the password `secret`.
 fn redis_with(users: &[&str]) -> Option<Redis> {
     let redis = Redis::start()?;
     set_users(&redis, &[FRONT]);
@@ -28,19 +28,19 @@ fn redis_with(users: &[&str]) -> Option<Redis> {
 
 fn set_users(redis: &Redis, users: &[&str]) {
     let mut client = redis.client();
-    // The first of them is the one that is not there yet.
+    // When the first user is made, this login does not exist yet.
     client.ask("AUTH front front");
     for user in users {
         assert_eq!(client.ask(&format!("ACL SETUSER {user}")), "+OK\r\n");
     }
 }
 
-/// A front that has Redis's users, and logs in there as `front`.
+/// Starts a front that serves Redis's users, and logs in to Redis as `front`.
 pub fn front(redis: &Redis) -> Running {
     front_with(redis, |_| {})
 }
 
-/// The same, with other settings.
+/// Starts a front as [`front`] does, with changed settings.
 pub fn front_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
     let direct = format!("redis://front:front@{}", redis.address);
     Running::start_as(redis, Knobs::logged_in("front front"), |config| {
@@ -82,7 +82,7 @@ fn nobody_is_let_in_without_his_password() {
             .ask("HELLO 3")
             .starts_with("-NOAUTH HELLO must be called")
     );
-    // Before any password is looked at, as in Redis.
+    // As in Redis, this is checked before any password.
     assert_eq!(
         client.ask("GET"),
         "-ERR wrong number of arguments for 'get' command\r\n"
@@ -97,7 +97,7 @@ fn nobody_is_let_in_without_his_password() {
         assert_eq!(client.ask(line), WRONGPASS, "{line}");
     }
     assert_eq!(client.ask("AUTH a b c"), "-ERR syntax error\r\n");
-    // Redis looks at one option after the other.
+    // Like Redis, the front handles one option after the other.
     assert_eq!(client.ask("HELLO 3 AUTH bob no oops"), WRONGPASS);
     let oops = "-ERR Syntax error in HELLO option 'oops'\r\n";
     assert_eq!(client.ask("HELLO 3 oops AUTH bob no"), oops);
@@ -113,7 +113,7 @@ fn nobody_is_let_in_without_his_password() {
     }
     let executed = "*3\r\n$3\r\nbob\r\n$1\r\nv\r\n$3\r\nbob\r\n";
     assert_eq!(client.ask("EXEC"), executed);
-    // A login that fails changes nothing.
+    // A failed login changes nothing.
     assert_eq!(client.ask("AUTH bob no"), WRONGPASS);
     assert_eq!(client.ask("ACL WHOAMI"), "$3\r\nbob\r\n");
     assert_eq!(client.ask("AUTH secret"), "+OK\r\n");
@@ -176,7 +176,7 @@ fn who_has_still_to_log_in_can_send_little() {
         });
         assert_eq!(said[0], said[1], "{input:.60}");
     }
-    // Whoever needs no login may send more.
+    // A client that needs no login may send more.
     let mut direct = redis.client();
     direct.ask("AUTH front front");
     assert_eq!(direct.ask("ACL SETUSER default nopass"), "+OK\r\n");
@@ -200,11 +200,11 @@ fn all_who_have_still_to_log_in_can_send_little_together() {
     let input = format!("*10\r\n{}", argument.repeat(9));
     let mut clients: Vec<Client> = (0..300).map(|_| front.client()).collect();
     for client in &mut clients {
-        // Some are closed while they send.
+        // Some clients are closed while they send.
         let _ = std::io::Write::write_all(&mut client.stream, input.as_bytes());
     }
     let error = "-ERR pmnet: closing: clients that have not logged in have sent too much";
-    // Which of them is up to the order in which the front reads.
+    // The order in which the front reads decides which of them are closed.
     let mut closed = 0;
     let mut open = None;
     for (at, client) in clients.iter_mut().enumerate() {
@@ -222,7 +222,7 @@ fn all_who_have_still_to_log_in_can_send_little_together() {
     }
     assert!(closed > 10, "{closed} of 300");
     assert_eq!(first.ask("AUTH bob pw"), "+OK\r\n");
-    // Whoever has room goes on.
+    // A client within its bound continues.
     let goes_on = &mut clients[open.expect("not all of them")];
     let long = std::time::Duration::from_secs(20);
     goes_on.stream.set_read_timeout(Some(long)).unwrap();
@@ -337,7 +337,7 @@ fn a_user_of_some_keys_cannot_reach_others_by_a_detour() {
             .contains("may do everything")
     );
     assert_eq!(all.ask("SORT l BY b* GET c*"), "*0\r\n");
-    // In a transaction, too.
+    // The same holds in a transaction.
     for client in [&mut some, &mut all] {
         assert_eq!(client.ask("MULTI"), "+OK\r\n");
         assert!(client.ask("EVAL return{1} 0").contains("may do everything"));
@@ -361,7 +361,7 @@ fn what_passes_through_runs_as_its_user() {
     assert_eq!(some.ask("BLPOP a:1 1"), no_command("blpop"));
     assert_eq!(some.ask("BRPOP b 1"), NO_KEY);
     assert_eq!(some.ask("WATCH b"), NO_KEY);
-    // The front may select, whatever its client may; WAIT needs it.
+    // The front may use SELECT even if its client may not; WAIT needs it.
     assert_eq!(some.ask("WAIT 0 1"), ":0\r\n");
     assert_eq!(some.ask("WATCH a:1"), "+OK\r\n");
     assert_eq!(some.ask("SET b v"), NO_KEY);
@@ -372,7 +372,7 @@ fn what_passes_through_runs_as_its_user() {
     assert_eq!(some.ask("MULTI"), "+OK\r\n");
     assert_eq!(some.ask("GET a:1"), "+QUEUED\r\n");
     assert_eq!(some.ask("EXEC"), "*1\r\n$-1\r\n");
-    // The server runs this one, although the client watches keys.
+    // The server runs this command, although the client watches keys.
     assert_eq!(some.ask("WATCH a:1"), "+OK\r\n");
     assert_eq!(some.ask("FLUSHALL"), no_command("flushall"));
     assert_eq!(some.ask("UNWATCH"), "+OK\r\n");
@@ -411,7 +411,7 @@ fn a_subscriber_needs_no_other_right() {
             for line in &lines {
                 client.send(&command(line));
             }
-            // A message more in RESP3.
+            // With RESP3 there is one more message.
             let count = lines.len() + usize::from(protocol == 3);
             (0..count).map(|_| client.text()).collect::<Vec<_>>()
         });
@@ -419,7 +419,7 @@ fn a_subscriber_needs_no_other_right() {
     }
 }
 
-/// Redis lets a client go on whose password was changed or whose user was switched off.
+/// Redis lets a client continue after its password was changed or its user was disabled.
 #[test]
 fn what_passes_through_after_a_new_password_never_runs_as_somebody_else() {
     let Some(redis) = redis_with(&["some on >pw ~a:* &* +@all"]) else {
@@ -449,9 +449,9 @@ fn what_passes_through_after_a_new_password_never_runs_as_somebody_else() {
     }
     assert_eq!(direct.ask("LLEN b"), ":1\r\n");
     let popped = |element: u8| format!("*2\r\n$3\r\na:1\r\n$1\r\n{element}\r\n");
-    // It is still logged in there.
+    // The client's connection to Redis is still logged in.
     assert_eq!(connected.ask("BLPOP a:1 1"), popped(1));
-    // Another client has shown the new password.
+    // Another client has logged in with the new password.
     let mut new = login(&front, "some new");
     assert_eq!(some.ask("BLPOP a:1 1"), popped(2));
     assert_eq!(some.ask("BLPOP b 1"), NO_KEY);
@@ -529,7 +529,7 @@ fn rights_that_are_taken_away_count_within_a_second() {
     );
     assert_eq!(bob.ask("SET k v"), no_command("set"));
     assert_eq!(eve.ask("SET a v"), "+OK\r\n");
-    // Given back, and at once: nobody is refused something that he may do now.
+    // The right is given back, and counts at once: no client is refused a command that it may run now.
     for _ in 0..5 {
         set_users(&redis, &["bob -set"]);
         eventually("bob may not write", || {
@@ -538,7 +538,7 @@ fn rights_that_are_taken_away_count_within_a_second() {
         set_users(&redis, &["bob +set"]);
         assert_eq!(bob.ask("SET k v"), "+OK\r\n");
     }
-    // A user that is deleted is gone, and so are its connections.
+    // The connections of a deleted user are closed.
     let mut direct = redis.client();
     direct.ask("AUTH front front");
     assert_eq!(direct.ask("ACL DELUSER eve"), ":1\r\n");
@@ -564,7 +564,7 @@ fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
     for _ in 0..3 {
         let mut first = login(&front, "eve pw");
         let mut second = login(&front, "eve pw");
-        // Beside the connection on which it tries passwords.
+        // One such connection is that on which the front checks passwords.
         eventually("the front is logged in as eve", || {
             seen(&mut direct, "eve") == 2
         });
@@ -582,7 +582,7 @@ fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
         assert_eq!(new.ask("SET k v"), "+OK\r\n");
         assert_eq!(bob.ask("SET k v"), "+OK\r\n");
     }
-    // Nobody is logged in as eve any more.
+    // No client is logged in as eve any more.
     eventually("the front is not either", || seen(&mut direct, "eve") == 1);
     assert_eq!(seen(&mut direct, "bob"), 1);
 }
@@ -604,7 +604,8 @@ fn a_redis_that_closes_idle_connections_closes_none_of_clients() {
     }
 }
 
-/// The front tries passwords on a connection that was logged in as the user before, and that Redis closes with that user.
+/// The front checks passwords on a connection that was logged in as an earlier user. Redis closes the
+/// connection when that user is deleted.
 #[test]
 fn a_login_does_not_fail_because_another_user_is_deleted() {
     let Some(redis) = redis_with(&["bob on >pw ~* &* +@all", "eve on >pw ~* &* +@all"]) else {
@@ -616,7 +617,8 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
     for _ in 0..5 {
         let mut bob = front.client();
         drop(login(&front, "eve pw"));
-        // Redis stands still, so that it takes in both at once, the deletion first: the front's new login is behind it.
+        // Redis is suspended, so that it handles both at once, the deletion first: the front's new login
+        // comes after it.
         redis.signal("-STOP");
         direct.send(&command("ACL DELUSER eve"));
         std::thread::sleep(Duration::from_millis(20));
@@ -630,7 +632,7 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
     }
 }
 
-/// Given and taken away again between two lists of users, which are equal then.
+/// Rights that are given and taken away again between two lists of users, which are then equal.
 #[test]
 fn rights_that_were_given_for_a_moment_are_gone_too() {
     let eve = "eve reset on >pw ~* &* -@all +get";
@@ -647,12 +649,12 @@ fn rights_that_were_given_for_a_moment_are_gone_too() {
             client.ask(&format!("{name} {name} 1")) == no_command(name)
         });
     }
-    // Nobody waits for the next list only because everybody was away.
+    // No client waits for the next list only because there were no clients for a time.
     drop(client);
     assert_eq!(login(&front, "eve pw").ask("GET k"), "$-1\r\n");
 }
 
-/// Also those for which the list of users is what counts.
+/// The test includes rights that only the list of users decides.
 #[test]
 fn a_right_to_run_code_counts_as_soon_as_it_is_given() {
     let some = "eve reset on >pw ~k* &* +@all";
@@ -710,7 +712,7 @@ fn nothing_is_allowed_while_redis_cannot_be_asked() {
     let Some(redis) = redis_with(&["bob on >pw ~* &* +@all"]) else {
         return;
     };
-    // The front may not ask: it has no password.
+    // This front may not ask, because it has no password.
     let blind = front_with(&redis, |config| {
         config.direct = Some(redis.address.to_string());
         config.call_timeout = Duration::from_millis(300);
@@ -728,7 +730,7 @@ fn nothing_is_allowed_while_redis_cannot_be_asked() {
     );
     assert!(blind.knobs().updates.is_empty());
     drop(blind);
-    // Redis stands still: its rights are known for as long as a command takes.
+    // Redis is suspended: its rights are known for as long as a command's time.
     let front = front_with(&redis, |config| {
         config.call_timeout = Duration::from_millis(500)
     });
@@ -798,7 +800,7 @@ fn guessing_is_slow() {
     let said: Vec<String> = (0..40).map(|_| guesser.text()).collect();
     assert_eq!(said.iter().filter(|&text| text == WRONGPASS).count(), 20);
     assert!(said[39].contains("too many failed logins from this address"));
-    // The right password has to wait as well, and a client that is logged in has not.
+    // A login with the right password has to wait as well; a logged-in client does not.
     eventually("the second is over", || {
         guesser.ask("AUTH s3cret") == "+OK\r\n"
     });

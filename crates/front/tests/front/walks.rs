@@ -1,5 +1,5 @@
-//! ARCHITECTURE.md follows commands through the front: each file that it names is there, and has the functions beside it. The modules
-//! that the page names are there, too.
+//! ARCHITECTURE.md follows commands through the front. Each file that the page names must exist and have the
+//! functions that the page gives for it. The modules that the page names must exist, too.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ fn architecture() -> (PathBuf, String) {
     (root, page)
 }
 
-/// Rows of the section: file, and what it has.
+/// Returns the rows of the section: a file, and the functions in it.
 fn rows(page: &str) -> Vec<(&str, Vec<&str>)> {
     let section = page.split_once("## A command's path through the front\n");
     let (section, _) = section
@@ -66,7 +66,7 @@ fn the_files_and_functions_on_a_commands_path_are_there() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The module of a name such as `front::table::decide`, and what of the name is no file.
+/// Returns the module of a name such as `front::table::decide`, and the parts of the name that are no file.
 fn module(root: &Path, name: &str) -> Option<(String, Vec<String>)> {
     let mut parts = name.split("::");
     let crate_name = parts.next()?.replace('_', "-");

@@ -41,7 +41,7 @@ pub fn release(client: u64, invoked: u64, returned: u64, token: &str, released: 
     )
 }
 
-/// The same without an answer.
+/// Returns the operation without its answer.
 pub fn never(operation: Operation) -> Operation {
     Operation {
         returned: None,

@@ -1,11 +1,11 @@
-//! The checkers: was anything acknowledged lost, applied twice, or out of order? Is a history
-//! linearizable? The second question needs no database and is answered by `pmnet-history`; [`read_history`]
-//! and [`check_history`] give files to it. The rest of this page is about the first question.
+//! The checkers answer two questions. Was an acknowledged operation lost, applied twice, or out of order? Is a history
+//! linearizable? The second question needs no database and is answered by `pmnet-history`; [`read_history`] and
+//! [`check_history`] give files to it. The rest of this page is about the first question.
 //!
-//! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with what
-//! the database holds afterwards (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the
-//! database is asked directly, not through pmnet; an unknown operation may be there or not, at most
-//! once, and in its place. May not: write to the database.
+//! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with the final contents of the
+//! database (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the database is asked directly, not through
+//! pmnet; an operation of unknown outcome may be present or absent, but at most once, and in its place. The checkers
+//! never write to the database.
 //!
 //! It works because every logical client owns its keys and writes increasing numbers to them:
 //!

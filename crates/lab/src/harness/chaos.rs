@@ -12,23 +12,23 @@ use crate::check::{Ledger, Verdict, verify};
 use crate::load::{CheckedOptions, Hooks, Options, Progress, Summary, Workload, run};
 use crate::resp::{Client, Reply};
 
-/// How often the view is shown.
+/// Time between two updates of the view.
 const LOOK: Duration = Duration::from_millis(100);
 /// Everything acknowledged must have reached the database this long after the load.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 /// One attempt to read through the front while settling.
 const SETTLE_TRY: Duration = Duration::from_secs(10);
-/// How often it is asked.
+/// Time between two reads while settling.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Who joins the chain for a device that was lost for good.
+/// The device that joins the chain for a lost one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Joiner {
-    /// A device that was never there.
+    /// A device that was not in the chain before.
     Spare,
-    /// The lost one, with a new log.
+    /// The lost device, with a new log.
     Repaired,
-    /// The lost one, with the log that it had.
+    /// The lost device, with its old log.
     Returned,
 }
 
@@ -41,7 +41,7 @@ pub struct Replacement {
     pub joiner: Joiner,
 }
 
-/// Operations acknowledged at least, however slow the machine is: with fewer, nothing was tried
+/// Smallest number of acknowledged operations, however slow the machine is. With fewer, the run proves nothing
 /// ([`Options::acknowledged_min`]).
 pub const ACKNOWLEDGED_MIN: u64 = 200;
 
@@ -62,11 +62,12 @@ pub struct ChaosPlan {
     pub interval: Duration,
     /// From a kill to the restart.
     pub down: Duration,
-    /// When half of the time has passed, these devices are lost for good ([`Cluster::lose`]).
+    /// Devices that are lost for good when half of the time has passed ([`Cluster::lose`]).
     pub lose_at_half: Vec<usize>,
-    /// Done one after the other while the load runs, which must be long enough.
+    /// Replacements, one after the other during the load, which must be long enough.
     pub replacements: Vec<Replacement>,
-    /// Processes that become another build of the product, one after the other, while the load runs, which must be long enough.
+    /// Processes that change to another build of the product, one after the other during the load, which must be long
+    /// enough.
     pub exchanges: Vec<(Role, PathBuf)>,
     /// Bytes of a SET value (more than a packet: fragments).
     pub value_bytes: usize,
@@ -132,7 +133,7 @@ pub fn chaos(
         });
         let kills = kill_in_turn(cluster, plan, &ended, &acknowledged, &mut view);
         if kills.is_err() {
-            // Otherwise the load would go on against a broken cluster.
+            // Otherwise the load would continue against a broken cluster.
             stop.store(true, Ordering::Relaxed);
         }
         let loaded = load
@@ -193,7 +194,7 @@ fn kill_in_turn(
     };
     let mut turns = (0..kills.len()).cycle();
     let mut next_kill = start + plan.interval;
-    // The last one must be back while the load still runs.
+    // The last killed process must be back while the load still runs.
     let last_kill = start + plan.duration.saturating_sub(plan.down + plan.interval / 2);
     let mut to_lose = Some(plan.lose_at_half.as_slice()).filter(|lost| !lost.is_empty());
     let mut replacements = plan.replacements.iter();
@@ -272,8 +273,8 @@ pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
     drained(cluster.endpoint()?)
 }
 
-/// The same behind the front that listens at `endpoint`. It asks by a read without keys: that is answered only
-/// when all before it is applied (`docs/spec/protocol.md` §2 rule 8).
+/// Waits in the same manner for the front at `endpoint`. It uses a read without keys, which is answered only when
+/// everything before it is applied (`docs/spec/protocol.md` §2 rule 8).
 ///
 /// # Errors
 /// It does not happen within its time.

@@ -1,14 +1,14 @@
 //! Exclusive resources of a machine: ports for the processes that tests and the demo start, and turns.
 //! Uses only the standard library: the tests of several crates include it by its path.
 //!
-//! A port that was found free and closed again may have another owner when it is used. So a number is first
-//! *claimed* among all processes of the machine (strictly, of the network namespace, as ports are), for as long as
-//! [`Port`] lives: by an abstract Unix socket of that name, which the kernel removes however its owner ends. The
-//! numbers are below those that the kernel assigns automatically, where a client's socket could be in the way of a
-//! process that was killed and comes back.
+//! A port that was found free and closed again may have another owner when it is used. So a number is first *claimed*
+//! among all processes of the machine (strictly, of the network namespace, as ports are). The claim is an abstract Unix
+//! socket with a name for the number; it lasts as long as [`Port`] lives, and the kernel removes the socket however its
+//! owner ends. The numbers are below those that the kernel assigns automatically. Otherwise a client's socket could
+//! take the port of a process that was killed and restarts.
 //!
-//! This separates only processes that claim. A process that waits for a server must still check that it is the one
-//! it started.
+//! This separates only processes that claim. A process that waits for a server must still check that the server is the
+//! one it started.
 
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};

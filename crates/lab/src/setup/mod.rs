@@ -191,7 +191,7 @@ impl Running {
 pub struct EndedFront {
     /// By itself, with exit code 0.
     pub clean: bool,
-    /// Its log, since it was started.
+    /// Log output of the process since its start.
     pub log: String,
 }
 

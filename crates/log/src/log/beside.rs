@@ -1,4 +1,5 @@
-//! A log beside which a fast path appends to the same image, the pipeline in the kernel: following it, and taking over from its owner.
+//! A log to whose image a fast path, the pipeline in the kernel, appends as well: following the fast path, and taking
+//! over from a dead owner.
 
 use super::{Log, raw_slot};
 use crate::entry::{Entry, HEADER_LEN_MAX, aligned};
@@ -9,31 +10,31 @@ use crate::media::Media;
 use crate::scan::{self, Expected};
 use crate::superblock;
 
-/// The end of a log, for the fast path that appends to the same image beside the owner: the pipeline
-/// in the kernel (`docs/spec/ordered-log.md` §10).
+/// State at the end of a log, for the fast path that appends to the same image beside the owner: the pipeline in the
+/// kernel (`docs/spec/ordered-log.md` §10).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tail {
     /// Highest order.
     pub last: u64,
-    /// Offset in the frame ring behind the newest frame, in bytes.
+    /// Offset in the frame ring of the end of the newest frame, in bytes.
     pub head: u64,
-    /// Orders up to here are reclaimed.
+    /// Orders up to this one are reclaimed.
     pub applied: u64,
     /// Highest `applied` that a witness states.
     pub stated: u64,
-    /// Highest `applied` that two witnesses state: space up to there is free.
+    /// Highest `applied` that two witnesses state: the space of these orders is free.
     pub released: u64,
     /// First order of this lap of the frame ring, and of the one before ([`Log::kept_frame`]).
     pub laps: [u64; 2],
 }
 
 impl<M: Media> Log<M> {
-    /// Takes over the entries up to `upto`, which the fast path appended to the image by the rules of
-    /// this log, in memory that needs no flush, without their checksums. The checksums are filled in
-    /// here (`docs/spec/ordered-log.md` §10). The entries are durable when it returns.
+    /// Takes over the entries up to `upto`. The fast path appended them to the image by the rules of this log, in
+    /// memory that needs no flush, but without their checksums, which this call fills in (`docs/spec/ordered-log.md`
+    /// §10). The entries are durable when it returns.
     ///
     /// # Errors
-    /// [`LogError::Followed`]: the entry is not one that this log could have appended.
+    /// [`LogError::Followed`]: this log could not have appended the entry.
     /// [`LogError::Media`].
     pub fn follow(&mut self, upto: u64) -> Result<(), LogError> {
         self.complete(true)?;
@@ -74,7 +75,7 @@ impl<M: Media> Log<M> {
         Ok(())
     }
 
-    /// Where the next append continues, for the fast path that appends beside this log.
+    /// Returns the state with which the fast path beside this log continues.
     #[must_use]
     pub fn tail(&self) -> Tail {
         Tail {
@@ -87,13 +88,13 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Opens the log in an image that was neither closed nor torn: its owner died, but the memory that
-    /// holds it stayed. Nothing is repaired, and the incarnation stays. `tail` is what the fast path
-    /// kept. A superblock may free more space than the fast path had been told when the owner died: the
-    /// superblock counts, and what it freed may be overwritten.
+    /// Opens the log in an image that was neither closed nor torn: its owner died, but the memory stayed. Nothing is
+    /// repaired, and the incarnation stays. `tail` is the state that the fast path kept. A superblock may free more
+    /// space than the fast path knew when the owner died. In this case the superblock counts, and the space that it
+    /// freed may be overwritten.
     ///
-    /// # Errors
-    /// [`LogError`]: the superblocks cannot be read, it is another log than expected, or tail and image
+    /// [`LogError`]: the superblocks cannot be read, the log is not the expected one, or tail and image contradict each
+    /// other.
     /// do not fit each other.
     pub fn adopt(media: M, expected: Option<Expected>, tail: &Tail) -> Result<Log<M>, LogError> {
         let (superblock, _states) = superblock::read(media.bytes())?;
@@ -115,7 +116,7 @@ impl<M: Media> Log<M> {
         let given_back = log.superblock.applied;
         log.applied = tail.applied.max(given_back);
         let (stated, released) = (tail.stated.max(given_back), tail.released.max(given_back));
-        // Each entry is checked again, from the oldest one that is kept.
+        // Each entry is checked again, beginning with the oldest kept one.
         (log.last, log.durable, log.reported) = (released, released, released);
         log.released = released;
         log.stated = 0;

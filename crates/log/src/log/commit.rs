@@ -1,4 +1,4 @@
-//! What makes a log durable and gives its space back: persists and their witnesses, superblocks, the end.
+//! Makes a log durable and frees its space: persists and their witnesses, superblocks, the clean shutdown.
 
 use super::{Flight, Log, raw_slot};
 use crate::entry::{ChecksumKey, Entry, lines};
@@ -8,13 +8,13 @@ use crate::layout::to_u64;
 use crate::media::{Media, MediaError};
 use crate::superblock::Superblock;
 
-/// A superblock is written for reclaimed space once it is 1/4 of a ring and no entry has stated it
-/// meanwhile.
+/// A superblock is written for reclaimed space when this space is 1/4 of a ring and no entry has stated the reclaim in
+/// the meantime.
 const RELEASE_FRACTION: u64 = 4;
 
 impl<M: Media> Log<M> {
-    /// Reclaims the orders up to `upto`. Cumulative: a lower value than before has no effect, one
-    /// beyond `durable()` counts as `durable()`. Durable with a later persist.
+    /// Reclaims the orders up to `upto`. The call is cumulative: a lower value than before has no effect, and a value
+    /// beyond `durable()` counts as `durable()`. The reclaim becomes durable with a later persist.
     pub fn reclaim(&mut self, upto: u64) {
         self.applied = self.applied.max(upto.min(self.durable));
         if self.applied == self.released || self.release_wanted {
@@ -32,19 +32,19 @@ impl<M: Media> Log<M> {
             || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
     }
 
-    /// Whether the next persist writes a superblock that frees space. From before that persist until it
-    /// has been told of it, the fast path must not append.
+    /// Returns whether the next persist writes a superblock that frees space. If so, the fast path must not append from
+    /// the start of that persist until it knows the result.
     #[must_use]
     pub fn gives_back(&self) -> bool {
         self.release_wanted && self.applied > self.released
     }
 
-    /// Starts to make everything appended so far durable, as one persist. False when one is in
-    /// flight, or when there is nothing to do. Call it once per turn, even if nothing could be
-    /// appended: in a full log this call makes reclaimed space usable again.
+    /// Starts one persist that makes everything appended so far durable. Returns false if a persist is in flight, or if
+    /// there is nothing to do. Call it once per turn, even if nothing could be appended: in a full log this call makes
+    /// reclaimed space usable again.
     ///
     /// # Errors
-    /// [`LogError::Media`]. The log is then of no more use: scan it again.
+    /// [`LogError::Media`]. The log must not be used any more: scan it again.
     pub fn persist_start(&mut self) -> Result<bool, LogError> {
         self.refuse_failed()?;
         if self.flight.is_some() {
@@ -90,12 +90,11 @@ impl<M: Media> Log<M> {
         Ok(true)
     }
 
-    /// Takes note of a completed persist; with `wait` it blocks until the one in flight is complete
-    /// (bounded by the medium's deadline). True when `durable()` has moved since the last call
-    /// that said so.
+    /// Notes a completed persist. With `wait` it blocks until the persist in flight is complete (bounded by the
+    /// medium's deadline). Returns true if `durable()` has moved since the last call that returned true.
     ///
     /// # Errors
-    /// [`LogError::Media`]. The log is then of no more use: scan it again.
+    /// [`LogError::Media`]. The log must not be used any more: scan it again.
     pub fn persist_poll(&mut self, wait: bool) -> Result<bool, LogError> {
         self.refuse_failed()?;
         self.complete(wait)?;
@@ -104,8 +103,7 @@ impl<M: Media> Log<M> {
         Ok(moved)
     }
 
-    /// Raises the epoch; durable in both superblocks when it returns. The same epoch again has no
-    /// effect.
+    /// Raises the epoch, and makes it durable in both superblocks before it returns. The present epoch has no effect.
     ///
     /// # Errors
     /// [`LogError::EpochWentBack`], [`LogError::Media`].
@@ -120,14 +118,14 @@ impl<M: Media> Log<M> {
         self.commit_superblock(|superblock| superblock.epoch = epoch)
     }
 
-    /// The last incarnation that was about to serve ([`Log::mark_served`]); 0: none was.
+    /// Returns the last incarnation that was about to serve ([`Log::mark_served`]); 0 if none was.
     #[must_use]
     pub fn served(&self) -> u32 {
         self.superblock.served
     }
 
-    /// The device is about to serve in its present incarnation; durable in both superblocks when
-    /// it returns. An older image keeps a lower mark, however often it is started.
+    /// Notes that the device is about to serve in its present incarnation, durably in both superblocks. An older image
+    /// keeps a lower mark, however often it is started.
     ///
     /// # Errors
     /// [`LogError::Media`].
@@ -138,10 +136,10 @@ impl<M: Media> Log<M> {
         self.commit_superblock(|superblock| superblock.served = superblock.incarnation)
     }
 
-    /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and
-    /// `applied()` are `order`. For a log whose server is ahead of it, and for a device that joins
-    /// a chain. One atomic step, durable when it returns: the era in every checksum changes, so
-    /// nothing from before can be taken for an entry again.
+    /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and `applied()` are
+    /// `order`. It is used if the server is further than the log, and for a device that joins a chain. It is one atomic
+    /// step, durable when it returns: the era in every checksum changes, so no earlier entry can be taken for a valid
+    /// one.
     ///
     /// # Errors
     /// [`LogError::Exhausted`], [`LogError::Media`].
@@ -164,10 +162,10 @@ impl<M: Media> Log<M> {
         Ok(())
     }
 
-    /// Clean shutdown: everything appended becomes durable, and the superblocks say so exactly.
+    /// Shuts the log down cleanly: makes everything appended durable, and states it exactly in the superblocks.
     ///
     /// # Errors
-    /// [`LogError::Media`]; the log is then as after a crash.
+    /// [`LogError::Media`]; the log is in the state of a crash.
     pub fn close(mut self) -> Result<(), LogError> {
         self.refuse_failed()?;
         self.complete(true)?;
@@ -206,7 +204,7 @@ impl<M: Media> Log<M> {
             for applied in flight.witnesses.into_iter().flatten() {
                 self.witnessed(applied);
             }
-            // A superblock was written to release space, and is the only witness: the other copy follows.
+            // The superblock that was written to release space is its only witness, so the other copy is written too.
             self.release_wanted |= flight.witnesses[2].is_some() && self.released < self.stated;
             assert!(
                 self.released <= self.stated
@@ -219,15 +217,15 @@ impl<M: Media> Log<M> {
         Ok(())
     }
 
-    /// One more witness is durable: an entry, or the superblock copy that was not the last witness.
-    /// Space is released that two of them state (`docs/spec/ordered-log.md` §8).
+    /// Counts one more durable witness: an entry, or a superblock copy that was not the last witness. Space that two
+    /// witnesses state is released (`docs/spec/ordered-log.md` §8).
     pub(super) fn witnessed(&mut self, applied: u64) {
         let second = applied.min(self.stated);
         self.release(second);
         self.stated = self.stated.max(applied);
     }
 
-    /// The space of the orders up to `upto` may be used again.
+    /// Frees the space of the orders up to `upto` for new entries.
     pub(super) fn release(&mut self, upto: u64) {
         let first = self.released + 1;
         if upto < first {

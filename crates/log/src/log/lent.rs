@@ -1,4 +1,4 @@
-//! Packet buffers that are lent to whoever receives packets into them.
+//! Packet buffers that are lent to the component that receives packets into them.
 
 use std::ops::Range;
 
@@ -9,7 +9,8 @@ use crate::frames::Frames;
 use crate::media::Media;
 
 impl<M: Media> Log<M> {
-    /// So many packet buffers are never live from now on: whoever moves packets needs them to receive into and to send from.
+    /// Sets the number of packet buffers that are never live, because the component that moves packets needs them to
+    /// receive into and to send from.
     ///
     /// # Panics
     /// The log is a ring.
@@ -17,8 +18,8 @@ impl<M: Media> Log<M> {
         self.buffers_mut().leave_to_port(count);
     }
 
-    /// Lends a packet buffer: its number, counted from the start of the frame space. From the first one on,
-    /// [`Log::poll_released`] has to be called. `None`: the log keeps what is left.
+    /// Lends a packet buffer. Returns its number, counted from the start of the frame space, or `None` if the log keeps
+    /// the remaining buffers. After the first loan, [`Log::poll_released`] has to be called.
     ///
     /// # Panics
     /// The log is a ring.
@@ -26,24 +27,25 @@ impl<M: Media> Log<M> {
         self.buffers_mut().lend()
     }
 
-    /// What is in a lent buffer, at `frame` of the frame space.
+    /// Returns the bytes of a lent buffer at `frame` of the frame space.
     ///
     /// # Panics
-    /// It is not inside the frame space.
+    /// If `frame` is not inside the frame space.
     #[must_use]
     pub fn lent(&self, frame: &Range<usize>) -> &[u8] {
         let base = self.parameters().frames_offset();
         self.media.part(base + frame.start..base + frame.end)
     }
 
-    /// Where the frame of a live entry is in the frame space.
+    /// Returns the range of a live entry's frame in the frame space.
     #[must_use]
     pub fn frame_place(&self, entry: &Entry) -> Range<usize> {
         let start = entry.frame_offset();
         start..start + entry.frame_bytes()
     }
 
-    /// Whether fewer buffers are there for copies than should be. Who has lent ones to spare gives some back.
+    /// Returns whether fewer buffers are free for copies than should be. A borrower that can spare lent buffers gives
+    /// some back.
     #[must_use]
     pub fn wants_buffers(&self) -> bool {
         match &self.frames {
@@ -52,10 +54,10 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Stores a packet into a lent buffer, as a network interface does: for networks in user space.
+    /// Stores a packet into a lent buffer, as a network interface does. It is for networks in user space.
     ///
     /// # Panics
-    /// `at .. at + packet.len()` of the frame space is not inside one lent buffer, or the log is a ring.
+    /// If `at .. at + packet.len()` of the frame space is not inside one lent buffer, or the log is a ring.
     pub fn deposit(&mut self, at: usize, packet: &[u8]) {
         let lent = self.buffers_mut().is_lent(&(at..at + packet.len()));
         assert!(lent, "a packet is stored into a lent buffer");
@@ -66,13 +68,13 @@ impl<M: Media> Log<M> {
     /// Takes back a buffer that was lent or released.
     ///
     /// # Panics
-    /// It is not lent, or the log is a ring.
+    /// If the buffer is not lent, or the log is a ring.
     pub fn give_back_buffer(&mut self, number: u32) {
         self.buffers_mut().give_back(number);
     }
 
-    /// The next buffer of which the log no longer needs the frame. It counts as lent: who is done sending from it gives it
-    /// back, or receives into it.
+    /// Returns the next buffer whose frame the log no longer needs. The buffer counts as lent: when the borrower has
+    /// finished sending from it, the borrower gives it back, or receives into it.
     pub fn poll_released(&mut self) -> Option<u32> {
         match &mut self.frames {
             Frames::Ring(_) => None,
@@ -80,7 +82,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Whether [`Log::poll_released`] has something to say.
+    /// Returns whether [`Log::poll_released`] would return a buffer.
     #[must_use]
     pub fn has_released(&self) -> bool {
         match &self.frames {
@@ -89,10 +91,10 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Takes in a buffer that the store in the same region lends to the log (`docs/spec/packet-store.md` §11).
+    /// Takes a buffer that the store in the same region lends to the log (`docs/spec/packet-store.md` §11).
     ///
     /// # Panics
-    /// The store does not have it, or the log is a ring.
+    /// If the store does not have it, or the log is a ring.
     pub fn take_in_buffer(&mut self, number: u32) {
         self.buffers_mut().take_in(number);
     }
@@ -100,12 +102,12 @@ impl<M: Media> Log<M> {
     /// Leaves a buffer that was just [released](Log::poll_released) to the store in the same region.
     ///
     /// # Panics
-    /// It is not lent, or the log is a ring.
+    /// If the buffer is not lent, or the log is a ring.
     pub fn withhold_buffer(&mut self, number: u32) {
         self.buffers_mut().withhold(number);
     }
 
-    /// Whether a store in the same region has this buffer, and the log has no entry in it.
+    /// Returns whether a store in the same region has this buffer, and the log has no entry in it.
     ///
     /// # Panics
     /// The log is a ring, or has no such buffer.
@@ -117,7 +119,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Whether an order above `released` has its frame in this buffer.
+    /// Returns whether an order above `released` has its frame in this buffer.
     ///
     /// # Panics
     /// The log is a ring, or has no such buffer.
@@ -129,7 +131,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// The medium, for who lends it to a log and to a store in turn.
+    /// Returns the medium, for an owner that lends it to a log and to a store in turn.
     pub fn medium_mut(&mut self) -> &mut M {
         &mut self.media
     }

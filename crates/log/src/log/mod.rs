@@ -183,6 +183,15 @@ impl<M: Media> Log<M> {
         }
     }
 
+    /// Bytes of frames that the log can hold. Of packet buffers the largest number: there the entries are the bound.
+    #[must_use]
+    pub fn frame_bytes_max(&self) -> u64 {
+        match &self.frames {
+            Frames::Ring(_) => self.parameters().frame_bytes,
+            Frames::Buffers(_) => u64::MAX,
+        }
+    }
+
     /// How full the fuller of the two rings is with orders that are not reclaimed, in percent.
     #[must_use]
     pub fn occupancy(&self) -> u8 {

@@ -1,4 +1,4 @@
-//! The image: two heads, two cursors, slots. How it is made, and the checks when it is read.
+//! The image (two heads, two cursors, slots), its creation, and the checks when it is read.
 
 use std::ops::Range;
 
@@ -7,13 +7,14 @@ use crate::media::{Media, MediaError, persist_now};
 
 /// Fewest slots of a queue.
 pub const SLOTS_MIN: u32 = 4;
-/// Most slots of a queue: what shared receive queues of NICs take.
+/// Most slots of a queue, which is also the limit of shared receive queues of NICs.
 pub const SLOTS_MAX: u32 = 1 << 15;
 /// Smallest slot, in bytes.
 pub const SLOT_BYTES_MIN: u32 = 128;
 /// Largest slot, in bytes.
 pub const SLOT_BYTES_MAX: u32 = 1 << 16;
-/// No queue gets this many messages. A higher number is not one of ours, and could not be increased further.
+/// Limit of message numbers. No queue receives so many messages, so a higher number is refused: it could not be
+/// increased further.
 pub const NUMBER_MAX: u64 = 1 << 51;
 
 const MAGIC: [u8; 8] = *b"PMNETSLT";
@@ -21,12 +22,12 @@ const VERSION: u32 = 1;
 const CRC_AT: usize = 12;
 const LINE: usize = 64;
 const HEAD_BYTES: usize = LINE;
-/// Where the heads are.
+/// Offsets of the heads.
 const HEADS: [usize; 2] = [0, 2048];
-/// Where the cursors are: in lines of their own, which are stored to alone.
+/// Offsets of the cursors. Each has a line of its own, so that a store changes only the cursor.
 const CURSORS: [usize; 2] = [64, 2048 + 64];
 const SLOTS_AT: usize = 4096;
-/// Bits of a cursor that check the rest.
+/// Number of bits in a cursor that check the others.
 const CHECK_BITS: u32 = 12;
 
 /// Size of a queue, fixed when it is made.
@@ -34,11 +35,12 @@ const CHECK_BITS: u32 = 12;
 pub struct SlotParameters {
     /// Slots: a power of two from [`SLOTS_MIN`] to [`SLOTS_MAX`].
     pub slots: u32,
-    /// Bytes of a slot: a multiple of 64 from [`SLOT_BYTES_MIN`] to [`SLOT_BYTES_MAX`]. A longer message is refused by the NIC.
+    /// Bytes of a slot: a multiple of 64 from [`SLOT_BYTES_MIN`] to [`SLOT_BYTES_MAX`]. The NIC refuses a longer
+    /// message.
     pub slot_bytes: u32,
 }
 
-/// Why a queue of slots could not be made, opened or kept.
+/// Reason why a queue of slots could not be created, opened or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum SlotsError {
     /// The parameters break a bound.
@@ -61,7 +63,7 @@ pub enum SlotsError {
     /// All bytes are zero.
     #[error("the image is blank: make slots in it first (format)")]
     Blank,
-    /// `format` was asked to write over something.
+    /// `format` was asked to overwrite data.
     #[error(
         "the image is not blank, so no slots were made in it: delete the file (zero the devdax device) if it may go; nothing was \
          changed"
@@ -72,13 +74,13 @@ pub enum SlotsError {
         "these are no pmnet slots (no magic number found): check the path; nothing was changed"
     )]
     Foreign,
-    /// Making the queue was interrupted; nothing was received into it.
+    /// The creation of the queue was interrupted; nothing was received into it.
     #[error(
         "the making of these slots was interrupted before anything was received: delete the file (zero the devdax device) and \
          start again"
     )]
     InterruptedFormat,
-    /// Another format version.
+    /// The queue has another format version.
     #[error(
         "the slots have format version {found}, this program knows version {VERSION}: use the program that made them; nothing was \
          changed"
@@ -126,7 +128,7 @@ impl SlotParameters {
         SLOTS_AT + size(self.slots) * size(self.slot_bytes)
     }
 
-    /// Where message number `number` is received: a range of the image.
+    /// Returns the range of the image into which message number `number` is received.
     #[must_use]
     pub fn place(&self, number: u64) -> Range<usize> {
         let bytes = size(self.slot_bytes);
@@ -134,7 +136,7 @@ impl SlotParameters {
         start..start + bytes
     }
 
-    /// The slot of a number.
+    /// Returns the slot of a message number.
     pub(super) fn slot(&self, number: u64) -> usize {
         usize::try_from(number % u64::from(self.slots)).expect("fewer than SLOTS_MAX")
     }
@@ -230,7 +232,7 @@ pub(super) fn read(image: &[u8]) -> Result<Head, SlotsError> {
         [Copy::Valid(one), Copy::Valid(other)] if one != other => {
             return Err(SlotsError::Damaged("the two heads contradict each other"));
         }
-        // They are written once, before anything is received.
+        // The heads are written once, before anything is received.
         [Copy::Valid(raw), _] | [_, Copy::Valid(raw)] => decode(&raw)?,
         [Copy::Zero, Copy::Zero] if is_zero(image) => return Err(SlotsError::Blank),
         [Copy::Zero, other] if rest_is_zero(image) && !matches!(other, Copy::Broken) => {
@@ -258,13 +260,13 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
 
-/// Everything but heads and cursors.
+/// Returns whether all bytes except heads and cursors are zero.
 fn rest_is_zero(image: &[u8]) -> bool {
     let between = &image[CURSORS[0] + 8..HEADS[1]];
     is_zero(between) && is_zero(&image[CURSORS[1] + 8..])
 }
 
-/// A cursor as it is stored: one word, so that it is old or new and never torn; its low bits check the rest.
+/// Returns a cursor as it is stored: one word, so that it is old or new but never torn. Its low bits check the others.
 fn seal(log_uuid: u128, number: u64) -> u64 {
     let crc = crc32c::crc32c_append(
         crc32c::crc32c(&log_uuid.to_le_bytes()),
@@ -273,7 +275,7 @@ fn seal(log_uuid: u128, number: u64) -> u64 {
     number << CHECK_BITS | u64::from(crc >> (u32::BITS - CHECK_BITS))
 }
 
-/// The cursor of an image: the highest that it states. Both are written by one persist, so either was in effect, or nothing
+/// Returns the highest cursor in an image. One persist writes both cursors. So either of them was in effect, or nothing
 /// that depends on it had begun.
 pub(super) fn cursor(image: &[u8], head: &Head) -> Result<u64, SlotsError> {
     let uuid = head.identity.log_uuid;
@@ -291,7 +293,7 @@ pub(super) fn cursor(image: &[u8], head: &Head) -> Result<u64, SlotsError> {
     }
 }
 
-/// Stores both cursors; the lines that must persist.
+/// Stores both cursors; returns the lines that must be persisted.
 pub(super) fn store_cursor<M: Media>(
     media: &mut M,
     log_uuid: u128,
@@ -304,7 +306,7 @@ pub(super) fn store_cursor<M: Media>(
     })
 }
 
-/// Makes an empty queue that belongs to the log `identity`: in a blank image only.
+/// Creates an empty queue that belongs to the log `identity`. The image must be blank.
 ///
 /// # Errors
 /// [`SlotsError`]; nothing was changed, unless the medium failed.

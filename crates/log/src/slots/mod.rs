@@ -1,4 +1,4 @@
-//! The slots of an ordered queue: where a NIC puts messages that it acknowledges by itself (`docs/spec/verbs.md`).
+//! The slots of an ordered queue, into which a NIC puts messages that it acknowledges by itself (`docs/spec/verbs.md`).
 //!
 //! ```text
 //! 0      64       72        2048   2112     2120        4096                   + slots · slot bytes
@@ -6,14 +6,14 @@
 //! | head | cursor | zero    | head | cursor | zero      | slots                |
 //! +------+--------+---------+------+--------+-----------+----------------------+
 //! ```
-//! Slots are a ring, posted in the order of the ring: message number `n`, from 0, is received into slot `n mod slots`. A slot has
-//! no header. The cursor is the number of the oldest message that is not *entered*: messages below it are durable in the ordered
-//! log, or have no effect. A slot is posted again when the cursor, durable, is past it.
+//! Slots are a ring, and are posted in this order: message number `n`, from 0, is received into slot `n mod slots`. A
+//! slot has no header. The cursor is the number of the oldest message that is not *entered*: messages below it are
+//! durable in the ordered log, or have no effect. A slot is posted again when the durable cursor is past it.
 //!
-//! Purpose: hand on messages in the order of their slots, and find acknowledged messages again after a crash. Invariants:
-//! `kept ≤ processed ≤ posted ≤ kept + slots`; nothing after an open slot is handed on; the scan stores nothing.
-//!
-//! As the rest of this crate: no IO, no clock, no packets. The caller knows a message when it sees one.
+//! Purpose: pass on messages in the order of their slots, and find acknowledged messages again after a crash.
+//! Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; nothing after an open slot is passed on; the scan stores
+//! nothing. As everywhere in this crate, there is no IO, no clock and no packet. The caller decides whether a slot
+//! holds a message.
 
 mod image;
 mod queue;

@@ -186,6 +186,14 @@ impl<M: Media> SlotQueue<M> {
         (open && later()).then_some(self.processed)
     }
 
+    /// The number of the newest complete message after the oldest slot. The NIC has taken all slots before it.
+    #[must_use]
+    pub fn newest(&self) -> Option<u64> {
+        (self.processed + 1..self.posted)
+            .rev()
+            .find(|&number| self.sender(number).is_some())
+    }
+
     /// Whether this connection cannot be the one that has the oldest slot: it has finished a message in a later one, and it takes a
     /// slot only when it has finished the one before.
     #[must_use]
@@ -197,13 +205,18 @@ impl<M: Media> SlotQueue<M> {
     fn later(&self) -> impl Iterator<Item = u32> {
         (self.processed..self.posted)
             .skip(1)
-            .filter_map(|number| match self.state(number)? {
-                State::Complete {
-                    from,
-                    outcome: Outcome::Message(_),
-                } => Some(from),
-                _ => None,
-            })
+            .filter_map(|number| self.sender(number))
+    }
+
+    /// The connection of a complete message.
+    fn sender(&self, number: u64) -> Option<u32> {
+        match self.state(number)? {
+            State::Complete {
+                from,
+                outcome: Outcome::Message(_),
+            } => Some(from),
+            _ => None,
+        }
     }
 
     /// Begins to store that each message below `entered` is durable in the log, or has no effect. False: that is stored

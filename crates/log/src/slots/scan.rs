@@ -1,14 +1,14 @@
-//! Reading slots without changing them, after a crash or a stop.
+//! Reads slots without changing them, after a crash or a stop.
 //!
-//! Invariant: nothing here stores. The only step from a [`SlotScan`] to a [`SlotQueue`] is [`SlotScan::begin`], when all messages that
-//! count are durable in the log.
+//! Invariant: this module stores nothing. Only [`SlotScan::begin`] turns a [`SlotScan`] into a [`SlotQueue`], after all
+//! messages that count are durable in the log.
 
 use crate::layout::Identity;
 use crate::media::{Media, persist_now};
 use crate::slots::image::{self, Head, SlotParameters, SlotsError, store_cursor};
 use crate::slots::queue::SlotQueue;
 
-/// Slots that were read, and of which none is posted.
+/// Slots that were read, and none of which is posted.
 #[derive(Debug)]
 pub struct SlotScan<M> {
     media: M,
@@ -18,7 +18,7 @@ pub struct SlotScan<M> {
 }
 
 impl<M: Media> SlotScan<M> {
-    /// Reads heads and cursors. `expected`: the log that the slots must belong to.
+    /// Reads heads and cursors. `expected`: the log to which the slots must belong.
     ///
     /// # Errors
     /// Any of [`SlotsError`]; nothing is changed.
@@ -40,7 +40,7 @@ impl<M: Media> SlotScan<M> {
         })
     }
 
-    /// The log that the slots belong to.
+    /// Returns the identity of the log to which the slots belong.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity
@@ -58,25 +58,25 @@ impl<M: Media> SlotScan<M> {
         &self.media
     }
 
-    /// The number of the oldest message that may not be in the log.
+    /// Returns the number of the oldest message that may be missing in the log.
     #[must_use]
     pub fn cursor(&self) -> u64 {
         self.cursor
     }
 
-    /// All slots, in the order in which messages were received into those that are not entered; each once. Some have been posted
-    /// and hold what they had in an earlier lap, or parts of a message.
+    /// Returns all slots, each once, in the order in which messages were received that are not entered. Some slots were
+    /// posted again and hold a message of an earlier lap, or parts of a message.
     pub fn slots(&self) -> impl Iterator<Item = &[u8]> {
         let slots = u64::from(self.parameters.slots);
         (self.cursor..self.cursor + slots)
             .map(|number| self.media.part(self.parameters.place(number)))
     }
 
-    /// All messages that count are durable in the log: no slot is needed any more. The cursor moves past all slots, durably, and
-    /// they can be posted.
+    /// Begins with the queue, when all messages that count are durable in the log, so that no slot is needed any more.
+    /// The cursor moves past all slots, durably, and they can be posted.
     ///
     /// # Errors
-    /// [`SlotsError::Media`], or [`SlotsError::Damaged`] if the cursor is at its end; the slots are as they were.
+    /// [`SlotsError::Media`], or [`SlotsError::Damaged`] if the cursor is at its end; the slots are unchanged.
     pub fn begin(self) -> Result<SlotQueue<M>, SlotsError> {
         let SlotScan {
             mut media,

@@ -1,4 +1,4 @@
-//! Drives a log through the operations of a script and keeps the promise that the world has.
+//! Drives a log through the operations of a script, and records what was promised.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::{Content, Made, Promise};
 use crate::support::{EXPECTED, IDENTITY, Random};
 
-/// The smallest logs there are: what they have is soon used again.
+/// The smallest possible logs, in which space is used again soon.
 pub const LOGS: [Parameters; 2] = [
     Parameters::ring(ENTRIES, 4096),
     Parameters::buffers(ENTRIES, 16 * 2048, 2048),
@@ -22,38 +22,38 @@ pub enum Op {
     Format,
     /// Scan, decide, repair.
     Recover,
-    /// So many frames with payloads of so many bytes; less when the log is full.
+    /// Append this many frames with payloads of this many bytes, or fewer if the log is full.
     Append(u64, usize),
-    /// One update in so many fragments, of so many bytes each.
+    /// Append one update in this many fragments of this many bytes each.
     Fragments(u16, usize),
     /// Begin a persist.
     Start,
-    /// Ask whether it is complete; it never is without waiting.
+    /// Poll the persist, which never completes without waiting.
     Poll,
-    /// Wait for it.
+    /// Wait for the persist.
     Wait,
     /// `Start`, then `Wait`.
     Persist,
-    /// Reclaim everything durable but so many orders.
+    /// Reclaim all durable orders except this many.
     ReclaimBut(u64),
-    /// Raise the epoch by so many.
+    /// Raise the epoch by this number.
     Epoch(u32),
-    /// Ask for an epoch that is lower, and for the same: no effect.
+    /// Set a lower epoch, and the present one: neither has an effect.
     StaleEpoch,
-    /// Discard everything and continue so many orders further on, or back.
+    /// Discard everything, and continue this many orders further on, or back.
     Reset(i64),
     /// Clean shutdown.
     Close,
-    /// The process dies; of what it stored so much can be seen: all of it, or some by this seed.
+    /// The process dies. All of its stores stay visible, or some of them by this seed.
     Kill(Option<u64>),
-    /// Power is lost; what was not settled is old, or new, or either by this seed.
+    /// Power is lost. What was not settled is old, new, or either by this seed.
     Power(Option<u64>),
 }
 
 /// A log on a recorder, and the promise so far.
 #[derive(Debug)]
 pub struct Driver {
-    /// What the medium held when the tape was empty.
+    /// State of the medium when the tape was empty.
     pub initial: State,
     parameters: Parameters,
     tape: Tape,
@@ -63,16 +63,16 @@ pub struct Driver {
     pub promise: Promise,
 }
 
-/// What a driver leaves behind.
+/// The result of a driver.
 pub struct Recording {
     pub initial: State,
     pub events: Vec<Event>,
-    /// Persists that the media were asked for, counted by them.
+    /// Number of persists that the media counted.
     pub persists: u64,
 }
 
 impl Driver {
-    /// A driver over a medium in this state, in a world with this promise.
+    /// Returns a driver over a medium in this state; `promise` holds already.
     pub fn new(initial: State, parameters: Parameters, promise: Promise) -> Driver {
         Driver {
             parameters,
@@ -89,7 +89,7 @@ impl Driver {
         self.log.as_ref()
     }
 
-    /// Everything that happened.
+    /// Returns everything that happened.
     pub fn finish(mut self) -> Recording {
         self.release();
         Recording {
@@ -119,7 +119,7 @@ impl Driver {
         self.events.append(&mut self.tape.take());
     }
 
-    /// What the medium may hold now.
+    /// Returns all states that the medium may be in now.
     pub fn state(&mut self) -> State {
         self.events.append(&mut self.tape.take());
         let mut state = self.initial.clone();
@@ -129,7 +129,7 @@ impl Driver {
         state
     }
 
-    /// Scan, decide, repair; `Ok(false)`: refused, and that is right.
+    /// Scans, decides and repairs; `Ok(false)`: the image was refused, rightly.
     pub fn recover(&mut self) -> Result<bool, String> {
         let medium = self.medium();
         let repaired = Scan::open(medium, Some(EXPECTED)).and_then(|scan| {
@@ -161,7 +161,7 @@ impl Driver {
         }
     }
 
-    /// One operation; what it promises is on the tape when it returns.
+    /// Runs one operation. Its promise is on the tape when this returns.
     pub fn step(&mut self, op: Op) -> Result<(), String> {
         match op {
             Op::Format => self.format(),
@@ -221,7 +221,7 @@ impl Driver {
     fn close(&mut self) -> Result<(), String> {
         let log = self.log.take().expect("the script has a log");
         let (applied, last) = (log.applied(), log.last());
-        // The medium goes with the log; its image is what the tape makes of it.
+        // The medium is dropped with the log; the tape shows its image.
         log.close().map_err(|error| error.to_string())?;
         let facts = &mut self.promise.facts;
         (facts.promised, facts.released, facts.stated) = (last, applied, last);
@@ -339,7 +339,7 @@ impl Driver {
         self.promised();
         let crc = crc32c::crc32c(&payload);
         let buffers = self.parameters.space != FrameSpace::Ring;
-        // Two of three lie where the network put them.
+        // Two of three frames lie in the buffer into which they were received.
         let lent = (buffers && !order.is_multiple_of(3))
             .then(|| log.lend_buffer())
             .flatten();

@@ -1,5 +1,5 @@
-//! Visits every moment of a recording, every image that a crash can leave there, and every moment
-//! of the recovery from each of them.
+//! Visits every moment of a recording, every image that a crash can leave at that moment, and every moment of the
+//! recovery from each of these images.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,32 +14,32 @@ use crate::medium::{Event, State};
 use crate::promise::Promise;
 use crate::support::Random;
 
-/// What was visited.
+/// Numbers of visited states.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub scripts: u64,
     pub operations: u64,
-    /// Moments at which a crash was tried: after every store, persist begun, persist complete, and
-    /// return of an operation.
+    /// Moments at which a crash was tried: after every store, at the start and the end of every persist, and after
+    /// every operation.
     pub points: u64,
-    /// Of these: persists begun, and persists complete.
+    /// Those moments that are the start or the end of a persist.
     pub persist_points: u64,
-    /// Different images at the moments of the scripts, of a recovery, of a recovery from that.
+    /// Different images: at the moments of scripts, of a recovery, and of the recovery from a crashed recovery.
     pub images: [u64; 3],
-    /// Of these images: with one line torn between its words.
+    /// Those images in which one line is torn between its words.
     pub torn: u64,
-    /// Moments of scripts at which the images were too many to try all.
+    /// Moments of scripts with too many images to try all.
     pub sampled_points: u64,
-    /// Deaths of the process alone.
+    /// Deaths of the process without a loss of power.
     pub kills: u64,
-    /// Recoveries that were crashed again at every moment of theirs.
+    /// Recoveries that were crashed again at each of their moments.
     pub crashed_again: u64,
     /// Recoveries, of all images and kills.
     pub recoveries: u64,
-    /// Images with a line that reads as garbage, and how many of those were refused.
+    /// Images with a line that reads as garbage, and number of them that were refused.
     pub poisoned: u64,
     pub poisoned_refused: u64,
-    /// Images with old superblocks, and how many of those were refused.
+    /// Images with old superblocks, and number of them that were refused.
     pub set_back: u64,
     pub set_back_refused: u64,
 }
@@ -93,7 +93,7 @@ pub struct Explorer {
     effort: Effort,
     parameters: Parameters,
     pub counts: Counts,
-    /// Image and promise → whether the recovery from it was crashed again too.
+    /// Whether the recovery from an image with a promise was crashed again too, by the key of both.
     seen: HashMap<u64, bool, BuildHasherDefault<AsIs>>,
 }
 
@@ -124,8 +124,8 @@ pub fn explore(name: &str, ops: &[Op], parameters: Parameters, effort: &Effort) 
 }
 
 impl Explorer {
-    /// Visits every moment of a recording. `level` 0 is a script, 1 the recovery from an image of
-    /// it, 2 the recovery from an image of that.
+    /// Visits every moment of a recording. `level` 0 is a script, 1 is the recovery from an image of a script, 2 is the
+    /// recovery from an image of level 1.
     fn recording(
         &mut self,
         recording: &Recording,
@@ -169,7 +169,7 @@ impl Explorer {
         Ok(())
     }
 
-    /// Every way to crash at one moment.
+    /// Tries every kind of crash at one moment.
     fn point(
         &mut self,
         state: &State,
@@ -217,7 +217,7 @@ impl Explorer {
         Ok(())
     }
 
-    /// Recovers; with `again` goes on a little, and crashes at every moment of it too.
+    /// Recovers. With `again`, runs a little further, and crashes at every moment of the recovery.
     fn recover(
         &mut self,
         left: State,

@@ -1,8 +1,7 @@
-//! More than a crash: a line that reads as garbage, a superblock that is an old one.
+//! Faults beyond a crash: a line that reads as garbage, or an old superblock.
 //!
-//! Such a fault may cost the log, but is never hidden: either the image is refused and left alone, or
-//! everything that a witness still states is there, exactly as it was appended
-//! (`docs/spec/recovery.md` §1, §4).
+//! Such a fault may cost the log, but must not stay hidden. Either the image is refused and left alone, or everything
+//! that a witness still states is present, exactly as it was appended (`docs/spec/recovery.md` §1, §4).
 
 use pmnet_log::{BLOCK_BYTES, Decision, Finding, LogError, Scan};
 
@@ -22,7 +21,7 @@ impl History {
         history
     }
 
-    /// Takes note of superblocks that have become durable.
+    /// Notes superblocks that have become durable.
     pub fn note(&mut self, state: &State) {
         let dirty = state.dirty_lines();
         for (copy, known) in self.0.iter_mut().enumerate() {
@@ -39,7 +38,7 @@ impl History {
     }
 }
 
-/// Tries the faults on the images that have everything old, everything new, and something between.
+/// Tries the faults on images with all old contents, with all new contents, and with a mixture.
 pub fn visit(
     state: &State,
     promise: &Promise,
@@ -107,7 +106,8 @@ fn poison(
     Ok(())
 }
 
-/// Up to where entries that do not need `line`, or both superblocks, state that all was durable.
+/// Returns the highest order up to which all orders are stated to be durable, by entries that do not need `line` or by
+/// both superblocks.
 fn witnessed(image: &[u8], line: usize, promise: &Promise) -> u64 {
     let facts = &promise.facts;
     let entries = crate::drive::ENTRIES;
@@ -122,7 +122,7 @@ fn witnessed(image: &[u8], line: usize, promise: &Promise) -> u64 {
         .fold(facts.stated, u64::max)
 }
 
-/// `None`: recovered, and the promise is kept; `Some`: refused with nothing changed.
+/// Recovers the image. Returns `None` if the promise is kept, or `Some` if the image was refused and nothing changed.
 pub fn recovered(image: Vec<u8>, promise: &Promise) -> Result<Option<LogError>, String> {
     let mut medium = Recorder::new(image, None);
     let repaired = Scan::open(&mut medium, Some(EXPECTED)).and_then(|scan| {
@@ -137,7 +137,7 @@ pub fn recovered(image: Vec<u8>, promise: &Promise) -> Result<Option<LogError>, 
     }
 }
 
-/// Old superblocks, one alone and both.
+/// Puts back old superblocks, one alone and both.
 fn set_back(
     image: &[u8],
     promise: &Promise,
@@ -153,7 +153,7 @@ fn set_back(
     let mut weaker = promise.clone();
     // The copy may have been the only witness of the newest burst.
     weaker.facts.promised = witnessed(image, usize::MAX, promise);
-    // A copy that was being written is no witness against an old one in the place of the other.
+    // If one copy was being written, it is no witness against an old superblock in the other copy.
     let both_valid = Scan::open(Recorder::new(image.to_vec(), None), None).is_ok_and(|scan| {
         let findings = &scan.report().findings;
         !findings
@@ -184,7 +184,7 @@ fn set_back(
             }
         }
     }
-    // Both: noticed when a live entry is of a later epoch or incarnation, in the same era.
+    // Two old copies are noticed if a live entry has a later epoch or incarnation, in the same era.
     for (first, second) in history.0[0].iter().zip(&history.0[1]) {
         let newer = if counter(first) > counter(second) {
             first

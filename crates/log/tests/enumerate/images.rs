@@ -3,49 +3,49 @@
 use crate::medium::{LINE, Line, State};
 use crate::support::Random;
 
-/// Dirty lines up to which every combination of their contents is tried, whatever it takes.
+/// Number of dirty lines up to which every combination of their contents is tried, whatever it takes.
 pub const LINES_EXHAUSTIVE: usize = 4;
 
-/// Lines of an image, in place of the oldest ones.
+/// Lines that replace the oldest contents in an image.
 pub type Lines = Vec<(usize, Line)>;
-/// Takes one image.
+/// Function that takes one image.
 pub type Visit<'a> = dyn FnMut(Kind, &[(usize, Line)]) + 'a;
 
-/// How an image came about.
+/// How an image was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Every line holds the state after one of its stores.
     Whole,
-    /// The same, of a moment with more images than are tried.
+    /// Every line holds the state after one of its stores; the moment has too many such images to try all.
     Sample,
     /// One line holds words of different ages.
     Torn,
 }
 
-/// How much is tried.
+/// Limits of a test run.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most images of whole lines at a moment; where there are more, samples.
+    /// Most images of whole lines at a moment; if there are more, samples are tried.
     pub combinations: usize,
-    /// So many samples then, besides the corners.
+    /// Number of samples besides the corners.
     pub samples: usize,
-    /// Most combinations of words of one torn line; where there are more, so many samples.
+    /// Most combinations of words of one torn line; if there are more, this many samples are tried.
     pub torn: usize,
-    /// Most lines that are torn at a moment, one at a time; where there are more, so many of them.
+    /// Most lines that are torn at a moment, one at a time; if there are more, this many of them are torn.
     pub torn_lines: usize,
-    /// Deaths of the process at each moment; the first leaves every store visible.
+    /// Number of deaths of the process at each moment. The first one leaves every store visible.
     pub kills: u32,
-    /// One of so many recoveries from a whole image is crashed again; from a sample; from a torn
-    /// image; and from an image of a recovery.
+    /// One of this many recoveries is crashed again: from a whole image, from a sample, from a torn image, and from an
+    /// image of a recovery.
     pub again: [u64; 4],
-    /// One of so many lines is poisoned at a moment.
+    /// One of this many lines is poisoned at a moment.
     pub poison_one_of: u64,
     /// `combinations`, `samples`, `torn` and `torn_lines` at the moments of a recovery.
     pub nested: [usize; 4],
 }
 
 impl Effort {
-    /// What is tried at every moment of a recovery is less than at one of a script.
+    /// Returns the limits for a level: a moment of a recovery gets fewer tries than a moment of a script.
     pub fn at(&self, level: usize) -> Effort {
         let [combinations, samples, torn, torn_lines] = self.nested;
         match level {
@@ -61,7 +61,7 @@ impl Effort {
         }
     }
 
-    /// Whether the recovery from an image is crashed again.
+    /// Returns whether the recovery from an image is crashed again.
     pub fn again(&self, level: usize, kind: Kind, key: u64) -> bool {
         let one_of = match (level, kind) {
             (0, Kind::Whole) => self.again[0],
@@ -74,9 +74,8 @@ impl Effort {
     }
 }
 
-/// Calls `visit` with the contents of the dirty lines of every image; `torn` are the lines that
-/// may hold words of different ages in images that were not visited before. False when there were
-/// too many images to visit them all.
+/// Calls `visit` with the contents of the dirty lines of every image. `torn` names the lines that may hold words of
+/// different ages in images that were not visited before. Returns false if there were too many images to visit all.
 pub fn images(
     state: &State,
     torn: &[usize],
@@ -139,7 +138,7 @@ fn whole_lines(
     }
     visit(Kind::Whole, &pick(&mut |_, _| 0));
     visit(Kind::Whole, &pick(&mut |_, count| count - 1));
-    // One line alone is new; one alone is old.
+    // One line alone is new, or one line alone is old.
     for _ in 0..effort.samples.min(lines.len()) {
         let alone = random.index(lines.len());
         let newest = |at: usize, count: usize| if at == alone { count - 1 } else { 0 };
@@ -155,7 +154,7 @@ fn whole_lines(
     false
 }
 
-/// Words of one line of any age, with all other lines old, and with all of them new.
+/// Visits images in which the words of one line have any age, with all other lines old, and with all other lines new.
 fn torn_line(
     lines: &[(usize, Vec<Line>)],
     at: usize,

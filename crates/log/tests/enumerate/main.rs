@@ -1,9 +1,8 @@
-//! Crash enumeration: scripts of operations, and a crash at every moment of each of them, with every
-//! image that the fault model allows there; then again at every moment of each recovery
-//! (`docs/spec/recovery.md` §6).
+//! Crash enumeration: scripts of operations with a crash at every moment, with every image that the fault model allows
+//! at that moment, and again at every moment of each recovery (`docs/spec/recovery.md` §6).
 //!
-//! The quick form tries a part of the images, at every moment of every script. The full one:
-//! `cargo test --release -p pmnet-log --test enumerate -- --ignored --nocapture`
+//! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
+//! test --release -p pmnet-log --test enumerate -- --ignored --nocapture`
 
 mod drive;
 mod explore;
@@ -45,7 +44,7 @@ const FULL: Effort = Effort {
     nested: [64, 3, 4, 2],
 };
 
-/// Runs all scripts on all cores; the sum of what was visited.
+/// Runs all scripts on all cores; returns the sum of the visited states.
 fn run(parameters: Parameters, effort: &Effort, random_scripts: u64, report: bool) -> Counts {
     let mut scripts: Vec<(String, Vec<Op>)> = script::SCRIPTS
         .iter()

@@ -1,12 +1,12 @@
-//! A medium that records every call, and computes what a crash may leave of it at each moment.
+//! A medium that records every call, and computes what a crash at each moment may leave.
 //!
-//! Fault model (`docs/spec/ordered-log.md` §2): between two completed persists nothing is in order.
-//! Every 64-byte line that was stored to and is not covered by a completed persist may hold the
-//! state after any prefix of its stores; any of its 8-byte words may be ahead of the others. A
-//! completed persist settles the lines it covered at what they held when it began, or newer.
+//! Fault model (`docs/spec/ordered-log.md` §2): stores between two completed persists have no order. Every 64-byte line
+//! that was stored to and is not covered by a completed persist may hold the state after any prefix of its stores; any
+//! of its 8-byte words may be newer than the others. After a completed persist, each line that it covered holds at
+//! least its contents at the start of that persist.
 //!
-//! What a persist covers is not what the log asks for, but the lines that the flush loop of persistent memory
-//! (`pmnet_media::flush`) names for it before its fence.
+//! A persist covers the lines that the flush loop of persistent memory (`pmnet_media::flush`) flushes before its fence,
+//! and not the ranges that the log asks for.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,23 +18,23 @@ use pmnet_media::flush::{self, Flush};
 
 use crate::promise::Promise;
 
-/// Bytes of a line: what a crash keeps or loses on its own.
+/// Size of a line in bytes: a crash keeps or loses each line independently.
 pub const LINE: usize = flush::LINE;
 pub type Line = [u8; LINE];
 
-/// One thing that happened to a medium, or to what the world knows.
+/// An event on a medium, or a promise to the outside world.
 #[derive(Clone, Debug)]
 pub enum Event {
     Store(usize, Vec<u8>),
     PersistStart(Vec<Range<usize>>),
     PersistDone,
-    /// From here on the outside world relies on this.
+    /// From this event on the outside world relies on the promise.
     Promise(Arc<Promise>),
-    /// The script crashed by itself, and this is what was left.
+    /// The script crashed by itself, and left this state.
     Crash(Box<State>),
 }
 
-/// The events in order; shared between a medium and whoever drives the log on it.
+/// The events in order. The medium and the driver of the log share the tape.
 #[derive(Clone, Debug, Default)]
 pub struct Tape(Arc<Mutex<Recorded>>);
 
@@ -63,7 +63,7 @@ impl Tape {
     }
 }
 
-/// The lines that were flushed, neighbours together, until the fence.
+/// Lines that were flushed since the last fence, neighbours together.
 #[derive(Debug, Default)]
 struct Flushed {
     lines: Vec<Range<usize>>,
@@ -88,18 +88,18 @@ impl Flush for Flushed {
     }
 }
 
-/// A medium in memory. A persist is complete when somebody waits for it, and not before.
+/// A medium in memory. A persist completes only when a caller waits for it.
 #[derive(Debug)]
 pub struct Recorder {
     image: Vec<u8>,
     tape: Option<Tape>,
     in_flight: bool,
-    /// Stores made.
+    /// Number of stores.
     pub stores: u64,
 }
 
 impl Recorder {
-    /// A medium that holds `image`; with a tape it writes down what is asked of it.
+    /// Returns a medium that holds `image`. If it has a tape, it records each call.
     pub fn new(image: Vec<u8>, tape: Option<Tape>) -> Recorder {
         Recorder {
             image,
@@ -175,21 +175,21 @@ impl Media for Recorder {
     }
 }
 
-/// Everything that the medium may hold at one moment.
+/// All states that the medium may be in at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Clean lines as they are; of dirty lines the oldest content that is still possible.
+    /// Contents of clean lines; of dirty lines, the oldest contents that are still possible.
     durable: Vec<u8>,
-    /// Later contents of the dirty lines, oldest first; the last one is what the CPU sees.
+    /// Later contents of the dirty lines, oldest first. The CPU sees the last one.
     dirty: BTreeMap<usize, Vec<Line>>,
-    /// Lines that the persist in flight covers, and how many later contents each had at its start.
+    /// Lines that the persist in flight covers, each with its number of later contents at the start of the persist.
     flight: Option<Vec<(usize, usize)>>,
     /// Hash of `durable`.
     hash: u64,
 }
 
 impl State {
-    /// A medium on which everything is durable.
+    /// Returns a medium on which everything is durable.
     pub fn clean(image: Vec<u8>) -> State {
         let hash = image
             .as_chunks::<LINE>()
@@ -205,7 +205,7 @@ impl State {
         }
     }
 
-    /// Applies one event; returns the lines whose possible contents it added to.
+    /// Applies one event; returns the lines that got further possible contents.
     pub fn apply(&mut self, event: &Event) -> Vec<usize> {
         match event {
             Event::Store(offset, bytes) => return self.store(*offset, bytes),
@@ -251,7 +251,7 @@ impl State {
         touched
     }
 
-    /// The first `count` later contents of a line are behind it.
+    /// Makes the first `count` later contents of a line durable.
     fn settle(&mut self, line: usize, count: usize) {
         let Some(versions) = self.dirty.get_mut(&line).filter(|_| count > 0) else {
             return;
@@ -269,7 +269,7 @@ impl State {
         line_of(&self.durable, line)
     }
 
-    /// What the CPU sees.
+    /// Returns the contents of a line that the CPU sees.
     pub fn seen(&self, line: usize) -> Line {
         match self.dirty.get(&line).and_then(|versions| versions.last()) {
             Some(newest) => *newest,
@@ -277,7 +277,7 @@ impl State {
         }
     }
 
-    /// Everything that a line may hold, oldest first, each content once.
+    /// Returns all possible contents of a line, oldest first, each once.
     pub fn possible(&self, line: usize) -> Vec<Line> {
         let mut all = vec![self.oldest(line)];
         for version in self.dirty.get(&line).into_iter().flatten() {
@@ -288,12 +288,12 @@ impl State {
         all
     }
 
-    /// Lines that are not settled.
+    /// Returns the lines that are not settled.
     pub fn dirty_lines(&self) -> Vec<usize> {
         self.dirty.keys().copied().collect()
     }
 
-    /// The image with these lines in place of the oldest ones.
+    /// Returns the image with these lines in place of the oldest contents.
     pub fn image(&self, lines: &[(usize, Line)]) -> Vec<u8> {
         let mut image = self.durable.clone();
         for (line, bytes) in lines {
@@ -302,14 +302,14 @@ impl State {
         image
     }
 
-    /// Hash of [`State::image`], without making it.
+    /// Returns the hash of [`State::image`], without making the image.
     pub fn image_hash(&self, lines: &[(usize, Line)]) -> u64 {
         lines.iter().fold(self.hash, |hash, (line, bytes)| {
             hash ^ line_hash(*line, &self.oldest(*line)) ^ line_hash(*line, bytes)
         })
     }
 
-    /// Hash of everything that the medium may hold.
+    /// Returns the hash of all possible states of the medium.
     pub fn full_hash(&self) -> u64 {
         self.dirty.iter().fold(self.hash, |hash, (line, versions)| {
             versions.iter().fold(hash.rotate_left(7), |hash, version| {
@@ -318,7 +318,7 @@ impl State {
         })
     }
 
-    /// What the CPU sees, as an image.
+    /// Returns the image that the CPU sees.
     pub fn visible(&self) -> Vec<u8> {
         let lines: Vec<(usize, Line)> = self
             .dirty
@@ -328,8 +328,8 @@ impl State {
         self.image(&lines)
     }
 
-    /// The process has died: nothing is in flight any more, and nothing became durable by it. Of
-    /// each dirty line only as many later contents can be seen as `keep` says of their number.
+    /// Returns the state after the death of the process: nothing is in flight any more, and nothing has become durable.
+    /// Of each dirty line, `keep` says how many of its later contents stay visible.
     pub fn killed(&self, mut keep: impl FnMut(usize) -> usize) -> State {
         let mut left = self.clone();
         left.flight = None;
@@ -341,7 +341,7 @@ impl State {
     }
 }
 
-/// One line of an image.
+/// Returns one line of an image.
 pub fn line_of(image: &[u8], line: usize) -> Line {
     image[line * LINE..][..LINE]
         .try_into()

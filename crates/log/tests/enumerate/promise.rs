@@ -1,4 +1,4 @@
-//! What the outside world relies on, and the check of a recovered log against it.
+//! What the outside world relies on, and the check of a recovered log against that.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,9 +20,9 @@ pub struct Content {
     pub header_len: usize,
     pub epoch: u32,
     pub incarnation: u32,
-    /// The log's durable order when it was appended: its entry says so.
+    /// Durable order of the log when the frame was appended, as its entry states.
     pub durable: u64,
-    /// What was reclaimed when it was appended: its entry says so.
+    /// Highest reclaimed order when the frame was appended, as its entry states.
     pub applied: u64,
 }
 
@@ -38,29 +38,29 @@ pub enum Made {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
     pub made: Made,
-    /// Changes when the contents of orders do.
+    /// Changes whenever the contents of orders change.
     pub contents: u64,
-    /// Orders up to here were reported durable.
+    /// Orders up to this one were reported durable.
     pub promised: u64,
-    /// Orders up to here were reclaimed by the caller.
+    /// The caller reclaimed the orders up to this one.
     pub applied: u64,
-    /// Orders up to here were released: durably known to be reclaimed.
+    /// Orders up to this one were released: their reclaim is durable.
     pub released: u64,
-    /// Highest order that an append was begun for.
+    /// Highest order whose append was begun.
     pub last: u64,
     /// Epoch in force.
     pub epoch: u32,
-    /// Epoch that is being set, or the one in force.
+    /// Epoch that is being set, or else the one in force.
     pub epoch_tried: u32,
     /// Highest incarnation that was handed out.
     pub incarnation: u32,
     /// The incarnation that was marked to serve.
     pub served: u32,
-    /// Resets that counted.
+    /// Number of resets that took effect.
     pub era: u32,
-    /// A reset that is under way, to this order.
+    /// Order of a reset that is under way.
     pub resetting: Option<u64>,
-    /// Both superblocks say that orders up to here were durable.
+    /// Both superblocks state that orders up to this one were durable.
     pub stated: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct Promise {
 }
 
 impl Promise {
-    /// Nothing was promised yet.
+    /// Returns the promise of a world without a log.
     pub fn none() -> Promise {
         let facts = Facts {
             made: Made::No,
@@ -95,7 +95,7 @@ impl Promise {
         }
     }
 
-    /// Two promises of one script with the same key are the same.
+    /// Returns the key of a promise. Two promises of one script with the same key are equal.
     pub fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.facts.hash(&mut hasher);
@@ -107,7 +107,7 @@ impl Promise {
         self.facts.contents += 1;
     }
 
-    /// A reset to `target` counts: the world before it is gone.
+    /// Notes that a reset to `target` took effect: earlier orders are gone.
     pub fn reset(&mut self, target: u64) {
         self.contents = Arc::default();
         let facts = &mut self.facts;
@@ -118,7 +118,7 @@ impl Promise {
         (facts.last, facts.stated) = (target, target);
     }
 
-    /// A log was made out of an image and handed out: what it holds is promised from now on.
+    /// Notes that a log was opened from an image: its contents are promised from now on.
     pub fn adopt<M: Media>(&mut self, log: &Log<M>) {
         if let Some(target) = self.facts.resetting.take()
             && (log.applied(), log.last()) == (target, target)
@@ -135,13 +135,13 @@ impl Promise {
         facts.incarnation = log.incarnation();
     }
 
-    /// Whether an image that cannot be opened is one that may not be opened now.
+    /// Returns whether this error is allowed for an image.
     pub fn may_refuse(&self, error: &LogError) -> bool {
         self.facts.made != Made::Yes
             && matches!(error, LogError::Blank | LogError::InterruptedFormat)
     }
 
-    /// The log that came out of a repair keeps every promise and invents nothing.
+    /// Checks that a repaired log keeps every promise and invents nothing.
     pub fn check<M: Media>(&self, log: &Log<M>) -> Result<(), String> {
         let facts = &self.facts;
         let want = |holds: bool, what: &str| {
@@ -204,7 +204,7 @@ impl Promise {
         erased(log.medium().bytes(), log)
     }
 
-    /// What a repair leaves is settled on the medium: superblocks, metadata ring, kept frames.
+    /// Checks that a repaired log is settled on the medium: superblocks, metadata ring, kept frames.
     pub fn settled<M: Media>(&self, log: &Log<M>, left: &State) -> Result<(), String> {
         let metadata_end = METADATA_LINE + usize::try_from(log.parameters().entries).unwrap();
         let kept: Vec<_> = (log.applied() + 1..=log.last())
@@ -237,7 +237,7 @@ fn says(entry: &Entry, order: u64, content: &Content) -> bool {
         && (entry.durable, entry.applied) == (content.durable, content.applied)
 }
 
-/// Lines of the frame of `order`, as its entry in `image` states them (ordered-log.md §5).
+/// Returns the lines of the frame of `order`, as its entry in `image` states them (ordered-log.md §5).
 pub fn frame_lines(image: &[u8], entries: u64, order: u64) -> std::ops::Range<usize> {
     let slot = slot_line(entries, order) * LINE;
     let field = |at: usize| {
@@ -249,12 +249,12 @@ pub fn frame_lines(image: &[u8], entries: u64, order: u64) -> std::ops::Range<us
     first..first + (skew + field(36)).div_ceil(LINE)
 }
 
-/// Line of the slot of `order`.
+/// Returns the line of the slot of `order`.
 pub fn slot_line(entries: u64, order: u64) -> usize {
     METADATA_LINE + usize::try_from(order % entries).unwrap()
 }
 
-/// Every slot that is not kept is zero.
+/// Checks that every slot that is not kept is zero.
 fn erased<M: Media>(image: &[u8], log: &Log<M>) -> Result<(), String> {
     let entries = log.parameters().entries;
     for order in log.last() + 1..=log.applied() + entries {

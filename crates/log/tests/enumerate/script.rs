@@ -322,7 +322,7 @@ pub const SCRIPTS: &[(&str, &[Op])] = &[
     ),
 ];
 
-/// A script by seed: any operations in any order, over several lives.
+/// Returns a random script for a seed: any operations in any order, with several restarts.
 pub fn random(seed: u64) -> Vec<Op> {
     let mut random = Random(seed);
     let mut ops = vec![Format, Recover];

@@ -1,18 +1,18 @@
-//! Which messages count that are found in slots after a crash (`docs/spec/verbs.md` §5), as the tests know it: in the product the
-//! device's machine decides that.
+//! Which of the messages in slots count after a crash (`docs/spec/verbs.md` §5). The tests have their own decision; in
+//! the product the device's state machine decides.
 
 use std::collections::BTreeMap;
 
 /// Contents of a slot, as far as the decision needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// No whole message: zeros, a torn one, or something else.
+    /// No whole message: zeros, a torn message, or other bytes.
     Nothing,
-    /// A whole message with the tag of its session, that takes a seq (an update, an END).
+    /// A whole message with the tag of its session, and with a seq (an update, an END).
     Message {
         /// Its session.
         session: u64,
-        /// Its seq there.
+        /// Its seq in the session.
         seq: u64,
     },
 }
@@ -20,20 +20,20 @@ pub enum Found {
 /// The decision on one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It holds nothing. Later slots are looked at all the same.
+    /// The slot holds no message. Later slots are examined nevertheless.
     Hole,
-    /// Its session is not open.
+    /// The session of the message is not open.
     Closed,
-    /// The session has it already: it was entered, or a slot before has it too.
+    /// The message was entered before, or an earlier slot holds it too.
     Duplicate,
-    /// Something of its session before it is missing, so it was never acknowledged.
+    /// An earlier message of its session is missing, so it was never acknowledged.
     Gap,
-    /// It is entered, in this turn.
+    /// The message is entered, in its turn.
     Enter,
 }
 
-/// Decides on all slots, in the order of the ring from the cursor on. `last` has the last seq of each open session that is
-/// entered, and is moved on by what counts.
+/// Decides on all slots, in the order of the ring from the cursor on. `last` maps each open session to its last entered
+/// seq, and is advanced by the messages that count.
 pub fn decide(slots: &[Found], last: &mut BTreeMap<u64, u64>) -> Vec<Verdict> {
     let one = |found: &Found| {
         let Found::Message { session, seq } = *found else {
@@ -65,9 +65,9 @@ fn one_line_each() {
         (0, &[message(7, 1), message(7, 2)], &[Enter, Enter]),
         // A hole says nothing about later slots.
         (0, &[Found::Nothing, message(7, 1)], &[Hole, Enter]),
-        // It was sent again on a new connection.
+        // The message was sent again on a new connection.
         (0, &[message(7, 1), message(7, 1)], &[Enter, Duplicate]),
-        // A message of an earlier lap.
+        // The second slot holds a message of an earlier lap.
         (5, &[message(7, 6), message(7, 3)], &[Enter, Duplicate]),
         (0, &[message(7, 2), message(7, 1)], &[Gap, Enter]),
         (0, &[message(8, 1), message(7, 1)], &[Closed, Enter]),
@@ -79,7 +79,7 @@ fn one_line_each() {
     }
 }
 
-/// All contents of four slots by two sessions of three seqs, with every state of one session.
+/// Tries all contents of four slots by two sessions with three seqs, for every state of one session.
 #[test]
 fn whatever_is_found_counts_once_and_in_the_order_of_its_session() {
     let kinds: Vec<Found> = std::iter::once(Found::Nothing)

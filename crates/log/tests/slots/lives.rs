@@ -1,4 +1,4 @@
-//! Random lives of a queue, with a crash at every moment of each.
+//! Random histories of a queue with several restarts, with a crash at every moment.
 
 use crate::world::{World, formatted};
 

@@ -1,4 +1,5 @@
-//! A medium that forgets: of a line that was stored to and is not durable, a crash leaves the old words, the new ones, or both.
+//! A medium that forgets: if a line was stored to and is not durable, a crash leaves its old words, its new words, or a
+//! mixture.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -12,7 +13,7 @@ pub struct Medium {
     seen: Vec<u8>,
     durable: Vec<u8>,
     flight: Option<Vec<(usize, Vec<u8>)>>,
-    /// Persists that still succeed; `None`: all.
+    /// Number of persists that still succeed; `None`: all.
     pub budget: Option<u32>,
 }
 
@@ -26,7 +27,7 @@ impl Medium {
         }
     }
 
-    /// These bytes are durable from now on, as they are seen.
+    /// Makes the visible contents of these bytes durable.
     pub fn drain(&mut self, range: Range<usize>) {
         self.durable[range.clone()].copy_from_slice(&self.seen[range]);
     }
@@ -40,8 +41,8 @@ impl Medium {
             .collect()
     }
 
-    /// Images that a crash may leave: of every line the old or the new content; and each line torn in its middle, with all others old,
-    /// and with all others new.
+    /// Returns the images that a crash may leave: each line with its old or its new content; and each line torn in its
+    /// middle, with all other lines old, and with all other lines new.
     pub fn images(&self) -> Vec<Vec<u8>> {
         let dirty = self.dirty();
         assert!(dirty.len() <= 10, "a test with few open messages");

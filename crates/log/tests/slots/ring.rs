@@ -11,7 +11,7 @@ fn queue() -> SlotQueue<Medium> {
     SlotScan::open(formatted(), None).unwrap().begin().unwrap()
 }
 
-/// All that can be posted; the numbers.
+/// Posts all slots that can be posted; returns their numbers.
 fn post(queue: &mut SlotQueue<Medium>) -> Vec<u64> {
     std::iter::from_fn(|| queue.post())
         .map(|posting| posting.number)
@@ -36,7 +36,7 @@ fn nothing_is_handed_on_behind_an_open_slot() {
     assert_eq!((oldest(&queue), queue.blocked()), (Some((4, true)), None));
     queue.advance();
     assert_eq!((oldest(&queue), queue.blocked()), (None, Some(5)));
-    // An error is a hole, and no reason to wait.
+    // A slot with an error is a hole, and does not delay later slots.
     queue.complete(5, 2, Outcome::Error).unwrap();
     assert_eq!(oldest(&queue), Some((5, false)));
     queue.advance();

@@ -1,4 +1,4 @@
-//! Clients, a NIC and a log around a queue of slots; and what was promised to the clients.
+//! Clients, a NIC and a log around a queue of slots, and the promises to the clients.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,7 +26,7 @@ fn crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
-/// Session, seq, checksum of all, and a payload: two lines.
+/// Returns a message of two lines: session, seq, checksum of all bytes, and a payload.
 pub fn message((session, seq): Id) -> [u8; 2 * LINE] {
     let mut out = [0x55; 2 * LINE];
     out[..8].copy_from_slice(&session.to_le_bytes());
@@ -63,16 +63,16 @@ pub fn formatted() -> Medium {
     medium
 }
 
-/// A client's connection: the message under way, and what the NIC has.
+/// Connection of a client: the message under way, and the state of the NIC.
 #[derive(Clone, Debug, Default)]
 struct Connection {
     next: u64,
-    /// Where it is being received, and which of its lines are there.
+    /// Slot into which the message is being received, and which of its lines have arrived.
     taking: Option<(Posting, [bool; 2])>,
     placed: Vec<(u64, Posting)>,
 }
 
-/// When a message was begun for the first time, and when it was acknowledged.
+/// When a message was first begun, and when it was acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
     begun: u64,
@@ -85,7 +85,7 @@ pub struct World {
     posted: VecDeque<Posting>,
     connections: [Connection; CLIENTS],
     completions: Vec<(u64, u32, Outcome)>,
-    /// The messages that were entered, in order; a prefix of it is durable.
+    /// The entered messages, in order; a prefix of them is durable.
     log: Vec<Id>,
     durable: usize,
     /// Handed on before everything in the log was durable.
@@ -102,7 +102,7 @@ fn session(client: usize) -> u64 {
 }
 
 impl World {
-    /// A life on this medium, with this log, of which all is durable.
+    /// Begins a run on this medium, with this log, which is durable as a whole.
     pub fn begin(medium: Medium, log: Vec<Id>, before: Option<World>) -> World {
         let queue = SlotScan::open(medium, Some(IDENTITY))
             .unwrap()
@@ -151,7 +151,7 @@ impl World {
             .is_some_and(|times| times.acknowledged.is_some())
     }
 
-    /// One thing happens, if it can.
+    /// Carries out one random event, if it is possible.
     pub fn step(&mut self, choice: u64) {
         self.clock += 1;
         let client = usize::from(choice & 1 == 1);
@@ -211,10 +211,10 @@ impl World {
         }
     }
 
-    /// The byte that is read behind everything that was placed.
+    /// Reads the byte that follows all placed bytes, so that these are durable.
     fn drain(&mut self, client: usize) {
         for (seq, posting) in std::mem::take(&mut self.connections[client].placed) {
-            // A slot that was posted again meanwhile is durable in the log.
+            // If the slot was posted again, its message is durable in the log.
             let bytes = message((session(client), seq));
             let medium = self.queue.media_mut();
             if pmnet_log::Media::bytes(medium)[posting.place.clone()] == bytes {
@@ -283,8 +283,8 @@ impl World {
         self.posted.extend(self.queue.post());
     }
 
-    /// Every image that a crash may leave now is recovered from, with as little of the log as may be there, and with all of it.
-    /// Returns how many, and one of them with the log that it leads to.
+    /// Recovers from every image that a crash may leave, with the shortest possible log and with the whole log. Returns
+    /// the number of images, and one of them with the resulting log.
     pub fn crash(&mut self, pick: u64) -> (usize, Medium, Vec<Id>) {
         let images = self.queue.media_mut().images();
         let count = images.len();
@@ -309,7 +309,7 @@ impl World {
         if !again {
             return log;
         }
-        // Another crash while the cursor is written: nothing counts twice.
+        // There is another crash while the cursor is written: no message counts twice.
         let queue = scan.begin().unwrap();
         for image in queue.into_media().images() {
             let scan = SlotScan::open(Medium::holding(image), None).unwrap();
@@ -345,7 +345,7 @@ fn last(log: &[Id], session: u64) -> u64 {
     of.map(|(_, seq)| *seq).max().unwrap_or(0)
 }
 
-/// The log, followed by all that counts in the slots.
+/// Returns the log, followed by all messages in the slots that count.
 fn entered(scan: &SlotScan<Medium>, log: &[Id]) -> Vec<Id> {
     let slots: Vec<Found> = scan.slots().map(found).collect();
     let mut table: BTreeMap<u64, u64> = (0..CLIENTS)

@@ -1,11 +1,10 @@
 //! A medium that forgets, and a model of what a log must remember.
 //!
-//! Fault model: every aligned 8-byte word that was stored and not covered by a completed persist
-//! may, at a crash, have its old or its new value, each word (or each 64-byte line) on its own; a
-//! word may also reach the medium at any time before. A persist in flight has no effect that can
-//! be relied on until it is complete, and then covers the contents at its start or newer ones.
-//! `crash` is a loss of power; `kill` is the death of the process alone, after which every store
-//! can still be seen and none of the unpersisted ones is durable.
+//! Fault model: a crash leaves each aligned 8-byte word that was stored, and is not covered by a completed persist,
+//! with its old or its new value. Each word (or each 64-byte line) is independent, and a word may reach the medium at
+//! any time before. A persist in flight has no reliable effect until it is complete; then it covers the contents at its
+//! start or newer ones. `crash` is a loss of power. `kill` is the death of the process alone: every store stays
+//! visible, and no unpersisted store has become durable.
 
 #![allow(dead_code)] // Each test binary uses its part.
 
@@ -64,10 +63,10 @@ pub struct Forgetful {
     dirty: BTreeSet<usize>,
     flight: Option<BTreeMap<usize, [u8; 8]>>,
     random: Random,
-    /// Persists that still succeed; the next one is the crash.
+    /// Number of persists that still succeed; the next one crashes.
     pub budget: Option<u64>,
     pub persists: u64,
-    /// Bytes that persists covered.
+    /// Number of bytes that persists covered.
     pub persisted_bytes: usize,
     /// Ranges of the last persist.
     pub last_ranges: Vec<Range<usize>>,
@@ -94,7 +93,7 @@ impl Forgetful {
         medium
     }
 
-    /// Changes the image and the medium behind the log's back.
+    /// Changes the image and the medium without the log's knowledge.
     pub fn corrupt(&mut self, offset: usize, change: impl Fn(u8) -> u8) {
         self.image[offset] = change(self.image[offset]);
         self.durable[offset] = self.image[offset];
@@ -111,7 +110,7 @@ impl Forgetful {
         }
     }
 
-    /// Loss of power: every word that was not durable takes its old or its new value.
+    /// Loses power: every word that was not durable takes its old or its new value.
     pub fn crash(mut self) -> Forgetful {
         let keep_of_8 = [0, 1, 4, 7, 8][self.random.index(5)];
         let lines = self.random.below(2) == 0;
@@ -127,7 +126,7 @@ impl Forgetful {
         self.reopened()
     }
 
-    /// Death of the process: nothing is forgotten yet, and nothing becomes durable by it.
+    /// Kills the process: nothing is forgotten yet, and nothing becomes durable.
     pub fn kill(self) -> Forgetful {
         self.reopened()
     }
@@ -160,7 +159,7 @@ impl Media for Forgetful {
             self.dirty
                 .extend(offset / 8..=(offset + bytes.len() - 1) / 8);
         }
-        // Cache eviction: now and then a word goes out early.
+        // Cache eviction: now and then a word becomes durable early.
         if self.random.below(4) == 0 && !self.dirty.is_empty() {
             let at = self.random.index(self.image.len() / 8);
             if let Some(word) = self.dirty.range(at..).next().copied() {
@@ -238,7 +237,7 @@ pub struct Model {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// Append so many frames with payloads of up to so many bytes.
+    /// Append this many frames with payloads of up to this many bytes.
     Append(u8, u16),
     PersistStart,
     /// `true`: wait.
@@ -246,12 +245,12 @@ pub enum Step {
     /// Reclaim this many eighths of what is durable and not reclaimed.
     Reclaim(u8),
     RaiseEpoch,
-    /// Reset to so many orders away from last.
+    /// Reset to this many orders before or after `last`.
     Reset(i8),
 }
 
 impl Model {
-    /// Carries out one step on the log and notes what it promises.
+    /// Carries out one step on the log, and notes its promises.
     pub fn step(
         &mut self,
         log: &mut Log<Forgetful>,
@@ -368,7 +367,7 @@ impl Model {
         };
     }
 
-    /// The log that came out of a repair keeps every promise and invents nothing.
+    /// Checks that a repaired log keeps every promise and invents nothing.
     pub fn recovered(&mut self, log: &Log<Forgetful>) {
         if let Some(target) = self.resetting.take()
             && (log.applied(), log.last()) == (target, target)
@@ -433,7 +432,7 @@ impl Model {
     }
 }
 
-/// A packet buffer into which the network puts the next packet; one in three packets comes another way.
+/// Returns a packet buffer for the next packet; one in three packets is copied instead.
 fn lent(log: &mut Log<Forgetful>, random: &mut Random) -> Option<u32> {
     let buffers = log.parameters().space != FrameSpace::Ring;
     (buffers && random.below(3) > 0)
@@ -441,7 +440,7 @@ fn lent(log: &mut Log<Forgetful>, random: &mut Random) -> Option<u32> {
         .flatten()
 }
 
-/// Opens and repairs; panics when the image is not taken for a whole log.
+/// Opens and repairs a log; panics if the image is refused.
 pub fn recover(medium: Forgetful) -> Log<Forgetful> {
     let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
     let decision = scan.decide();
@@ -449,7 +448,7 @@ pub fn recover(medium: Forgetful) -> Log<Forgetful> {
     scan.repair(decision).unwrap()
 }
 
-/// A log with `orders` durable entries in bursts of `burst`, of which `reclaimed` are reclaimed.
+/// Returns a log with `orders` durable entries in bursts of `burst`, of which `reclaimed` are reclaimed.
 pub fn filled(
     parameters: &Parameters,
     orders: u64,
@@ -473,7 +472,7 @@ pub fn filled(
     (log, model)
 }
 
-/// After a repair, what is not kept is zero, on the medium too: it can never come back.
+/// Checks that everything that the repair did not keep is zero, on the medium too, so that it can never come back.
 fn assert_erased(log: &Log<Forgetful>) {
     let (entries, kept) = (log.parameters().entries, log.last() - log.applied());
     for index in kept..entries {

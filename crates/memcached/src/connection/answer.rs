@@ -1,4 +1,4 @@
-//! The store's replies as memcached's.
+//! Turns the store's replies into memcached's.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -7,14 +7,14 @@ use pmnet_wire::item::{Item, NO_ITEM};
 use super::shared::Shared;
 use crate::request::{Form, Meta, item_bytes};
 
-/// How the store says whether it has stored an item.
+/// The form of the store's reply to a command that stores an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Words {
-    /// OK, or nothing.
+    /// A plain reply: OK, or null.
     Plain,
-    /// A change, with a condition.
+    /// The reply to a change with a condition.
     Compared,
-    /// A change that joins data.
+    /// The reply to a change that joins data.
     Joined,
 }
 
@@ -22,9 +22,9 @@ pub(super) enum Words {
 #[derive(Debug)]
 pub(super) enum Answer {
     Values(Values),
-    /// With the item's unique.
+    /// A command that stores, with the item's unique.
     Stored(Words, Form, u64),
-    /// Incremented (`true`) or decremented; with the item's unique.
+    /// `incr` (`true`) or `decr`, with the item's unique.
     Counted(bool, Form, u64),
     Touched(bool),
     Deleted(Form),
@@ -37,34 +37,34 @@ pub(super) enum Answer {
         key: Bytes,
         shown: Bytes,
     },
-    /// This, whatever the store says.
+    /// This text, whatever the store replies.
     Said(Option<&'static str>),
 }
 
 /// The items of a retrieval, one for each reply.
 #[derive(Debug)]
 pub(super) struct Values {
-    /// Those that miss their reply.
+    /// The keys whose reply has not come.
     keys: std::vec::IntoIter<Bytes>,
-    /// With uniques.
+    /// The answer includes uniques.
     unique: bool,
     touched: bool,
-    /// One has got an error: the answer has ended with it.
+    /// One key got an error, which has ended the answer.
     failed: bool,
 }
 
-/// The store's reply to one unit, or why there is none.
+/// The store's reply to one unit, or the reason why there is none.
 pub(super) type Part = Result<Bytes, String>;
 
-/// The result of making an answer.
+/// The result of adding a reply to an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rendered {
     Text,
-    /// The item is stale and not promised yet: it has to be asked for once more, by a change.
+    /// The item is stale and not promised to a client yet: the store must be asked again, by a change.
     Again,
 }
 
-/// A reply of the store that is no answer.
+/// A reply of the store that is unusable as an answer.
 struct Trouble(String);
 
 type Outcome = Result<Option<Vec<u8>>, Trouble>;
@@ -77,7 +77,7 @@ fn strange() -> Trouble {
     Trouble("the store has answered in another form than expected".into())
 }
 
-/// Fails for an error of the store.
+/// Returns the reply, or fails if it is an error of the store.
 fn checked(part: &Part) -> Result<&Bytes, Trouble> {
     let reply = part.as_ref().map_err(|why| Trouble(why.clone()))?;
     match read::error(reply) {
@@ -86,7 +86,7 @@ fn checked(part: &Part) -> Result<&Bytes, Trouble> {
     }
 }
 
-/// The item in a reply; `None`: there is none.
+/// Returns the item in a reply; `None`: there is no item.
 fn item(reply: &[u8]) -> Result<Option<Item<'_>>, Trouble> {
     if matches!(reply, b"$-1\r\n" | b"_\r\n") {
         return Ok(None);
@@ -101,7 +101,7 @@ fn item(reply: &[u8]) -> Result<Option<Item<'_>>, Trouble> {
 struct Changed<'a> {
     status: &'a [u8],
     text: &'a [u8],
-    /// Milliseconds that the item had left; -1: it has no end.
+    /// Remaining life of the item in milliseconds; -1: it has no end.
     left: i64,
     won: bool,
 }
@@ -134,12 +134,12 @@ impl Answer {
         }
     }
 
-    /// Whether further replies add nothing to it.
+    /// Whether the answer has ended with an error, so that further replies add nothing.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self, Answer::Values(values) if values.failed)
     }
 
-    /// Adds the text of one reply. Only a retrieval has several.
+    /// Adds the text for one reply. Only a retrieval has several replies.
     pub(super) fn render(
         &mut self,
         part: &Part,
@@ -309,11 +309,11 @@ fn counted(up: bool, form: &Form, unique: u64, part: &Part, shared: &mut Shared)
     Ok(Some(out))
 }
 
-/// How long an item lives, in seconds; `None`: it has no end.
+/// Remaining life of an item in seconds; `None`: no end.
 struct Life(Option<u64>);
 
 impl Life {
-    /// As it was before. (A new item has no end until its flag `N` is looked at.)
+    /// The remaining life before the command. (A new item has no end until its flag `N` is handled.)
     fn of(left: i64) -> Life {
         Life(u64::try_from(left).ok().map(|left| left.div_ceil(1000)))
     }
@@ -322,7 +322,7 @@ impl Life {
         Life((exptime != 0).then(|| shared.seconds_until(exptime)))
     }
 
-    /// The item gets this end, if it is said.
+    /// Sets the item's end, if the command gives one.
     fn set(&mut self, exptime: Option<i32>, shared: &Shared) {
         if let Some(exptime) = exptime {
             *self = Life::until(exptime, shared);
@@ -337,7 +337,7 @@ impl Life {
     }
 }
 
-/// An opaque, or the key.
+/// Adds an opaque, or the key.
 fn tell(out: &mut Vec<u8>, letter: u8, opaque: &[u8], meta: &Meta) {
     out.extend([b' ', letter]);
     match letter {
@@ -393,17 +393,17 @@ fn deleted(form: &Form, part: &Part, shared: &mut Shared) -> Outcome {
     Ok(Some(out))
 }
 
-/// Facts about an item that was asked for.
+/// Facts about an item that a command asked for.
 struct Found<'a> {
     item: Item<'a>,
     left: i64,
     won: bool,
     is_new: bool,
-    /// It was looked at only.
+    /// The command only read the item.
     plain: bool,
 }
 
-/// `None`: there is none.
+/// Returns the facts in a reply; `None`: there is no item.
 fn found<'a>(part: &'a Part) -> Result<Option<Found<'a>>, Trouble> {
     let reply = checked(part)?;
     let looked = |item: Option<Item<'a>>, left| {
@@ -445,7 +445,7 @@ fn found<'a>(part: &'a Part) -> Result<Option<Found<'a>>, Trouble> {
     }))
 }
 
-/// `None`: the client may be promised the item, which takes a change.
+/// Returns the answer to `mg`. `None`: the item may be promised to the client, which needs a change.
 fn meta_get(meta: &Meta, part: &Part, shared: &mut Shared) -> Outcome {
     let Some(found) = found(part)? else {
         shared.counters.note_get(meta.touch.is_some(), false);

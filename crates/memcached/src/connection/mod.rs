@@ -1,12 +1,14 @@
-//! One client without its socket: bytes in, calls out, replies in the order of the commands.
+//! One client without its socket. It takes bytes, makes calls, and returns replies in the order of the
+//! commands.
 //!
-//! Purpose: commands become *units*, each one command of the store; units become calls. A plain `set` is a call of its own, and others may be under way
-//! before it is answered. It is submitted only after the store has said that it serves this front ([`Store`]). Everything else goes as a bypass: the
-//! session sends nothing after one until it is answered (`docs/spec/protocol.md` §3). So the connection keeps later units until then, and sends those
-//! together that go together.
-//! Invariants: units are submitted in the order of their commands; each slot gets one answer; what is kept in memory is bounded
-//! ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]); at a bound, no further command is taken, and the store is asked nothing more. Replies
-//! become text as they come: nothing else is kept of them.
+//! Purpose: commands become *units*, each of which is one command for the store; units become calls. A plain
+//! `set` is a call of its own, and other calls may be submitted before it is answered. The `set` is submitted
+//! only after the store has said that it serves this front ([`Store`]). All other units go as bypasses. The
+//! session sends nothing after a bypass until that is answered (`docs/spec/protocol.md` §3). So the
+//! connection keeps later units until then, and sends several of them in one call if possible.
+//! Invariants: units are submitted in the order of their commands. Each slot gets one answer. The memory is
+//! bounded ([`SLOTS_MAX`], [`FLIGHT_BYTES_MAX`], [`UNREAD_BYTES_MAX`]): at a bound, no further command is
+//! taken, and no further unit is submitted. Replies become text when they come, and only the text is kept.
 
 mod answer;
 mod shared;
@@ -28,46 +30,47 @@ use unit::{UNITS_MAX, Unit};
 
 /// Most commands of a client that are not answered yet.
 pub const SLOTS_MAX: usize = 256;
-/// Most bytes of its commands that are on their way; one command may be longer.
+/// Most bytes of a client's commands that are under way. A single command may be longer.
 pub const FLIGHT_BYTES_MAX: usize = 4 << 20;
-/// Bytes of answers that are kept for it beyond which the store is asked nothing more; the answers to one call may be longer.
+/// Bytes of answers that are kept for a client. Above this, the store is asked nothing more. The answers to
+/// one call may be longer.
 pub const UNREAD_BYTES_MAX: usize = 1 << 20;
-/// Bytes that are received ahead of the command that is looked at.
+/// Bytes that are received in advance of the command that is being parsed.
 const AHEAD_BYTES: usize = 64 * 1024;
 
-/// The place of a command among the answers: its text so far, and how it goes on.
+/// The place of a command among the answers: its text so far, and its state.
 #[derive(Debug)]
 struct Slot {
     text: Vec<u8>,
     open: Option<Open>,
 }
 
-/// A command that misses replies of the store.
+/// A command that waits for replies of the store.
 #[derive(Debug)]
 struct Open {
     answer: Answer,
-    /// How many replies are missing.
+    /// Number of missing replies.
     missing: usize,
-    /// Bytes of commands that it keeps.
+    /// Bytes of the command's data in memory.
     bytes: usize,
 }
 
-/// The call that is waited for.
+/// The call whose outcome is awaited.
 #[derive(Debug)]
 enum Asked {
-    /// Does the store serve this front? With the round of the question.
+    /// A question whether the store serves this front, with the round in which it was asked.
     Store(CallId, Question, u64),
-    /// The slots of its units, and how its reply is read.
+    /// A call of units: their slots, and the form of its reply.
     Units(CallId, Vec<u64>, Replies),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Replies {
-    /// One, or those of a transaction.
+    /// The call has one unit: the whole answer is the reply to it.
     One,
-    /// One array with all of them.
+    /// One array with all replies.
     Elements,
-    /// One after the other.
+    /// The replies one after the other.
     Row,
 }
 
@@ -76,41 +79,41 @@ enum Replies {
 pub struct Connection {
     parser: Parser,
     input: Vec<u8>,
-    /// Bytes of it that are done with.
+    /// Bytes of `input` that are done with.
     taken: usize,
-    /// The parser waits for more than there is.
+    /// The parser waits for more bytes.
     starved: bool,
-    /// The client sends no more.
+    /// The client has closed its sending side.
     eof: bool,
     /// No further command is taken.
     ends: bool,
-    /// Updates are lost that were acknowledged: the next command is answered with this, and is the last.
+    /// Acknowledged updates are lost: the next command gets this error, and is the last.
     lost: Option<String>,
     slots: VecDeque<Slot>,
-    /// Number of the first of them.
+    /// Number of the first slot.
     first: u64,
     units: VecDeque<Unit>,
     /// Updates that are under way, with their slots.
     updates: VecDeque<(CallId, u64)>,
     asked: Option<Asked>,
-    /// The first unit waits for room for its answer.
+    /// The first unit waits until there is space for its answer.
     held: bool,
     /// Bytes of commands that are not answered.
     flight: usize,
-    /// Answers that are to be written; those of the first slot as far as they are known.
+    /// Answers to be written. The known text of the first slot is included.
     out: Vec<u8>,
     written: usize,
-    /// Bytes of text in the slots: it waits for answers before it.
+    /// Bytes of text in the slots, which waits for earlier answers.
     kept: usize,
-    /// Bytes of answers that may still come; `None`: any number. Nothing is kept of what is beyond it.
+    /// Bytes of answers that may still follow; `None`: no limit. Text beyond it is discarded.
     room: Option<usize>,
 }
 
-/// Submits calls in the order in which they are to take effect.
+/// Submits calls. They must take effect in the order of submission.
 pub type Submit<'a> = dyn FnMut(Call) -> Result<CallId, Refused> + 'a;
 
 impl Connection {
-    /// A client that has said nothing.
+    /// Makes the state of a new client.
     #[must_use]
     pub fn new(shared: &Shared) -> Connection {
         Connection {
@@ -135,8 +138,8 @@ impl Connection {
         }
     }
 
-    /// A request over UDP: a client that says just this. Of its answers, it gets the first `room` bytes. An unknown command is not answered, and is the
-    /// last one.
+    /// Makes the state for a request over UDP: a client that sends only these bytes. It gets the first `room`
+    /// bytes of its answers. An unknown command gets no answer, and ends the request.
     #[must_use]
     pub fn of_one_request(shared: &Shared, said: &[u8], room: usize) -> Connection {
         let mut connection = Connection::new(shared);
@@ -146,7 +149,7 @@ impl Connection {
         connection
     }
 
-    /// Takes in what the client has sent.
+    /// Takes bytes from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
         if self.ends {
             return;
@@ -159,18 +162,18 @@ impl Connection {
         self.starved = false;
     }
 
-    /// The client sends no more.
+    /// Notes that the client has closed its sending side.
     pub fn receive_eof(&mut self) {
         self.eof = true;
     }
 
-    /// Whether more of what it sends is to be received.
+    /// Whether more input may be received.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         !self.ends && !self.eof && (self.starved || self.input.len() - self.taken < AHEAD_BYTES)
     }
 
-    /// Whether it has ended, and everything is answered and written.
+    /// Whether the connection ends, and everything is answered and written.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         (self.ends || (self.eof && self.starved))
@@ -178,7 +181,7 @@ impl Connection {
             && self.unwritten().is_empty()
     }
 
-    /// Whether further commands were received and can be taken, or the store can be asked again after answers were written.
+    /// Whether received commands can be taken, or further units submitted, after answers were written.
     #[must_use]
     pub fn has_more(&self) -> bool {
         let waits = |unit| self.must_wait(unit);
@@ -186,22 +189,22 @@ impl Connection {
             || self.held && self.units.front().is_some_and(|unit| !waits(unit))
     }
 
-    /// Whether a command has begun that is not whole.
+    /// Whether a command is incomplete.
     #[must_use]
     pub fn is_within(&self) -> bool {
         self.parser.is_within() || self.taken < self.input.len()
     }
 
-    /// The answers that are to be written.
+    /// Returns the answers to be written.
     #[must_use]
     pub fn unwritten(&self) -> &[u8] {
         &self.out[self.written..]
     }
 
-    /// Notes that this much of them was written.
+    /// Notes that `count` bytes of the answers were written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
-        // A client that always leaves something unread must not make what it has read stay.
+        // Without this, a client that always leaves some bytes unread would keep the written ones in memory.
         if self.written >= self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
@@ -211,13 +214,14 @@ impl Connection {
         }
     }
 
-    /// Bytes of answers that are kept: those that the client has not read, and those that wait for others before them.
+    /// Returns the bytes of answers in memory: those that the client has not read, and those that wait for
+    /// earlier ones.
     #[must_use]
     pub fn kept(&self) -> usize {
         self.unwritten().len() + self.kept
     }
 
-    /// Takes commands, and submits what can be submitted.
+    /// Takes commands, and submits as many units as possible.
     pub fn advance(&mut self, shared: &mut Shared, submit: &mut Submit<'_>) {
         loop {
             self.settle();
@@ -254,7 +258,7 @@ impl Connection {
         if self.taken == self.input.len() {
             self.input.clear();
             self.taken = 0;
-            // A silent client does not keep the memory that one large item needed.
+            // The buffer of one large item is freed, even if the client then sends nothing.
             self.input.shrink_to(AHEAD_BYTES);
         }
         took
@@ -272,8 +276,9 @@ impl Connection {
             Plan::Said(text) => self.push_said(text),
             Plan::Unknown if self.room.is_none() => self.push_said(b"ERROR\r\n".to_vec()),
             Plan::Unknown => {
-                // Each answer begins with a word that is no command. Two fronts would answer each other for ever,
-                // once an attacker has sent a request to one with the address of the other.
+                // Each answer begins with a word that is no command. Without this rule, two fronts could
+                // answer each other for ever, after an attacker has sent a request to one of them with the
+                // address of the other.
                 self.taken = self.input.len();
                 self.ends = true;
                 shared.counters.datagrams_dropped += 1;
@@ -299,7 +304,7 @@ impl Connection {
         }
     }
 
-    /// Bytes of answers that may still be added.
+    /// Returns how many bytes of answers may still be added.
     fn room(&self) -> usize {
         self.room
             .map_or(usize::MAX, |room| room.saturating_sub(self.kept))
@@ -311,8 +316,9 @@ impl Connection {
         self.slots.push_back(Slot { text, open: None });
     }
 
-    /// Whether the next unit has to wait until its client has read more, or until others are answered. The first slot waits for its client only:
-    /// the texts of the others are written after its own.
+    /// Whether the next unit must wait until its client has read more, or until other commands are answered.
+    /// The first slot waits only for its client, because the texts of the other slots are written after its
+    /// own.
     fn must_wait(&self, unit: &Unit) -> bool {
         let kept = if unit.slot == self.first {
             self.unwritten().len()
@@ -322,7 +328,7 @@ impl Connection {
         unit.is_answered_by_store() && kept >= UNREAD_BYTES_MAX
     }
 
-    /// Leaves out reads whose answers no client would see.
+    /// Drops reads whose answers the client would not see.
     fn leave_out(&mut self, shared: &mut Shared) -> bool {
         let mut left_out = false;
         while let Some(unit) = self.units.front().filter(|unit| unit.is_look()) {
@@ -356,7 +362,7 @@ impl Connection {
             let needs_store = units.iter().any(|unit| unit.needs_store());
             let dialect = match shared.store() {
                 Store::Serves(dialect) => *dialect,
-                // These units are the same in each dialect.
+                // These units have the same form in each dialect.
                 _ if !needs_store => Dialect::Redis,
                 Store::Refuses(why, _) => {
                     let why = why.clone();
@@ -398,7 +404,7 @@ impl Connection {
         submitted
     }
 
-    /// Asks the store, before the first units are submitted; whether that got on.
+    /// Asks the store before the first units are submitted. Returns whether anything changed.
     fn ask_store(
         &mut self,
         (question, call): (Question, Call),
@@ -416,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// The first units cannot be submitted.
+    /// Answers the first units with an error, because they cannot be submitted.
     fn refuse(&mut self, count: usize, why: &str, shared: &mut Shared) -> bool {
         let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
         for slot in slots {
@@ -430,7 +436,7 @@ impl Connection {
         self.slots.get_mut(at)
     }
 
-    /// One more reply for a slot: it becomes text. Returns the unit that its command needs in addition, before all others.
+    /// Adds one more reply to a slot. Returns a unit that the command needs in addition, before all others.
     fn part(&mut self, number: u64, part: Part, shared: &mut Shared) -> Option<Unit> {
         let room = self.room();
         let slot = self.slot(number)?;
@@ -459,7 +465,7 @@ impl Connection {
         None
     }
 
-    /// A call has ended. Call [`Connection::advance`] afterwards.
+    /// Takes the outcome of a call. Call [`Connection::advance`] afterwards.
     pub fn done(&mut self, call: CallId, outcome: Outcome, shared: &mut Shared) {
         if let Some(Asked::Store(id, question, round)) = self.asked
             && id == call
@@ -487,10 +493,10 @@ impl Connection {
                 let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
                     again.extend(self.part(*slot, part, shared));
-                    // Answers after it may be as large.
+                    // The answer is moved to the output at once: the text of a further one may be as large.
                     self.settle();
                 }
-                // Backwards, so that what is asked once more comes in order in front of everything else.
+                // In reverse order, so that the repeated units keep their order before all other units.
                 for unit in again.into_iter().rev() {
                     self.units.push_front(unit);
                 }
@@ -499,7 +505,7 @@ impl Connection {
         }
     }
 
-    /// The store has answered a question, or it has not.
+    /// Takes the outcome of a question to the store.
     fn store_asked(
         &mut self,
         question: Question,
@@ -508,19 +514,19 @@ impl Connection {
         shared: &mut Shared,
     ) {
         let why = match outcome {
-            // It may be of a store that serves no more: ask once more.
+            // The answer may be from a store that no longer serves: the question is repeated.
             Outcome::Reply(_) if round != shared.round => return,
             Outcome::Reply(reply) => return shared.store_answers(question, &reply),
             Outcome::Failed(why) => format!("pmnet: {why}"),
             Outcome::Committed { .. } | Outcome::Unknown => NO_ANSWER.to_owned(),
         };
-        // The units after it have waited as long.
+        // The next units have waited as long as the first.
         let waited = self.units.iter().take_while(|unit| unit.needs_store());
         let count = waited.count();
         self.refuse(count, &why, shared);
     }
 
-    /// Moves the answers to the output that are next.
+    /// Moves the next answers, in order, to the output.
     fn settle(&mut self) {
         while let Some(slot) = self.slots.front_mut() {
             let text = std::mem::take(&mut slot.text);
@@ -540,7 +546,8 @@ impl Connection {
         }
     }
 
-    /// Its session is over; all its calls have had their outcomes. A further one may be used.
+    /// Notes that the session was closed. All its calls have had their outcomes. A further session may be
+    /// used.
     pub fn session_closed(&mut self, reason: Closed) {
         if matches!(
             reason,
@@ -551,10 +558,11 @@ impl Connection {
     }
 }
 
-/// Why nothing was promised.
+/// Why nothing was acknowledged.
 const NO_ANSWER: &str = "pmnet: the store has not answered whether it serves memcached clients (deadline passed); nothing was done";
 
-/// The replies to the units of a call. Where there are fewer than units, all get the reply to the whole, which is an error.
+/// Returns the replies to the units of a call. If there are fewer replies than units, the reply is an error,
+/// and all units get it.
 fn split(part: Part, replies: Replies, count: usize) -> Vec<Part> {
     let whole = match part {
         Ok(whole) => whole,

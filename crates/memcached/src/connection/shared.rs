@@ -5,7 +5,7 @@ use pmnet_wire::command::NO_ADDRESS;
 
 use crate::stats::Counters;
 
-/// Which form of a change the store understands (`pmnet_wire::item`).
+/// The form of a change that the store understands (`pmnet_wire::item`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// A script for Redis.
@@ -14,35 +14,37 @@ pub enum Dialect {
     Packet,
 }
 
-/// Knowledge of the store.
+/// The front's knowledge of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Store {
-    /// Nothing.
+    /// Nothing is known of the store.
     Unknown,
-    /// Its dialect is known; not yet whether the database of the items is there.
+    /// The dialect is known. It is not known whether the database of the items exists.
     Is(Dialect),
-    /// It serves this front.
+    /// The store serves this front.
     Serves(Dialect),
-    /// It does not: its error, and when it was asked, in milliseconds since 1970.
+    /// The store does not serve this front: its error, and the time of the question, in milliseconds since
+    /// 1970.
     Refuses(String, u64),
 }
 
-/// After how long a store that refused is asked again, in milliseconds.
+/// Time after which a store that refused is asked again, in milliseconds.
 const ASK_AGAIN: u64 = 1000;
 
-/// A question to the store. Nothing is promised before it has answered all of them: it would skip what it does not serve.
+/// A question to the store. Nothing is acknowledged early before all questions are answered, because the
+/// store would skip commands that it does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// What does it understand?
+    /// Which dialect does the store understand?
     Dialect,
-    /// Is the database of the items there?
+    /// Does the database of the items exist?
     Database,
 }
 
 /// State and settings of a front.
 #[derive(Debug)]
 pub struct Shared {
-    /// Milliseconds since 1970, as of this turn of the loop.
+    /// Milliseconds since 1970, at the beginning of this turn of the loop.
     pub unix_millis: u64,
     /// Database of the items.
     pub database: u32,
@@ -51,7 +53,7 @@ pub struct Shared {
     /// Most clients.
     pub connections_max: usize,
     store: Store,
-    /// How often it was forgotten.
+    /// How often the store was forgotten.
     pub(super) round: u64,
     /// The last refusal that was logged.
     told: Option<String>,
@@ -59,13 +61,14 @@ pub struct Shared {
     pub flush_at: Option<u64>,
     /// Counters since the front began.
     pub counters: Counters,
-    /// The same at the last `stats reset`.
+    /// Counters at the last `stats reset`.
     pub reset: Counters,
     uniques: Uniques,
 }
 
 impl Shared {
-    /// `id`: a number by which the uniques of this front differ from those of others; its last 12 bits count, and a little the others.
+    /// `id`: a number that makes the uniques of this front differ from those of other fronts. Mainly its last
+    /// 12 bits matter.
     #[must_use]
     pub fn new(database: u32, item_max: u64, connections_max: usize, id: u64) -> Shared {
         Shared {
@@ -87,7 +90,7 @@ impl Shared {
         }
     }
 
-    /// Returns the knowledge of the store. A refusal is forgotten after a second.
+    /// Returns what is known of the store. A refusal is forgotten after a second.
     #[must_use]
     pub fn store(&self) -> &Store {
         match &self.store {
@@ -100,7 +103,8 @@ impl Shared {
         }
     }
 
-    /// Another store may serve from now on: it is asked before the next promise.
+    /// Forgets the store, because another one may serve now. It is asked before the next early
+    /// acknowledgement.
     pub fn forget_store(&mut self) {
         self.store = Store::Unknown;
         self.round += 1;
@@ -128,7 +132,7 @@ impl Shared {
                 self.store = Store::Serves(*dialect);
                 self.told = None;
             }
-            // Another client has asked the same.
+            // Another client has asked the same question.
             _ => {}
         }
     }
@@ -148,12 +152,13 @@ impl Shared {
         self.store = Store::Refuses(why, self.unix_millis);
     }
 
-    /// A unique that no item of this front has had.
+    /// Returns a unique that no item of this front has had.
     pub fn unique(&mut self) -> u64 {
         self.uniques.next(self.unix_millis)
     }
 
-    /// When an item ends: milliseconds since 1970; 0: never. As for memcached, a number above 30 days is a time, and a negative one is in the past.
+    /// Returns the end of an item: milliseconds since 1970; 0: no end. As in memcached, a number above 30
+    /// days is a time, and a negative number is in the past.
     #[must_use]
     pub fn until(&self, exptime: i32) -> u64 {
         let millis = u64::from(exptime.unsigned_abs()) * 1000;
@@ -165,7 +170,7 @@ impl Shared {
         }
     }
 
-    /// The same in seconds from now; 0: never, or not in the future.
+    /// Returns the end of an item in seconds from now; 0: no end, or an end in the past.
     #[must_use]
     pub fn seconds_until(&self, exptime: i32) -> u64 {
         let until = self.until(exptime);
@@ -175,20 +180,22 @@ impl Shared {
 
 /// Longest time to live in seconds: 30 days.
 const RELATIVE_MAX: i32 = 30 * 24 * 60 * 60;
-/// A time at which nothing lives any more.
+/// A time in the past.
 const PAST: u64 = 1;
 
-/// Bits of a unique that say which front gave it.
+/// Bits of a unique that name the front.
 const UNIQUE_ID_BITS: u32 = 12;
 const UNIQUE_ID_MASK: u64 = (1 << UNIQUE_ID_BITS) - 1;
 
-/// Uniques: the time in microseconds, and which front it is. Each is greater than those before it of the same process, whatever its clock does; below 2^63
-/// until the year 2041, which leaves no room for a longer id.
+/// Makes uniques: the time in microseconds, and the number of the front. Each unique is greater than all
+/// earlier ones of the same process, whatever its clock does. Until the year 2041 they are below 2^63, so
+/// there are no bits for a longer id.
 #[derive(Debug)]
 struct Uniques {
     last: u64,
     id: u64,
-    /// Microsecond of each millisecond at which they begin: two fronts with one id seldom begin at the same.
+    /// Offset of the uniques within each millisecond, in microseconds. So two fronts with the same id seldom
+    /// make the same unique.
     begins: u64,
 }
 

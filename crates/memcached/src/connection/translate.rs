@@ -1,4 +1,4 @@
-//! Translation of a client's command for the store.
+//! Translates a client's commands for the store.
 
 use bytes::Bytes;
 use pmnet_wire::item::{Change, Item, Mode, Touch};
@@ -14,13 +14,13 @@ const RESERVED: &[u8] = b"CLIENT_ERROR pmnet: keys that begin with pmnet:{ are r
 
 /// The plan for a command.
 pub(super) enum Plan {
-    /// It has its answer.
+    /// The command has this answer.
     Said(Vec<u8>),
-    /// The store is asked, and its answer becomes the client's.
+    /// The store is asked, and its replies make the client's answer.
     Asks(Answer, Vec<Unit>),
     /// The connection ends after this answer.
     Ends(Vec<u8>),
-    /// It is no known command.
+    /// The command is unknown.
     Unknown,
 }
 
@@ -40,12 +40,12 @@ fn number(number: u64) -> Bytes {
     number.to_string().into()
 }
 
-/// Another end of an item, as its client says it.
+/// Returns the change of an item's end, as the client gave it.
 fn touch(exptime: Option<i32>, shared: &Shared) -> Touch {
     exptime.map_or(Touch::Keep, |exptime| Touch::Until(shared.until(exptime)))
 }
 
-/// The keys of a command.
+/// Returns the keys of a command.
 fn keys(request: &Request) -> &[Bytes] {
     match request {
         Request::Get { keys, .. } | Request::GetAndTouch { keys, .. } => keys,
@@ -60,7 +60,7 @@ fn keys(request: &Request) -> &[Bytes] {
     }
 }
 
-/// Translates a command; `slot`: its number.
+/// Translates a command. `slot`: number of its slot.
 pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
     if keys(&request)
         .iter()
@@ -98,7 +98,7 @@ pub(super) fn plan(request: Request, slot: u64, shared: &mut Shared) -> Plan {
             quiet,
         } => {
             let work = match exptime {
-                // PERSIST does not say whether the key is there.
+                // PERSIST does not tell whether the key exists.
                 0 => get_and_touch(&key, exptime, shared),
                 _ => Work::Command {
                     words: vec![
@@ -158,11 +158,11 @@ fn plan_store(store: Store, slot: u64, shared: &mut Shared) -> Plan {
     let change = |mode| Change::Store {
         mode,
         compare: match mode {
-            // A unique of 0 is none, but where it is all that was asked for.
+            // A unique of 0 counts as none, unless the command's only purpose is the comparison.
             Mode::Append | Mode::Prepend => store.compare.filter(|unique| *unique != 0),
             Mode::Replace => store.compare,
         },
-        // For memcached, 0 is older than nothing.
+        // In memcached, no item is newer than a unique of 0.
         stale: store.stale && store.compare != Some(0),
         item,
         until,
@@ -214,7 +214,7 @@ fn plan_count(count: Count, slot: u64, shared: &mut Shared) -> Plan {
         _ => &Meta::default(),
     };
     let unique = shared.unique();
-    // Of N and T, the last one counts for a new item.
+    // If a command has both N and T, the last one counts for a new item.
     let first = match (meta.vivify, meta.touch) {
         (Some(_), Some(touch)) if !meta.vivify_last => Some(touch),
         (vivify, _) => vivify,
@@ -268,7 +268,7 @@ fn plan_meta_get(key: &Bytes, meta: Meta, slot: u64, shared: &mut Shared) -> Pla
     Plan::Asks(Answer::Meta { key, meta }, vec![unit])
 }
 
-/// The change behind an `mg` that may promise the item to its client.
+/// Returns the change for an `mg` that may promise the item to its client.
 pub(super) fn fetch(key: &Bytes, meta: &Meta, slot: u64, shared: &mut Shared) -> Unit {
     let first = match (meta.vivify, meta.touch) {
         (Some(_), Some(touch)) if !meta.vivify_last => Some(touch),

@@ -1,4 +1,4 @@
-//! Commands of the store, and how they go into one call.
+//! Commands for the store, and how they are joined to one call.
 
 use bytes::Bytes;
 use pmnet_resp::write_command;
@@ -10,23 +10,23 @@ use crate::request::KEY_BYTES_MAX;
 
 /// Most commands of a call.
 pub(super) const UNITS_MAX: usize = 64;
-/// Most changes of items in a call: each may bring its script along.
+/// Most changes of items in a call: each of them may carry its script.
 const CHANGES_MAX: usize = 16;
-/// Most bytes of values that the commands of a call bring, or bring back.
+/// Most bytes of values that the commands of a call send and get.
 pub(super) const VALUES_MAX: u64 = 15 << 20;
 
-/// Work of a unit in the store.
+/// The work of a unit in the store.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// A plain `SET`: durable is enough.
+    /// A plain `SET`, which is acknowledged as soon as it is durable.
     Update(Vec<Bytes>),
-    /// The string at the key.
+    /// Reads the string at the key.
     Look,
-    /// The same, and how long it lives.
+    /// Reads the string at the key, and its remaining life.
     LookLong,
-    /// A command of Redis that may change something. `shows`: its reply may be a value.
+    /// A command of Redis that may change data. `shows`: its reply may be a value.
     Command { words: Vec<Bytes>, shows: bool },
-    /// A change of the item: its arguments, and whether the reply may be a value.
+    /// A change of the item: its arguments, and whether its reply may be a value.
     Change {
         arguments: Vec<Vec<u8>>,
         shows: bool,
@@ -36,13 +36,13 @@ pub(super) enum Work {
 /// A command of the store, on behalf of a client's command.
 #[derive(Debug)]
 pub(super) struct Unit {
-    /// The slot of its command.
+    /// The slot of the client's command.
     pub(super) slot: u64,
     pub(super) key: Bytes,
     pub(super) work: Work,
 }
 
-/// Kinds of units that go together.
+/// Kinds of units that may travel together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Looks,
@@ -70,7 +70,8 @@ impl Unit {
         }
     }
 
-    /// Whether it needs to be known what the store understands, and that it serves this front.
+    /// Whether the unit may be sent only when the store's dialect is known, and the store is known to serve
+    /// this front.
     pub(super) fn needs_store(&self) -> bool {
         matches!(self.work, Work::Update(_) | Work::Change { .. })
     }
@@ -84,12 +85,12 @@ impl Unit {
         self.kind().is_some()
     }
 
-    /// Whether it has no effect but its answer.
+    /// Whether the unit has no effect besides its answer.
     pub(super) fn is_look(&self) -> bool {
         matches!(self.work, Work::Look | Work::LookLong)
     }
 
-    /// Bytes of values that it may bring along and back.
+    /// Returns the most bytes of values that the unit sends and gets.
     fn weight(&self, item_max: u64) -> u64 {
         let (words, shows) = match &self.work {
             Work::Update(words) => (sum(words), false),
@@ -100,7 +101,7 @@ impl Unit {
         words.max(if shows { item_max } else { 0 })
     }
 
-    /// Bytes that it keeps in memory.
+    /// Returns the bytes of the unit in memory.
     pub(super) fn bytes(&self) -> usize {
         let words = match &self.work {
             Work::Update(words) | Work::Command { words, .. } => sum(words),
@@ -112,7 +113,7 @@ impl Unit {
             .saturating_add(KEY_BYTES_MAX)
     }
 
-    /// Its command, as the store understands it.
+    /// Writes the unit's command in the store's dialect.
     fn write(&self, out: &mut Vec<u8>, dialect: Dialect) {
         match &self.work {
             Work::Update(words) | Work::Command { words, .. } => write_command(out, words),
@@ -138,26 +139,26 @@ fn sum<T: AsRef<[u8]>>(words: &[T]) -> u64 {
 /// A call that is to be submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Payload for the store.
+    /// The payload for the store.
     pub payload: Bytes,
-    /// Its keys, for the devices.
+    /// Hash of the only key, for the devices.
     pub key_hash: u64,
-    /// How it goes.
+    /// How the call is carried out.
     pub way: Way,
 }
 
-/// How a call goes.
+/// How a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Acknowledged as soon as it is durable.
     Update,
-    /// Answered by the store, which it does not change.
+    /// Answered by the store. The call does not change the store.
     Read,
-    /// Answered by the store, which it may change.
+    /// Answered by the store. The call may change the store.
     Change,
 }
 
-/// Asks the store whether it has an address of its own, as a Redis has.
+/// Returns a question to the store for its address; a Redis has one.
 pub(super) fn which_dialect() -> Call {
     Call {
         payload: preamble(Form::StoreAddress, Protocol::Resp2, 0)
@@ -168,7 +169,7 @@ pub(super) fn which_dialect() -> Call {
     }
 }
 
-/// Looks at a key, to find out whether its database can be used.
+/// Returns a read of a key, which shows whether the key's database can be used.
 pub(super) fn look(key: &Bytes, database: u32) -> Call {
     let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
     write_command(&mut payload, &[&b"GET"[..], key]);
@@ -179,7 +180,7 @@ pub(super) fn look(key: &Bytes, database: u32) -> Call {
     }
 }
 
-/// How many of these, the first of which is no update, go into one call.
+/// Returns how many of these units go into one call. The first one must not be an update.
 pub(super) fn together<'a>(units: impl Iterator<Item = &'a Unit>, item_max: u64) -> usize {
     let (mut count, mut weight, mut changes, mut first) = (0, 0u64, 0, None);
     for unit in units.take(UNITS_MAX) {
@@ -198,7 +199,7 @@ pub(super) fn together<'a>(units: impl Iterator<Item = &'a Unit>, item_max: u64)
     count
 }
 
-/// One call of units that go together.
+/// Makes one call of units that go together.
 pub(super) fn call<'a>(units: &[&'a Unit], shared: &Shared, dialect: Dialect) -> Option<Call> {
     let first: &'a Unit = units.first()?;
     let begin = |form| preamble(form, Protocol::Resp2, shared.database).to_vec();

@@ -1,10 +1,10 @@
-//! Lines and their words.
+//! Lines of commands, split into words.
 
 use bytes::Bytes;
 
 use super::{Line, Request, meta, text};
 
-/// Most words of a line that is no retrieval. More are as good as one.
+/// Most words of a line that is no retrieval. All further words count as one.
 const WORDS_MAX: usize = 23;
 
 pub(super) const ERROR: &str = "ERROR";
@@ -13,28 +13,28 @@ pub(super) const ERROR: &str = "ERROR";
 pub(super) struct Words<'a>(Vec<&'a [u8]>);
 
 impl<'a> Words<'a> {
-    /// Word `at`, empty if there is none.
+    /// Returns word `at`; empty if there is none.
     pub(super) fn get(&self, at: usize) -> &'a [u8] {
         self.0.get(at).copied().unwrap_or_default()
     }
 
-    /// How many there are, with the name of the command.
+    /// Returns the number of words, with the name of the command.
     pub(super) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Those from `at` on.
+    /// Returns the words from `at` on.
     pub(super) fn from(&self, at: usize) -> &[&'a [u8]] {
         self.0.get(at..).unwrap_or_default()
     }
 
-    /// Whether the last one says that no answer is wanted.
+    /// Whether the last word is `noreply`.
     pub(super) fn is_quiet(&self) -> bool {
         self.0.last().is_some_and(|last| *last == b"noreply")
     }
 }
 
-/// Whether a line begins as one that may be long.
+/// Whether a line begins like a retrieval, which may be long.
 pub(super) fn is_retrieval(line: &[u8]) -> bool {
     let blanks = line.iter().take_while(|byte| **byte == b' ').count();
     let rest = &line[blanks..];
@@ -42,13 +42,13 @@ pub(super) fn is_retrieval(line: &[u8]) -> bool {
     names.into_iter().any(|name| rest.starts_with(name))
 }
 
-/// Reads a line, without the `\n` at its end.
+/// Parses a line without its `\n`.
 pub(super) fn parse(line: &[u8], item_max: u64) -> Line {
     let line = match line {
         [rest @ .., b'\r'] if !rest.is_empty() => rest,
         line => line,
     };
-    // As for C, a line ends at a NUL.
+    // As in C, a line ends at a NUL.
     let line = line.split(|byte| *byte == 0).next().unwrap_or_default();
     let mut words = line
         .split(|byte| *byte == b' ')
@@ -69,14 +69,14 @@ pub(super) fn parse(line: &[u8], item_max: u64) -> Line {
         b"mn" | b"mg" | b"ms" | b"md" | b"ma" | b"me" => meta::parse(&words, item_max),
         _ => match text::parse(&words, item_max) {
             Some(line) => line,
-            // A web browser, perhaps sent by a hostile page.
+            // The line comes from a web browser, perhaps sent by a hostile page.
             None if is_http && !is_guarded(name) => Line::Whole(Request::End(None)),
             None => Line::Whole(Request::Unknown),
         },
     }
 }
 
-/// Names with these letters are answered before memcached looks for HTTP.
+/// Whether memcached answers a command of this name before it checks for HTTP, because of its letters.
 fn is_guarded(name: &[u8]) -> bool {
     matches!(name[0], b'g' | b's' | b'a' | b'c' | b'i' | b'd' | b't')
 }
@@ -85,7 +85,7 @@ pub(super) fn say(text: &'static str) -> Line {
     Line::Whole(Request::Say(Some(text)))
 }
 
-/// The same, unless no answer is wanted.
+/// As [`say`], unless the client wants no answer.
 pub(super) fn say_unless(quiet: bool, text: &'static str) -> Line {
     Line::Whole(Request::Say((!quiet).then_some(text)))
 }

@@ -11,7 +11,7 @@ use super::{BAD_FORMAT, Count, Form, KEY_BYTES_MAX, Line, Request, Store, Verb, 
 
 /// Most words of a meta command.
 const WORDS_MAX: usize = 19;
-/// Longest opaque, with its letter.
+/// Longest opaque, with its letter, in bytes.
 const OPAQUE_BYTES_MAX: usize = 32;
 
 const BAD_TOKEN: &str = "CLIENT_ERROR bad token in command line format";
@@ -22,42 +22,42 @@ const NOT_KEPT: &str = "CLIENT_ERROR pmnet does not keep when an item was read: 
 /// The flags of a meta command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// Parts of the answer, in the order in which it was asked for: the letter, and an opaque.
+    /// Requested parts of the answer, in their order: the letter, and an opaque.
     pub wanted: Vec<(u8, Bytes)>,
     /// The key as the client wrote it.
     pub shown: Bytes,
-    /// The key came in base64 (`b`).
+    /// The key was sent in base64 (`b`).
     pub binary: bool,
-    /// Without an answer that says nothing (`q`).
+    /// An answer without information is left out (`q`).
     pub quiet: bool,
-    /// With the value (`v`).
+    /// The answer has the value (`v`).
     pub value: bool,
-    /// Condition (`C`).
+    /// The unique that the item must have (`C`).
     pub compare: Option<u64>,
-    /// Mark it as stale (`I`).
+    /// The item is marked as stale (`I`).
     pub stale: bool,
     /// End of a new item (`N`).
     pub vivify: Option<i32>,
-    /// End of an item (`T`).
+    /// New end of the item (`T`).
     pub touch: Option<i32>,
-    /// Seconds below which an item is to be renewed (`R`).
+    /// Remaining seconds below which an item must be renewed (`R`).
     pub recache: Option<i32>,
     /// The last of `N` and `T` was `N`.
     pub vivify_last: bool,
-    /// The client's 32 bits (`F`).
+    /// The client's 32 flag bits (`F`).
     pub flags: u32,
     /// Mode (`M`).
     pub mode: Option<u8>,
-    /// Of a counter that is new (`J`).
+    /// Value of a new counter (`J`).
     pub initial: u64,
-    /// To count by (`D`).
+    /// Amount by which a counter changes (`D`).
     pub delta: Option<u64>,
-    /// `h` or `l`.
+    /// The command has the flag `h` or `l`.
     unkept: bool,
 }
 
 impl Meta {
-    /// Reads the flags of a command, and says what its key is.
+    /// Parses the flags of a command. Returns them, and the key.
     fn read(key: &[u8], words: &[&[u8]]) -> Result<(Meta, Bytes), &'static str> {
         let mut meta = Meta {
             shown: bytes(key),
@@ -65,7 +65,7 @@ impl Meta {
         };
         let mut name = meta.shown.clone();
         let mut seen = [false; 127];
-        // memcached goes on after most errors, and tells of the last.
+        // memcached continues after most errors, and reports the last one.
         let mut error = None;
         for word in words {
             let (letter, rest) = (word[0], &word[1..]);
@@ -96,7 +96,7 @@ impl Meta {
         }
     }
 
-    /// Takes one flag. An empty error leaves the one before as it is.
+    /// Adds one flag. An empty error text keeps the earlier error.
     fn take(&mut self, letter: u8, rest: &[u8]) -> Result<(), &'static str> {
         let seconds = || int32(rest).ok_or(BAD_TOKEN);
         match letter {
@@ -145,7 +145,7 @@ impl Meta {
 
 const UNKNOWN: &str = "CLIENT_ERROR invalid flag";
 
-/// Reads a meta command.
+/// Parses a meta command.
 pub(super) fn parse(words: &Words<'_>, item_max: u64) -> Line {
     let name = words.get(0)[1];
     if name == b'n' {
@@ -225,7 +225,7 @@ fn set(words: &Words<'_>, item_max: u64) -> Line {
     let Some(length) = length(words.get(2)) else {
         return say(BAD_FORMAT);
     };
-    // Its data follows, whatever is wrong.
+    // The command's data follows, even if the line is wrong.
     let refuse = |error| Line::Refused(Request::Say(Some(error)), length);
     let (meta, key) = match Meta::read(words.get(1), words.from(3)) {
         Ok(read) => read,

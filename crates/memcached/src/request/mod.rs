@@ -1,8 +1,11 @@
-//! Commands in what clients send.
+//! Parses the commands in clients' bytes.
 //!
-//! Purpose: the one place that knows memcached's text and meta protocol, as strict and as lenient as memcached 1.6.18 (`proto_text.c`): the same is
-//! taken, with the same errors. Invariants: no input causes a panic; nothing is allocated by a length that was announced and not received; input that arrives
-//! in pieces has the same meaning as in one piece; each byte is searched once for the end of its line. No IO, no clock.
+//! Purpose: only this module knows memcached's text and meta protocol. It is as strict and as lenient as
+//! memcached 1.6.18 (`proto_text.c`): it accepts the same input, with the same errors.
+//! Invariants: no input causes a panic. No memory is allocated for a length that was announced and not
+//! received. Input that arrives in pieces has the same meaning as in one piece. Each byte is searched once
+//! for the end of its line.
+//! Not allowed here: IO and clocks.
 
 mod line;
 mod meta;
@@ -12,9 +15,9 @@ use bytes::Bytes;
 
 pub use meta::Meta;
 
-/// Longest line without keys of a retrieval, in bytes.
+/// Longest line of a command that is no retrieval, in bytes.
 pub const LINE_BYTES_MAX: usize = 2048;
-/// Longest line of `get`, `gets`, `gat` and `gats`, in bytes.
+/// Longest line of a retrieval (`get`, `gets`, `gat` and `gats`), in bytes.
 pub const GET_LINE_BYTES_MAX: usize = 64 * 1024;
 /// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 250;
@@ -31,26 +34,26 @@ const BINARY_MAGIC: u8 = 0x80;
 /// Effect of a store command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Stores in any case.
+    /// Stores the item in any case.
     Set,
-    /// Stores if there is no item.
+    /// Stores the item if there is none.
     Add,
-    /// Stores if there is an item.
+    /// Stores the item if there is one.
     Replace,
     /// Adds data after an item's.
     Append,
-    /// Adds data in front of an item's.
+    /// Adds data before an item's.
     Prepend,
-    /// Stores if the item has this unique.
+    /// Stores the item if the present one has this unique.
     Cas,
 }
 
-/// How a client wants to be answered.
+/// The form of the answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// In words.
+    /// As the text protocol does.
     Text,
-    /// Not at all (`noreply`).
+    /// No answer (`noreply`).
     Quiet,
     /// As the meta protocol does.
     Meta(Meta),
@@ -65,113 +68,113 @@ impl Form {
 /// A command that stores data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
-    /// Its effect.
+    /// The command's effect.
     pub verb: Verb,
-    /// Key.
+    /// The key.
     pub key: Bytes,
-    /// The client's 32 bits.
+    /// The client's 32 flag bits.
     pub flags: u32,
-    /// When it ends, as memcached's clients say it.
+    /// The end of the item, in memcached's form.
     pub exptime: i32,
     /// The unique that the item must have.
     pub compare: Option<u64>,
-    /// A newer item is replaced by a stale one (`I`).
+    /// If the present item is newer, the new one is stored and marked as stale (`I`).
     pub stale: bool,
     /// The value.
     pub data: Bytes,
-    /// How it is answered.
+    /// The form of the answer.
     pub form: Form,
 }
 
 /// A command that counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// Upwards.
+    /// Whether the command increments.
     pub up: bool,
-    /// Key.
+    /// The key.
     pub key: Bytes,
-    /// By so much.
+    /// The amount.
     pub delta: u64,
-    /// How it is answered.
+    /// The form of the answer.
     pub form: Form,
 }
 
-/// A command.
+/// A client's command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// `get`, `gets`.
     Get {
-        /// Keys, at least one.
+        /// The keys, at least one.
         keys: Vec<Bytes>,
-        /// With uniques.
+        /// Whether the answer has uniques.
         unique: bool,
     },
     /// `gat`, `gats`.
     GetAndTouch {
-        /// Keys; perhaps none.
+        /// The keys; there may be none.
         keys: Vec<Bytes>,
-        /// With uniques.
+        /// Whether the answer has uniques.
         unique: bool,
-        /// Their new end.
+        /// The new end of the items.
         exptime: i32,
     },
-    /// `set` and its relatives; `ms`.
+    /// `set` and the other commands that store; `ms`.
     Store(Store),
     /// `incr`, `decr`; `ma`.
     Count(Count),
     /// `touch`.
     Touch {
-        /// Key.
+        /// The key.
         key: Bytes,
-        /// Its new end.
+        /// The new end of the item.
         exptime: i32,
-        /// Without an answer.
+        /// Whether the client wants no answer.
         quiet: bool,
     },
     /// `delete`; `md`.
     Delete {
-        /// Key.
+        /// The key.
         key: Bytes,
-        /// How it is answered.
+        /// The form of the answer.
         form: Form,
     },
     /// `mg`.
     MetaGet {
-        /// Key.
+        /// The key.
         key: Bytes,
-        /// Its flags.
+        /// The command's flags.
         meta: Meta,
     },
     /// `me`.
     MetaDebug {
-        /// Key.
+        /// The key.
         key: Bytes,
         /// The key as the client wrote it.
         shown: Bytes,
     },
     /// `flush_all`.
     Flush {
-        /// When, as memcached's clients say it; 0 or less: now.
+        /// The time of the flush, in memcached's form; 0 or less: now.
         delay: i32,
-        /// Without an answer.
+        /// Whether the client wants no answer.
         quiet: bool,
     },
-    /// An item was larger than it may be. With a key: what is there goes, as with memcached.
+    /// An item is too large. As in memcached, the present item at `key` is deleted.
     TooLarge {
-        /// Key of the item that goes.
+        /// Key of the item that is deleted.
         key: Option<Bytes>,
-        /// Without an answer.
+        /// Whether the client wants no answer.
         quiet: bool,
     },
     /// `stats`.
     Stats(Stats),
     /// `version`.
     Version,
-    /// A name that is no command.
+    /// An unknown command.
     Unknown,
-    /// Has this answer; `None`: it wants none.
+    /// A command with this answer; `None`: the client wants none.
     Say(Option<&'static str>),
-    /// The connection ends, after this answer if there is one.
+    /// A command after which the connection ends, with this answer if there is one.
     End(Option<&'static str>),
 }
 
@@ -182,20 +185,20 @@ pub enum Stats {
     General,
     /// `settings`.
     Settings,
-    /// `reset`: begin to count anew.
+    /// `reset`: the counters start again.
     Reset,
-    /// Some that a front does not have: none.
+    /// Statistics that a front does not have; the answer is empty.
     None,
 }
 
-/// The next step with the received bytes.
+/// The next step for the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "it is looked at once; a box would be an allocation for each command"
 )]
 pub enum Step {
-    /// Wait for more.
+    /// Waits for more bytes.
     More,
     /// This many bytes are done with.
     Taken(usize, Option<Request>),
@@ -204,33 +207,33 @@ pub enum Step {
 #[derive(Debug)]
 enum State {
     Line,
-    /// The data of an item, with the end of its line.
+    /// The parser reads the data of an item, and the end of its line.
     Data(Box<Store>, usize),
-    /// This many bytes of data are thrown away.
+    /// The parser discards this many bytes of data.
     Swallow(u64),
 }
 
-/// A command's line, once it is read.
+/// A parsed line of a command.
 enum Line {
     Whole(Request),
     /// This many bytes of data follow, without the end of their line.
     Data(Box<Store>, usize),
-    /// The same, and they are thrown away.
+    /// A refused command. This many bytes of data follow, and are discarded.
     Refused(Request, usize),
 }
 
-/// Finds the commands of one client.
+/// Parses the commands of one client.
 #[derive(Debug)]
 pub struct Parser {
     item_max: u64,
     state: State,
-    /// Bytes of the next line in which there is no end of it.
+    /// Bytes of the next line that were searched and have no end of line.
     searched: usize,
     begun: bool,
 }
 
 impl Parser {
-    /// `item_max`: largest item, as memcached counts it ([`item_bytes`]).
+    /// `item_max`: size of the largest item, as memcached counts it ([`item_bytes`]).
     #[must_use]
     pub fn new(item_max: u64) -> Parser {
         Parser {
@@ -241,7 +244,7 @@ impl Parser {
         }
     }
 
-    /// Looks at what was received and not yet taken. Call it again after each [`Step::Taken`].
+    /// Parses the received bytes that have not been taken. Call it again after each [`Step::Taken`].
     pub fn poll(&mut self, input: &[u8]) -> Step {
         match std::mem::replace(&mut self.state, State::Line) {
             State::Line => self.poll_line(input),
@@ -272,7 +275,7 @@ impl Parser {
         }
     }
 
-    /// Whether a command has begun that is not whole yet.
+    /// Whether a command is incomplete.
     #[must_use]
     pub fn is_within(&self) -> bool {
         !matches!(self.state, State::Line)
@@ -313,7 +316,8 @@ impl Parser {
     }
 }
 
-/// Bytes of an item as memcached counts them: a header, a unique, the key, the flags if there are any, and the data with its end of line.
+/// Returns the bytes of an item as memcached counts them: a header, a unique, the key, the flags if there are
+/// any, and the data with its end of line.
 #[must_use]
 pub fn item_bytes(key: usize, flags: u32, data: usize) -> u64 {
     const HEADER: usize = 48 + 8;

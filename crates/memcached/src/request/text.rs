@@ -11,7 +11,7 @@ const BAD_EXPTIME: &str = "CLIENT_ERROR invalid exptime argument";
 const BAD_DELTA: &str = "CLIENT_ERROR invalid numeric delta argument";
 const BAD_DELETE: &str = "CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
 
-/// A number of 32 bits: what C leaves of a longer one.
+/// Parses a number of 32 bits. As in C, a longer number is cut.
 pub(super) fn int32(word: &[u8]) -> Option<i32> {
     #[expect(clippy::cast_possible_truncation, reason = "as memcached does it")]
     c_integer(word).map(|number| number as i32)
@@ -22,13 +22,13 @@ pub(super) fn uint32(word: &[u8]) -> Option<u32> {
     c_unsigned(word).map(|number| number as u32)
 }
 
-/// The length of data, if it can be one.
+/// Returns the length of data, if it is allowed.
 pub(super) fn length(word: &[u8]) -> Option<usize> {
     let length = int32(word).filter(|length| *length <= i32::MAX - 2)?;
     usize::try_from(length).ok()
 }
 
-/// `get`, `gets`, `gat`, `gats`, with any number of words.
+/// Parses `get`, `gets`, `gat` or `gats`, with any number of words.
 pub(super) fn retrieval(name: &[u8], words: &mut dyn Iterator<Item = &[u8]>) -> Option<Request> {
     let (touches, unique) = match name {
         b"get" | b"bget" => (false, false),
@@ -66,7 +66,7 @@ pub(super) fn retrieval(name: &[u8], words: &mut dyn Iterator<Item = &[u8]>) -> 
     })
 }
 
-/// All others; `None`: an unknown one.
+/// Parses all other commands; `None`: the command is unknown.
 pub(super) fn parse(words: &Words<'_>, item_max: u64) -> Option<Line> {
     let store = |verb| Some(store(verb, words, item_max));
     match words.get(0) {
@@ -213,7 +213,7 @@ fn verbosity(words: &Words<'_>) -> Line {
     }
     let quiet = words.is_quiet();
     match uint32(words.get(1)) {
-        // The log of this process is not its clients' to set.
+        // Clients may not change the log level of this process.
         Some(_) => say_unless(quiet, "OK"),
         None => say_unless(quiet, BAD_FORMAT),
     }

@@ -1,4 +1,4 @@
-//! The socket that listens.
+//! The listening socket.
 
 use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
@@ -8,33 +8,33 @@ use mio::net::{TcpListener, TcpStream};
 use pmnet_client::Time;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-/// Connections accepted in one turn.
+/// Most connections accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Connections waiting to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long to wait after accepting failed, in nanoseconds.
+/// Pause after a failed accept, in nanoseconds.
 const ACCEPT_PAUSE: u64 = 100_000_000;
-/// How often the operating system asks a silent client whether it is there.
+/// How often the operating system probes a silent client.
 const KEEPALIVE_RETRIES: u32 = 3;
-/// Answer to one client too many, as from memcached.
+/// Answer to a client above the limit, as from memcached.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// Where clients come in.
+/// The listening socket, and the time of the next accept.
 pub(super) struct Door {
     listener: TcpListener,
     keepalive: Option<Duration>,
-    /// A client may be there.
+    /// Clients may be waiting.
     pub(super) ready: bool,
-    /// Not before this time.
+    /// No client is accepted before this time.
     after: Time,
-    /// Accepting failed, or clients were turned away: how often.
+    /// Number of failed accepts and refused clients.
     troubles: u64,
 }
 
 impl Door {
     pub(super) fn open(address: SocketAddr, keepalive: Option<Duration>) -> io::Result<Door> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-        // A front that starts again must not wait for old connections to time out.
+        // A front that is restarted must not wait for old connections to time out.
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
@@ -56,12 +56,12 @@ impl Door {
         self.listener.local_addr()
     }
 
-    /// When it is to be looked at; `None`: when a client comes.
+    /// Returns the time of the next accept; `None`: when a client connects.
     pub(super) fn due(&self) -> Option<Time> {
         self.ready.then_some(self.after)
     }
 
-    /// Clients that have come, if it is time to look: a bounded number.
+    /// If it is time, accepts a bounded number of waiting clients.
     pub(super) fn accept(&mut self, now: Time) -> Vec<TcpStream> {
         let mut came = Vec::new();
         if self.due().is_none_or(|due| now < due) {
@@ -89,7 +89,7 @@ impl Door {
         came
     }
 
-    /// Logs less and less often, so that a flood of clients does not flood the log.
+    /// Logs at counts that are powers of two, so that many clients do not flood the log.
     fn trouble(&mut self, why: &str) {
         self.troubles += 1;
         if self.troubles.is_power_of_two() {
@@ -101,14 +101,19 @@ impl Door {
         }
     }
 
-    /// Tells a client that there is no room for it.
+    /// Tells a client above the limit, and closes its connection.
     pub(super) fn turn_away(&mut self, mut stream: TcpStream) {
         self.trouble("more than --connections-max");
-        // A client that is gone needs no answer.
+        // A client that has disconnected needs no answer.
         let _ = stream.write(TOO_MANY);
     }
 
-    /// Makes a client's socket ready to be served.
+    /// Checks clients that come later after this much silence.
+    pub(super) const fn set_keepalive(&mut self, keepalive: Option<Duration>) {
+        self.keepalive = keepalive;
+    }
+
+    /// Prepares a client's socket.
     pub(super) fn welcome(&self, stream: &TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let Some(after) = self.keepalive else {

@@ -1,4 +1,4 @@
-//! Sessions and calls, with their owners.
+//! The sessions and calls, with their owners.
 
 use bytes::Bytes;
 use pmnet_client::{CallId, ClientNode, Refused, SessionHandle, Time};
@@ -6,12 +6,13 @@ use rustc_hash::FxHashMap;
 
 use crate::connection::{Call, Way};
 
-/// Sessions that UDP requests and the front itself share.
+/// Number of sessions that UDP requests and the front itself share.
 const SHARED_SESSIONS: usize = 8;
-/// How long the end of a session may take to reach the devices, in nanoseconds. A session whose end is lost expires there.
+/// How long the end of a session may take to reach the devices, in nanoseconds. If the message about its end
+/// is lost, the session expires at the devices.
 const END_TIMEOUT: u64 = 5_000_000_000;
 
-/// A guest: its place, and its serial number.
+/// Name of a guest: its index, and its serial number.
 pub(super) type Name = (usize, u64);
 
 /// The owner of a session.
@@ -21,13 +22,13 @@ pub(super) enum Owner {
     Shared(usize),
 }
 
-/// The way to the devices.
+/// The endpoint with its sessions and calls.
 pub(super) struct Calls {
     pub(super) node: ClientNode,
     callers: FxHashMap<CallId, Name>,
     owners: FxHashMap<SessionHandle, Owner>,
     shared: [Option<SessionHandle>; SHARED_SESSIONS],
-    /// Nanoseconds that a call may take.
+    /// Most time for a call, in nanoseconds.
     timeout: u64,
 }
 
@@ -42,6 +43,11 @@ impl Calls {
         }
     }
 
+    /// Calls take this long at most from now on, in nanoseconds.
+    pub(super) const fn set_timeout(&mut self, timeout: u64) {
+        self.timeout = timeout;
+    }
+
     /// Submits a call in a guest's own session.
     pub(super) fn submit_own(
         &mut self,
@@ -53,7 +59,7 @@ impl Calls {
         self.submit(now, name, Owner::Guest(name), session, call)
     }
 
-    /// Submits a call in one of the sessions that are shared.
+    /// Submits a call in one of the shared sessions.
     pub(super) fn submit_shared(
         &mut self,
         now: Time,
@@ -80,7 +86,7 @@ impl Calls {
             None => self.open(now, owner, session)?,
         };
         let submitted = match self.send(now, handle, &call) {
-            // That it is closed has not been heard yet.
+            // The event that the session was closed has not come yet.
             Err(Refused::Closed) => {
                 let handle = self.open(now, owner, session)?;
                 self.send(now, handle, &call)
@@ -122,12 +128,12 @@ impl Calls {
         }
     }
 
-    /// The caller of a call that has ended.
+    /// Returns the guest that submitted a call that has ended.
     pub(super) fn caller(&mut self, call: CallId) -> Option<Name> {
         self.callers.remove(&call)
     }
 
-    /// A session is closed: its owner.
+    /// Forgets a session that was closed. Returns its owner.
     pub(super) fn closed(&mut self, session: SessionHandle) -> Option<Owner> {
         let owner = self.owners.remove(&session)?;
         if let Owner::Shared(at) = owner
@@ -144,7 +150,7 @@ impl Calls {
         self.node.end(session, now + END_TIMEOUT);
     }
 
-    /// Ends the sessions that are shared.
+    /// Ends the shared sessions.
     pub(super) fn end_shared(&mut self, now: Time) {
         for at in 0..SHARED_SESSIONS {
             if let Some(session) = self.shared[at].take() {

@@ -1,4 +1,4 @@
-//! Settings of the front, and why it may not start.
+//! Settings of the front, and the errors of its start.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,33 +7,55 @@ use std::time::Duration;
 
 use pmnet_client::{Pulse, owner_of_port};
 
-/// How the front is set up.
+/// Configuration of a front.
 #[derive(Clone, Debug)]
 pub struct FrontConfig {
-    /// Where to listen for clients over TCP.
+    /// Address on which the front listens for TCP clients.
     pub listen: SocketAddr,
-    /// Where to receive requests over UDP; `None`: nowhere.
+    /// Address at which the front receives UDP requests; `None`: no UDP.
     pub udp: Option<SocketAddr>,
-    /// Most clients at a time; one more is told so and closed.
+    /// Most clients at a time. A further client gets an error and is closed.
     pub connections_max: usize,
-    /// Microseconds to poll without sleeping after activity ([`pmnet_client::Spin`]).
+    /// Microseconds of polling without sleeping after activity ([`pmnet_client::Spin`]).
     pub spin_micros: u64,
-    /// How long a command may take before its outcome is reported as unknown.
+    /// Time that a command may take before its outcome is reported as unknown.
     pub call_timeout: Duration,
     /// Database of the items.
     pub database: u32,
     /// Largest item in bytes, as memcached counts it ([`crate::request::item_bytes`]).
     pub item_max: u64,
-    /// A number by which the uniques of this front differ from those of others.
+    /// A number that makes the uniques of this front differ from those of other fronts.
     pub id: u64,
-    /// After how much silence the operating system checks that a client is still there; `None`: it does not.
+    /// Time of silence after which the operating system checks that a client is still connected; `None`: no
+    /// check.
     pub keepalive: Option<Duration>,
-    /// Sign that the loop lives.
+    /// Signals that the event loop is running.
     pub pulse: Arc<Pulse>,
 }
 
+/// Limits that can be others while the front runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// For clients that connect later.
+    pub connections_max: usize,
+    /// For calls that are made later.
+    pub call_timeout: Duration,
+    /// Of connections that are accepted later.
+    pub keepalive: Option<Duration>,
+}
+
 impl FrontConfig {
-    /// The defaults, listening at `listen`.
+    /// Returns the limits that can be changed later.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.connections_max,
+            call_timeout: self.call_timeout,
+            keepalive: self.keepalive,
+        }
+    }
+
+    /// Returns the default configuration with the address `listen`.
     #[must_use]
     pub fn new(listen: SocketAddr) -> FrontConfig {
         FrontConfig {
@@ -51,20 +73,20 @@ impl FrontConfig {
     }
 }
 
-/// Why the front cannot start or go on.
+/// Why the front cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum FrontError {
-    /// The address cannot be listened on.
+    /// The front cannot use the address.
     #[error("cannot listen on {address} ({protocol}): {source}{}", hint(.source, .protocol, .address))]
     Listen {
-        /// TCP or UDP.
+        /// "TCP" or "UDP".
         protocol: &'static str,
         /// The address.
         address: SocketAddr,
         /// Error of the operating system.
         source: io::Error,
     },
-    /// Polling or registering failed.
+    /// The event loop cannot poll, or register a socket.
     #[error("event loop: {0}")]
     Loop(#[from] io::Error),
 }

@@ -1,4 +1,4 @@
-//! Guests: TCP clients, UDP requests, and the front itself.
+//! The guests that the loop serves: TCP clients, UDP requests, and the front itself.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::connection::{Connection, Shared};
 /// Most bytes read from one client before the others get their turn.
 const READ_BYTES_PER_TURN: usize = 256 * 1024;
 
-/// Where a guest's bytes come from, and where its answers go.
+/// The source of a guest's commands, and the receiver of its answers.
 pub(super) enum Edge {
     Tcp(Tcp),
     /// A request over UDP: its number, sender and length, and the answer so far.
@@ -25,24 +25,24 @@ pub(super) struct Tcp {
     pub(super) stream: TcpStream,
     readable: bool,
     writable: bool,
-    /// Its own session, once it has needed one.
+    /// The client's own session, once it has needed one.
     pub(super) session: Option<SessionHandle>,
 }
 
-/// Result of a transfer.
+/// The result of a transfer.
 pub(super) enum Transfer {
     Done,
-    /// The socket is of no more use.
+    /// The socket is no longer usable.
     Broken,
 }
 
-/// One of those who are served.
+/// A TCP client, a UDP request, or a delayed `flush_all`.
 pub(super) struct Guest {
     pub(super) connection: Connection,
     pub(super) edge: Edge,
-    /// Tells it from those who had its place before.
+    /// Serial number; tells the guest from earlier ones at its index.
     pub(super) serial: u64,
-    /// In the queue of those who get a turn.
+    /// The guest is in the queue for a turn.
     pub(super) queued: bool,
 }
 
@@ -106,7 +106,7 @@ impl Tcp {
 }
 
 impl Guest {
-    /// Takes in what the guest has sent.
+    /// Reads the guest's commands.
     pub(super) fn read(&mut self, scratch: &mut [u8], shared: &mut Shared) -> Transfer {
         match &mut self.edge {
             Edge::Tcp(tcp) => tcp.read(&mut self.connection, scratch, shared),
@@ -114,7 +114,7 @@ impl Guest {
         }
     }
 
-    /// Writes the answers, as far as that goes.
+    /// Writes as many of the answers as possible.
     pub(super) fn write(&mut self, shared: &mut Shared) -> Transfer {
         match &mut self.edge {
             Edge::Tcp(tcp) => tcp.write(&mut self.connection, shared),
@@ -128,7 +128,7 @@ impl Guest {
         }
     }
 
-    /// Whether there is something to read that no event will announce.
+    /// Whether there are unread bytes that no event will announce.
     pub(super) fn has_more(&self) -> bool {
         matches!(&self.edge, Edge::Tcp(tcp) if tcp.readable && self.connection.wants_input())
     }

@@ -1,7 +1,10 @@
-//! The event loop of the front: one thread, a listener, a UDP socket, its clients, and the way to the devices.
+//! The event loop of the front: one thread, a listener, a UDP socket, its clients, and the endpoint for the
+//! devices.
 //!
-//! Purpose: moves bytes between sockets and [`Connection`]s, and calls between those and the devices, in turns: take in all that is ready, submit all
-//! commands, send once, write to each client once. Invariants: bounded work for each client in a turn; at most `connections_max` clients and
+//! Purpose: moves bytes between sockets and [`Connection`]s, and calls between connections and the devices.
+//! It works in turns: it reads from all ready sockets, submits all commands, sends once, and writes to each
+//! client once.
+//! Invariants: bounded work for each client in a turn; at most `connections_max` clients and
 //! [`EXCHANGES_MAX`] UDP requests.
 
 mod accept;
@@ -19,8 +22,8 @@ use mio::net::{TcpStream, UdpSocket};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use pmnet_client::{
-    ClientCounters, ClientNode, Clock, Closed, Event, Pulse, Refused, STOP_TOKEN, SessionHandle,
-    SocketCounters, Spin, Stop, StopTrigger, Time,
+    ClientCounters, ClientNode, Clock, Closed, Event, Latest, Latter, Pulse, Refused, STOP_TOKEN,
+    SessionHandle, SocketCounters, Spin, Stop, StopTrigger, Time,
 };
 
 use crate::connection::{Call, Connection, Shared};
@@ -28,7 +31,7 @@ use crate::datagram::{self, Received};
 use crate::stats::Counters;
 use accept::Door;
 use calls::{Calls, Name, Owner};
-pub use config::{FrontConfig, FrontError};
+pub use config::{FrontConfig, FrontError, Limits};
 use guest::{Edge, Guest, Tcp, Transfer};
 
 const LISTENER: Token = Token(0);
@@ -37,15 +40,16 @@ const DATAGRAMS: Token = Token(2);
 const FIRST_GUEST: usize = 16;
 /// Events taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of the buffer that all sockets are read into: a datagram is no longer.
+/// Bytes of the buffer into which all sockets are read. No datagram is longer.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// UDP requests that are not answered yet. Further ones are dropped, and counted.
+/// Most UDP requests that are not answered yet. Further ones are dropped, and counted.
 pub const EXCHANGES_MAX: usize = 256;
-/// Bytes of UDP requests that are not answered yet, beyond which no further one is taken. In memory, one may need a hundred times as much.
+/// Bytes of UDP requests that are not answered yet. Above this, no further request is taken. In memory, a
+/// request may need a hundred times as much.
 const EXCHANGE_BYTES_MAX: usize = 1 << 20;
-/// UDP requests taken in one turn.
+/// Most UDP requests taken in one turn.
 const DATAGRAMS_PER_TURN: usize = 64;
-/// How long after a `flush_all` with a delay that failed it is tried again, in milliseconds.
+/// Time until a failed `flush_all` with a delay is repeated, in milliseconds.
 const FLUSH_AGAIN: u64 = 1000;
 
 /// Ends a running front from another thread.
@@ -56,47 +60,50 @@ pub struct Front {
     calls: Calls,
     shared: Shared,
     poll: Poll,
-    /// Its events end the loop as long as it is here.
+    /// Its events end the loop while this value exists.
     _stop: Stop,
     door: Door,
     udp: Option<UdpSocket>,
-    /// The UDP socket may have something.
+    /// The UDP socket may have datagrams.
     udp_ready: bool,
-    /// UDP requests that are not answered.
+    /// Number of UDP requests that are not answered.
     exchanges: usize,
-    /// Their bytes.
+    /// Bytes of UDP requests that are not answered.
     exchange_bytes: usize,
     clients: usize,
+    limits: Latest<Limits>,
+    newest_limits: Latter<Limits>,
     clock: Clock,
     spin: Spin,
     guests: Vec<Option<Box<Guest>>>,
     free: Vec<usize>,
     serial: u64,
     queue: VecDeque<usize>,
-    /// Whom the endpoint has refused because it was busy.
+    /// Indices of guests that the busy endpoint refused.
     busy: Vec<usize>,
     now: Time,
     scratch: Vec<u8>,
     pulse: Arc<Pulse>,
 }
 
-/// A turn of [`Front::run_observed`]. Nothing is copied for an observer that asks nothing.
+/// The state at the end of a turn of [`Front::run_observed`]. Values that the observer does not read are not
+/// copied.
 pub struct FrontTurn<'a>(&'a Front);
 
 impl FrontTurn<'_> {
-    /// Returns the events so far.
+    /// Returns the counts of events so far.
     #[must_use]
     pub const fn counters(&self) -> Counters {
         self.0.shared.counters
     }
 
-    /// Returns the events of the client machine so far.
+    /// Returns the counts of events of the client machine so far.
     #[must_use]
     pub fn client(&self) -> ClientCounters {
         self.0.calls.node.counters()
     }
 
-    /// Returns the events of its sockets so far.
+    /// Returns the counts of events of its sockets so far.
     #[must_use]
     pub fn socket(&self) -> SocketCounters {
         self.0.calls.node.socket_counters()
@@ -108,7 +115,7 @@ impl FrontTurn<'_> {
         self.0.exchanges
     }
 
-    /// Returns the time for which nothing has come back although something was sent, in nanoseconds.
+    /// Returns for how long calls have been outstanding without any answer, in nanoseconds.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
         let silent = self.0.calls.node.unanswered_since();
@@ -116,11 +123,15 @@ impl FrontTurn<'_> {
     }
 }
 
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Front {
-    /// Listens. Nothing is served before [`Front::run`].
+    /// Opens the front's addresses. Nothing is served before [`Front::run`].
     ///
     /// # Errors
-    /// [`FrontError`], with what to do about it.
+    /// [`FrontError`], which says what to do.
     pub fn bind(
         config: &FrontConfig,
         mut node: ClientNode,
@@ -147,7 +158,8 @@ impl Front {
         let (stop, stopper) = Stop::new()?;
         stop.register(poll.registry())?;
         register(&poll, &mut node)?;
-        let timeout = u64::try_from(config.call_timeout.as_nanos()).unwrap_or(u64::MAX);
+        let limits = Latest::new(config.limits());
+        let (_, newest_limits) = limits.follow();
         let mut shared = Shared::new(
             config.database,
             config.item_max,
@@ -157,7 +169,7 @@ impl Front {
         shared.unix_millis = unix_millis();
         shared.counters.began = shared.unix_millis;
         let front = Front {
-            calls: Calls::new(node, timeout),
+            calls: Calls::new(node, nanos(config.call_timeout)),
             shared,
             poll,
             _stop: stop,
@@ -167,6 +179,8 @@ impl Front {
             exchanges: 0,
             exchange_bytes: 0,
             clients: 0,
+            limits,
+            newest_limits,
             clock: Clock::start(),
             spin: Spin::new(config.spin_micros),
             guests: Vec::new(),
@@ -181,23 +195,39 @@ impl Front {
         Ok((front, stopper))
     }
 
-    /// The address that clients connect to (the port that was chosen, if 0 was asked for).
+    /// A handle that gives a running front other limits.
+    #[must_use]
+    pub fn limits(&self) -> Latest<Limits> {
+        self.limits.clone()
+    }
+
+    /// Takes other limits, if there are some.
+    fn take_limits(&mut self) {
+        if let Some(limits) = self.newest_limits.take() {
+            self.shared.connections_max = limits.connections_max;
+            self.calls.set_timeout(nanos(limits.call_timeout));
+            self.door.set_keepalive(limits.keepalive);
+        }
+    }
+
+    /// Returns the address to which clients connect (the chosen port, if port 0 was configured).
     ///
     /// # Errors
-    /// Of the operating system.
+    /// An error of the operating system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.door.local_addr()
     }
 
-    /// The address of the UDP socket, if there is one.
+    /// Returns the address of the UDP socket, if there is one.
     ///
     /// # Errors
-    /// Of the operating system.
+    /// An error of the operating system.
     pub fn udp_addr(&self) -> io::Result<Option<SocketAddr>> {
         self.udp.as_ref().map(UdpSocket::local_addr).transpose()
     }
 
-    /// Serves until stopped. Sessions are ended then; what was acknowledged stays so.
+    /// Serves until stopped, and ends its sessions then. Acknowledged writes stay acknowledged. Returns the
+    /// counts of events.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
@@ -205,10 +235,11 @@ impl Front {
         self.run_observed(|_| ())
     }
 
-    /// Returns the same. `observe` is called once a turn, after all that the turn does.
+    /// Serves as [`Front::run`] does, with an observer. `observe` is called once a turn, at the end of the
+    /// turn.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Front::run`].
     pub fn run_observed(
         mut self,
         mut observe: impl FnMut(&FrontTurn<'_>),
@@ -234,7 +265,7 @@ impl Front {
             if !events.is_empty() || work {
                 self.spin.active(self.now);
             } else if spinning {
-                // The process that is to answer may need this core.
+                // The process that will answer may need this core.
                 self.spin.yield_core(&self.clock);
             }
             let mut endpoint_ready = more_from_endpoint;
@@ -248,6 +279,7 @@ impl Front {
                 }
             }
             more_from_endpoint = endpoint_ready && self.receive();
+            self.take_limits();
             self.accept();
             self.take_datagrams();
             self.flush_if_due();
@@ -261,13 +293,13 @@ impl Front {
         }
     }
 
-    /// Whether there is something to do that no event will announce.
+    /// Whether there is work that no event will announce.
     fn has_work(&self) -> bool {
         let door = self.door.due().is_some_and(|due| self.now >= due);
         door || !self.queue.is_empty() || (self.udp_ready && self.may_take_datagram())
     }
 
-    /// How long nothing needs doing unless something arrives; `None`: for ever.
+    /// Returns how long the loop may sleep if nothing arrives; `None`: no limit.
     fn sleep(&self) -> Option<Duration> {
         let flush = self.shared.flush_at.map(|at| {
             self.now
@@ -279,12 +311,12 @@ impl Front {
         Some(Duration::from_nanos(next.since(self.now)))
     }
 
-    /// Takes in what the devices have sent; whether more may be there.
+    /// Takes packets from the devices. Returns whether more may be waiting.
     fn receive(&mut self) -> bool {
         let more = match self.calls.node.receive(self.now) {
             Ok((_, more)) => more,
             Err(error) => {
-                // The next datagram is a new event; what is missing is sent again.
+                // The next datagram causes a new event. Lost packets are sent again.
                 tracing::warn!(%error, "PM3102 receiving from the device");
                 false
             }
@@ -293,10 +325,10 @@ impl Front {
         more
     }
 
-    /// Sends what was submitted, once for all.
+    /// Sends all submitted calls together.
     fn send(&mut self) -> Result<(), FrontError> {
         if let Err(error) = self.calls.node.flush(self.now) {
-            // A packet that was not sent is sent again when its timer is due.
+            // An unsent packet is sent again when its timer is due.
             tracing::warn!(%error, "PM3103 sending to the device");
         }
         if self.calls.node.take_other_socket() {
@@ -317,13 +349,13 @@ impl Front {
                         guest.connection.done(call, outcome, &mut self.shared);
                         self.enqueue(name.0);
                     }
-                    // There is room for one more.
+                    // The endpoint has a free place for another call.
                     while let Some(index) = self.busy.pop() {
                         self.enqueue(index);
                     }
                 }
                 Event::SessionClosed { session, reason } => self.session_closed(session, reason),
-                // Nobody asks for these.
+                // This front submits no READ and opens no mark, so these events do not come.
                 Event::Read { .. } | Event::Marked { .. } => {}
             }
         }
@@ -402,7 +434,7 @@ impl Front {
         Ok(())
     }
 
-    /// A free place.
+    /// Returns a free index.
     fn place(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.guests.push(None);
@@ -414,7 +446,7 @@ impl Front {
         self.serial += 1;
         let connection = match edge {
             Edge::Tcp(_) => Connection::new(&self.shared),
-            // One byte more than can be sent says that it was too long.
+            // One byte more than can be sent, which shows that the answer is too long.
             Edge::Udp(..) | Edge::Timer(_) => {
                 Connection::of_one_request(&self.shared, said, datagram::REPLY_BYTES_MAX + 1)
             }
@@ -446,7 +478,7 @@ impl Front {
                     self.udp_ready = false;
                     return;
                 }
-                // An error of an earlier answer: its receiver was gone.
+                // An error about an earlier answer, whose receiver was unreachable.
                 Err(_) => continue,
             };
             let counters = &mut self.shared.counters;
@@ -468,7 +500,7 @@ impl Front {
         }
     }
 
-    /// Sends an answer over UDP. An answer that the socket does not take is lost, as UDP may lose it.
+    /// Sends an answer over UDP. An answer that the socket does not take is lost, as any UDP datagram may be.
     fn answer(&mut self, id: u16, to: SocketAddr, text: &[u8]) {
         let Some(socket) = &self.udp else {
             return;
@@ -483,7 +515,7 @@ impl Front {
         }
     }
 
-    /// Runs a `flush_all` whose time has come.
+    /// Begins a delayed `flush_all` whose time has come.
     fn flush_if_due(&mut self) {
         let due = |at: &mut u64| *at <= self.shared.unix_millis;
         if self.shared.flush_at.take_if(due).is_some() {
@@ -492,7 +524,7 @@ impl Front {
         }
     }
 
-    /// One guest's turn: read, take commands, write.
+    /// One guest's turn: reads, takes commands, writes.
     fn serve(&mut self, index: usize) {
         let Some(Some(guest)) = self.guests.get_mut(index) else {
             return;
@@ -510,13 +542,13 @@ impl Front {
         if guest.connection.is_finished() {
             return self.finish(index);
         }
-        // The bytes written may have made room for further commands.
+        // The written bytes may have freed space for further commands.
         if guest.has_more() || guest.connection.has_more() {
             self.enqueue(index);
         }
     }
 
-    /// A guest has its answers.
+    /// Ends a guest that has all its answers.
     fn finish(&mut self, index: usize) {
         let Some(Some(guest)) = self.guests.get_mut(index) else {
             return;
@@ -593,7 +625,7 @@ fn find(guests: &mut [Option<Box<Guest>>], name: Name) -> Option<&mut Guest> {
     (guest.serial == name.1).then_some(guest)
 }
 
-/// Takes commands and submits calls; whether one was refused because the endpoint was busy.
+/// Takes commands and submits calls. Returns whether a call was refused because the endpoint was busy.
 fn advance(
     guest: &mut Guest,
     index: usize,

@@ -1,4 +1,4 @@
-//! A connection, and a packet store that executes its calls.
+//! A connection with a packet store that executes its calls.
 
 use bytes::Bytes;
 use pmnet_client::{CallId, Outcome, Refused};
@@ -9,16 +9,16 @@ pub struct Bench {
     pub shared: Shared,
     pub connection: Connection,
     store: Box<dyn Store>,
-    /// Calls that were submitted, in order.
+    /// The submitted calls, in order.
     pub calls: Vec<Call>,
     next: u64,
-    /// Calls that are not answered.
+    /// Calls without an answer.
     pending: Vec<(CallId, Call)>,
     _directory: tempfile::TempDir,
 }
 
 impl Bench {
-    /// A front whose store has said what it is.
+    /// Makes a front whose store has answered the questions about itself.
     pub fn new() -> Bench {
         let mut bench = Bench::fresh();
         bench.say(b"set known 0 0 0\r\n\r\n");
@@ -28,7 +28,7 @@ impl Bench {
         bench
     }
 
-    /// A front that knows nothing.
+    /// Makes a front that knows nothing of its store.
     pub fn fresh() -> Bench {
         let directory = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
@@ -51,12 +51,12 @@ impl Bench {
         }
     }
 
-    /// The next client is a request over UDP, whose answer may be so long.
+    /// Makes the next client a UDP request, whose answer may have `room` bytes.
     pub fn ask_once(&mut self, said: &[u8], room: usize) {
         self.connection = Connection::of_one_request(&self.shared, said, room);
     }
 
-    /// Takes what was received, and submits.
+    /// Takes the received commands, and submits calls.
     pub fn advance(&mut self) {
         let Bench {
             connection,
@@ -75,7 +75,7 @@ impl Bench {
         connection.advance(shared, &mut submit);
     }
 
-    /// Executes what was submitted; whether there was something.
+    /// Executes the submitted calls. Returns whether there were any.
     pub fn execute(&mut self) -> bool {
         let pending = std::mem::take(&mut self.pending);
         for (id, call) in &pending {
@@ -96,17 +96,17 @@ impl Bench {
         !pending.is_empty()
     }
 
-    /// Takes the first call that is pending out of what is executed.
+    /// Takes out the first pending call, so that it is not executed.
     pub fn hold(&mut self) -> (CallId, Call) {
         self.pending.remove(0)
     }
 
-    /// Lets a call that was held be executed next.
+    /// Puts back a call that was taken out. It will be executed next.
     pub fn release(&mut self, held: (CallId, Call)) {
         self.pending.push(held);
     }
 
-    /// Ends what was submitted with this.
+    /// Ends the submitted calls with this outcome.
     pub fn end(&mut self, outcome: &Outcome) {
         for (id, _) in std::mem::take(&mut self.pending) {
             self.connection.done(id, outcome.clone(), &mut self.shared);
@@ -131,7 +131,7 @@ impl Bench {
         answer
     }
 
-    /// Sends commands; their answers.
+    /// Sends commands. Returns their answers.
     pub fn say(&mut self, commands: &[u8]) -> Vec<u8> {
         let mut answer = Vec::new();
         self.connection.receive(commands);
@@ -146,7 +146,7 @@ impl Bench {
         }
     }
 
-    /// The same as text, with uniques replaced.
+    /// Sends commands. Returns their answers as text, with uniques replaced.
     pub fn text(&mut self, commands: &str) -> String {
         let answer = self.say(commands.as_bytes());
         crate::shared::Known::default().normalise(&answer)

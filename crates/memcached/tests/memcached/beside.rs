@@ -1,10 +1,10 @@
-//! Random commands, answered as by a real memcached.
+//! Compares the answers to random commands with those of a real memcached.
 
 use crate::bench::Bench;
 use crate::shared::{Caller, Known, Memcached, Script};
 use crate::skip::skip;
 
-/// Exchanges of the short form.
+/// Number of exchanges in the short form of the test.
 const EXCHANGES: u64 = 2_000;
 /// Most commands of an exchange.
 const TOGETHER: usize = 6;

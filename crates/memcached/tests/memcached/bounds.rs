@@ -1,4 +1,4 @@
-//! Bounds of the memory that a client can use in the front.
+//! Bounds of the memory that one client can make the front use.
 
 use pmnet_memcached::connection::{FLIGHT_BYTES_MAX, SLOTS_MAX, UNREAD_BYTES_MAX};
 
@@ -19,7 +19,7 @@ fn a_flood_of_commands_without_answers_is_bounded() {
         "{} {sent}",
         bench.calls.len()
     );
-    // It goes on when the devices have answered.
+    // The client is served again when the devices have answered.
     assert!(bench.execute());
     bench.advance();
     assert!(bench.calls.len() > SLOTS_MAX);
@@ -43,11 +43,11 @@ fn large_commands_are_not_all_taken_at_once() {
     assert!(!bench.connection.wants_input());
 }
 
-/// Bytes of the answers to one call, at most.
+/// Most bytes of the answers to one call.
 const CALL_BYTES_MAX: usize = 15 << 20;
 const LARGE: usize = 1_000_000;
 
-/// A store with an item of this size at `k`.
+/// Makes a store with an item of this size at `k`.
 fn with_item(size: usize) -> Bench {
     let mut bench = Bench::new();
     let head = format!("set k 0 0 {size}\r\n");
@@ -56,7 +56,7 @@ fn with_item(size: usize) -> Bench {
     bench
 }
 
-/// Goes on for as long as a client that reads nothing lets it; the most that was kept meanwhile.
+/// Serves a client that reads nothing for as long as possible. Returns the most bytes that were kept.
 fn serve_unread(bench: &mut Bench) -> usize {
     let mut most = 0;
     loop {
@@ -68,7 +68,7 @@ fn serve_unread(bench: &mut Bench) -> usize {
     }
 }
 
-/// Reads piece by piece until everything is answered: all bytes.
+/// Reads piece by piece until everything is answered. Returns the number of bytes.
 fn read_all(bench: &mut Bench) -> usize {
     let mut read = 0;
     loop {
@@ -90,7 +90,7 @@ fn a_client_that_reads_nothing_is_not_served_for_ever() {
     serve_unread(&mut bench);
     let unread = bench.connection.unwritten().len();
     assert!((UNREAD_BYTES_MAX..20_000_000).contains(&unread), "{unread}");
-    // A client that reads is served again.
+    // After the client has read, it is served again.
     bench.take();
     assert!(bench.connection.has_more());
 }
@@ -107,7 +107,7 @@ fn a_get_of_one_key_many_times_keeps_no_more_than_one_call_brings() {
         "{most}"
     );
     assert_eq!(bench.calls.len(), 1, "nothing is asked until it has read");
-    // Every key is answered, and what comes after.
+    // Every key is answered, and so are the commands after them.
     let item = format!("VALUE k 0 {LARGE}\r\n\r\n").len() + LARGE;
     let ends = "END\r\nVERSION 1.6.18-pmnet\r\n".len();
     assert_eq!(read_all(&mut bench), KEYS * item + ends);
@@ -122,7 +122,7 @@ fn neither_do_many_gets_nor_what_waits_for_an_answer_before_it() {
     let most = serve_unread(&mut bench);
     assert!(most <= UNREAD_BYTES_MAX + CALL_BYTES_MAX, "{most}");
     assert!(read_all(&mut bench) > 100 * LARGE);
-    // The update is not answered, and the answers after it wait.
+    // The update has no answer yet, so later answers wait.
     bench.connection.receive(b"set a 0 0 1\r\nv\r\n");
     bench.connection.receive(&b"get k\r\n".repeat(60));
     bench.advance();

@@ -1,4 +1,5 @@
-//! The front without its sockets: what it understands, and what it answers, over a real packet store.
+//! Tests of the front without its sockets, with a real packet store: the commands that it understands, and
+//! its answers.
 
 #[path = "../../../../tests/shared/memcached.rs"]
 mod shared;

@@ -6,7 +6,7 @@ use pmnet_memcached::request::{
 
 const ITEM_MAX: u64 = 1 << 20;
 
-/// All commands of an input that comes in pieces of this size.
+/// Returns all commands of an input that comes in pieces of this size.
 fn parse(input: &[u8], piece: usize) -> Vec<Request> {
     let mut parser = Parser::new(ITEM_MAX);
     let (mut buffer, mut found) = (Vec::new(), Vec::new());
@@ -157,7 +157,7 @@ fn what_is_no_line_ends_the_connection() {
         panic!("the binary protocol is refused");
     };
     assert!(text.contains("does not speak the binary protocol"));
-    // Later it is a line like others.
+    // After the first command such a line is a line like any other.
     assert_eq!(parse(b"mn\r\n\x80x\r\n", 3).len(), 2);
     for (begins, length, fits) in [
         ("", LINE_BYTES_MAX, true),

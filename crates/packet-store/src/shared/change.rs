@@ -1,4 +1,4 @@
-//! What takes the store from one order of the log to another, in one durable step.
+//! A change that takes the store from one order of the log to another, in one durable step.
 
 use pmnet_log::Media;
 
@@ -10,10 +10,11 @@ use crate::record::Meta;
 use crate::store::PacketStore;
 use crate::transaction::{InPlace, Packet};
 
-/// A payload of fewer bytes is copied, close to others: a frame of its own would be mostly empty.
+/// A payload with fewer bytes is copied close to others, because a frame of its own would be mostly empty.
 pub const COPIED_BYTES_MAX: usize = 512;
 
-/// Changes that become durable together with the order up to which the store is, or not at all: dropping it undoes them.
+/// Changes that become durable together with the order up to which the store has applied updates, or not at all:
+/// dropping the value undoes them.
 pub struct Change<'r, M: Media> {
     shared: &'r mut Shared<M>,
     upto: u64,
@@ -37,13 +38,13 @@ impl<'r, M: Media> Change<'r, M> {
         }
     }
 
-    /// The store as this change sees it.
+    /// Returns the store as this change sees it.
     #[must_use]
     pub fn store(&self) -> &PacketStore<Seat<M>> {
         &self.shared.store
     }
 
-    /// Whether an entry of the log that is to be applied has a payload of this length with this checksum.
+    /// Returns whether an unapplied entry of the log has a payload with this length and checksum.
     #[must_use]
     pub fn holds(&mut self, order: u64, len: usize, crc: u32) -> bool {
         if order > self.upto {
@@ -55,28 +56,30 @@ impl<'r, M: Media> Change<'r, M> {
         found.is_some_and(|(_, payload, found)| (payload.len(), found) == (len, crc))
     }
 
-    /// Writes the records that lie in the payload of an entry of the log. It stays where it lies, if it has at least
-    /// [`COPIED_BYTES_MAX`] bytes. The order goes into their lines. An order is linked once; several records of it at once.
+    /// Writes the records in the payload of a log entry. A payload of at least [`COPIED_BYTES_MAX`] bytes stays where
+    /// it lies. The order is stored in the lines of the records. Each order can be linked once, with all its records in
+    /// one call.
     ///
     /// # Errors
-    /// [`Error::Full`]: too few lines, or no frame to give for this one. [`Error::TooLong`]: as for
-    /// [`put_in_place`](crate::Transaction::put_in_place). Then a part of the records may have been written: drop the change; but
-    /// if it was to be one record, nothing has happened.
+    /// [`Error::Full`]: too few lines, or no frame to exchange for this one. [`Error::TooLong`]: as for
+    /// [`put_in_place`](crate::Transaction::put_in_place). A call for one record has changed nothing. A call for
+    /// several records may have written some of them: drop the change.
     ///
     /// # Panics
-    /// The log does not have this order above what is applied, or it is above that of this change, or it was linked before.
+    /// If the log does not have this order above the applied ones, if the order is above that of this change, or if it
+    /// was linked before.
     pub fn link(&mut self, order: u64, records: &[InPlace], room: Room) -> Result<(), Error> {
         self.link_with(order, Prefix::NONE, records, room).map(drop)
     }
 
-    /// The same for records whose keys begin with `prefix`, which is not in the payload; whether it stays where it lies. In a region
-    /// that an earlier version made, what has a prefix is copied.
+    /// Does the same for records whose keys begin with `prefix`, which is not in the payload. Returns whether the
+    /// payload stays where it lies. In a region that an earlier version created, records with a prefix are copied.
     ///
     /// # Errors
     /// As for [`Change::link`].
     ///
     /// # Panics
-    /// As there.
+    /// As for [`Change::link`].
     pub fn link_with(
         &mut self,
         order: u64,
@@ -128,7 +131,7 @@ impl<'r, M: Media> Change<'r, M> {
         Ok(())
     }
 
-    /// Writes a record that is not in the log, or not as it is there, by copying it.
+    /// Copies a record that is not in the log, or not in this form.
     ///
     /// # Errors
     /// As [`put`](crate::Transaction::put).
@@ -136,7 +139,7 @@ impl<'r, M: Media> Change<'r, M> {
         self.shared.store.put(key, value, meta, room)
     }
 
-    /// Removes a record; whether there was one.
+    /// Removes a record. Returns whether it existed.
     ///
     /// # Errors
     /// As [`remove`](crate::Transaction::remove).
@@ -144,10 +147,12 @@ impl<'r, M: Media> Change<'r, M> {
         self.shared.store.remove(key)
     }
 
-    /// Makes everything durable, in one atomic step. Then the log reclaims what the store has, and has as many frames as before.
+    /// Makes everything durable, in one atomic step. Afterwards the log reclaims what the store has, and gets back the
+    /// frames that it gave.
     ///
     /// # Errors
-    /// [`Error::Media`]. Whether the change is durable is unknown then: the region is of no more use, and opening it again tells.
+    /// [`Error::Media`]. It is unknown then whether the change is durable. The region must not be used until it is
+    /// opened again.
     pub fn commit(self) -> Result<(), Error> {
         let upto = self.upto;
         let store = &mut self.shared.store;
@@ -157,7 +162,7 @@ impl<'r, M: Media> Change<'r, M> {
         store.next.order = upto.max(store.done.order);
         store.commit_always()?;
         let balanced = self.shared.balance();
-        // Not before: whatever states that these orders are applied, the store has them, durably.
+        // This comes last: when any record states that these orders are applied, the store has them durably.
         self.shared.log.reclaim(upto);
         balanced
     }

@@ -1,9 +1,9 @@
 //! A log and a store in one region, with the same frames: the frame of a log entry becomes the stored record
 //! (`docs/spec/packet-store.md` §11).
 //!
-//! Invariants: no code stores into a frame that the log or the store needs; what the log reclaims, a commit of the store has
-//! made durable before; besides what the store has too, the log always has [`Shared::log_frames`] frames. May not: move
-//! packets, know what an entry means.
+//! Invariants: no code stores into a frame that the log or the store needs; before the log reclaims an order, a commit
+//! of the store has made it durable; the log always has [`Shared::log_frames`] frames besides those with records of the
+//! store. This module does not move packets, and does not know what an entry means.
 
 mod change;
 mod open;
@@ -22,16 +22,16 @@ pub(crate) use open::largest;
 pub use open::{SharedError, format_shared};
 pub use seat::Seat;
 
-/// See the module's text. One owner, one thread at a time.
+/// A log and a store in one region; see the module's text. It has one owner, and is used by one thread at a time.
 pub struct Shared<M: Media> {
     log: Held<Log<Seat<M>>>,
     store: PacketStore<Seat<M>>,
     log_frames: u32,
-    /// Frames that the log has, alone or with the store.
+    /// Number of frames that the log should have besides those with records.
     own: u32,
 }
 
-/// The store, to be read. As long as this is there, the medium is with the store.
+/// The store for reading. While this value exists, the store has the medium.
 pub struct Reading<'r, M: Media> {
     shared: &'r mut Shared<M>,
 }
@@ -54,31 +54,32 @@ impl<M: Media> Shared<M> {
         self.log.medium_mut().swap(self.store.media_mut());
     }
 
-    /// The log.
+    /// Returns the log.
     #[must_use]
     pub fn log(&self) -> &Log<Seat<M>> {
         &self.log
     }
 
-    /// Hands the log over, to a device. Until it [comes back](Shared::take_back), nothing else can be done here.
+    /// Hands the log over to a device. Until the log [comes back](Shared::take_back), no other method may be used.
     ///
     /// # Panics
-    /// It is not here.
+    /// If the log is already handed over.
     pub fn hand_over(&mut self) -> Log<Seat<M>> {
         self.log.hand_over()
     }
 
-    /// The log comes back. Its holder has only appended, persisted, and reclaimed what was applied here.
+    /// Takes the log back. Its holder may only have appended, persisted, and reclaimed orders that this store has
+    /// applied.
     ///
     /// # Panics
-    /// It is here.
+    /// If the log was not handed over.
     pub fn take_back(&mut self, log: Log<Seat<M>>) {
         self.log.take_back(log);
     }
 
-    /// From now on the store wants room free for what the log may hold: a frame or two, and two lines, for each of its frames. Acknowledged
-    /// updates may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a region of less than about six times
-    /// the log it is half of what the log leaves.
+    /// Reserves space for what the log may hold: a frame or two, and two lines, for each of the log's frames.
+    /// Acknowledged updates may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a
+    /// region of less than about six times the log, half of the space that the log leaves is reserved.
     pub fn keep_ahead(&mut self) {
         let log = index(self.log_frames);
         let frames = &self.store.frames;
@@ -87,33 +88,33 @@ impl<M: Media> Shared<M> {
         self.store.keep_ahead(wanted.min(left), 2 * log);
     }
 
-    /// Where the log's image begins in the region, in bytes.
+    /// Returns the offset of the log's image in the region, in bytes.
     #[must_use]
     pub fn image_start(&self) -> usize {
         self.store.geometry.table().end
     }
 
-    /// Frames that the log has besides those with records.
+    /// Returns the number of frames that the log has besides those with records.
     #[must_use]
     pub fn log_frames(&self) -> u32 {
         self.log_frames
     }
 
-    /// The store, as of its last commit. Waits for the log's persist in flight: there is one medium.
+    /// Returns the store as of its last commit. Waits for the log's persist in flight, because both share one medium.
     ///
     /// # Errors
-    /// [`LogError::Media`]. The region is of no more use then: open it again.
+    /// [`LogError::Media`]. The region must not be used until it is opened again.
     pub fn store(&mut self) -> Result<Reading<'_, M>, LogError> {
         self.log.persist_poll(true)?;
         self.swap();
         Ok(Reading { shared: self })
     }
 
-    /// As [`PacketStore::keep_for_records`]; whether the store is short then, and whether it is crowded. Waits for the log's persist in
-    /// flight.
+    /// Reserves space as [`PacketStore::keep_for_records`] does. Returns whether the store is short afterwards, and
+    /// whether it is crowded. Waits for the log's persist in flight.
     ///
     /// # Errors
-    /// [`LogError::Media`]. The region is of no more use then: open it again.
+    /// [`LogError::Media`]. The region must not be used until it is opened again.
     pub fn keep_for_records(
         &mut self,
         from: &[u8],
@@ -126,10 +127,10 @@ impl<M: Media> Shared<M> {
         Ok((self.store.is_short(), self.store.is_crowded()))
     }
 
-    /// As [`Log::append`].
+    /// Appends an entry; see [`Log::append`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Log::append`].
     pub fn append(
         &mut self,
         new: &NewEntry,
@@ -140,13 +141,13 @@ impl<M: Media> Shared<M> {
         self.log.append(new, header, payload, payload_crc)
     }
 
-    /// As [`Log::append_in_place`].
+    /// Appends a frame where it lies; see [`Log::append_in_place`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Log::append_in_place`].
     ///
     /// # Panics
-    /// As there.
+    /// As for [`Log::append_in_place`].
     pub fn append_in_place(
         &mut self,
         new: &NewEntry,
@@ -157,30 +158,30 @@ impl<M: Media> Shared<M> {
         self.log.append_in_place(new, header, frame, payload_crc)
     }
 
-    /// As [`Log::persist_start`].
+    /// Starts a persist of the log; see [`Log::persist_start`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Log::persist_start`].
     pub fn persist_start(&mut self) -> Result<bool, LogError> {
         self.log.persist_start()
     }
 
-    /// As [`Log::persist_poll`].
+    /// Polls the persist of the log; see [`Log::persist_poll`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Log::persist_poll`].
     pub fn persist_poll(&mut self, wait: bool) -> Result<bool, LogError> {
         self.log.persist_poll(wait)
     }
 
-    /// A transaction that takes the store up to this order, or leaves it where it is (`upto` is what the log has applied).
-    /// Waits for the log's persist in flight.
+    /// Begins a transaction that takes the store up to this order. If `upto` is the log's applied order, the store
+    /// stays at its order. Waits for the log's persist in flight.
     ///
     /// # Errors
-    /// [`LogError::Media`]. The region is of no more use then: open it again.
+    /// [`LogError::Media`]. The region must not be used until it is opened again.
     ///
     /// # Panics
-    /// The order is not durable, or below what is applied.
+    /// If the order is not durable, or is below the applied one.
     pub fn change(&mut self, upto: u64) -> Result<Change<'_, M>, LogError> {
         self.log.persist_poll(true)?;
         assert!(
@@ -190,8 +191,8 @@ impl<M: Media> Shared<M> {
         Ok(Change::begin(self, upto))
     }
 
-    /// As [`PacketStore::pack_step`]. As long as half of the store's frames are free, nothing is done: what lies where it was
-    /// received stays there.
+    /// Packs as [`PacketStore::pack_step`] does. While half of the store's frames are free, it does nothing, so that
+    /// records stay where they were received.
     ///
     /// # Errors
     /// [`Error::Media`].
@@ -210,7 +211,7 @@ impl<M: Media> Shared<M> {
         moved
     }
 
-    /// The store lends the log as many frames as it lacks. The medium is with the store.
+    /// Lends the log the frames that it lacks. The store must have the medium.
     fn balance(&mut self) -> Result<(), Error> {
         let wanted = self.log_frames + self.store.frames.logged();
         let missing = wanted.saturating_sub(self.own);
@@ -227,40 +228,41 @@ impl<M: Media> Shared<M> {
         Ok(())
     }
 
-    /// As [`Log::leave_buffers`]; the count is of [`Shared::log_frames`].
+    /// Sets the number of buffers that stay free for the packet loop, out of [`Shared::log_frames`]; see
+    /// [`Log::leave_buffers`].
     pub fn leave_buffers(&mut self, count: u64) {
         self.log.leave_buffers(count);
     }
 
-    /// As [`Log::lend_buffer`].
+    /// Lends a buffer; see [`Log::lend_buffer`].
     pub fn lend_buffer(&mut self) -> Option<u32> {
         self.log.lend_buffer()
     }
 
-    /// As [`Log::give_back_buffer`].
+    /// Takes a buffer back; see [`Log::give_back_buffer`].
     ///
     /// # Panics
-    /// As there.
+    /// As for [`Log::give_back_buffer`].
     pub fn give_back_buffer(&mut self, number: u32) {
         self.log.give_back_buffer(number);
     }
 
-    /// As [`Log::deposit`].
+    /// Stores a packet into a lent buffer; see [`Log::deposit`].
     ///
     /// # Panics
-    /// As there.
+    /// As for [`Log::deposit`].
     pub fn deposit(&mut self, at: usize, packet: &[u8]) {
         self.log.deposit(at, packet);
     }
 
-    /// As [`Log::wants_buffers`].
+    /// Returns whether too few buffers are free for copies; see [`Log::wants_buffers`].
     #[must_use]
     pub fn wants_buffers(&self) -> bool {
         self.log.wants_buffers()
     }
 
-    /// The next buffer that neither the log nor the store needs, as [`Log::poll_released`]. A buffer in which the store has a record
-    /// stays with it.
+    /// Returns the next released buffer that the store does not need either; see [`Log::poll_released`]. A buffer with
+    /// a record stays with the store.
     pub fn poll_released(&mut self) -> Option<u32> {
         loop {
             let number = self.log.poll_released()?;
@@ -268,7 +270,7 @@ impl<M: Media> Shared<M> {
                 self.log.withhold_buffer(number);
                 self.own -= 1;
             } else if self.own > self.log_frames + self.store.frames.logged() {
-                // The log has got another one for it, and then its records were gone before it was released.
+                // The log got another buffer for this one, and the records in it were removed before its release.
                 self.log.withhold_buffer(number);
                 self.store.give_back_frame(number);
                 self.own -= 1;
@@ -278,7 +280,7 @@ impl<M: Media> Shared<M> {
         }
     }
 
-    /// The first frame about which log and store do not agree; for tests.
+    /// Returns the first frame about which log and store disagree. It is for tests.
     #[must_use]
     pub fn contradiction(&self) -> Option<u32> {
         let frames = &self.store.frames;
@@ -287,7 +289,7 @@ impl<M: Media> Shared<M> {
             let (away, live) = (self.log.is_away(number), self.log.is_live(number));
             let agree = match (frames.is_lent(number), frames.is_logged(number)) {
                 (true, false) => !away,
-                // Released, and nobody has asked yet.
+                // The buffer is released, and was not polled yet.
                 (false, true) => !away,
                 (false, false) => away && !live,
                 (true, true) => false,
@@ -296,21 +298,21 @@ impl<M: Media> Shared<M> {
         })
     }
 
-    /// As [`Log::close`].
+    /// Closes the log; see [`Log::close`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Log::close`].
     pub fn close(self) -> Result<(), LogError> {
         self.log.into_inner().close()
     }
 
-    /// The medium, as a crash would leave it.
+    /// Returns the medium as a crash would leave it.
     #[must_use]
     pub fn into_media(self) -> M {
         *self.log.into_inner().into_media().take()
     }
 
-    /// Where the frame of an order lies: its number, and the payload in it.
+    /// Returns the frame of an order: its number, the range of the payload in it, and the payload's checksum.
     fn payload_of(&self, order: u64) -> Option<(u32, Range<usize>, u32)> {
         let entry = self.log.entry(order)?;
         let place = self.log.frame_place(&entry);
@@ -322,7 +324,7 @@ impl<M: Media> Shared<M> {
     }
 }
 
-/// A failure of the log is one of the medium.
+/// Returns a failure of the log as one of the medium.
 fn medium(error: LogError) -> Error {
     match error {
         LogError::Media(error) => Error::Media(error),

@@ -1,4 +1,4 @@
-//! Making and opening a region with a log and a store.
+//! Creates and opens a region with a log and a store.
 
 use pmnet_log::{BUFFERS_MIN, Expected, Held, Identity as LogIdentity, LogError, Media};
 
@@ -8,25 +8,25 @@ use crate::geometry::{FRAMES_MAX, FRAMES_MIN, Geometry, to_u64};
 use crate::scan::Scan;
 use crate::superblock::{self, Identity};
 
-/// Fewest frames that the store must have besides those of the log.
+/// Fewest frames that the store must have besides the log's frames.
 const STORE_FRAMES_MIN: u32 = 16;
 
-/// Why a region cannot be made or opened. Nothing was changed, unless a medium failed; but a store that is whole may have been repaired
-/// (which changes no record) before its log was found damaged.
+/// Reason why a region cannot be created or opened. The image is unchanged, unless a medium failed. One exception: a
+/// whole store may have been repaired (which changes no record) before its log was found damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedError {
-    /// The store in it.
+    /// The error is in the store.
     #[error("the store: {0}")]
     Store(#[from] OpenError),
-    /// The log in it.
+    /// The error is in the log.
     #[error("the log: {0}")]
     Log(#[from] LogError),
-    /// They do not fit together, or not to what was asked for.
+    /// Store and log contradict each other, or the arguments.
     #[error("{0}")]
     Unfit(String),
 }
 
-/// Makes an empty store and an empty log in a blank image; durable when it returns. The next step is [`Shared::open`].
+/// Creates an empty store and an empty log in a blank image, durably. The next step is [`Shared::open`].
 ///
 /// # Errors
 /// [`SharedError`].
@@ -41,7 +41,7 @@ pub fn format_shared<M: Media>(
         .log()
         .ok_or_else(|| SharedError::Unfit("the log has no entries".into()))?;
     parameters.validate().map_err(LogError::from)?;
-    // The store first: as long as its superblock is not there, there is nothing.
+    // The superblock of the store comes first: without it, the image counts as empty.
     superblock::format(&mut medium, identity, geometry)?;
     let mut seat = Seat::new(Box::new(medium), geometry.table().end);
     pmnet_log::format(&mut seat, log, &parameters)?;
@@ -49,8 +49,8 @@ pub fn format_shared<M: Media>(
 }
 
 impl<M: Media> Shared<M> {
-    /// Scans and repairs the store, then the log, and says who has each frame. The log gets `log_frames` frames besides those
-    /// with records. Orders that the store has are reclaimed; those that the log still holds are to be applied again
+    /// Scans and repairs the store, then the log, and finds the owner of each frame. The log gets `log_frames` frames
+    /// besides those with records. Orders that the store has are reclaimed; the others in the log must be applied again
     /// ([`Shared::change`]).
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl<M: Media> Shared<M> {
                 geometry.frames
             )));
         }
-        // Neither repair stores into a frame.
+        // Neither of the two repairs stores into a frame.
         let mut store = scan.repair_in_region()?;
         let seat = Seat::new(store.media_mut().take(), geometry.table().end);
         let expected = Expected {
@@ -104,7 +104,7 @@ impl<M: Media> Shared<M> {
         Ok(shared)
     }
 
-    /// Who has each frame, from what both keep.
+    /// Finds the owner of each frame from the contents of log and store.
     fn divide(&mut self) -> Result<(), SharedError> {
         for order in self.log.applied() + 1..=self.log.last() {
             let (frame, ..) = self.payload_of(order).expect("the log keeps this order");
@@ -130,11 +130,11 @@ impl<M: Media> Shared<M> {
 }
 
 impl Geometry {
-    /// A region for a log of this many entries and a store, of `frames` frames; one line for every 256 bytes of them, and two for
-    /// each entry of the log, so that what the log holds finds lines.
+    /// Returns the geometry of a region of `frames` frames, for a store and a log with this many entries. There is one
+    /// line for every 256 bytes of frames, and two for each entry of the log, so that the log's updates find lines.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`] if that is no possible region.
+    /// [`OpenError::Geometry`] if no region can have this size.
     pub fn shared(frames: u32, frame_bytes: u32, log_entries: u32) -> Result<Geometry, OpenError> {
         let wrong = || OpenError::Geometry {
             why: format!("{frames} frames of {frame_bytes} bytes beside {log_entries} entries"),
@@ -152,10 +152,10 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The largest such region that fits into `bytes`.
+    /// Returns the largest such region that fits into `bytes`.
     ///
     /// # Errors
-    /// [`OpenError::Geometry`] if none does.
+    /// [`OpenError::Geometry`] if no region fits.
     pub fn shared_for_size(
         bytes: u64,
         frame_bytes: u32,
@@ -167,7 +167,7 @@ impl Geometry {
     }
 }
 
-/// The possible geometry with the most frames whose image fits into `bytes`.
+/// Returns the possible geometry with the most frames whose image fits into `bytes`.
 pub(crate) fn largest(
     bytes: u64,
     frame_bytes: u32,
@@ -186,7 +186,7 @@ pub(crate) fn largest(
     );
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        // Below the fewest frames that are possible, more are needed.
+        // Below the smallest possible number of frames, more frames are needed.
         let too_few = 2 * middle < FRAMES_MIN;
         if too_few || fits(middle) {
             low = middle;

@@ -1,14 +1,14 @@
-//! One medium for a log and a store: the one at work has it.
+//! One medium for a log and a store: the one that is at work holds it.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
 
 use pmnet_log::{Media, MediaError};
 
-/// A place at which a medium is, or is not for the moment. The holder of the place sees the image from byte `start` on.
+/// Holds a medium, or nothing while the other seat holds it. Its owner sees the image from byte `start` on.
 ///
 /// # Panics
-/// Everything panics while the medium is elsewhere: [`Shared`](super::Shared) brings it.
+/// Every method panics while the medium is in the other seat; [`Shared`](super::Shared) moves it.
 #[derive(Debug)]
 pub struct Seat<M> {
     medium: Option<Box<M>>,
@@ -27,12 +27,12 @@ impl<M: Media> Seat<M> {
         self.medium.take().expect("the medium is here")
     }
 
-    /// The medium goes there, or comes from there.
+    /// Exchanges the contents of both seats.
     pub(super) fn swap(&mut self, other: &mut Seat<M>) {
         std::mem::swap(&mut self.medium, &mut other.medium);
     }
 
-    /// The medium, whose image is the whole region.
+    /// Returns the medium, whose image is the whole region.
     #[must_use]
     pub fn medium(&self) -> &M {
         self.medium.as_ref().expect("the medium is here")

@@ -292,13 +292,13 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
                 Some(SocketAddr::new(other.addr.into(), other.port))
             });
             one.take(&mut segments, &objects, &mut number);
-            // Who sends no more and has not sent all gets no answer.
+            // A client that has closed its side before the whole request arrived gets no answer.
             if socket.state() == State::CloseWait && one.sending.is_none() && !one.stored {
                 socket.abort();
             }
         }
         segments.end_others(|from| connections.iter().any(|one| one.from == Some(*from)));
-        // One fence for all of them, and only then the answers.
+        // One fence makes all requests durable; the answers follow it.
         if connections.iter().any(|one| one.stored) {
             segments.region.persist()?;
         }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use pmnet_cli::{ConfigError, password};
 use pmnet_front::{Access, Secret};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A password in the configuration file. It shows itself to nobody.
 #[derive(Clone, Deserialize)]
@@ -16,6 +16,13 @@ pub struct Hidden(String);
 impl std::fmt::Debug for Hidden {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Hidden(…)")
+    }
+}
+
+// As above. So all passwords are alike where settings are compared.
+impl Serialize for Hidden {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("…")
     }
 }
 

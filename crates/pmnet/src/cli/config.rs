@@ -44,6 +44,9 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
+    /// Which lines logs have, as in `PMNET_LOG`, which wins over it.
+    #[serde(rename = "log-filter")]
+    pub log_filter: Option<String>,
     pub run: RunArgs,
     pub server: Sections<ServerArgs>,
     pub device: Sections<DeviceArgs>,
@@ -129,17 +132,26 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
     }
 }
 
-/// Reads the file; without a path nothing is set.
+/// Reads the file of this process, and filters its logs as that says; without a path nothing is set.
 pub fn read(path: Option<&Path>) -> Result<FileConfig, ConfigError> {
-    path.map_or_else(|| Ok(FileConfig::default()), read_file)
+    let Some(path) = path else {
+        return Ok(FileConfig::default());
+    };
+    let file = read_file(path)?;
+    if let Some(filter) = &file.log_filter {
+        pmnet_cli::check_log_filter("log-filter", filter).map_err(|error| bad(path, &error))?;
+        filter_logs(Some(filter));
+    }
+    Ok(file)
 }
 
 fn read_file(path: &Path) -> Result<FileConfig, ConfigError> {
     let text = read_text(path)?;
-    parse(&text).map_err(|error| bad(path, &error))
+    parse_text(&text).map_err(|error| bad(path, &error))
 }
 
-fn read_text(path: &Path) -> Result<String, ConfigError> {
+/// Returns the text of a file.
+pub fn read_text(path: &Path) -> Result<String, ConfigError> {
     let file = std::fs::File::open(path).map_err(|error| bad(path, &error))?;
     bounded_text(file, FILE_BYTES_MAX).map_err(|error| bad(path, &error))
 }
@@ -154,12 +166,16 @@ fn bad(path: &Path, what: &dyn Display) -> ConfigError {
 /// [`ConfigError`]: it cannot be read, or a role would refuse its section.
 pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     let FileConfig {
+        log_filter,
         run,
         server,
         device,
         redis,
         memcached,
     } = read_file(path)?;
+    if let Some(filter) = &log_filter {
+        pmnet_cli::check_log_filter("log-filter", filter).map_err(|error| bad(path, &error))?;
+    }
     crate::status::at(run.status.as_deref())
         .map_err(|error| bad(path, &format!("[run]: {error}")))?;
     let mut found = Vec::new();
@@ -183,6 +199,66 @@ pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     Ok(found)
 }
 
+/// Returns the addresses of the status ports of a file: that of the process which runs all sections, or without it those of the sections.
+///
+/// # Errors
+/// [`ConfigError`]: it cannot be read.
+pub fn statuses(path: &Path) -> Result<Vec<String>, ConfigError> {
+    let FileConfig {
+        log_filter: _,
+        run,
+        server,
+        device,
+        redis,
+        memcached,
+    } = read_file(path)?;
+    if let Some(status) = run.status {
+        return Ok(vec![status]);
+    }
+    let servers = server.0.into_iter().map(|args| args.status);
+    let devices = device.0.into_iter().map(|args| args.status);
+    let fronts = redis.0.into_iter().map(|args| args.status);
+    let others = memcached.0.into_iter().map(|args| args.status);
+    let all = servers.chain(devices).chain(fronts).chain(others);
+    Ok(all.flatten().collect())
+}
+
+/// Reads the text of a file, as [`parse`], with a sentence if it is wrong. The line itself is not in the sentence: it may have a password.
+pub fn parse_text(text: &str) -> Result<FileConfig, ConfigError> {
+    parse(text).map_err(|error| {
+        let place = error.span().map_or(0, |span| span.start);
+        let before = text.get(..place).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        ConfigError(format!("line {line}: {}", error.message()))
+    })
+}
+
+/// Filters the logs of this process as the file says; says so if that has no effect.
+pub fn filter_logs(filter: Option<&str>) {
+    if !pmnet_cli::filter_logs(filter) && filter.is_some() {
+        tracing::warn!("PM6035 log-filter has no effect: PMNET_LOG is set, and wins over it");
+    }
+}
+
+/// Returns the names of all sections, in order.
+pub fn names(file: &FileConfig) -> Vec<String> {
+    let of = |role: &str, count: usize| -> Vec<String> {
+        match count {
+            1 => vec![role.to_owned()],
+            count => (1..=count)
+                .map(|number| format!("{role}.{number}"))
+                .collect(),
+        }
+    };
+    let all = [
+        of("server", file.server.0.len()),
+        of("device", file.device.0.len()),
+        of("redis", file.redis.0.len()),
+        of("memcached", file.memcached.0.len()),
+    ];
+    all.concat()
+}
+
 /// Reads the text of a file.
 pub fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
     toml::from_str(text)
@@ -194,9 +270,7 @@ pub fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
 /// # Errors
 /// [`ConfigError`], with the place in the text.
 pub fn check_file(text: &str) -> Result<(), ConfigError> {
-    parse(text)
-        .map(|_| ())
-        .map_err(|error| ConfigError(error.to_string()))
+    parse_text(text).map(drop)
 }
 
 #[cfg(test)]
@@ -247,5 +321,13 @@ mod tests {
             .unwrap_err()
             .0;
         assert!(error.contains("line 3"), "{error}");
+        // It goes to the log, and to the service manager.
+        let error = check_file("[redis]\nrequirepass = \"topsecret\n")
+            .unwrap_err()
+            .0;
+        assert!(
+            error.contains("line 2") && !error.contains("topsecret"),
+            "{error}"
+        );
     }
 }

@@ -75,7 +75,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
         compacts: args.compact_etcd,
     };
     let line = Line::alone(args.json);
-    let process = Process::open("controller", args.status.as_deref(), line)?;
+    let process = Process::open("controller", args.status.as_deref(), line, None)?;
     let part = process.alone()?;
     let stop = part.stop()?;
     let board = ControllerBoard::new(args.place.fleet.clone(), args.place.shard);

@@ -15,9 +15,10 @@ Examples:
   pmnet key show web.key
   pmnet key new next.key
   pmnet key both --send cluster.key --accept next.key step1.key
+  pmnet key copy /run/secrets/cluster.key /run/pmnet/cluster.key
 
 Devices and servers have the file of the cluster, all the same one. Each front, and each program, has a file of its own. \
-Every file is readable by its owner only, and none is ever overwritten. docs/operate/keys.md says how to hand them out, \
+Every file is readable by its owner only, and only `copy` overwrites one. docs/operate/keys.md says how to hand them out, \
 and how to change them while everything runs.";
 
 /// The command line of `pmnet key`.
@@ -65,6 +66,16 @@ enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Copy a key file that a group can read, as a mounted secret is, for its owner alone.
+    Copy {
+        /// The file that is there. Users outside of its group must not be able to read it.
+        from: PathBuf,
+        /// Its copy, in place of the file that has this name.
+        file: PathBuf,
+        /// One JSON object on stdout.
+        #[arg(long)]
+        json: bool,
+    },
     /// Say which keys are in a file, by their fingerprints and names.
     Show {
         /// The file.
@@ -104,6 +115,9 @@ pub fn main(command: &KeyCommand) -> anyhow::Result<bool> {
         } => {
             let both = both(Cluster::read(send)?, Cluster::read(accept)?)?;
             create(file, KeyFile::Cluster(both), *json)?;
+        }
+        What::Copy { from, file, json } => {
+            say(file, &KeyFile::copy(from, file)?, false, *json);
         }
         What::Show { file, keys, json } => {
             say(file, &KeyFile::read(file)?, *keys, *json);

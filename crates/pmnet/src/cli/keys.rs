@@ -32,6 +32,14 @@ pub type OfCluster = InUse<ClusterKeys>;
 /// The key of a front.
 pub type OfFront = InUse<FrontKey>;
 
+/// Returns what a role's own settings say about its key. The roles have these fields themselves, as those about etcd.
+macro_rules! key_args {
+    ($role:expr) => {
+        $crate::cli::keys::KeyArgs::of($role.key.clone(), $role.insecure)
+    };
+}
+pub(in crate::cli) use key_args;
+
 impl KeyArgs {
     /// With these flags.
     pub const fn of(key: Option<PathBuf>, insecure: bool) -> KeyArgs {

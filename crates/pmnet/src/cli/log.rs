@@ -73,6 +73,12 @@ pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     Ok(usable)
 }
 
+/// Returns what is in the head of a log, for a support case. No entry is listed.
+pub(crate) fn header(path: &Path) -> anyhow::Result<Value> {
+    let scan = open(path)?;
+    Ok(as_json(&scan, &scan.decide(), 0))
+}
+
 fn open(path: &Path) -> anyhow::Result<Scan<impl Media + use<>>> {
     let image = pmnet_media::open_image_read_only(path)?;
     if image.in_use() {

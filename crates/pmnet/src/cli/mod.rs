@@ -18,6 +18,7 @@ mod names;
 mod process;
 mod ready;
 mod redis;
+mod reload;
 mod run;
 mod server;
 pub(crate) mod service;
@@ -32,7 +33,10 @@ use clap::{CommandFactory, Parser, Subcommand};
 use pmnet_cli::{finish, parse_by};
 
 pub use config::check_file;
+pub(crate) use config::statuses;
 pub use etcd::EtcdArgs;
+pub(crate) use log::header as log_header;
+pub(crate) use status::kernel_devices;
 
 use common::CommonArgs;
 
@@ -113,6 +117,8 @@ enum Command {
     Store(store::StoreCommand),
     /// Look at processes by their status ports; at the devices in this machine's kernel: logs, counters, times; or at a fleet.
     Status(status::StatusArgs),
+    /// Watch several processes in a terminal: rates, times, copies, how far stores are behind, who is lost, and what to do.
+    Top(crate::top::TopArgs),
     /// Say whether pmnet will work well on this machine, and what to do if not.
     Doctor(crate::doctor::DoctorArgs),
 }
@@ -158,6 +164,7 @@ pub fn main() -> ExitCode {
         Command::Log(command) => log::main(command),
         Command::Store(command) => store::main(command),
         Command::Status(args) => status::main(args),
+        Command::Top(args) => crate::top::main(args),
         Command::Doctor(args) => crate::doctor::main(args),
     })
 }

@@ -2,15 +2,17 @@
 //!
 //! A role is a [`Part`] of its process. Alone it is all of it; `pmnet run` has several.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
-use pmnet_cli::{call_on_signals, on_reload, reload_on_hangup};
+use pmnet_cli::{ConfigError, call_on_signals, on_reload, reload_on_hangup};
 use pmnet_client::Stop;
 use pmnet_status::Source;
 use serde_json::Value;
 
 use super::ready::Line;
+use super::reload::{Again, Commit, File, Section};
 use super::service;
 use crate::status::Status;
 
@@ -25,17 +27,29 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Process {
     status: Status,
     line: Line,
+    file: Option<File>,
 }
 
 impl Process {
-    /// Opens its status port, if `status` gives an address, and catches SIGHUP.
+    /// Opens its status port, if `status` gives an address, and catches SIGHUP. `file`: its configuration file, which is read again then.
     ///
     /// # Errors
     /// The address is wrong, or the system gives no thread.
-    pub fn open(role: &'static str, status: Option<&str>, line: Line) -> anyhow::Result<Process> {
+    pub fn open(
+        role: &'static str,
+        status: Option<&str>,
+        line: Line,
+        file: Option<&Path>,
+    ) -> anyhow::Result<Process> {
         reload_on_hangup(service::told)?;
+        let file = file.map(File::on_hangup);
         let status = Status::open(role, status)?;
-        Ok(Process { status, line })
+        Ok(Process { status, line, file })
+    }
+
+    /// Returns its configuration file, if it has one.
+    pub const fn file(&self) -> Option<&File> {
+        self.file.as_ref()
     }
 
     /// Returns its only part, which ends at the first signal.
@@ -126,6 +140,19 @@ impl Part<'_> {
         match &self.section {
             None => on_reload(name, again),
             Some(section) => on_reload(&format!("{name} of [{section}]"), again),
+        }
+    }
+
+    /// Has its settings read again at each SIGHUP, if they are in a file. `take`: checks other ones, and returns what takes them.
+    pub fn on_new_settings<A: Section>(
+        &self,
+        in_use: &A,
+        again: Again<A>,
+        take: impl Fn(A) -> Result<Commit, ConfigError> + Send + 'static,
+    ) {
+        if let Some(file) = &self.process.file {
+            let name = self.section.as_deref().unwrap_or(A::NAME);
+            file.add_section(name, in_use.clone(), again, take);
         }
     }
 

@@ -14,7 +14,7 @@ use anyhow::{Context, anyhow};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use pmnet_cli::{ConfigError, call_on_signals, on_signals, warn_of_password};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::common::STATUS_HELP;
 use super::config::{self, FileConfig};
@@ -23,6 +23,7 @@ use super::memcached::{self, MemcachedArgs};
 use super::process::{Ending, Part, Process};
 use super::ready::Line;
 use super::redis::{self, RedisArgs};
+use super::reload;
 use super::server::{self, ServerArgs};
 
 const EXAMPLES: &str = "\
@@ -49,7 +50,7 @@ const DEVICE: &str = "127.0.0.1:51000";
 const GROUP_MAX: Duration = Duration::from_secs(5);
 
 /// Settings of the process; section `[run]` of the configuration file.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[derive(Clone, Debug, Default, Args, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RunArgs {
     /// Address of the status port of the process.
@@ -141,12 +142,12 @@ impl Role {
     }
 
     /// Serves until the part is to end.
-    fn run(self, part: &Part<'_>) -> anyhow::Result<bool> {
+    fn run(self, name: String, part: &Part<'_>) -> anyhow::Result<bool> {
         match self {
-            Role::Server(args) => server::run(args, part),
-            Role::Device(args) => device::run(*args, part),
-            Role::Redis(args) => redis::run(*args, part),
-            Role::Memcached(args) => memcached::run(args, part),
+            Role::Server(args) => server::run(args, reload::named(name), part),
+            Role::Device(args) => device::run(*args, reload::named(name), part),
+            Role::Redis(args) => redis::run(*args, reload::named(name), part),
+            Role::Memcached(args) => memcached::run(args, reload::named(name), part),
         }
     }
 }
@@ -154,6 +155,7 @@ impl Role {
 /// Returns the roles of a file, each with the name of its section, in the order in which they start.
 fn roles(file: FileConfig) -> Result<Vec<(String, Role)>, ConfigError> {
     let FileConfig {
+        log_filter: _,
         run: _,
         server,
         device,
@@ -189,10 +191,26 @@ enum Event {
 pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
     let file = command.config()?;
     let status = command.args.status.clone().or(file.run.status.clone());
+    let began_with = (config::names(&file), status.clone());
     let roles = roles(file)?;
     let loops = roles.iter().map(|(_, role)| role.loops()).sum();
     let line = Line::together(command.json, loops);
-    let process = Process::open("run", status.as_deref(), line)?;
+    let process = Process::open("run", status.as_deref(), line, command.file.as_deref())?;
+    if let Some(file) = process.file() {
+        let flag = command.args.status.clone();
+        file.add(move |text| {
+            let now = config::parse_text(text)?;
+            crate::status::at(now.run.status.as_deref())?;
+            let names = config::names(&now);
+            let now = (names, flag.clone().or(now.run.status));
+            let sentences = other_process(&began_with, &now);
+            Ok(Box::new(move || {
+                sentences
+                    .iter()
+                    .for_each(|(section, keys)| reload::need_restart(section, keys));
+            }))
+        });
+    }
     let (say, hear) = channel();
     let asked = say.clone();
     // Nobody listens once all parts have ended.
@@ -209,8 +227,8 @@ pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
             });
             let (place, say) = (parts.0.len() - 1, say.clone());
             let started = std::thread::Builder::new()
-                .name(name)
-                .spawn_scoped(scope, move || serve(role, &part, place, &say));
+                .name(name.clone())
+                .spawn_scoped(scope, move || serve(role, name, &part, place, &say));
             if let Err(error) = started {
                 parts.end(&hear)?;
                 return Err(error).context("cannot start the thread of a role");
@@ -220,9 +238,28 @@ pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
     })
 }
 
+/// Names of the sections, and the status port of the process.
+type Outline = (Vec<String>, Option<String>);
+
+/// Returns what a file says of the process that is otherwise now, and counts after a restart only: section, and keys.
+fn other_process(before: &Outline, now: &Outline) -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    if before.1 != now.1 {
+        all.push(("[run]".to_owned(), vec!["status".to_owned()]));
+    }
+    for (names, others, what) in [
+        (&before.0, &now.0, "the section is gone"),
+        (&now.0, &before.0, "the section is new"),
+    ] {
+        let only_here = names.iter().filter(|name| !others.contains(name));
+        all.extend(only_here.map(|name| (format!("[{name}]"), vec![what.to_owned()])));
+    }
+    all
+}
+
 /// Serves, and says how that ended.
-fn serve(role: Role, part: &Part<'_>, place: usize, say: &Sender<Event>) {
-    let end = catch_unwind(AssertUnwindSafe(|| role.run(part)));
+fn serve(role: Role, name: String, part: &Part<'_>, place: usize, say: &Sender<Event>) {
+    let end = catch_unwind(AssertUnwindSafe(|| role.run(name, part)));
     let end = end.unwrap_or_else(|_| Err(anyhow!("PM6040 this role has panicked")));
     // The main thread listens until all have ended.
     let _ = say.send(Event::Ended(place, end));

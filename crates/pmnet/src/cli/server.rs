@@ -15,17 +15,19 @@ use pmnet_fleet::{Candidate, LEASE_SECONDS, LEASE_SECONDS_USUAL, ServerAgentConf
 use pmnet_server::serve::{DriverError, Ended, ServeConfig, Turn, serve};
 use pmnet_server::{Feed, ServerConfig, ServerNode, Stop as Stopped, Store, TAKEN_OVER};
 use pmnet_store::{OpenError, Passwords};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::common::{CommonArgs, STATUS_HELP, required, size_max, udp_address};
+use super::config::{FileConfig, Sections};
 use super::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
     EtcdArgs, etcd_args,
 };
-use super::keys::{KeyArgs, OfCluster};
+use super::keys::{KeyArgs, OfCluster, key_args};
 use super::process::{Part, Process};
 use super::ready::Line;
+use super::reload::{self, Again, Commit, Section};
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, ServerBoard, ServerWriter};
 
@@ -83,7 +85,7 @@ goes on serving.
 the store's records, and the controllers let the chain send to it.";
 
 /// Writes that wait for the sync of a Redis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum StoreSync {
     /// Every reply, and early acknowledged writes before the devices forget them.
@@ -105,7 +107,7 @@ impl From<StoreSync> for pmnet_store::StoreSync {
 }
 
 /// Settings of `pmnet server`; section `[server]` of the configuration file.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[derive(Clone, Debug, Default, Args, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServerArgs {
     /// UDP address to listen on.
@@ -156,7 +158,7 @@ pub struct ServerArgs {
     etcd_password_file: Option<PathBuf>,
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
-    status: Option<String>,
+    pub(super) status: Option<String>,
     /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
     #[arg(long)]
     no_ctl: bool,
@@ -192,6 +194,14 @@ pub struct ServerCommand {
     pub common: CommonArgs,
 }
 
+impl Section for ServerArgs {
+    const NAME: &'static str = "server";
+
+    fn all_of(file: FileConfig) -> Sections<ServerArgs> {
+        file.server
+    }
+}
+
 impl ServerArgs {
     /// Returns how etcd is reached.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
@@ -200,8 +210,7 @@ impl ServerArgs {
 
     /// Returns what these flags say; for what they do not say, the file.
     fn over(self, file: ServerArgs) -> ServerArgs {
-        let KeyArgs { key, insecure } =
-            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(file.key, file.insecure));
+        let KeyArgs { key, insecure } = key_args!(self).over(key_args!(file));
         ServerArgs {
             listen: self.listen.or(file.listen),
             key,
@@ -284,7 +293,7 @@ fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
         shard,
         args.standby,
     )?;
-    let keys = KeyArgs::of(args.key, args.insecure).of_cluster(&[listen])?;
+    let keys = key_args!(args).of_cluster(&[listen])?;
     let by_hand = fleet.is_none() && listen.port() != 0 && !args.no_ctl;
     let mut server = ServerConfig::new(shard);
     server.size_max = size_max(args.mtu, listen.is_ipv6())?;
@@ -400,12 +409,18 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     }
     let args = command.args.clone().over(file);
     let line = Line::alone(command.common.json);
-    let process = Process::open("server", args.status.as_deref(), line)?;
-    run(args, &process.alone()?)
+    let file = command.common.config.as_deref();
+    let process = Process::open("server", args.status.as_deref(), line, file)?;
+    let flags = command.args.clone();
+    let again = reload::alone(move |file| flags.clone().over(file));
+    run(args, again, &process.alone()?)
 }
 
 /// Serves until its part of the process is to end.
-pub fn run(args: ServerArgs, part: &Part<'_>) -> anyhow::Result<bool> {
+pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
+    part.on_new_settings(&args, again, |new| {
+        check(new).map(|()| -> Commit { Box::new(|| ()) })
+    });
     let Settings {
         serve: mut config,
         store: store_at,

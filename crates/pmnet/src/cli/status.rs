@@ -1,12 +1,12 @@
 //! `pmnet status`: processes by their status ports, the devices in this machine's kernel, or those of a fleet.
 
-mod port;
+mod at;
 
 use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::Args;
-use pmnet_cli::{notice, tell, tell_all};
+use pmnet_cli::{ConfigError, notice, tell, tell_all};
 use pmnet_client::Clock;
 use pmnet_dataplane::xdp::Status;
 use pmnet_fleet::{Etcd, Row, ServerRecord, Shard, Word, margin};
@@ -15,6 +15,7 @@ use pmnet_proto::time::MILLISECOND;
 use serde_json::{Value, json};
 
 use super::etcd::EtcdArgs;
+use crate::ask::Processes;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,13 +25,15 @@ Examples:
                                   the same, as soon as all are ready
   pmnet status --at 'https://10.0.0.3:9464?ca=ca.pem&cert=me.pem&key=me.key'
                                   of another machine, with a certificate
+  pmnet status --config /etc/pmnet/pmnet.toml
+                                  the processes of this file
   pmnet status                    all devices in this machine's kernel
   pmnet status eth0-51000 --json  one of them (--name of pmnet device)
   pmnet status --fleet prod --etcd http://10.0.0.7:2379
                                   the server of a shard, and its devices that
                                   keep leases in etcd
 
---at: the exit code is 0 if all processes are ready, 1 if one is not or does not answer.
+--at, --config: the exit code is 0 if all processes are ready, 1 if one is not or does not answer.
 
 Devices in the kernel need root. Nothing is changed; it also works while the process of the device is dead.
 
@@ -41,17 +44,16 @@ for one packet in 64, of those that the kernel answered or sent on by itself.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// Processes of any role instead, by the addresses of their status ports (--status): HOST:PORT, unix:PATH, http://HOST:PORT or
-    /// https://HOST:PORT?ca=FILE&cert=FILE&key=FILE, with commas between them.
-    #[arg(long, value_name = "HOST:PORT,…", conflicts_with_all = ["name", "fleet"])]
-    at: Option<String>,
-    /// With --at: wait until all are ready, for so many seconds at most.
-    #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "at")]
+    #[command(flatten)]
+    processes: Processes,
+    /// With --at or --config: wait until all are ready, for so many seconds at most.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u64,
-    /// Only this one.
+    /// Only this one of the devices in this machine's kernel.
+    #[arg(conflicts_with_all = ["at", "config", "fleet"])]
     name: Option<String>,
     /// Server and devices of this fleet instead, as etcd knows them.
-    #[arg(long, value_name = "NAME", conflicts_with = "name")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "config"])]
     fleet: Option<String>,
     #[command(flatten)]
     etcd: EtcdArgs,
@@ -65,8 +67,12 @@ pub struct StatusArgs {
 
 /// Looks. Returns false if there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
-    if let Some(at) = &args.at {
-        return port::main(at, args.wait, args.json);
+    if args.processes.are_named() {
+        return at::main(&args.processes, args.wait, args.json);
+    }
+    if args.wait > 0 {
+        let text = "--wait is for processes: give --at HOST:PORT,… or --config FILE too";
+        return Err(ConfigError(text.into()).into());
     }
     if let Some(fleet) = &args.fleet {
         return of_fleet(fleet, &args.etcd, args.shard, args.json);
@@ -97,6 +103,15 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
         tell_all(format_args!("{}", texts.join("\n")));
     }
     Ok(!all.is_empty())
+}
+
+/// Returns the devices in this machine's kernel, or why one cannot be read.
+pub(crate) fn kernel_devices() -> Value {
+    let one = |name: &String| match Status::read(name) {
+        Ok(status) => as_json(&status),
+        Err(error) => json!({ "name": name, "error": error.to_string() }),
+    };
+    Value::Array(Status::names().iter().map(one).collect())
 }
 
 fn as_json(status: &Status) -> Value {

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use pmnet_cli::ConfigError;
 use pmnet_tls::{Clients, ServerTls};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Values of `--tls-clients`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsClients {
     /// They must show a certificate of an authority in --tls-ca.

@@ -52,6 +52,8 @@ numbers! {
             forged,
             /// With keys: they belong to a session that is not known, so they cannot be verified.
             unknown_key,
+            /// With keys: they were of another epoch, and more of them came at once than are verified.
+            other_epoch,
             /// With keys: they were sealed for another hop.
             misled,
             /// They were of a kind that this device does not take from this sender.
@@ -88,8 +90,16 @@ numbers! {
             crowded_out,
             /// Their client was started again.
             succeeded,
+            /// Their front had more than its share, and another front found no place.
+            over_share,
         }
         Counter "pmnet_device_opens_refused" [""] "Sessions that were refused, because there were as many as there may be." { crowded_opens }
+        Counter "pmnet_device_over_share" ["what"] "Refused because their front had its share of the log or of the sessions, and others needed room." {
+            /// Updates. They go through the server, at its pace.
+            updates,
+            /// New sessions.
+            opens,
+        }
         Counter "pmnet_device_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
             /// The system had no room for them. The protocol sends them again.
             send_dropped,
@@ -478,9 +488,13 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         crowded_out_sessions,
         succeeded_sessions,
         crowded_opens,
+        over_share,
+        over_share_opens,
+        over_share_sessions,
         forged,
         unknown_key,
         misled,
+        other_epoch,
         other_mode,
     } = *machine.counters();
     let PortCounters {
@@ -514,6 +528,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         forged,
         unknown_key,
         misled,
+        other_epoch,
         other_mode,
         unexpected,
         stale_epoch,
@@ -532,6 +547,9 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         crowded_out: crowded_out_sessions,
         succeeded: succeeded_sessions,
         crowded_opens,
+        updates: over_share,
+        opens: over_share_opens,
+        over_share: over_share_sessions,
         send_dropped,
         send_errors,
         fragmented,

@@ -82,7 +82,7 @@ const UNANSWERED: Metric = Metric::new(
     "pmnet_front_unanswered_seconds",
     "Time for which nothing has come back from the devices although something was asked, at the last turn of the loop.",
 );
-const CALL: [Metric; 4] = [
+const CALL: [Metric; 5] = [
     call(
         "early",
         "An early acknowledged write: until every device of the chain has it.",
@@ -99,6 +99,10 @@ const CALL: [Metric; 4] = [
         "head",
         "A question to the head, before a read of the store or in place of it.",
     ),
+    call(
+        "store",
+        "A read of the store, directly: until its reply, without the question to the head before it.",
+    ),
 ];
 
 const fn call(class: &'static str, part: &'static str) -> Metric {
@@ -108,19 +112,20 @@ const fn call(class: &'static str, part: &'static str) -> Metric {
         ..Metric::new(
             Kind::Histogram,
             "pmnet_front_call_seconds",
-            "Time of a call to the devices from its submission to its answer, in turns of the loop, by class. Of more than 1024 calls under way, not all are timed. Direct reads of the store are not timed.",
+            "Time of a call from its submission to its answer, in turns of the loop, by class. Of more than 1024 calls to the devices under way, not all are timed.",
         )
     }
 }
 
 /// Metrics besides [`FrontNumbers`].
-pub(super) const MORE: [Metric; 6] = [
+pub(super) const MORE: [Metric; 7] = [
     COPIES_WANTED,
     UNANSWERED,
     CALL[0],
     CALL[1],
     CALL[2],
     CALL[3],
+    CALL[4],
 ];
 
 /// Numbers and times that the loop of a front publishes.
@@ -132,7 +137,7 @@ pub(crate) struct FrontBoard {
     pulse: Arc<Pulse>,
     numbers: Board<{ FrontNumbers::METRICS.len() }>,
     waiting: Waiting,
-    calls: [Histogram; 4],
+    calls: [Histogram; 5],
 }
 
 impl FrontBoard {
@@ -151,6 +156,11 @@ impl FrontBoard {
             waiting: Waiting::new(wanted, deadline),
             calls: Default::default(),
         }
+    }
+
+    /// A command may take this long from now on.
+    pub(crate) fn set_deadline(&self, deadline: Duration) {
+        self.waiting.set_deadline(deadline);
     }
 
     /// Publishes a turn.
@@ -274,6 +284,7 @@ mod tests {
             (Class::Write, "write"),
             (Class::Read, "read"),
             (Class::Head, "head"),
+            (Class::Store, "store"),
         ] {
             assert_eq!(CALL[class as usize].label, Some(("class", name)));
         }

@@ -32,6 +32,8 @@ numbers! {
             gaps,
             /// They found no room in the log, and were handed up.
             full,
+            /// Their front was over its share of the log, and they were handed up.
+            over_share,
             /// READs that were answered with an update of the log.
             read_hits,
             /// READs that were answered with what the store must have applied.

@@ -118,6 +118,11 @@ impl MemcachedBoard {
         }
     }
 
+    /// A command may take this long from now on.
+    pub(crate) fn set_deadline(&self, deadline: Duration) {
+        self.waiting.set_deadline(deadline);
+    }
+
     /// Publishes a turn.
     pub(crate) fn turn(&self, turn: &FrontTurn<'_>) {
         self.numbers.publish(numbers(turn).words());

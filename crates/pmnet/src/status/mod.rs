@@ -2,6 +2,7 @@
 //!
 //! May not: serve HTTP (`pmnet_status` does), or do more in a loop than to copy numbers.
 
+mod advice;
 mod controller;
 mod device;
 mod front;
@@ -9,6 +10,7 @@ mod kernel;
 mod lag;
 mod memcached;
 mod page;
+mod router;
 mod server;
 mod verbs;
 mod waiting;
@@ -18,6 +20,7 @@ pub(crate) use device::{Beside, DeviceBoard, DeviceWriter};
 pub(crate) use front::FrontBoard;
 pub(crate) use memcached::MemcachedBoard;
 pub use page::page;
+pub(crate) use router::RouterBoard;
 pub(crate) use server::{ServerBoard, ServerWriter};
 pub(crate) use verbs::VerbsBoard;
 
@@ -149,16 +152,18 @@ fn seconds(metric: Metric, times: &Histogram) -> Sample {
     Sample::new(metric, Value::Histogram(times.read(1e9, 10, 34)))
 }
 
-/// A loop of a process that has loops of several roles: its labels alone do not tell it from the others.
+/// A loop with what is wrong with it, and the name of its section in a process that has loops of several roles: its labels alone do not
+/// tell it from the others.
 #[derive(Debug)]
-struct InSection {
-    section: String,
+struct Advised {
+    section: Option<String>,
     source: Arc<dyn Source>,
 }
 
-impl Source for InSection {
+impl Source for Advised {
     fn labels(&self) -> Vec<(&'static str, String)> {
-        let mut labels = vec![("section", self.section.clone())];
+        let section = self.section.iter();
+        let mut labels: Vec<_> = section.map(|name| ("section", name.clone())).collect();
         labels.extend(self.source.labels());
         labels
     }
@@ -172,7 +177,9 @@ impl Source for InSection {
     }
 
     fn look(&self, now: Instant) -> Look {
-        self.source.look(now)
+        let mut look = self.source.look(now);
+        advice::advise(&mut look);
+        look
     }
 }
 
@@ -205,10 +212,7 @@ impl Status {
 
     /// Shows one more loop. `section`: its name, in a process with loops of several roles.
     pub(crate) fn show(&self, section: Option<String>, source: Arc<dyn Source>) {
-        self.shown.add(match section {
-            None => source,
-            Some(section) => Arc::new(InSection { section, source }),
-        });
+        self.shown.add(Arc::new(Advised { section, source }));
     }
 
     /// Returns whether there is a port.

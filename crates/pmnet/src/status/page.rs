@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use pmnet_status::{Kind, Metric, Shown};
 
-use super::{controller, device, front, kernel, memcached, server, verbs};
+use super::{controller, device, front, kernel, memcached, router, server, verbs};
 
 const HEAD: &str = "\
 # Metrics
@@ -53,6 +53,11 @@ fn sections() -> Vec<Section> {
             "pmnet redis",
             "Label of the loop: `shard`; with `--shards` also `entry`, its place in the file.",
             of(front::FrontNumbers::METRICS, &front::MORE),
+        ),
+        (
+            "pmnet redis --shards: the router",
+            "Label of the loop: `loop`, which is `router`. It gives each command to the front of its shard.",
+            of(router::RouterNumbers::METRICS, &router::MORE),
         ),
         (
             "pmnet memcached",

@@ -25,6 +25,7 @@ numbers! {
         Counter "pmnet_server_executed" [""] "Requests that the store executed." { executed }
         Counter "pmnet_server_answered_again" [""] "Requests that were answered with the reply of their first execution." { answered_again }
         Counter "pmnet_server_expired" [""] "Requests that were not executed, because their callers had given up." { expired }
+        Counter "pmnet_server_abandoned" [""] "Requests that lost their place among those that wait: incomplete and silent, over their front's share, or late." { abandoned }
         Counter "pmnet_server_fallbacks" [""] "Updates that came as requests, because a log was full." { fallbacks }
         Counter "pmnet_server_retransmissions" [""] "Ranges that were asked for again." { retransmissions }
         Counter "pmnet_server_other_mode" [""] "Packets of devices with keys if this server has none, and the other way about." { other_mode }
@@ -35,6 +36,10 @@ numbers! {
             forged,
             /// With keys: sealed for another hop.
             misled,
+            /// With keys: of another epoch, and more of them came at once than are verified.
+            other_epoch,
+            /// Of requests that wait: there was no room for them.
+            no_room,
             /// Malformed or damaged.
             malformed,
             /// From port 0, which nobody can answer.
@@ -235,8 +240,11 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         fallbacks,
         retransmissions,
         dropped,
+        no_room,
+        abandoned,
         forged,
         misled,
+        other_epoch,
         other_mode,
     } = *machine.counters();
     let SocketCounters {
@@ -258,8 +266,11 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         fallbacks,
         retransmissions,
         refused: dropped,
+        no_room,
+        abandoned,
         forged,
         misled,
+        other_epoch,
         other_mode,
         malformed: node.rejected_packets(),
         from_nowhere,

@@ -12,18 +12,27 @@ pub(super) struct Waiting {
     /// Copies without which nothing is acknowledged.
     wanted: u8,
     /// A head that has not answered for this long is not there.
-    deadline: Duration,
+    /// Nanoseconds.
+    deadline: AtomicU64,
     /// Nanoseconds.
     unanswered: AtomicU64,
 }
 
 impl Waiting {
-    pub(super) const fn new(wanted: u8, deadline: Duration) -> Waiting {
-        Waiting {
+    pub(super) fn new(wanted: u8, deadline: Duration) -> Waiting {
+        let waiting = Waiting {
             wanted,
-            deadline,
+            deadline: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
-        }
+        };
+        waiting.set_deadline(deadline);
+        waiting
+    }
+
+    /// A command may take this long from now on.
+    pub(super) fn set_deadline(&self, deadline: Duration) {
+        let nanos = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
+        self.deadline.store(nanos, Relaxed);
     }
 
     /// Publishes for how many nanoseconds nothing has come back.
@@ -38,7 +47,10 @@ impl Waiting {
             Sample::new(copies_wanted, Value::Count(u64::from(self.wanted))),
             Sample::new(unanswered, Value::Number(silence.as_secs_f64())),
         ]);
-        look.reasons.extend(silent(silence, self.deadline));
+        look.reasons.extend(silent(
+            silence,
+            Duration::from_nanos(self.deadline.load(Relaxed)),
+        ));
     }
 }
 

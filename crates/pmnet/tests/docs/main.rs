@@ -2,6 +2,7 @@
 //! Every page can be found from its index. Every `make` target, command line, flag and message that it names exists.
 
 mod alerts;
+mod chart;
 mod commands;
 mod gaps;
 mod messages;

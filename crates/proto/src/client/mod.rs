@@ -185,6 +185,9 @@ impl fmt::Display for Closed {
             Closed::LetGo(LetGo::Succeeded) => f.write_str(
                 "the device has ended it: another process has begun under the name of this one",
             ),
+            Closed::LetGo(LetGo::OverShare) => f.write_str(
+                "the device has ended it: this front had more sessions than its share, and another front needed a place",
+            ),
             Closed::DataLoss { from, to } => write!(
                 f,
                 "DATA_LOSS: acknowledged updates {from} to {to} of this session are gone"

@@ -2,6 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
 use super::session::Session;
+use super::shares::NoPlace;
 use super::{Acknowledger, Device, Phase, RETRANS_GUARD, Room, Verdict};
 use crate::keys::Seal;
 use crate::rules::Rule;
@@ -53,7 +54,14 @@ impl Device {
         let short = self.short && header.kind == Kind::Update;
         // An update that is acknowledged already would wait for room, and with it all bypasses after it, of which one may make room.
         let short = short && self.config.acknowledger == Acknowledger::Device;
+        // What it would get of the log, others need: it goes on at the server's pace (§4, "Shares").
+        let over_share = header.kind == Kind::Update && self.table.shares.is_over(session.share);
+        if over_share {
+            self.counters.over_share += 1;
+            self.table.shares.refused(session.share);
+        }
         if short
+            || over_share
             || !room.fits(packet.payload)
             || session.unapplied >= self.config.session_entries_max
         {
@@ -130,15 +138,12 @@ impl Device {
             out.seal(self.answers, from, &reply, &[]);
             return Verdict::Done;
         }
-        self.note_client(from, said.front, (open.client, open.start));
-        let crowded = self.table.sessions.len() >= self.config.sessions_max;
-        if crowded {
-            self.counters.crowded_opens += 1;
-        }
-        if crowded || self.full {
-            self.make_room(now);
-        }
-        if self.full || !room.admits_sessions() || !room.fits(packet.payload) || crowded {
+        self.note_client(now, from, said.front, (open.client, open.start));
+        let refused = self.finds_no_place(now, said.front, room);
+        let crowded = refused == Some(NoPlace::InTable);
+        if self.full || refused.is_some() || !room.fits(packet.payload) {
+            let share = self.table.shares.row_of(now, said.front);
+            self.table.shares.waits(now, share);
             self.counters.not_logged += 1;
             let reply = NotLogged {
                 session: 0,
@@ -307,7 +312,7 @@ impl Device {
             {
                 session.client = (client, start);
                 let front = session.front;
-                self.note_client(from, front, (client, start));
+                self.note_client(now, from, front, (client, start));
             }
             let pong = Pong {
                 session: header.session,

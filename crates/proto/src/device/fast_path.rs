@@ -34,6 +34,8 @@ pub struct SessionState {
     pub address: Option<Peer>,
     /// Its keys, if the shard has keys. A session that should have some and has none is served by the machine alone.
     pub keys: Option<SessionKeys>,
+    /// Row of its front: a bit of [`ChainState::over`]. Below 64.
+    pub share: u8,
 }
 
 /// What a fast path must know to take part in a chain.
@@ -63,6 +65,8 @@ pub struct ChainState {
     pub keys: Option<HopKeys>,
     /// Which keys the shard has ([`ClusterKeys::print`](crate::keys::ClusterKeys::print)).
     pub print: Option<NonZeroU64>,
+    /// Rows of fronts of which no update is admitted now, because they are over their share of the log: a bit for each.
+    pub over: u64,
 }
 
 /// What a fast path has done with the hops beside it. All numbers except the credit only grow.
@@ -91,6 +95,8 @@ pub(super) struct Ledger {
     told_behind: Vec<u32>,
     /// It must hear of the chain again.
     untold: bool,
+    /// [`ChainState::over`] as it was told.
+    told_over: u64,
 }
 
 impl Device {
@@ -160,6 +166,7 @@ impl Device {
                     applied: session.applied,
                     address: session.address,
                     keys: session.keys,
+                    share: session.share,
                 }
             });
             tell(id, state);
@@ -179,6 +186,7 @@ impl Device {
         let behind = self.phase.serving().downstream.clone();
         if let Some(ledger) = &mut self.fast_path {
             ledger.untold = false;
+            ledger.told_over = self.table.shares.over();
             ledger.told_behind.clear();
             let names = behind.iter().map(|row| row.incarnation);
             ledger.told_behind.extend(names);
@@ -196,6 +204,7 @@ impl Device {
             size,
             keys: self.chain.keys,
             print: self.print,
+            over: self.table.shares.over(),
         }
     }
 
@@ -221,11 +230,24 @@ impl Device {
                 || (self.chain.position != 0 && before != self.predecessor))
     }
 
-    /// Whether taking in this packet may admit something or move a session: then the fast path has
-    /// to be held before.
+    /// Whether the fast path must be told who is over its share: others are than it was told. It is to be held for that, so that it admits
+    /// nothing more of a front that this machine refuses.
     #[must_use]
-    pub fn may_admit(header: &Header) -> bool {
+    pub fn shares_untold(&self) -> bool {
+        let over = self.table.shares.over();
+        let ledger = self.fast_path.as_ref();
+        ledger.is_some_and(|ledger| ledger.told_over != over)
+    }
+
+    /// Whether taking in this packet may admit something or move a session: then the fast path has
+    /// to be held before. An update of a front that is over its share, and of which the fast path was told so, is only refused.
+    #[must_use]
+    pub fn may_admit(&self, header: &Header) -> bool {
         match header.kind {
+            Kind::Update if !self.shares_untold() => {
+                let session = self.table.sessions.get(&header.session);
+                !session.is_some_and(|session| self.table.shares.is_over(session.share))
+            }
             Kind::Open | Kind::Update | Kind::End | Kind::Append | Kind::RecoverReply => true,
             // An update that falls back is admitted by nobody but this machine from now on, or from then on.
             Kind::Response | Kind::Bypass => header.flags.has(Flags::FALLBACK),
@@ -252,10 +274,14 @@ impl Device {
         self.reads.tell(&mut tell)
     }
 
-    /// Whether [`Device::poll_own_entry`] may have something to append.
+    /// How many entries [`Device::poll_own_entry`] may have to append: at most one for each session.
     #[must_use]
-    pub fn has_own_entries(&self) -> bool {
-        self.is_head() && !self.leaving.is_empty()
+    pub fn own_entries(&self) -> usize {
+        if self.is_head() {
+            self.leaving.len()
+        } else {
+            0
+        }
     }
 
     /// To be called before idle sessions are looked for: the fast path says which sessions it has heard from

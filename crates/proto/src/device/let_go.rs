@@ -1,9 +1,11 @@
 //! Sessions that the head ends by itself (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
 //!
 //! A session whose client is gone without a word takes a place until it has been silent for long. It goes earlier if its client says that it was
-//! started again, or if there is no place for another session and it is silent. A session that is used is never ended here. A mark (reads.md §5) goes
+//! started again, or if there is no place for another session and it is silent. A session that is used is ended only if its front has more than its
+//! share, and another one finds no place. A mark (reads.md §5) goes
 //! only when it has been silent for long: what its client passed to the store may be executed after that client's end.
 
+use super::session::Session;
 use super::{Device, Room};
 use crate::time::{Nanos, SECOND};
 use crate::{Peer, Time};
@@ -11,6 +13,7 @@ use pmnet_wire::packet::{End, Identity, LetGo, Nack, Stamp, is_mark};
 use pmnet_wire::{FrontId, Header};
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 /// Sessions that were ended and are remembered, for clients that ask.
 const GONE_MAX: usize = 65_536;
@@ -20,8 +23,8 @@ const CLIENTS_MAX: usize = 4096;
 const MADE_ROOM_MAX: usize = 1024;
 /// Sessions that are ended in one burst: then those that are used have their turn.
 const ENDED_MAX: usize = 256;
-/// Room is made so often at most: to look at all sessions takes a while.
-const MADE_ROOM_EVERY: Nanos = SECOND;
+/// All sessions are looked at at most once in this time for each reason: it takes a while, and clients choose when they ask for it.
+const LOOKED_EVERY: Nanos = SECOND;
 
 /// A session that the head has ended.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +46,11 @@ pub(super) struct Leaving {
     /// There was no place for a session.
     crowded: bool,
     crowded_at: Option<Time>,
-    /// The last start of each client.
-    clients: FxHashMap<(Option<FrontId>, u64), u64>,
+    /// The last start of each client, by its front, its name and its host: another machine that says the same name is a copy, and no successor.
+    clients: FxHashMap<(Option<FrontId>, u64, IpAddr), u64>,
+    /// A client was started again: sessions of its earlier starts are to be looked for.
+    started: bool,
+    started_at: Option<Time>,
     gone: FxHashMap<u64, Gone>,
     gone_in_order: VecDeque<u64>,
 }
@@ -53,7 +59,7 @@ impl Leaving {
     /// The device begins to serve: who was to go is found again.
     pub(super) fn begin(&mut self) {
         self.queue.clear();
-        (self.crowded, self.more) = (false, false);
+        (self.crowded, self.more, self.started) = (false, false, false);
         self.clients.clear();
     }
 
@@ -67,8 +73,8 @@ impl Leaving {
         self.more
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
     }
 
     fn remember(&mut self, session: u64, gone: Gone) {
@@ -88,6 +94,7 @@ impl Device {
     /// With keys a name counts within a front: no front ends the sessions of another one.
     pub(super) fn note_client(
         &mut self,
+        now: Time,
         from: Peer,
         front: Option<FrontId>,
         (client, start): (u64, u64),
@@ -95,7 +102,7 @@ impl Device {
         if client == 0 {
             return;
         }
-        let name = (front, client);
+        let name = (front, client, from.ip());
         if self.leaving.clients.len() >= CLIENTS_MAX && !self.leaving.clients.contains_key(&name) {
             self.leaving.clients.clear();
         }
@@ -104,28 +111,39 @@ impl Device {
             return;
         }
         self.leaving.clients.insert(name, start);
-        let mut before: Vec<u64> = self
-            .table
-            .sessions
-            .iter()
-            .filter(|(_, session)| {
-                // Another machine that says the same name is a copy, and no successor.
-                let same = session.address.is_some_and(|at| at.ip() == from.ip());
-                let former = (session.front, session.client.0) == name;
-                let former = former && session.client.1 < start;
-                !session.ended && same && former && !is_mark(session.token)
-            })
-            .map(|(&id, _)| id)
-            .collect();
-        before.sort_unstable();
-        let all = before.into_iter().map(|id| (id, LetGo::Succeeded));
-        self.leaving.queue.extend(all);
+        self.leaving.started = true;
+        let earliest = self.leaving.started_at.map(|at| at + LOOKED_EVERY);
+        let look = earliest.map_or(now, |earliest| earliest.max(now));
+        let due = &mut self.phase.serving().next_expiry;
+        *due = Some(due.map_or(look, |due| due.min(look)));
+    }
+
+    /// The sessions of earlier starts of clients are to be ended, in place of those that were found before.
+    fn let_go_of_earlier_starts(&mut self, now: Time) {
+        self.leaving.started = false;
+        self.leaving.started_at = Some(now);
+        let clients = &self.leaving.clients;
+        let is_former = |session: &Session| {
+            let (client, start) = session.client;
+            let name = session.address.map(|at| (session.front, client, at.ip()));
+            let last = name.and_then(|name| clients.get(&name));
+            last.is_some_and(|last| start < *last)
+        };
+        let sessions =
+            self.table.sessions.iter().filter(|(_, session)| {
+                !session.ended && !is_mark(session.token) && is_former(session)
+            });
+        let mut former: Vec<u64> = sessions.map(|(&id, _)| id).collect();
+        former.sort_unstable();
+        let queue = &mut self.leaving.queue;
+        queue.retain(|(_, why)| *why != LetGo::Succeeded);
+        queue.extend(former.into_iter().map(|id| (id, LetGo::Succeeded)));
     }
 
     /// There are as many sessions as there may be. Those that are silent make room: they are looked for when it is known of whom the fast path
     /// has heard.
     pub(super) fn make_room(&mut self, now: Time) {
-        let lately = |at: Time| now.since(at) < MADE_ROOM_EVERY;
+        let lately = |at: Time| now.since(at) < LOOKED_EVERY;
         if !self.leaving.crowded_at.is_some_and(lately) {
             self.leaving.crowded_at = Some(now);
             self.leaving.crowded = true;
@@ -137,6 +155,10 @@ impl Device {
         let serving = self.phase.serving();
         if self.chain.position != 0 || serving.next_expiry.is_none_or(|due| now < due) {
             return;
+        }
+        let lately = |at: Time| now.since(at) < LOOKED_EVERY;
+        if self.leaving.started && !self.leaving.started_at.is_some_and(lately) {
+            self.let_go_of_earlier_starts(now);
         }
         let idle = self.config.session_idle;
         let crowded = std::mem::take(&mut self.leaving.crowded);
@@ -168,9 +190,54 @@ impl Device {
             .queue
             .retain(|(_, why)| *why == LetGo::Succeeded);
         self.leaving.queue.extend(all.take(most));
+        if crowded {
+            let claims = std::mem::take(&mut self.table.shares.claims);
+            let claims = claims.saturating_sub(late.len()).min(MADE_ROOM_MAX);
+            self.let_go_beyond_shares(now, claims);
+        }
         // With no session left there is nothing to wake up for; the next OPEN starts it again.
         let some = !self.table.sessions.is_empty();
-        self.phase.serving().next_expiry = some.then(|| now + idle / 4);
+        let mut next = some.then(|| now + idle / 4);
+        if let (true, Some(at)) = (self.leaving.started, self.leaving.started_at) {
+            let look = at + LOOKED_EVERY;
+            next = Some(next.map_or(look, |next| next.min(look)));
+        }
+        self.phase.serving().next_expiry = next;
+    }
+
+    /// A front found no place for a session though it has less than its share: one of a front that has more is to go for it.
+    pub(super) fn claim(&mut self, now: Time, share: u8) {
+        let most = self.config.sessions_max;
+        let is_below = self.table.shares.is_below_in_table(now, share, most);
+        self.table.shares.claims += usize::from(is_below);
+    }
+
+    /// Lets this many sessions go of fronts that have more than their share of the table: those that were silent for longest. A mark stays, and one of
+    /// which an update is with the server by itself: what its seq says is not decided before that is answered.
+    fn let_go_beyond_shares(&mut self, now: Time, claims: usize) {
+        let (shares, most) = (&self.table.shares, self.config.sessions_max);
+        let mut beyond = shares.beyond_in_table(now, most);
+        let sessions = self.table.sessions.iter();
+        let mut silent: Vec<(Time, u64, u8)> = sessions
+            .filter(|(_, session)| {
+                let has_more = beyond.get(usize::from(session.share));
+                let has_more = has_more.is_some_and(|&more| more > 0);
+                has_more
+                    && !session.ended
+                    && !is_mark(session.token)
+                    && !session.outstanding.falls_back()
+            })
+            .map(|(&id, session)| (session.seen, id, session.share))
+            .collect();
+        silent.sort_unstable();
+        let mut left = claims;
+        for (_, id, share) in silent {
+            let more = &mut beyond[usize::from(share)];
+            if left > 0 && *more > 0 {
+                (left, *more) = (left - 1, *more - 1);
+                self.leaving.queue.push_back((id, LetGo::OverShare));
+            }
+        }
     }
 
     /// A session that has been silent for so long may go if there is no room: its client has missed some of its signs of life.
@@ -185,7 +252,7 @@ impl Device {
             return None;
         }
         if self.leaving.ended == ENDED_MAX {
-            self.leaving.more = !self.leaving.is_empty();
+            self.leaving.more = self.leaving.len() > 0;
             return None;
         }
         while let Some(&(id, why)) = self.leaving.queue.front() {
@@ -197,7 +264,7 @@ impl Device {
             let quiet = match why {
                 LetGo::Silent => self.config.session_idle,
                 LetGo::Crowded => self.quiet(),
-                LetGo::Succeeded => 0,
+                LetGo::Succeeded | LetGo::OverShare => 0,
             };
             let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
@@ -207,13 +274,15 @@ impl Device {
                 continue;
             }
             // It may have been heard of, or have ended, since it was found.
-            if session.ended || now.since(session.seen) < quiet {
+            let settles = why == LetGo::OverShare && session.outstanding.falls_back();
+            if session.ended || settles || now.since(session.seen) < quiet {
                 continue;
             }
             session.let_go = Some(why);
             match why {
                 LetGo::Silent => self.counters.expired_sessions += 1,
                 LetGo::Crowded => self.counters.crowded_out_sessions += 1,
+                LetGo::OverShare => self.counters.over_share_sessions += 1,
                 LetGo::Succeeded => self.counters.succeeded_sessions += 1,
             }
             let end = End {

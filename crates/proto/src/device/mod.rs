@@ -17,13 +17,14 @@ mod reads;
 mod recover;
 mod release;
 mod session;
+mod shares;
 
 use fast_path::Ledger;
 pub use fast_path::{ChainState, HopWork, SessionState};
 pub use reads::{Bucket, ReadState};
 pub use recover::{Recovery, Served};
 
-use crate::keys::{self, ClusterKeys, DeviceKeys, HopKeys, Seal, Verified};
+use crate::keys::{self, ClusterKeys, DeviceKeys, HopKeys, Seal, Strangers, Unserved, Verified};
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Outbox, Peer, Random, Time};
@@ -32,11 +33,14 @@ use let_go::Leaving;
 use link::Link;
 use pmnet_wire::packet::{EntryKind, Identity, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
-use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys};
+use pmnet_wire::{
+    ClusterKey, FragmentSize, FrontId, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys,
+};
 use reads::Reads;
 use recover::{Recovering, Relayed};
 use rustc_hash::FxHashMap;
 use session::Session;
+use shares::Shares;
 use std::collections::VecDeque;
 
 /// The one that acknowledges an update of a client first.
@@ -155,12 +159,18 @@ pub struct Room {
     pub entries_max: u64,
     /// Bytes of the largest frame that fits for certain.
     pub frame_bytes: u64,
+    /// Bytes of all frames that the log can hold; the largest number: it counts entries only.
+    pub bytes_max: u64,
 }
 
 impl Room {
     fn fits(&self, payload: &[u8]) -> bool {
         let frame = u64::try_from(HEADER_LEN + payload.len()).unwrap_or(u64::MAX);
         self.entries > 0 && self.frame_bytes >= frame
+    }
+    /// The same in the unit in which shares count.
+    const fn blocks_max(&self) -> u64 {
+        self.bytes_max / shares::BLOCK
     }
     /// At 80 % no new session is admitted (protocol.md §4).
     const fn admits_sessions(&self) -> bool {
@@ -238,6 +248,8 @@ counters! {
     unknown_key,
     /// Dropped: sealed for another hop than this one.
     misled,
+    /// Dropped unverified: of another epoch, and more of them came in one burst than are verified.
+    other_epoch,
     /// Of processes with keys if this device has none, and the other way about.
     other_mode,
     /// Dropped: a kind that this role does not take from this sender.
@@ -254,6 +266,12 @@ counters! {
     succeeded_sessions,
     /// OPENs refused because there were as many sessions as there may be.
     crowded_opens,
+    /// Updates refused because their front had its share of the log, and others needed room.
+    over_share,
+    /// OPENs refused because their front had its share of the log or of the sessions, and others needed room.
+    over_share_opens,
+    /// Sessions ended because their front had more than its share, and another front found no place.
+    over_share_sessions,
 }
 
 impl Counters {
@@ -266,6 +284,7 @@ impl Counters {
             + self.forged
             + self.unknown_key
             + self.misled
+            + self.other_epoch
             + self.unexpected
             + self.stale_epoch
             + self.no_route
@@ -286,6 +305,9 @@ struct IndexRow {
     seq: u64,
     payload_crc: u32,
     entry: EntryKind,
+    /// Row of its front, and its size ([`Shares`]).
+    share: u8,
+    blocks: u8,
 }
 
 /// The device's log, as RECOVER names it.
@@ -322,6 +344,8 @@ struct Table {
     opening: FxHashMap<Identity, u64>,
     /// One row for each order in `applied + 1 ..= last`.
     index: VecDeque<IndexRow>,
+    /// What each front has of both, and of the log.
+    shares: Shares,
 }
 
 /// How far the log is: `applied ≤ committed ≤ last` and `persisted ≤ last`.
@@ -342,6 +366,8 @@ struct Owed {
     tell_applied: bool,
     /// Number of the burst, from 1 ([`Session::nacked_in`]).
     burst: u64,
+    /// Packets of another epoch that may be verified in this burst.
+    strangers: Strangers,
 }
 
 #[derive(Debug)]
@@ -409,6 +435,8 @@ pub struct Device {
     answers: Seal,
     /// [`ClusterKeys::print`] of its keys.
     print: Option<NonZeroU64>,
+    /// The last front that named itself and has no key here, and how many packets such fronts have sent ([`Device::unserved`]).
+    unserved: Option<(FrontId, u64)>,
     owed: Owed,
     leaving: Leaving,
     /// When its lease is over, by its own clock; `None`: it has had none in this life.
@@ -466,6 +494,7 @@ impl Device {
             probe: None,
             answers: Seal::Token,
             print,
+            unserved: None,
             owed: Owed {
                 burst: 1,
                 ..Owed::default()
@@ -531,6 +560,19 @@ impl Device {
     pub fn waits_for(&self) -> Option<&str> {
         self.waits_for.as_deref()
     }
+    /// The last front that is not served, why not, and how many packets such fronts have sent. Nobody has verified these: it is a hint for people.
+    #[must_use]
+    pub fn unserved(&self) -> Option<(FrontId, Unserved, u64)> {
+        let (keys, (id, packets)) = (self.config.keys.as_ref()?, self.unserved?);
+        Some((id, keys.cluster.why_not(id), packets))
+    }
+
+    /// Fingerprints of the cluster keys that it accepts.
+    pub fn fingerprints(&self) -> impl Iterator<Item = u32> {
+        let keys = self.config.keys.iter();
+        keys.flat_map(|keys| keys.cluster.accepted().map(ClusterKey::fingerprint))
+    }
+
     /// Whether packets are sealed with keys.
     #[must_use]
     pub const fn has_keys(&self) -> bool {
@@ -618,7 +660,17 @@ impl Device {
                 return None;
             }
             _ if keys::is_of_a_client(header) => return self.verify_client(packet),
-            _ => Verified::of(self.verify_hop(cluster, packet)),
+            _ if header.epoch == self.epoch && self.config.rules.hold(Rule::Neighbours) => {
+                let keys = self.chain.keys.as_ref();
+                Verified::of(keys.is_some_and(|keys| keys.verify(packet)))
+            }
+            _ if !self.owed.strangers.admit() => Verified::Unknown,
+            _ => Verified::of(keys::verify_in_another_epoch(
+                cluster,
+                self.chain.shard_token,
+                &self.chain.members,
+                packet,
+            )),
         };
         match verified.under(self.config.rules) {
             // Epoch 0 is that of a server without a record of the chain, which knows no token.
@@ -626,22 +678,9 @@ impl Device {
             Verified::Yes => return Some((self.chain.shard_token, self.hop_seal())),
             Verified::No => self.counters.forged += 1,
             Verified::ForAnother => self.counters.misled += 1,
+            Verified::Unknown => self.counters.other_epoch += 1,
         }
         None
-    }
-
-    fn verify_hop(&self, cluster: &ClusterKeys, packet: &Packet<'_>) -> bool {
-        let any_hop = !self.config.rules.hold(Rule::Neighbours);
-        if packet.header.epoch != self.epoch || any_hop {
-            return keys::verify_in_another_epoch(
-                cluster,
-                self.chain.shard_token,
-                &self.chain.members,
-                packet,
-            );
-        }
-        let keys = self.chain.keys.as_ref();
-        keys.is_some_and(|keys| keys.verify(packet))
     }
 
     /// The same for a packet of a client: of a session that is known, or whose payload carries token and front.
@@ -652,6 +691,7 @@ impl Device {
             Kind::Open | Kind::Ping => Identity::read(packet.payload),
             _ => None,
         };
+        let front = said.map_or_else(|| known?.front, |said| said.front);
         let derived = || self.session_keys(said?);
         let (token, keys) = match (header.kind, known) {
             (Kind::Ping, Some(known)) if said != Some(known.identity()) => {
@@ -664,6 +704,10 @@ impl Device {
         };
         let Some(keys) = keys else {
             self.counters.unknown_key += 1;
+            if let Some(front) = front {
+                let (_, packets) = self.unserved.unwrap_or((front, 0));
+                self.unserved = Some((front, packets + 1));
+            }
             return None;
         };
         if !keys::sealed(&keys.to_head, packet, self.config.rules) {
@@ -681,7 +725,8 @@ impl Device {
 
     /// **From now on other keys of the cluster** (keys.md §7): a change takes several steps, so what was sealed before can be verified by the
     /// hops beside. Entries that were stored before are sealed anew when they are sent. A session keeps its keys until it ends, unless its front is
-    /// refused now: then its packets are dropped, and it ends by its silence. A device without keys stays so.
+    /// refused now, or the key from which they follow is forgotten: then its packets are dropped, and it ends by its silence. What it was acknowledged
+    /// is in the log, and is applied. A device without keys stays so.
     pub fn rekey(&mut self, cluster: ClusterKeys) {
         let Some(keys) = &mut self.config.keys else {
             return;
@@ -689,13 +734,11 @@ impl Device {
         keys.cluster = cluster;
         let cluster = &keys.cluster;
         self.print = Some(cluster.print());
-        let mut refused = Vec::new();
+        let mut unserved = Vec::new();
         for (id, session) in &mut self.table.sessions {
-            let is_refused = session
-                .front
-                .is_some_and(|id| cluster.refused.contains(&id));
-            if is_refused && session.keys.take().is_some() {
-                refused.push(*id);
+            let is_served = session.front.is_some_and(|id| cluster.serves(id));
+            if !is_served && session.keys.take().is_some() {
+                unserved.push(*id);
             }
         }
         let chain = &mut self.chain;
@@ -708,7 +751,7 @@ impl Device {
             chain.keys = Some(keys);
             chain.stored_before = self.cursors.last;
         }
-        for id in refused {
+        for id in unserved {
             self.note_change(id);
         }
         self.tell_chain();
@@ -763,7 +806,8 @@ impl Device {
             {
                 self.probe(now, out);
             }
-            Kind::Bypass if header.tag != self.chain.shard_token => {
+            // Not by its token: a client that has seen the shard's token can draw the same for its session.
+            Kind::Bypass if keys::is_of_a_client(header) => {
                 self.on_client_bypass(now, from, packet, out)
             }
             Kind::Read => return self.on_read(now, from, packet, out),

@@ -2,7 +2,6 @@
 //! (`docs/spec/protocol.md` §5).
 
 use super::reads::Reads;
-use super::session::Session;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Verdict};
 use crate::keys::{self, HopKeys};
 use crate::rto::Rto;
@@ -548,6 +547,7 @@ impl Device {
         self.log.served = self.log.incarnation;
         if self.chain.members[position].served < self.log.incarnation {
             self.table.sessions = before.sessions;
+            self.table.shares = before.shares;
             self.recover_again(now);
             return Ok(Served::AskAgain);
         }
@@ -559,9 +559,7 @@ impl Device {
             if row.last_seq == 0 {
                 self.table.opening.insert(whose, row.session);
             }
-            let keys = self.session_keys(whose);
-            let session = Session::from_row(&row, keys, now);
-            self.table.sessions.insert(row.session, session);
+            self.begin_session(&row, now);
         }
         self.cursors.last = applied;
         for frame in frames {

@@ -2,6 +2,7 @@
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
 use super::{Device, Phase, Room, Verdict};
+use crate::keys::Strangers;
 use crate::rules::Rule;
 use crate::{Outbox, Time};
 use pmnet_wire::packet::{Ack, Applied, Durable, EntryKind, OpenReply};
@@ -187,11 +188,13 @@ impl Device {
             let Some(row) = self.table.index.pop_front() else {
                 continue;
             };
+            self.table.shares.entry_goes(row.share, row.blocks);
             if let Some(session) = self.table.sessions.get_mut(&row.session) {
                 session.applied = session.applied.max(row.seq);
                 session.unapplied = session.unapplied.saturating_sub(1);
                 if row.entry == EntryKind::End {
-                    let whose = session.identity();
+                    let (whose, share) = (session.identity(), session.share);
+                    self.table.shares.session_ends(share);
                     self.reads.session_over(whose.token, self.cursors.applied);
                     self.table.sessions.remove(&row.session);
                     self.table.opening.remove(&whose);
@@ -215,6 +218,7 @@ impl Device {
 
     fn finish_burst(&mut self, room: Room, out: &mut Outbox) {
         self.owed.burst += 1;
+        self.owed.strangers = Strangers::default();
         self.leaving.burst_ends();
         let Phase::Serving(serving) = &mut self.phase else {
             return;

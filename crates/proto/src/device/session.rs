@@ -15,6 +15,8 @@ pub(super) struct Session {
     /// Its front, and its keys, if there are keys.
     pub(super) front: Option<FrontId>,
     pub(super) keys: Option<SessionKeys>,
+    /// Row of its front ([`super::shares`]).
+    pub(super) share: u8,
     /// Last admitted seq.
     pub(super) last: u64,
     /// Last committed seq.
@@ -46,11 +48,17 @@ pub(super) struct Session {
 }
 
 impl Session {
-    pub(super) fn from_row(row: &SessionRow, keys: Option<SessionKeys>, now: Time) -> Session {
+    pub(super) fn from_row(
+        row: &SessionRow,
+        keys: Option<SessionKeys>,
+        share: u8,
+        now: Time,
+    ) -> Session {
         Session {
             token: row.token,
             front: row.front,
             keys,
+            share,
             last: row.last_seq,
             committed: row.last_seq,
             applied: row.last_seq,
@@ -93,7 +101,7 @@ impl Session {
             token: header.tag,
             front: None,
         };
-        Session::from_row(&row, None, now)
+        Session::from_row(&row, None, super::shares::COMMON, now)
     }
 
     /// Its token and front.
@@ -141,12 +149,6 @@ impl Device {
         let view = Append::read(entry);
         let kind = view.entry;
         self.cursors.last = entry.order;
-        self.table.index.push_back(IndexRow {
-            session: entry.session,
-            seq: entry.seq,
-            payload_crc: entry.payload_crc,
-            entry: kind,
-        });
         if kind == EntryKind::Open {
             let row = SessionRow {
                 session: entry.session,
@@ -154,12 +156,11 @@ impl Device {
                 token: said.token,
                 front: said.front,
             };
-            let keys = self.session_keys(said);
-            self.table
-                .sessions
-                .insert(entry.session, Session::from_row(&row, keys, Time(0)));
+            self.begin_session(&row, Time(0));
         }
+        let mut share = super::shares::COMMON;
         if let Some(session) = self.table.sessions.get_mut(&entry.session) {
+            share = session.share;
             session.last = session.last.max(entry.seq);
             session.unapplied += 1;
             session.ended |= kind == EntryKind::End;
@@ -167,6 +168,30 @@ impl Device {
                 self.table.opening.remove(&session.identity());
             }
             self.reads.admitted(&view, said.token, session);
+        }
+        let blocks = self.table.shares.entry_comes(share, entry);
+        self.table.index.push_back(IndexRow {
+            session: entry.session,
+            seq: entry.seq,
+            payload_crc: entry.payload_crc,
+            entry: kind,
+            share,
+            blocks,
+        });
+    }
+
+    /// A session as the server or an entry tells of it.
+    pub(super) fn begin_session(&mut self, row: &SessionRow, now: Time) {
+        let whose = Identity {
+            token: row.token,
+            front: row.front,
+        };
+        let keys = self.session_keys(whose);
+        let share = self.table.shares.row_of(now, row.front);
+        let session = Session::from_row(row, keys, share, now);
+        self.table.shares.session_begins(share);
+        if let Some(before) = self.table.sessions.insert(row.session, session) {
+            self.table.shares.session_ends(before.share);
         }
     }
 

@@ -4,6 +4,7 @@ use super::records::{self, Loaded, Record};
 use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
 use bytes::Bytes;
+use pmnet_wire::FrontId;
 use pmnet_wire::packet::{EntryKind, Identity};
 use rustc_hash::FxHashMap;
 
@@ -43,11 +44,35 @@ pub struct Effects {
     pub records: Vec<Record>,
 }
 
+/// What a batch makes of a session. Of the parts that are staged it has its own only: a batch must not cost what lies there.
+#[derive(Debug, Default)]
+struct Changed {
+    token: u64,
+    front: Option<FrontId>,
+    last_seq: u64,
+    /// Parts staged before that stay: all of them, or none.
+    kept: usize,
+    /// Parts staged by this batch, after those.
+    added: Vec<Part>,
+}
+
+impl Changed {
+    fn of(session: &Session) -> Changed {
+        Changed {
+            token: session.token,
+            front: session.front,
+            last_seq: session.last_seq,
+            kept: session.stage.len(),
+            added: Vec::new(),
+        }
+    }
+}
+
 /// What changes in memory once the store has the effects.
 #[derive(Debug, Default)]
 pub struct Change {
     applied: u64,
-    sessions: FxHashMap<u64, Option<Session>>,
+    sessions: FxHashMap<u64, Option<Changed>>,
     messages: u64,
     repeated: u64,
     malformed: u64,
@@ -65,24 +90,36 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    fn session(&mut self, id: u64) -> Option<&mut Session> {
+    fn session(&mut self, id: u64) -> Option<&mut Changed> {
         let present = self.sessions;
         self.change
             .sessions
             .entry(id)
-            .or_insert_with(|| present.get(&id).cloned())
+            .or_insert_with(|| present.get(&id).map(Changed::of))
             .as_mut()
     }
 
+    /// The parts of a session that were staged before this batch.
+    fn staged_before(&self, id: u64) -> &[Part] {
+        let present = self.sessions;
+        present.get(&id).map_or(&[], |session| &session.stage)
+    }
+
     fn drop_stage(&mut self, id: u64) {
-        if let Some(session) = self.session(id) {
-            let staged = std::mem::take(&mut session.stage);
-            self.stages.extend(
-                staged
-                    .into_iter()
-                    .map(|part| records::stage_gone(id, part.seq)),
-            );
-        }
+        let Some(session) = self.session(id) else {
+            return;
+        };
+        let (kept, added) = (
+            std::mem::take(&mut session.kept),
+            std::mem::take(&mut session.added),
+        );
+        let gone: Vec<u64> = self.staged_before(id)[..kept]
+            .iter()
+            .chain(&added)
+            .map(|part| part.seq)
+            .collect();
+        let gone = gone.into_iter().map(|seq| records::stage_gone(id, seq));
+        self.stages.extend(gone);
     }
 
     fn effect(&mut self, payload: Bytes, source: Source, origin: Option<Origin>) {
@@ -97,10 +134,10 @@ impl Builder<'_> {
         match header.entry {
             EntryKind::Open => {
                 let said = Identity::read(&entry.payload).unwrap_or(Identity::NOBODY);
-                let fresh = Session {
+                let fresh = Changed {
                     token: said.token,
                     front: said.front,
-                    ..Session::default()
+                    ..Changed::default()
                 };
                 self.change.sessions.insert(id, Some(fresh));
             }
@@ -118,9 +155,9 @@ impl Builder<'_> {
         let id = header.session;
         let rules = self.rules;
         if !rules.hold(Rule::KnownSession) && self.session(id).is_none() {
-            let unknown = Session {
+            let unknown = Changed {
                 last_seq: header.seq - 1,
-                ..Session::default()
+                ..Changed::default()
             };
             self.change.sessions.insert(id, Some(unknown));
         }
@@ -149,40 +186,52 @@ impl Builder<'_> {
             self.effect(entry.payload.clone(), entry.source(), Some(entry.origin()));
             return Ok(());
         }
+        self.part(entry);
+        Ok(())
+    }
+
+    /// A part of an update of several.
+    fn part(&mut self, entry: &Entry) {
+        let header = &entry.append;
+        let id = header.session;
+        let before = self.staged_before(id);
+        let last_before = before.last().map(|part| part.count);
         let Some(session) = self.session(id) else {
-            return Ok(());
+            return;
         };
         // Seqs have no gaps and every update that is not the next part drops the stage, so what is
         // staged are the parts just before this one.
-        let of_another = session
-            .stage
-            .last()
-            .is_some_and(|part| part.count != header.fragment.count);
-        if session.stage.len() != usize::from(header.fragment.index) || of_another {
+        let last = session.added.last().map(|part| part.count);
+        let last = last.or(last_before.filter(|_| session.kept > 0));
+        let of_another = last.is_some_and(|count| count != header.fragment.count);
+        let staged = session.kept + session.added.len();
+        if staged != usize::from(header.fragment.index) || of_another {
             // A client that numbers its fragments wrongly gets no effect.
             self.change.malformed += 1;
             self.drop_stage(id);
-            return Ok(());
+            return;
         }
         let part = Part {
             seq: header.seq,
             count: header.fragment.count,
             payload: entry.payload.clone(),
         };
-        session.stage.push(part.clone());
+        session.added.push(part.clone());
         if header.fragment.index + 1 < header.fragment.count {
             self.stages.push(records::stage(id, &part));
-            return Ok(());
+            return;
         }
-        let whole: Vec<u8> = session
-            .stage
-            .iter()
+        let (kept, added) = (session.kept, std::mem::take(&mut session.added));
+        let parts = self.staged_before(id)[..kept].iter().chain(&added);
+        let whole: Vec<u8> = parts
             .flat_map(|part| part.payload.iter().copied())
             .collect();
+        if let Some(session) = self.session(id) {
+            session.added = added;
+        }
         self.effect(whole.into(), entry.source(), None);
         self.change.messages += 1;
         self.drop_stage(id);
-        Ok(())
     }
 
     fn finish(self, watermark: Option<u64>) -> (Effects, Change) {
@@ -319,7 +368,8 @@ impl Server {
                     session.token = changed.token;
                     session.front = changed.front;
                     session.last_seq = changed.last_seq;
-                    session.stage = changed.stage;
+                    session.stage.truncate(changed.kept);
+                    session.stage.extend(changed.added);
                 }
                 None => {
                     self.sessions.remove(&id);

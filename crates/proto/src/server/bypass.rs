@@ -3,7 +3,7 @@
 
 use super::judge::{Asked, Judgement, What, judge};
 use super::records;
-use super::{InFlight, Server, Source, WaitingRoom, Work};
+use super::{InFlight, Server, Source, Work};
 use crate::client::TRANSFER_WINDOW;
 use crate::rules::Rule;
 use crate::time::earliest;
@@ -29,22 +29,30 @@ pub struct Execution {
 /// A bypass in the waiting room; one for each session.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    asked: Asked,
+    pub(super) asked: Asked,
     from: Peer,
     parts: Vec<Option<Bytes>>,
     contiguous: usize,
-    bytes: usize,
-    /// How many packets of bypasses had arrived in all when the last one of this bypass arrived.
-    touched: u64,
+    pub(super) bytes: usize,
+    /// When a new part of it came last.
+    pub(super) touched: Time,
     /// When its caller gives up, as far as its packets told; `None`: never.
     deadline: Option<Time>,
 }
 
 impl Waiting {
-    fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.contiguous == self.parts.len()
     }
-    fn is_late(&self, now: Time) -> bool {
+    /// Bytes that it holds without being complete. One of one part is complete at once.
+    pub(super) fn partial_bytes(&self) -> usize {
+        if self.parts.len() > 1 && !self.is_complete() {
+            self.bytes
+        } else {
+            0
+        }
+    }
+    pub(super) fn is_late(&self, now: Time) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
     }
     fn is_empty(&self) -> bool {
@@ -90,27 +98,8 @@ pub(super) fn bounded(reply: Bytes) -> Bytes {
     }
 }
 
-/// Packets of other bypasses after which an incomplete one counts as abandoned, if there is no room.
-/// Also how many must arrive between two searches for abandoned ones.
-const ABANDONED_AFTER: u64 = 256;
 /// Fragments after which the server says how far it got.
 const PROGRESS_EVERY: usize = 8;
-
-impl WaitingRoom {
-    pub(super) fn forget(&mut self, id: u64) {
-        if let Some(waiting) = self.waiting.remove(&id) {
-            self.ready.remove(&(waiting.asked.barrier, id));
-            self.bytes -= waiting.bytes;
-        }
-    }
-
-    /// Another head, or the same one in another life: the clients ask again, through that one.
-    pub(super) fn clear(&mut self) {
-        self.waiting.clear();
-        self.ready.clear();
-        self.bytes = 0;
-    }
-}
 
 impl Server {
     pub(super) fn on_bypass(
@@ -133,7 +122,6 @@ impl Server {
             ..
         } = Bypass::read(&header);
         let asked = Asked::read(&header);
-        self.room.packets += 1;
         if more {
             self.send_more(from, &asked, fragment, out);
             return;
@@ -161,34 +149,30 @@ impl Server {
                     || waiting.parts.len() != count
             }
         };
-        if replace {
+        let places = if replace {
             self.room.forget(id);
             // The places of the fragments count before the fragments are there.
-            let bytes = count * size_of::<Option<Bytes>>();
-            let needed = bytes + packet.payload.len();
-            if !self.has_room(needed) {
-                self.evict_abandoned(now);
-            }
-            if !self.has_room(needed) {
-                self.counters.dropped += 1;
-                return;
-            }
-            self.room.bytes += bytes;
+            count * size_of::<Option<Bytes>>()
+        } else {
+            0
+        };
+        let has = |waiting: &Waiting| waiting.parts[usize::from(fragment.index)].is_some();
+        let duplicate = self.room.waiting.get(&id).is_some_and(has);
+        if !duplicate && !self.make_room(now, id, places + packet.payload.len(), count > 1) {
+            return;
+        }
+        if replace {
             let waiting = Waiting {
                 asked,
                 from,
                 parts: vec![None; count],
                 contiguous: 0,
-                bytes,
-                touched: 0,
+                bytes: 0,
+                touched: now,
                 deadline: None,
             };
             self.room.waiting.insert(id, waiting);
         }
-        let room = self
-            .config
-            .waiting_bytes_max
-            .saturating_sub(self.room.bytes);
         let Some(waiting) = self.room.waiting.get_mut(&id) else {
             return;
         };
@@ -199,16 +183,16 @@ impl Server {
         let barrier = waiting.asked.barrier.min(asked.barrier);
         waiting.asked = Asked { barrier, ..asked };
         waiting.from = from;
-        waiting.touched = self.room.packets;
         // All its packets carry the same deadline, each made later by its own time on the way.
         let told = left.nanos().map(|nanos| now + nanos);
         waiting.deadline = earliest(waiting.deadline, told);
-        let slot = &mut waiting.parts[usize::from(fragment.index)];
-        let duplicate = slot.is_some();
-        if !duplicate && packet.payload.len() <= room {
-            *slot = Some(Bytes::copy_from_slice(packet.payload));
-            waiting.bytes += packet.payload.len();
-            self.room.bytes += packet.payload.len();
+        if !duplicate {
+            let (slot, added) = (usize::from(fragment.index), places + packet.payload.len());
+            waiting.parts[slot] = Some(Bytes::copy_from_slice(packet.payload));
+            waiting.touched = now;
+            self.room.partial_bytes -= waiting.partial_bytes();
+            waiting.bytes += added;
+            self.room.bytes += added;
             while waiting
                 .parts
                 .get(waiting.contiguous)
@@ -216,6 +200,7 @@ impl Server {
             {
                 waiting.contiguous += 1;
             }
+            self.room.partial_bytes += waiting.partial_bytes();
         }
         if waiting.is_complete() {
             self.room.ready.insert((barrier, id));
@@ -241,35 +226,6 @@ impl Server {
             (head.device, head.incarnation) == (stamped.device, stamped.incarnation)
         };
         head.is_some_and(mine)
-    }
-
-    fn has_room(&self, bytes: usize) -> bool {
-        self.room.waiting.len() < self.config.waiting_max
-            && self.room.bytes + bytes <= self.config.waiting_bytes_max
-    }
-
-    /// Removes long bypasses of which no part has arrived for a while, and those whose callers have given up. If
-    /// their clients live, they begin again. Otherwise a few abandoned bypasses would fill the room until their
-    /// sessions expire.
-    fn evict_abandoned(&mut self, now: Time) {
-        if self.room.packets < self.room.evicted_at + ABANDONED_AFTER {
-            return;
-        }
-        self.room.evicted_at = self.room.packets;
-        let abandoned: Vec<u64> = self
-            .room
-            .waiting
-            .iter()
-            .filter(|(_, waiting)| {
-                let silent = waiting.touched + ABANDONED_AFTER <= self.room.packets;
-                !waiting.is_complete() && silent || waiting.is_late(now)
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in abandoned {
-            self.counters.dropped += 1;
-            self.room.forget(id);
-        }
     }
 
     /// Sessions whose bypass is complete and has its barrier behind it.

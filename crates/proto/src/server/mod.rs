@@ -12,13 +12,14 @@ pub mod decide;
 mod doubts;
 mod judge;
 mod records;
+mod room;
 
 pub use apply::{Change, Effects, Origin, Source};
 pub use bypass::Execution;
 pub use chain::Chain;
 pub use decide::{Decision, decide};
 
-use crate::keys::{self, ClusterKeys, HopKeys, Seal, Verified};
+use crate::keys::{self, ClusterKeys, HopKeys, Seal, Strangers, Verified};
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos, Time};
 use crate::{Outbox, Peer, Random};
@@ -128,10 +129,16 @@ pub struct Counters {
     pub retransmissions: u64,
     /// Packets dropped: wrong shard, token, kind or epoch, or no room.
     pub dropped: u64,
+    /// Packets of bypasses dropped: the waiting room is full.
+    pub no_room: u64,
+    /// Bypasses that lost their place in the waiting room, incomplete and silent, over their front's share, or late.
+    pub abandoned: u64,
     /// Packets dropped: not sealed with the right key, or changed.
     pub forged: u64,
     /// Packets dropped: sealed for another hop than the server.
     pub misled: u64,
+    /// Packets dropped unverified: of another epoch, and more of them came in one burst than are verified.
+    pub other_epoch: u64,
     /// Packets of devices with keys if this server has none, and the other way about.
     pub other_mode: u64,
 }
@@ -239,11 +246,11 @@ struct WaitingRoom {
     waiting: FxHashMap<u64, Waiting>,
     /// Those that are complete: barrier and session.
     ready: BTreeSet<(u64, u64)>,
-    /// What they hold, in bytes.
+    /// What they hold, in bytes; and those of them that are not complete.
     bytes: usize,
-    /// Packets of bypasses so far, and how many there were when the room was last cleared.
-    packets: u64,
-    evicted_at: u64,
+    partial_bytes: usize,
+    /// When somebody was last looked for who can go.
+    searched_at: Option<Time>,
 }
 
 /// Whose turn it is with the store.
@@ -291,6 +298,8 @@ pub struct Server {
     chain: Option<Chain>,
     /// Its keys with the tail, in the chain's epoch, if it has keys.
     keys: Option<HopKeys>,
+    /// Packets of another epoch that may be verified in this burst.
+    strangers: Strangers,
     entries: Entries,
     sessions: FxHashMap<u64, Session>,
     room: WaitingRoom,
@@ -328,6 +337,7 @@ impl Server {
             loaded: false,
             chain: None,
             keys: None,
+            strangers: Strangers::default(),
             entries: Entries::default(),
             sessions: FxHashMap::default(),
             room: WaitingRoom::default(),
@@ -503,31 +513,45 @@ impl Server {
         let verified = if asks {
             keys::verify_recover(cluster, 0, packet, self.config.rules)
         } else {
-            Verified::of(self.verify_hop(cluster, packet))
+            self.verify_hop(packet)
         };
         match verified.under(self.config.rules) {
             Verified::Yes if asks => return Some(0),
             Verified::Yes => return Some(self.chain.as_ref().map_or(0, |chain| chain.shard_token)),
             Verified::No => self.counters.forged += 1,
             Verified::ForAnother => self.counters.misled += 1,
+            Verified::Unknown => self.counters.other_epoch += 1,
         }
         None
     }
 
-    /// Returns whether a hop has sealed it. In the chain's epoch only the tail sends to the server.
-    fn verify_hop(&self, cluster: &ClusterKeys, packet: &Packet<'_>) -> bool {
+    /// Whether a hop has sealed it. In the chain's epoch only the tail sends to the server.
+    fn verify_hop(&mut self, packet: &Packet<'_>) -> Verified {
         let header = &packet.header;
-        let Some(chain) = &self.chain else {
-            // This store knows no chain, so the sender says in which life of the shard it is. Nothing follows but STALE_EPOCH.
-            let said = Ping::read(header).client;
-            return header.kind == Kind::Ping
-                && keys::verify_in_another_epoch(cluster, said, &[], packet);
-        };
-        let neighbours = self.config.rules.hold(Rule::Neighbours);
-        match &self.keys {
-            Some(keys) if header.epoch == chain.epoch && neighbours => keys.verify(packet),
-            _ => keys::verify_in_another_epoch(cluster, chain.shard_token, &chain.members, packet),
+        let chain = self.chain.as_ref();
+        if let (Some(chain), Some(keys)) = (chain, &self.keys)
+            && header.epoch == chain.epoch
+            && self.config.rules.hold(Rule::Neighbours)
+        {
+            return Verified::of(keys.verify(packet));
         }
+        // This store knows no chain, so the sender says in which life of the shard it is. Nothing follows but STALE_EPOCH.
+        if chain.is_none() && header.kind != Kind::Ping {
+            return Verified::No;
+        }
+        if !self.strangers.admit() {
+            return Verified::Unknown;
+        }
+        let Some(cluster) = &self.config.keys else {
+            return Verified::No;
+        };
+        let (token, members) = match chain {
+            Some(chain) => (chain.shard_token, chain.members.as_slice()),
+            None => (Ping::read(header).client, [].as_slice()),
+        };
+        Verified::of(keys::verify_in_another_epoch(
+            cluster, token, members, packet,
+        ))
     }
 
     /// **From now on other keys of the cluster** (keys.md §7). A server without keys stays so.
@@ -685,6 +709,7 @@ impl Server {
 
     /// Ends a burst of packets or a work: tells the tail how far everything is applied.
     pub fn finish(&mut self, out: &mut Outbox) {
+        self.strangers = Strangers::default();
         if std::mem::take(&mut self.tell_applied)
             && let Some(tail) = self.tail
         {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use pmnet_proto::Random;
 use pmnet_proto::client::{ClientConfig, Closed, Event, Refused};
 use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
-use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
+use pmnet_proto::keys::{ClusterKeys, DeviceKeys, Unserved};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::packet::Identity;
@@ -23,7 +23,7 @@ const LIFE: Life = Life {
     token: SHARD_TOKEN,
 };
 
-fn front_named(name: &str) -> FrontKey {
+pub fn front_named(name: &str) -> FrontKey {
     let id = CLUSTER.front_id(name.as_bytes());
     CLUSTER.front(id).expect("an id of this cluster")
 }
@@ -54,11 +54,11 @@ fn life_of(reply: &Sent) -> Life {
     }
 }
 
-fn hop_key(sender: u32) -> MacKey {
+pub fn hop_key(sender: u32) -> MacKey {
     CLUSTER.hop(LIFE, EPOCH, sender)
 }
 
-fn sealed(key: MacKey, header: &Header, payload: &[u8]) -> Header {
+pub fn sealed(key: MacKey, header: &Header, payload: &[u8]) -> Header {
     key.seal(&header.for_payload(payload), payload)
 }
 
@@ -70,7 +70,7 @@ fn is_sealed(sent: &Sent, key: MacKey) {
     assert!(key.verifies(&packet), "{}", sent.header);
 }
 
-fn keyed(chain: u32, id: u32) -> DeviceConfig {
+pub fn keyed(chain: u32, id: u32) -> DeviceConfig {
     let next = if id == chain { 0 } else { id + 1 };
     DeviceConfig {
         keys: Some(DeviceKeys {
@@ -86,7 +86,7 @@ fn serving(chain: u32, id: u32, rows: &[SessionRow]) -> Bench {
     serving_with(chain, keyed(chain, id), rows)
 }
 
-fn serving_with(chain: u32, config: DeviceConfig, rows: &[SessionRow]) -> Bench {
+pub fn serving_with(chain: u32, config: DeviceConfig, rows: &[SessionRow]) -> Bench {
     let id = config.id;
     let keys = config.keys.as_ref().expect("with keys");
     let present = keys.cluster.present;
@@ -506,9 +506,11 @@ fn names_of_clients_count_within_a_front() {
     bench.admit(&first, &payload);
     let (other, payload) = named(&front_named("other"), 22, 2);
     bench.admit(&other, &payload);
+    bench.tick_after(SECOND);
     assert!(bench.device.poll_own_entry(bench.now, bench.room).is_none());
     let (again, payload) = named(&front(), 24, 2);
     bench.admit(&again, &payload);
+    bench.tick_after(SECOND);
     let end = bench.device.poll_own_entry(bench.now, bench.room);
     assert_eq!(end.map(|end| end.session), Some(2), "the first one's");
 }
@@ -809,7 +811,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     let server = CLUSTER.hop(LIFE, EPOCH, 0);
     bench.give(hop(1, 2), &applied(server, 1), &[]);
     assert_eq!(bench.device.cursors().3, 1);
-    // The last step: the key before is forgotten, and the session goes on.
+    // The last step: the key before is forgotten.
     bench.device.rekey(ClusterKeys {
         other: None,
         ..next.clone()
@@ -819,8 +821,111 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     let server = next.present.hop(LIFE, EPOCH, 0);
     bench.give(hop(1, 2), &applied(server, 2), &[]);
     assert_eq!(bench.device.cursors().3, 2);
-    let second = sealed(session().to_head, &update(2), b"payload");
-    bench.admit(&second, b"payload");
+}
+
+/// A session that was opened under a key of the cluster that is forgotten is served no more: whoever stole that key has no use of it. What was
+/// acknowledged is in the log, goes on to the server, and is reclaimed when that has applied it.
+#[test]
+fn the_session_of_a_forgotten_key_is_served_no_more() {
+    let mut bench = head();
+    let next = next_cluster();
+    bench.device.rekey(next.clone());
+    let first = sealed(session().to_head, &update(1), b"payload");
+    bench.admit(&first, b"payload");
+    bench.device.persisted(2);
+    assert_eq!(kinds(&bench.finish()), [Kind::Ack], "still served");
+    bench.device.rekey(ClusterKeys::new(next.present));
+    for (packets, seq) in [(1, 1), (2, 2)] {
+        let packet = sealed(session().to_head, &update(seq), b"payload");
+        assert_eq!(bench.answer(client(), &packet, b"payload"), []);
+        assert_eq!(bench.device.counters().unknown_key, packets);
+    }
+    let why = Some((front().id(), Unserved::OfAnotherCluster, 2));
+    assert_eq!(bench.device.unserved(), why);
+    assert_eq!(kinds(&bench.forwards()), [Kind::Append; 2]);
+    let server = next.present.hop(LIFE, EPOCH, 0);
+    let applied = Header {
+        order: 2,
+        tag: 0,
+        ..from_hop(Kind::Applied, 0)
+    };
+    bench.give(hop(1, 2), &sealed(server, &applied, &[]), &[]);
+    assert_eq!(bench.device.cursors().3, 2);
+    // Nobody can end it, so it ends by its silence, as any other.
+    bench.tick_after(config(1, hop(1, 2)).session_idle);
+    let end = bench.device.poll_own_entry(bench.now, bench.room);
+    assert_eq!(end.expect("an END").session, SESSION);
+}
+
+/// The token of a shard is no secret: a hop's PING says it. A session that had it for its own was taken for a hop: its bypass of a later epoch made the head
+/// ask the server, out of service each time, and one of the present epoch led the answers of the next hop to the client.
+#[test]
+fn a_session_with_the_token_of_the_shard_is_no_hop() {
+    let said = Identity {
+        token: SHARD_TOKEN,
+        front: Some(front().id()),
+    };
+    let row = SessionRow {
+        session: SESSION,
+        last_seq: 0,
+        token: SHARD_TOKEN,
+        front: said.front,
+    };
+    let key = front().session(SHARD, SHARD_TOKEN).to_head;
+    for id in [1, 2] {
+        let mut bench = serving(2, id, &[row]);
+        if id == 2 {
+            let present = Header {
+                tag: 0,
+                ..from_hop(Kind::Ping, 1)
+            };
+            bench.answer(hop(2, 1), &sealed(hop_key(1), &present, &[]), &[]);
+            bench.finish();
+        }
+        for epoch in [EPOCH, EPOCH + 1, EPOCH - 1] {
+            let bypass = Header {
+                epoch,
+                tag: 0,
+                request: raw(1),
+                ..from_client(Kind::Bypass, 0)
+            };
+            bench.answer(client(), &sealed(key, &bypass, b"payload"), b"payload");
+            bench.tick();
+            assert!(bench.device.is_serving(), "{id}, {epoch}");
+            let to_client = |sent: &Sent| sent.to == client();
+            assert!(!bench.finish().iter().any(to_client), "{id}, {epoch}");
+        }
+    }
+}
+
+/// Packets of another epoch cost many MACs each. So only some of them are verified in a burst; a genuine one comes again.
+#[test]
+fn of_a_flood_of_another_epoch_little_is_verified() {
+    let mut bench = serving(2, 2, &[]);
+    let of_epoch = |epoch| Header {
+        epoch,
+        tag: 0,
+        ..from_hop(Kind::Ping, 1)
+    };
+    let forged = sealed(
+        ClusterKey::new([9; 16]).hop(LIFE, EPOCH - 1, 1),
+        &of_epoch(EPOCH - 1),
+        &[],
+    );
+    for _ in 0..1000 {
+        assert_eq!(bench.answer(hop(2, 1), &forged, &[]), []);
+    }
+    let counters = *bench.device.counters();
+    assert_eq!((counters.forged - 1, counters.other_epoch), (8, 992));
+    let genuine = CLUSTER.hop(LIFE, EPOCH - 1, 1);
+    let genuine = sealed(genuine, &of_epoch(EPOCH - 1), &[]);
+    assert_eq!(bench.answer(hop(2, 1), &genuine, &[]), [], "none is left");
+    // Those of its own epoch are taken in meanwhile.
+    let present = sealed(hop_key(1), &of_epoch(EPOCH), &[]);
+    bench.answer(hop(2, 1), &present, &[]);
+    assert_eq!(bench.finish().len(), 2, "DURABLE and APPLIED");
+    let stale = only(bench.answer(hop(2, 1), &genuine, &[]));
+    assert_eq!(stale.header.kind, Kind::StaleEpoch, "in the next burst");
 }
 
 #[test]
@@ -1006,6 +1111,15 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
         (bench.server.received(), bench.server.counters().forged),
         (2, 1)
     );
+    // Of a flood of another epoch little is verified.
+    let mut of_another = append(3, CLUSTER);
+    of_another.epoch = 7;
+    for _ in 0..100 {
+        let none = bench.try_give(&of_another, &identity());
+        assert_eq!(none, Ok(vec![]));
+    }
+    let counters = bench.server.counters();
+    assert_eq!((counters.forged, counters.other_epoch), (9, 92));
 }
 
 /// What comes from a process of the other mode is counted, as far as it can be told, and has no effect.

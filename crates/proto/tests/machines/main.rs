@@ -24,6 +24,7 @@ mod device_reads;
 mod device_recovery;
 mod device_replicas;
 mod device_sessions;
+mod device_shares;
 mod fragment_size;
 mod keys;
 mod server_apply;

@@ -140,6 +140,29 @@ fn fragments_are_staged_durably_and_applied_as_one() {
     assert_eq!(bench.store.count("stage/"), 0);
 }
 
+/// Each batch copied all that its sessions had staged: with 112,000 fragments a GET waited for 120 ms.
+#[test]
+fn a_batch_holds_of_what_is_staged_its_own_part_only() {
+    let mut bench = Bench::new();
+    for index in 0..100 {
+        fragment(&mut bench, 2 + u64::from(index), 1, index, 200);
+    }
+    bench.work();
+    assert_eq!(bench.store.count("stage/"), 100);
+    fragment(&mut bench, 102, 1, 100, 200);
+    let Work::Apply(effects) = bench.pending() else {
+        panic!("a batch")
+    };
+    let staged = effects
+        .records
+        .iter()
+        .filter(|(key, _)| key.starts_with(b"stage/"));
+    assert_eq!(staged.count(), 1);
+    // What lies there, what came now in the queue and in the batch.
+    let parts = format!("{:?}", bench.server).matches("Part {").count();
+    assert_eq!(parts, 101);
+}
+
 #[test]
 fn fragments_in_one_batch_leave_no_trace() {
     let mut bench = Bench::new();

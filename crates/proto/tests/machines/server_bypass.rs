@@ -415,13 +415,15 @@ fn the_waiting_room_is_bounded() {
             b"GET",
         );
     }
-    assert_eq!(bench.server.counters().dropped, 1);
+    assert_eq!(bench.server.counters().no_room, 1);
     let mut bench = Bench::with(ServerConfig {
         waiting_bytes_max: 5,
         ..config()
     });
     give(&mut bench, &bypass(9, 0, 1), b"too much");
-    assert_eq!(bench.server.counters().dropped, 1);
+    assert_eq!(bench.server.counters().no_room, 1);
+    let notice = bench.server.poll_notice().unwrap();
+    assert!(notice.starts_with("PM2608 "), "{notice}");
 }
 
 #[test]
@@ -435,39 +437,86 @@ fn executions_and_batches_take_turns() {
     assert_eq!(bench.store.watermark(), 3);
 }
 
-/// Bypasses that were begun and left filled the waiting room for everybody, until their sessions expired.
-#[test]
-fn what_was_begun_and_left_gives_its_place_to_others() {
+/// A server with sessions 2 to 9, of the fronts that are given (0: none), and room for four incomplete bypasses of 4,200 bytes each: a hundred
+/// places and one part.
+fn small_room(fronts: [u64; 8]) -> Bench {
     let small = ServerConfig {
-        // Three of them, each with a hundred places and one part.
-        waiting_bytes_max: 13_000,
-        ..crate::support::server::config()
+        waiting_bytes_max: 2 * 4 * 4_200,
+        ..config()
     };
     let mut bench = Bench::with(small);
-    for session in 2..=9u64 {
-        bench.append(session, Kind::Open, session, 0, &session.to_be_bytes());
+    for (session, front) in (2..).zip(fronts) {
+        let mut said = session.to_be_bytes().to_vec();
+        if front != 0 {
+            said.extend_from_slice(&front.to_be_bytes());
+        }
+        bench.append(session, Kind::Open, session, 0, &said);
     }
     bench.work();
-    for session in 2..=8 {
-        let begun = Header {
-            session,
-            fragment_count: 100,
-            ..bypass(1, 0, 1)
-        };
-        give(&mut bench, &begun, &[7; 1000]);
+    bench
+}
+
+/// Part `index` of a hundred.
+fn begun(session: u64, index: u16) -> Header {
+    Header {
+        session,
+        fragment_index: index,
+        fragment_count: 100,
+        ..bypass(1, 0, 1)
     }
+}
+
+fn lost(bench: &Bench) -> (u64, u64) {
+    let counters = bench.server.counters();
+    (counters.no_room, counters.abandoned)
+}
+
+/// Bypasses that were begun and left filled the waiting room for everybody, until 256 further packets had come.
+#[test]
+fn what_was_begun_and_left_gives_its_place_to_others() {
+    let mut bench = small_room([0; 8]);
+    for session in 2..=5 {
+        give(&mut bench, &begun(session, 0), &[7; 1000]);
+    }
+    // A request of one packet has its place all the same.
     let whole = Header {
         session: 9,
         ..bypass(1, 0, 1)
     };
-    let mut tries = 0;
-    while bench.store.executed.is_empty() {
-        tries += 1;
-        assert!(tries < 1000, "never");
-        give(&mut bench, &whole, &[8; 1000]);
-        bench.work();
+    let sent = ask(&mut bench, &whole, &[8; 1000]);
+    assert!(kinds(&sent).contains(&Kind::Response));
+    // A long one waits for those that are not silent yet, and so do their own parts.
+    give(&mut bench, &begun(6, 0), &[7; 1000]);
+    assert_eq!(lost(&bench), (1, 0));
+    bench.now = bench.now + 1900 * MILLISECOND;
+    give(&mut bench, &begun(2, 1), &[7; 1000]);
+    assert_eq!(lost(&bench), (2, 0));
+    bench.now = bench.now + 100 * MILLISECOND;
+    give(&mut bench, &begun(6, 0), &[7; 1000]);
+    assert_eq!(lost(&bench), (2, 4), "however few packets come");
+}
+
+/// Sessions of one front that touched their incomplete bypasses in turn kept everybody else out.
+#[test]
+fn a_front_has_its_share_of_the_waiting_room() {
+    let mut bench = small_room([11, 11, 11, 11, 11, 22, 22, 33]);
+    for session in 2..=5 {
+        give(&mut bench, &begun(session, 0), &[7; 1000]);
     }
-    assert!(tries > 100, "one that is slow is not abandoned");
+    // It takes nothing from itself.
+    give(&mut bench, &begun(6, 0), &[7; 1000]);
+    assert_eq!(lost(&bench), (1, 0));
+    // Another front gets its half, and a third one its third.
+    for (session, lost_by_it) in [(7, 2), (8, 2), (9, 3)] {
+        bench.now = bench.now + 60 * MILLISECOND;
+        give(&mut bench, &begun(session, 0), &[7; 1000]);
+        assert_eq!(lost(&bench), (1, lost_by_it), "session {session}");
+    }
+    bench.now = bench.now + 60 * MILLISECOND;
+    for session in [2, 3] {
+        give(&mut bench, &begun(session, 0), &[7; 1000]);
+    }
+    assert_eq!(lost(&bench), (3, 3), "which are not taken from them");
 }
 
 /// A bypass whose caller waits for so many milliseconds more.

@@ -1,10 +1,10 @@
 """Clients and servers of pmnet, which makes a write durable in the network, on its way to the server.
 
-Client, and AsyncClient for asyncio, send updates, which the devices acknowledge, and requests, which the server
-answers. Server gives a program of one's own what they sent, in batches, in order, exactly once.
+Client sends updates, which the devices acknowledge, and requests, which the server answers. AsyncClient does so
+with asyncio. Server gives a program the updates and requests of all clients: in batches, in order, exactly once.
 
-One thread at a time uses an object; another one gets ThreadError. What was opened before a fork belongs to the
-parent; the child gets ForkError.
+One thread at a time may use an object; a second thread gets ThreadError. An object that was opened before a fork
+belongs to the parent process; the child gets ForkError.
 """
 
 from ._async import AsyncClient

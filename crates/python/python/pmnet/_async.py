@@ -1,4 +1,4 @@
-"""The client for asyncio: on the descriptor of a session, without a thread."""
+"""The client for asyncio. The event loop polls the session's descriptor, so the client needs no thread."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from ._pmnet import Client, Reading
 class AsyncClient:
     """A client: one session of a shard, for one event loop. Many calls may be under way at once.
 
-    A task that is cancelled gives up its call only: the call goes on, and takes effect at most once.
+    If a task is cancelled, its call continues without it, and takes effect at most once.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class AsyncClient:
     async def update(
         self, payload: BytesLike, *, key: Optional[BytesLike] = None
     ) -> int:
-        """Sends an update; returns once it is durable, with the number of devices that hold it.
+        """Sends an update. Once it is durable, returns how many devices hold it.
 
         0: the server has applied it, because the log was full.
         """
@@ -70,9 +70,10 @@ class AsyncClient:
         key: Optional[BytesLike] = None,
         read_only: bool = False,
     ) -> bytes:
-        """Sends a request to the server; returns its reply.
+        """Sends a request to the server, and returns its reply.
 
-        The server runs it after every update that was acknowledged before; once, unless it only reads.
+        The server executes the request after every update that was acknowledged before. It executes the request once,
+        unless the request only reads.
         """
         reply = await self._call(
             lambda token: self._client.bypass_start(token, payload, key=key, read_only=read_only)
@@ -81,16 +82,16 @@ class AsyncClient:
         return reply
 
     async def read(self, key: Optional[BytesLike] = None) -> Reading:
-        """Asks the device, without the server; see Client.read. One at a time, while no call is under way."""
+        """Asks the device (see Client.read). Allowed only while no call and no other read is under way."""
         loop = self._begin()
         self._client._read_start(key)
         self._reading = loop.create_future()
         return await self._reading
 
     async def close(self) -> None:
-        """Ends the session after everything that was started, and closes the client. Again does nothing.
+        """Ends the session after all started calls, and closes the client. A second call has no effect.
 
-        Raises DataLossError or CopiesError if the session has ended with that: then, too, the client is closed.
+        Raises DataLossError or CopiesError if the session has ended with such an error. The client is closed even then.
         """
         if self._closed:
             return
@@ -107,7 +108,7 @@ class AsyncClient:
             self._closed = True
             self._leave()
             self._client._forget()
-            # Only a close that was cancelled, or failed, leaves some behind.
+            # Calls are left only if closing was cancelled, or failed.
             text = "outcome unknown: the client was closed; it may or may not take effect, at most once"
             self._settle_left(UnknownError(text), None)
 
@@ -123,12 +124,12 @@ class AsyncClient:
         try:
             await self.close()
         except Error:
-            # The error of the body goes to the caller, not this one.
+            # The caller gets the error of the body, not this one.
             if kind is None:
                 raise
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
-        """Returns the running loop, to which the client belongs from its first call on."""
+        """Returns the running loop. With its first call, the client becomes bound to that loop."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._fd = self._client.fileno()
@@ -139,7 +140,7 @@ class AsyncClient:
         return loop
 
     def _begin(self) -> asyncio.AbstractEventLoop:
-        """Returns the loop, for a call that begins."""
+        """Returns the loop for a new call."""
         if self._closed:
             raise HandleError("this client is closed")
         loop = self._own_loop()
@@ -162,7 +163,7 @@ class AsyncClient:
         return await future
 
     def _turn(self) -> None:
-        """Takes what has ended; called while the descriptor is readable."""
+        """Takes the calls that have ended. The loop calls this function while the descriptor is readable."""
         try:
             while True:
                 events = self._client._drain()
@@ -186,13 +187,13 @@ class AsyncClient:
             _settle(future, result)
 
     def _end(self, error: Exception) -> None:
-        """The session is over: nothing ends any more, and nothing is begun."""
+        """Notes that the session is over: all calls under way fail, and no further call can begin."""
         self._over = error
         self._leave()
         self._settle_left(error, error if _is_told(error) else None)
 
     def _settle_left(self, error: Exception, closed: Optional[Exception]) -> None:
-        """Ends what is under way with this error, and a close that waits with that one."""
+        """Ends all calls under way with `error`, and a waiting close() with `closed`."""
         left: "list[asyncio.Future[Any]]" = list(self._calls.values())
         self._calls.clear()
         if self._reading is not None:
@@ -205,18 +206,18 @@ class AsyncClient:
 
 
 def _is_told(error: Exception) -> bool:
-    """Whether close() raises this: the session has ended with a loss, or not at all."""
+    """Whether close() raises this error: the session has ended with a loss, or has not ended."""
     return isinstance(error, (DataLossError, CopiesError)) or not isinstance(error, ClosedError)
 
 
 def _again(error: Exception) -> Exception:
-    """Returns the same error as an object of its own: the traceback of one that is raised again grows each time."""
+    """Returns a copy of the error. If one object were raised again, its traceback would grow each time."""
     return type(error)(*error.args)
 
 
 def _settle(future: "asyncio.Future[Any]", result: object) -> None:
     if future.done():
-        # Its task was cancelled.
+        # The call's task was cancelled.
         return
     if isinstance(result, Exception):
         future.set_exception(result)

@@ -4,18 +4,18 @@ import enum
 from typing import ClassVar, Union
 
 BytesLike = Union[bytes, bytearray, memoryview]
-"""Bytes of any kind. No str: it has no one encoding."""
+"""Types of bytes that are accepted. str is not, because a text has several encodings."""
 
 
 class Error(Exception):
-    """An error of pmnet: what happened, and what to do. Its class is its kind."""
+    """An error of pmnet. Its class is its kind; its text says what happened, and what to do."""
 
     code: ClassVar[int] = 0
-    """The number of the kind, as libpmnet has it (PMNET_E_... of pmnet.h)."""
+    """The number of the kind, which is that of libpmnet (PMNET_E_... of pmnet.h)."""
 
 
 class ArgumentError(Error, ValueError):
-    """An argument makes no sense."""
+    """An argument is invalid."""
 
     code = -1
 
@@ -39,37 +39,37 @@ class ForkError(Error, RuntimeError):
 
 
 class SystemCallError(Error, OSError):
-    """The system refused: a socket, memory, a thread."""
+    """The operating system refused a socket, memory or a thread."""
 
     code = -5
 
 
 class FullError(Error):
-    """Too many calls are under way: take the results of some first."""
+    """Too many calls are under way: first take the results of some."""
 
     code = -6
 
 
 class LengthError(Error, ValueError):
-    """A payload or a reply is longer than 16 MiB, or all rows are longer than fits one watermark."""
+    """A payload or a reply is longer than 16 MiB, or all rows together do not fit into one watermark."""
 
     code = -7
 
 
 class ClosedError(Error):
-    """The session is closed: the device does not know it any more. Open another client."""
+    """The session is closed: the device no longer knows it. Open another client."""
 
     code = -8
 
 
 class DataLossError(ClosedError):
-    """Updates that were acknowledged are lost. The text says which."""
+    """Acknowledged updates are lost. The text says which."""
 
     code = -9
 
 
 class CopiesError(ClosedError):
-    """Fewer devices hold the updates than were asked for."""
+    """Fewer devices hold the updates than required."""
 
     code = -10
 
@@ -87,19 +87,19 @@ class UnknownError(Error):
 
 
 class RefusedError(Error):
-    """The server refused the request. The text is the server's."""
+    """The server refused the request. The text comes from the server."""
 
     code = -13
 
 
 class PendingError(Error):
-    """A read was asked for while calls of the session were under way."""
+    """A read was requested while calls of the session were under way."""
 
     code = -14
 
 
 class NoAnswerError(Error):
-    """No device has answered a read in time: ask by a bypass."""
+    """No device answered a read in time: ask the server by a bypass."""
 
     code = -15
 
@@ -117,13 +117,13 @@ class ShardError(Error):
 
 
 class OrderError(Error):
-    """A batch was confirmed twice, is not the present one, or its rows were not asked for."""
+    """A batch was confirmed twice, is not the present one, or its rows were not requested."""
 
     code = -18
 
 
 class ReplyError(Error):
-    """A reply is missing, was given twice, or is for an update, which takes none."""
+    """A reply is missing, was given twice, or is for an update, which gets none."""
 
     code = -19
 
@@ -166,15 +166,15 @@ ERRORS: "dict[int, type[Error]]" = {
         BugError,
     )
 }
-"""Each class under the number of its kind."""
+"""The class of an error, by the number of its kind."""
 
 
 class Kind(enum.IntEnum):
     """The kind of an item."""
 
     UPDATE = 1
-    """Its client knows that it is durable, and waits for no reply."""
+    """An update. Its client knows that it is durable, and gets no reply."""
     BYPASS = 2
-    """It may change the program's data. It wants a reply, which is stored with the rows."""
+    """A bypass that may change the program's data. It gets a reply, which is stored with the rows."""
     READ = 3
-    """It must not change anything. It wants a reply."""
+    """A bypass that must not change anything. It gets a reply."""

@@ -12,7 +12,7 @@ __all__ = ["__version__", "Client", "Event", "Reading", "Server", "Batch", "Item
 __version__: str
 
 def log_to(path: Optional[Union[str, os.PathLike[str]]], /) -> None:
-    """Says where warnings go: to the end of this file, or nowhere for None. If it is not called, they go to stderr."""
+    """Sets where warnings are written: they are appended to this file; None: dropped. Without this call: to stderr."""
 
 @final
 class Client:
@@ -54,11 +54,11 @@ class Event:
 
     @property
     def token(self) -> int:
-        """The caller's name of it."""
+        """The caller's name for the call."""
 
     @property
     def result(self) -> Union[int, bytes, Error]:
-        """Of an update: how many devices hold it. Of a bypass: the reply. Or the exception that it ended with."""
+        """For an update: how many devices hold it. For a bypass: the reply. On failure: the exception."""
 
 @final
 class Reading:
@@ -74,7 +74,7 @@ class Reading:
 
     @property
     def order(self) -> int:
-        """The order of that update, or the one that a server must have applied to know the key."""
+        """Order of the newest update; without an update, the order that a server must have applied to know the key."""
 
 @final
 class Server:
@@ -93,7 +93,7 @@ class Server:
     ) -> Self: ...
     @property
     def port(self) -> int:
-        """The UDP port at which the server listens, for one that was opened with port 0."""
+        """The UDP port at which the server listens. Useful if it was opened with port 0."""
 
     def next(self, timeout: Optional[float] = None) -> Optional[Batch]: ...
     def __iter__(self) -> Self: ...
@@ -111,11 +111,11 @@ class Batch:
 
     @property
     def number(self) -> int:
-        """Its number, from 1 for each server."""
+        """Number of the batch, from 1 for each server."""
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """Its items. There may be none: then there are only rows to store."""
+        """The items of the batch. If there are none, only rows must be stored."""
 
     def reply(self, item: int, reply: BytesLike) -> None: ...
     def rows(self) -> list[tuple[bytes, Optional[bytes]]]: ...
@@ -137,11 +137,12 @@ class Item:
 
     @property
     def number(self) -> int:
-        """Of an update its number in the session, of a bypass the request's id. Each rises within a session."""
+        """For an update: its number in the session. For a bypass: the request's id. Both rise within a session."""
 
     @property
     def order(self) -> int:
-        """The place in the log. Of a bypass, and of an update that found the log full: how far the log was applied before."""
+        """For an update: its order in the log. For a bypass, and for an update that found the log full: the order up to
+        which the log was applied before."""
 
     @property
     def payload(self) -> bytes:

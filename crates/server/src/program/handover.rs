@@ -1,6 +1,7 @@
-//! The link between the server's loop and a program that pulls: a store whose every step the program does.
+//! The link between the server's loop and the calling program: a store whose steps the program carries out.
 //!
-//! The loop offers one work, and waits; the program takes it, does it, and answers. So there is one work at a time, and no queue.
+//! The loop offers one work, and waits. The program takes the work, carries it out, and answers. So there is
+//! one work at a time, and no queue.
 
 use super::rows::Rows;
 use super::{Item, Kind};
@@ -14,15 +15,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A program that has not confirmed its batch for this long is named in the log, and again each time.
+/// Interval of the warnings about a program that has not confirmed its batch.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Answer to a payload that no program's client wrote. Also to a barrier: a fence looks at no answer, and the front of a Redis must not take this
-/// for a store.
+/// Answer to a payload that was not sent by a program's client. It also answers a barrier. A fence ignores
+/// its answer, and the front of a Redis must not take this answer for that of a store.
 const FOREIGN: &[u8] =
     b"-ERR pmnet: a program of its own serves here, and this request is not for one\r\n";
 
-/// A bypass of the work: where its reply is kept, and who gives it.
+/// A bypass of the work: where its reply is stored, and whether the program gives it.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) record: Option<(RecordKey, Bytes)>,
@@ -34,21 +35,22 @@ pub(super) struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) items: Vec<Item>,
-    /// One for each bypass, in order: those with an answer, and those among the items.
+    /// One slot for each bypass, in order. This includes bypasses that already have an answer; the program
+    /// gets only the others, as items.
     pub(super) slots: Vec<Slot>,
-    /// Records that change besides the replies.
+    /// Changes of records, besides the replies.
     pub(super) records: Vec<RecordChange>,
 }
 
 /// The program's answer to a work.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// It is durable, with these rows; one reply for each slot.
+    /// The work is durable, with these rows. There is one reply for each slot.
     Done {
         rows: Vec<RecordChange>,
         replies: Vec<Bytes>,
     },
-    /// Nothing of it was done.
+    /// No part of the work was done.
     Undone,
 }
 
@@ -66,17 +68,17 @@ struct State {
     rows: Rows,
     /// Why the loop has ended.
     ended: Option<String>,
-    /// The program leaves.
+    /// The program has closed the server.
     leaves: bool,
 }
 
-/// Both sides hold it.
+/// The state that the loop and the program share.
 #[derive(Debug)]
 pub(super) struct Handover {
     state: Mutex<State>,
-    /// The program has answered, or leaves.
+    /// Signals that the program has answered, or has closed the server.
     answered: Condvar,
-    /// Readable while there is something for the program.
+    /// Readable while the program has something to take.
     ready: OwnedFd,
 }
 
@@ -96,21 +98,21 @@ impl Handover {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nobody panics while holding it: the state is whole.
+        // No thread panics while it holds the lock, so the state is complete.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake_program(&self) {
-        // It can only be full, and then it is readable.
+        // The write fails only if the counter is full, and then the descriptor is readable.
         let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
     }
 
-    /// Returns the descriptor that is readable while there is something for the program.
+    /// Returns the descriptor that is readable while the program has something to take.
     pub(super) fn ready(&self) -> BorrowedFd<'_> {
         self.ready.as_fd()
     }
 
-    /// Takes what is offered, if anything is.
+    /// Takes the offered work, if there is one.
     pub(super) fn take(&self) -> Result<Option<Work>, String> {
         let mut state = self.lock();
         if let Some(why) = &state.ended {
@@ -118,7 +120,7 @@ impl Handover {
         }
         match std::mem::replace(&mut state.turn, Turn::Taken) {
             Turn::Offered(work) => {
-                // Nothing else can be offered before the answer.
+                // No other work can be offered before the answer.
                 let _ = rustix::io::read(&self.ready, &mut [0u8; 8][..]);
                 Ok(Some(work))
             }
@@ -129,7 +131,7 @@ impl Handover {
         }
     }
 
-    /// Answers what was taken.
+    /// Answers the work that was taken.
     pub(super) fn answer(&self, answer: Answer) -> Result<(), String> {
         let mut state = self.lock();
         if let Some(why) = &state.ended {
@@ -140,24 +142,24 @@ impl Handover {
         Ok(())
     }
 
-    /// Looks at the rows that are stored.
+    /// Calls `look` with the stored rows.
     pub(super) fn with_rows<T>(&self, look: impl FnOnce(&Rows) -> T) -> T {
         look(&self.lock().rows)
     }
 
-    /// The program leaves: the loop waits for no answer any more.
+    /// Notes that the program closes the server: the loop no longer waits for an answer.
     pub(super) fn leave(&self) {
         self.lock().leaves = true;
         self.answered.notify_one();
     }
 
-    /// The loop has ended.
+    /// Notes that the loop has ended.
     pub(super) fn end(&self, why: String) {
         self.lock().ended.get_or_insert(why);
         self.wake_program();
     }
 
-    /// Lets the program do this work; returns the replies.
+    /// Offers this work to the program, and waits for its answer. Returns the replies.
     fn offer(&self, work: Work) -> Result<Vec<Bytes>, StoreError> {
         let since = Instant::now();
         let mut told = SILENCE;
@@ -192,10 +194,10 @@ impl Handover {
     }
 }
 
-/// The store that the loop sees.
+/// The store as the loop sees it.
 pub(super) struct Pulled {
     handover: Arc<Handover>,
-    /// When updates that are none of a program's were told of last.
+    /// When updates that were not sent by a program's client were last logged.
     told: Option<Instant>,
 }
 

@@ -1,9 +1,10 @@
-//! A server for a program that pulls: it takes batches, stores them with their rows, and confirms them
-//! (`docs/use/programs.md`).
+//! A server whose store is a program. The program takes batches, stores them with their rows, and confirms
+//! them (`docs/use/programs.md`).
 //!
-//! The loop, the machine and the rules are those of every server: [`serve`], on a thread of its own, over a store whose
-//! steps are handed to the program. Invariants: one batch at a time; nothing is confirmed to a device or a client before the
-//! program has confirmed it; what the program stores in one transaction (its own data and the rows of the batch) is exactly what the next start needs.
+//! The loop, the machine and the rules are those of every server: [`serve`] runs on a thread of its own, with
+//! a store whose steps the program carries out. Invariants: one batch at a time. Nothing is confirmed to a
+//! device or a client before the program has confirmed it. The program stores its own data and the rows of
+//! the batch in one transaction; the next start needs exactly these rows.
 //!
 //! ```no_run
 //! # use pmnet_server::program::{Kind, Program};
@@ -59,7 +60,7 @@ pub const REPLY_BYTES_MAX: usize = MESSAGE_BYTES_MAX;
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// An update: its client has been told that it is durable, and gets no reply.
+    /// An update. Its client has been told that it is durable, and gets no reply.
     Update,
     /// A bypass that may change the program's state; it gets a reply.
     Bypass,
@@ -70,9 +71,9 @@ pub enum Kind {
 /// One update or bypass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its kind.
+    /// The kind of the item.
     pub kind: Kind,
-    /// Session and place.
+    /// The client's session, and the place of the item in it.
     pub source: Source,
     /// The client's bytes.
     pub payload: Bytes,
@@ -81,16 +82,17 @@ pub struct Item {
 /// The program's next work, in one transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Its number, from 1 in each process; to be given to [`Program::done`].
+    /// Number of the batch, from 1 in each process; for [`Program::done`].
     pub number: u64,
-    /// Updates, or bypasses, in the order in which they take effect. There may be none: then only rows are to be stored.
+    /// Updates or bypasses, in the order in which they take effect. If there are none, only rows must be
+    /// stored.
     pub items: Vec<Item>,
 }
 
 /// Why a call was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// The rows that were handed over are not to be gone on from.
+    /// The rows that the program passed cannot be used.
     #[error(transparent)]
     Rows(#[from] RowsError),
     /// The socket could not be opened.
@@ -99,7 +101,7 @@ pub enum ProgramError {
     /// The shard stopped, or the server was closed. Its text says what to do.
     #[error("the server has ended: {0}")]
     Stopped(String),
-    /// A batch is to be confirmed first.
+    /// A batch must be confirmed first.
     #[error("batch {0} is not confirmed yet: one batch at a time")]
     Unconfirmed(u64),
     /// No batch was taken.
@@ -108,12 +110,12 @@ pub enum ProgramError {
     /// The batch was confirmed, or given back, before.
     #[error("batch {0} was confirmed or given back before")]
     Twice(u64),
-    /// Another batch is the present one.
+    /// The batch is not the present one.
     #[error("batch {given} is not the present one, which is {present}")]
     Order {
-        /// The number that was given.
+        /// The number that the program passed.
         given: u64,
-        /// The number of the batch that was taken last.
+        /// The number of the present batch.
         present: u64,
     },
     /// The batch has no item of this number.
@@ -122,43 +124,44 @@ pub enum ProgramError {
     /// An update has no reply.
     #[error("item {0} is an update: it takes no reply")]
     NoReplyWanted(usize),
-    /// It has one already.
+    /// The item has a reply already.
     #[error("item {0} has its reply already")]
     RepliedTwice(usize),
-    /// A bypass has none.
+    /// A bypass has no reply.
     #[error("item {0} is a bypass and has no reply yet")]
     NoReply(usize),
     /// The reply is too long.
     #[error("a reply of {0} bytes: the longest has {REPLY_BYTES_MAX}")]
     ReplyTooLong(usize),
-    /// Rows were asked for already, and a reply would be missing in them.
+    /// The rows were requested already, so a reply would be missing in them.
     #[error("the rows of the batch were asked for already: give the replies before")]
     RowsTaken,
-    /// The batch was to be confirmed, and its rows were not asked for.
+    /// The batch cannot be confirmed, because its rows were not requested.
     #[error(
         "the rows of batch {0} were not asked for: without them in the program's transaction, its updates would be applied twice \
          after a restart"
     )]
     RowsNotTaken(u64),
-    /// All rows together are too many for one blob.
+    /// All rows together do not fit into one blob.
     #[error("all rows together are longer than {BLOB_BYTES_MAX} bytes: store them row by row")]
     BlobTooLong,
 }
 
-/// The present batch, on the program's side.
+/// The program's side of the present batch.
 #[derive(Debug)]
 struct Present {
     number: u64,
     kinds: Vec<Kind>,
     slots: Vec<Slot>,
-    /// One for each item.
+    /// The reply to each item.
     replies: Vec<Option<Vec<u8>>>,
     records: Vec<RecordChange>,
-    /// Rows and replies, once they were asked for.
+    /// Rows and replies, once the rows were requested.
     sealed: Option<(Vec<RecordChange>, Vec<Bytes>)>,
 }
 
-/// The loop's hold on the handover: a loop that dies in any way has ended for the program.
+/// The loop's handle to the handover. When it is dropped, in whatever way the loop ends, the program learns
+/// that.
 struct Loop(Arc<Handover>);
 
 impl Drop for Loop {
@@ -179,10 +182,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Opens the server, with the rows that the program has stored; none if it has never stored any.
+    /// Opens the server with the rows that the program has stored; with none if it has never stored any.
     ///
     /// # Errors
-    /// [`ProgramError::Rows`], [`ProgramError::Io`].
+    /// [`ProgramError::Rows`] or [`ProgramError::Io`].
     pub fn open(
         config: ServeConfig,
         rows: impl IntoIterator<Item = (RecordKey, Bytes)>,
@@ -191,11 +194,11 @@ impl Program {
         Program::start(config, rows)
     }
 
-    /// Opens the server, with the blob that [`Program::blob`] returned for the last batch that was stored. The rest of a longer place does not count, and zeros
-    /// alone are no blob yet.
+    /// Opens the server with the blob that [`Program::blob`] returned for the last stored batch. `blob` may
+    /// be longer: the bytes after the blob are ignored. Zeros alone mean that there is no blob yet.
     ///
     /// # Errors
-    /// [`ProgramError::Rows`], [`ProgramError::Io`].
+    /// [`ProgramError::Rows`] or [`ProgramError::Io`].
     pub fn open_blob(config: ServeConfig, blob: &Bytes) -> Result<Program, ProgramError> {
         let rows = Rows::open_blob(config.server.shard, blob)?;
         Program::start(config, rows)
@@ -253,16 +256,16 @@ impl Program {
         self.address
     }
 
-    /// Returns a descriptor that can be polled: it is readable while [`Program::next`] has something to return.
+    /// Returns a descriptor for polling. It is readable while [`Program::next`] has something to return.
     #[must_use]
     pub fn raw_fd(&self) -> RawFd {
         self.handover.ready().as_raw_fd()
     }
 
-    /// Takes the next batch, or waits for one; `None` if none came within `wait`, or a signal came.
+    /// Takes the next batch, or waits for one. `None`: none came within `wait`, or a signal came.
     ///
     /// # Errors
-    /// [`ProgramError::Unconfirmed`], [`ProgramError::Stopped`].
+    /// [`ProgramError::Unconfirmed`] or [`ProgramError::Stopped`].
     pub fn next(&mut self, wait: Duration) -> Result<Option<Batch>, ProgramError> {
         if let Some(present) = &self.present {
             return Err(ProgramError::Unconfirmed(present.number));
@@ -302,10 +305,11 @@ impl Program {
         }
     }
 
-    /// Gives the reply to the bypass that is this item of the present batch, counted from 0.
+    /// Gives the reply to a bypass of the present batch. `item` is the bypass's index, counted from 0.
     ///
     /// # Errors
-    /// [`ProgramError`]: there is no such bypass, it has its reply, the rows were asked for already, or the reply is too long.
+    /// [`ProgramError`]: there is no such bypass, it has its reply, the rows were requested already, or the
+    /// reply is too long.
     pub fn reply(&mut self, item: usize, reply: &[u8]) -> Result<(), ProgramError> {
         let present = self.present.as_mut().ok_or(ProgramError::NoBatch)?;
         if reply.len() > REPLY_BYTES_MAX {
@@ -322,7 +326,7 @@ impl Program {
         if present.replies[item].is_some() {
             return Err(ProgramError::RepliedTwice(item));
         }
-        // A work has only bypasses if it has any, and the others among its slots have their answers.
+        // A work with bypasses has no updates. Slots without an item have their answers.
         let mut asked = present.slots.iter().filter(|slot| slot.answer.is_none());
         let record = asked.nth(item).and_then(|slot| slot.record.as_ref());
         let prefix = record.map_or(&[][..], |(_, prefix)| prefix);
@@ -334,11 +338,12 @@ impl Program {
         Ok(())
     }
 
-    /// Returns the rows that the program is to store in the same transaction as the present batch: `Some` is to be put under its
-    /// key, `None` to be deleted. A key occurs at most once. There are none if the batch only reads.
+    /// Returns the rows that the program must store in the same transaction as the present batch: `Some`
+    /// replaces the value of its key, `None` deletes the row. A key occurs at most once. If the batch only
+    /// reads there are no rows.
     ///
     /// # Errors
-    /// [`ProgramError::NoBatch`], [`ProgramError::NoReply`].
+    /// [`ProgramError::NoBatch`] or [`ProgramError::NoReply`].
     pub fn rows(&mut self) -> Result<&[RecordChange], ProgramError> {
         let present = self.present.as_mut().ok_or(ProgramError::NoBatch)?;
         if present.sealed.is_none() {
@@ -351,11 +356,12 @@ impl Program {
         Ok(present.sealed.as_ref().map_or(&[], |(rows, _)| rows))
     }
 
-    /// Returns all rows as they are with the present batch, in one piece, for a program that keeps one value only. It takes time and
-    /// room for all sessions at each batch: some 100 bytes for each session, and its last reply.
+    /// Returns all rows in one piece, as they are after the present batch, for a program that stores a single
+    /// value. Each batch then takes time and space for all sessions: about 100 bytes for each session, and
+    /// its last reply.
     ///
     /// # Errors
-    /// [`ProgramError::NoBatch`], [`ProgramError::NoReply`], [`ProgramError::BlobTooLong`].
+    /// [`ProgramError::NoBatch`], [`ProgramError::NoReply`] or [`ProgramError::BlobTooLong`].
     pub fn blob(&mut self) -> Result<Vec<u8>, ProgramError> {
         let handover = self.handover.clone();
         let rows = self.rows()?;
@@ -364,11 +370,12 @@ impl Program {
             .ok_or(ProgramError::BlobTooLong)
     }
 
-    /// Confirms the present batch: all of it is durable at the program's, with its rows. Devices forget it, and clients get their
-    /// replies.
+    /// Confirms the present batch: the program has stored it durably, with its rows. Devices may forget it,
+    /// and clients get their replies.
     ///
     /// # Errors
-    /// [`ProgramError`]: another batch is the present one, a reply is missing, the rows were not asked for, or the server has ended.
+    /// [`ProgramError`]: the batch is not the present one, a reply is missing, the rows were not requested,
+    /// or the server has ended.
     pub fn done(&mut self, number: u64) -> Result<(), ProgramError> {
         let mut present = self.take_present(number)?;
         let without_rows = present.seal_of_reads();
@@ -384,11 +391,12 @@ impl Program {
         self.handover.answer(done).map_err(ProgramError::Stopped)
     }
 
-    /// Gives the present batch back: nothing of it was done, and nothing of it will be. It comes again, perhaps with more. A program that does not know
-    /// whether its transaction took place must not call this, but close the server, and open it with the rows that it finds.
+    /// Gives the present batch back: the program has executed no part of it, and will not. The batch comes
+    /// again, perhaps with more items. A program that does not know whether its transaction took place must
+    /// not call this. It must close the server, and open it with the rows that it finds.
     ///
     /// # Errors
-    /// [`ProgramError`]: another batch is the present one, or the server has ended.
+    /// [`ProgramError`]: the batch is not the present one, or the server has ended.
     pub fn undone(&mut self, number: u64) -> Result<(), ProgramError> {
         self.take_present(number)?;
         self.handover
@@ -410,7 +418,7 @@ impl Program {
 }
 
 impl Present {
-    /// Returns the first bypass without a reply.
+    /// Returns the index of the first bypass without a reply.
     fn unanswered(&self) -> Option<usize> {
         let asked = self.kinds.iter().zip(&self.replies);
         let mut asked = asked.enumerate();
@@ -427,7 +435,7 @@ impl Present {
             .map(|(key, value)| (key, value.map(Vec::from)))
             .collect();
         let mut replies = Vec::with_capacity(self.slots.len());
-        // Which of the changes, and what is before the reply in it.
+        // For each recorded reply: its index, the index of its change, and the length of the prefix in it.
         let mut recorded = Vec::new();
         for slot in &self.slots {
             let prefix = slot.record.as_ref().map_or(&[][..], |(_, prefix)| prefix);
@@ -446,7 +454,7 @@ impl Present {
         }
         let rows = stored.sealed(changes);
         for (reply, row, prefix) in recorded {
-            // The reply lies in its row: it is not copied.
+            // The reply is a part of its row, and is not copied.
             if let Some(row) = &rows[row].1 {
                 replies[reply] = row.slice(prefix..row.len() - CRC_BYTES);
             }
@@ -454,7 +462,7 @@ impl Present {
         (rows, replies)
     }
 
-    /// Returns the replies of a batch that only reads: there are no rows to ask for.
+    /// Returns the replies of a batch that only reads, for which there are no rows to request.
     fn seal_of_reads(&mut self) -> Option<(Vec<RecordChange>, Vec<Bytes>)> {
         let reads = self.sealed.is_none()
             && self.records.is_empty()
@@ -469,7 +477,7 @@ impl Drop for Program {
         self.handover.leave();
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
-            // Its panic was printed by itself.
+            // The thread has printed its panic itself.
             let _ = thread.join();
         }
     }

@@ -1,8 +1,9 @@
-//! The rows of a program: the protocol's records, as the program stores them beside its own data.
+//! The rows of a program: the protocol's records, which the program stores with its own data.
 //!
-//! A row is a key and a value; the value is the record's, followed by a checksum over shard, key and value. One more
-//! row, [`ABOUT`], changes with each of them: layout, shard, how many there are, and the sum of their checksums. So a row that is damaged,
-//! missing, or from another time or shard than the others is noticed when they are handed back.
+//! A row is a key and a value. The value is the record's, followed by a checksum over shard, key and value.
+//! One more row, [`ABOUT`], changes with every change: it has the layout, the shard, the number of rows, and
+//! the sum of their checksums. So when the rows are passed back, a damaged or missing row is noticed, and so
+//! is a row from another time or shard.
 
 use crate::store::{RecordChange, RecordKey};
 use bytes::Bytes;
@@ -17,46 +18,46 @@ const LAYOUT: u8 = 1;
 const ABOUT_BYTES: usize = 1 + 4 + 8 + 8;
 /// Length of a checksum, in bytes.
 pub(super) const CRC_BYTES: usize = 4;
-/// Largest number of bytes of a key.
+/// Longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 32;
-/// How the blob of all rows begins; its length follows, in 4 bytes.
+/// First bytes of a blob of all rows. Its length follows, in 4 bytes.
 const BLOB_MAGIC: &[u8; 8] = b"pmnetrow";
-/// Length of what stands before the rows in a blob, in bytes.
+/// Length of a blob's head, in bytes. The rows follow it.
 const BLOB_HEAD: usize = BLOB_MAGIC.len() + 4;
-/// Largest blob of all rows, in bytes. A session takes some 100 bytes, and its last reply.
+/// Largest blob of all rows, in bytes. A session takes about 100 bytes, and its last reply.
 pub const BLOB_BYTES_MAX: usize = 64 << 20;
 
-/// Why rows, or a blob of them, are not those that a program of this shard was given last.
+/// Why rows, or a blob of them, are not the last ones of a program of this shard.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowsError {
-    /// A checksum is wrong.
+    /// The checksum of a row is wrong.
     #[error(
         "the stored row {0:?} is damaged: restore the program's data, with the rows that belong to it"
     )]
     Damaged(String),
-    /// A key occurs twice, or is none of a row.
+    /// A key occurs twice, or cannot be that of a row.
     #[error("the row {0:?} is none of these rows, or was given twice")]
     Unknown(String),
-    /// They are from different moments, or some are missing.
+    /// The rows are from different moments, or some are missing.
     #[error(
         "the stored rows do not belong together: some are missing, or older than the others. Each batch's rows must be stored in \
          one transaction, and all of them handed back"
     )]
     Mixed,
-    /// They are another shard's.
+    /// The rows belong to another shard.
     #[error("the stored rows are those of shard {found}, and this server is for shard {wanted}")]
     OtherShard {
-        /// Theirs.
+        /// The shard of the rows.
         found: u32,
-        /// The one that was asked for.
+        /// The shard of the server.
         wanted: u32,
     },
-    /// Another version of pmnet wrote them.
+    /// Another version of pmnet wrote the rows.
     #[error(
         "the stored rows have layout {0}, which this version does not know: use the version that wrote them"
     )]
     Layout(u8),
-    /// The blob does not begin or end as one, or is cut off.
+    /// The blob has a wrong beginning or end, or is cut off.
     #[error(
         "the stored watermark is damaged or cut off: restore the program's data, with the watermark that belongs to it"
     )]
@@ -69,13 +70,13 @@ fn checksum(shard: u32, key: &[u8], value: &[u8]) -> u32 {
     crc(&parts.concat())
 }
 
-/// Returns what a row adds to the sum of all.
+/// Returns the contribution of a row to the sum of the checksums.
 fn weight(checksum: [u8; CRC_BYTES]) -> u64 {
-    // Neighbouring checksums must not cancel each other out.
+    // The multiplication keeps similar checksums from cancelling each other out.
     u64::from(u32::from_be_bytes(checksum) | 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Returns the value as it is stored.
+/// Returns the value with its checksum, as it is stored.
 fn sealed(shard: u32, key: &[u8], mut value: Vec<u8>) -> Bytes {
     let checksum = checksum(shard, key, &value);
     value.extend_from_slice(&checksum.to_be_bytes());
@@ -86,13 +87,13 @@ fn shown(key: &[u8]) -> String {
     String::from_utf8_lossy(key).into_owned()
 }
 
-/// Returns the value and its checksum; `None` if they do not fit.
+/// Returns the value and its checksum; `None` if the checksum is wrong.
 fn checked<'a>(shard: u32, key: &[u8], row: &'a Bytes) -> Option<(&'a [u8], [u8; CRC_BYTES])> {
     let (value, found) = row.split_last_chunk::<CRC_BYTES>()?;
     (checksum(shard, key, value) == u32::from_be_bytes(*found)).then_some((value, *found))
 }
 
-/// All rows as the program has stored them last.
+/// All rows as the program last stored them.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     shard: u32,
@@ -101,7 +102,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Takes in the rows that the program hands back; none for a program that begins.
+    /// Takes the rows that the program passes; none for a program that has never stored any.
     pub(super) fn open(
         shard: u32,
         given: impl IntoIterator<Item = (RecordKey, Bytes)>,
@@ -119,7 +120,7 @@ impl Rows {
             }
         }
         let Some(about) = about else {
-            // A program that begins has none at all.
+            // A program that has never stored rows has none at all.
             let none = Rows {
                 shard,
                 ..Rows::default()
@@ -139,8 +140,8 @@ impl Rows {
         Ok(Rows { shard, rows, sum })
     }
 
-    /// Takes in the blob that [`Rows::blob`] made. The rest of a longer place does not count, and zeros alone are no blob yet: so a program may keep
-    /// it in a place of a fixed size.
+    /// Takes the blob that [`Rows::blob`] made. `place` may be longer, and zeros alone mean that there is no
+    /// blob yet. So a program may keep the blob in a place of fixed size.
     pub(super) fn open_blob(shard: u32, place: &Bytes) -> Result<Rows, RowsError> {
         if place.iter().all(|byte| *byte == 0) {
             return Rows::open(shard, []);
@@ -158,14 +159,15 @@ impl Rows {
         Rows::open(shard, rows)
     }
 
-    /// Returns the records as the protocol's machine knows them.
+    /// Returns the records in the form of the protocol's machine.
     pub(super) fn records(&self) -> Vec<(RecordKey, Bytes)> {
         let rows = self.rows.iter();
         rows.map(|(key, row)| (key.clone(), row.slice(..row.len() - CRC_BYTES)))
             .collect()
     }
 
-    /// Returns the changes as the program is to store them, and the row about all of them; nothing if nothing changes.
+    /// Returns the changes as the program must store them, with the row about all rows. Empty if nothing
+    /// changes.
     pub(super) fn sealed(&self, changes: Vec<(RecordKey, Option<Vec<u8>>)>) -> Vec<RecordChange> {
         if changes.is_empty() {
             return Vec::new();
@@ -186,7 +188,7 @@ impl Rows {
         rows
     }
 
-    /// Returns how many rows there are after these changes, and their sum.
+    /// Returns the number of rows after these changes, and their sum.
     fn after(&self, changes: &[RecordChange]) -> (u64, u64) {
         let (mut count, mut sum) = (self.rows.len() as u64, self.sum);
         for (key, value) in changes.iter().filter(|(key, _)| key != ABOUT) {
@@ -202,7 +204,7 @@ impl Rows {
         (count, sum)
     }
 
-    /// Returns all rows as they are after these changes, in one piece; `None` if that is longer than [`BLOB_BYTES_MAX`].
+    /// Returns all rows after these changes in one piece; `None` if they are longer than [`BLOB_BYTES_MAX`].
     pub(super) fn blob(&self, changes: &[RecordChange]) -> Option<Vec<u8>> {
         let changed: BTreeMap<&[u8], &Option<Bytes>> = changes
             .iter()
@@ -231,7 +233,7 @@ impl Rows {
         Some(blob)
     }
 
-    /// The program has stored these changes.
+    /// Notes that the program has stored these changes.
     pub(super) fn stored(&mut self, changes: Vec<RecordChange>) {
         (_, self.sum) = self.after(&changes);
         for (key, value) in changes {
@@ -248,12 +250,13 @@ impl Rows {
     }
 }
 
-/// Returns what a stored row adds to the sum: its last bytes are its checksum.
+/// Returns the contribution of a stored row to the sum of the checksums. The last bytes of the row are its
+/// checksum.
 fn weight_of(row: &Bytes) -> u64 {
     row.last_chunk::<CRC_BYTES>().map_or(0, |crc| weight(*crc))
 }
 
-/// Returns how many rows there are, and their sum.
+/// Returns the number of rows, and their sum.
 fn read_about(shard: u32, about: &Bytes) -> Result<(u64, u64), RowsError> {
     let damaged = || RowsError::Damaged(shown(ABOUT));
     let layout = *about.first().ok_or_else(damaged)?;
@@ -277,7 +280,7 @@ fn read_about(shard: u32, about: &Bytes) -> Result<(u64, u64), RowsError> {
     Ok((u64::from_be_bytes(*count), u64::from_be_bytes(sum)))
 }
 
-/// Returns the blob at the beginning of a place, and the same without its checksum, which is right.
+/// Returns the blob at the beginning of `place`, with and without its checksum, which has been checked.
 fn split_blob(place: &[u8]) -> Option<(&[u8], &[u8])> {
     let rest = place.strip_prefix(BLOB_MAGIC)?;
     let length = u32::from_be_bytes(*rest.first_chunk::<4>()?);
@@ -350,14 +353,14 @@ mod tests {
         let same_blob = blob.clone();
         let same = Rows::open_blob(7, &blob.into()).unwrap();
         assert_eq!((same.records(), same.sum), (wanted.clone(), last.sum));
-        // In a place of a fixed size.
+        // The blob is in a place of fixed size.
         let place = [&same_blob[..], &[0xff; 40]].concat();
         assert_eq!(Rows::open_blob(7, &place.into()).unwrap().records(), wanted);
         for zeros in [0, 100] {
             let none = Rows::open_blob(7, &vec![0; zeros].into()).unwrap();
             assert!(none.records().is_empty());
         }
-        // A batch that changes nothing has nothing to store.
+        // A batch that changes nothing has no rows.
         assert!(last.sealed(Vec::new()).is_empty());
     }
 
@@ -391,7 +394,7 @@ mod tests {
     fn rows_of_different_moments_or_shards_are_refused() {
         let (moments, blob) = three_batches();
         for (then, now) in [(1, 2), (2, 3), (1, 3), (3, 2)] {
-            // One row of another moment among those of this one.
+            // One row of another moment replaces the present one.
             for (key, row) in &moments[then] {
                 let mut mixed = moments[now].clone();
                 if mixed.insert(key.clone(), row.clone()).as_ref() != Some(row) {
@@ -402,7 +405,7 @@ mod tests {
                     );
                 }
             }
-            // One is missing.
+            // One row is missing.
             for key in moments[now].keys() {
                 let mut fewer = moments[now].clone();
                 fewer.remove(key);

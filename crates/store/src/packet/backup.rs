@@ -1,8 +1,8 @@
-//! A copy of a packet store, also of one that a server is using (`docs/spec/packet-store.md` §14; known gap G61).
+//! Copies a packet store, even while a server uses it (`docs/spec/packet-store.md` §14; known gap G61).
 //!
-//! No client waits. The copy is read back: the last commit says how many records there are, and the sum over their lines, and
-//! each record has a checksum. So a copy during which the store changed is noticed, and made again; one that is kept is the store as
-//! of one commit. May not: keep a copy that was not proved to be whole.
+//! No client waits for the copy. The copy is read back and checked: its last commit says the number of records and the
+//! sum over their lines, and each record has a checksum. If the store changed during the copy, the check fails, and the
+//! copy is made again. A copy that passes is the store as of one commit. A copy that did not pass must never be kept.
 
 use std::fs;
 use std::path::Path;
@@ -11,24 +11,24 @@ use pmnet_packet_store::Scan;
 
 use super::grow::GrowError;
 
-/// Copies that are tried.
+/// Largest number of attempts to copy.
 const TRIES: u32 = 10;
 
-/// A copy that was made.
+/// Description of a copy that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backup {
-    /// The commit as of which it is.
+    /// Number of the commit that the copy holds.
     pub commit: u64,
-    /// Its records.
+    /// Number of records in the copy.
     pub records: u64,
-    /// How often it was made.
+    /// Number of attempts that it took.
     pub tries: u32,
 }
 
-/// Copies the store in the file `path` to the file `to`, which is not there yet.
+/// Copies the store in the file `path` to the new file `to`.
 ///
 /// # Errors
-/// [`GrowError`]: what is wrong, and what to do. Then there is no file `to`.
+/// [`GrowError`]: what is wrong, and what to do. In this case no file `to` is left.
 pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError> {
     let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
     if fs::symlink_metadata(to).is_ok() {
@@ -62,7 +62,7 @@ pub fn back_up_packet_store(path: &Path, to: &Path) -> Result<Backup, GrowError>
     })
 }
 
-/// Commit and number of records of a copy that is whole; `None`: the store changed meanwhile.
+/// Returns commit and number of records of a whole copy; `None` if the store changed during the copy.
 fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
     let told = |error: &dyn std::fmt::Display| GrowError(error.to_string());
     let image = pmnet_media::open_image_read_only(path).map_err(|error| told(&error))?;
@@ -70,7 +70,7 @@ fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
     image.save(copy).map_err(|error| told(&error))?;
     let scan = match Scan::open(image, None) {
         Ok(scan) => scan,
-        // A commit record that was being written.
+        // The copy caught a commit record that was being written.
         Err(pmnet_packet_store::OpenError::Unreadable { .. }) if in_use => return Ok(None),
         Err(error) => return Err(told(&error)),
     };

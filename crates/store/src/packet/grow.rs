@@ -1,8 +1,9 @@
 //! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13; known gap G62).
 //!
-//! The whole image is copied beside the file, read back, and takes its name in one step. Both files are locked until then, so no process
-//! ever uses both. At every moment, also if the process or the machine dies, there is the old file or the new one under the
-//! name, and perhaps a file beside it that the next attempt removes.
+//! The whole image is copied to a second file beside the first, and read back. Then the copy takes the name of the old
+//! file in one step. Both files are locked until then, so no process ever uses both. If the process or the machine
+//! dies, the name leads to the whole old file or to the whole new one. A copy that is left over is removed by the next
+//! attempt.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,10 +19,10 @@ use super::place::media_error;
 
 /// Suffix of the copy's name, until it is whole.
 const SUFFIX: &str = ".growing";
-/// A store begins with one block of this length, which is zero until the rest is there, in bytes.
+/// Length of the first block of a store, in bytes. It stays zero until the rest of the copy is written.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Reason why a store did not grow. The old one is there as it was.
+/// Reason why a store did not grow. The old store is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct GrowError(pub String);
@@ -40,19 +41,19 @@ impl From<ImageError> for GrowError {
 /// Size of a store before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
-    /// Before.
+    /// Size before.
     pub from: Geometry,
-    /// Now.
+    /// Size now.
     pub to: Geometry,
-    /// Records in it.
+    /// Number of records in the store.
     pub records: u64,
-    /// Orders that its log holds and the store has not applied; `None`: it has no log.
+    /// Number of orders that the log holds and the store has not applied; `None` if the store has no log.
     pub unapplied: Option<u64>,
 }
 
-/// Makes the store in the file `path` larger: `size` is what `size=` is in its address. `progress` is told how many of how many bytes
-/// are copied, and at last, before the copy takes the file's name, once more; if it gives an error, everything ends there, and is
-/// left as it is.
+/// Makes the store in the file `path` larger; `size` is what `size=` would say in its address. `progress` gets the
+/// number of bytes copied and their total, and is called a last time before the copy takes the file's name. If
+/// `progress` returns an error, the old store stays as it is.
 ///
 /// # Errors
 /// [`GrowError`]: what is wrong, and what to do.
@@ -62,7 +63,7 @@ pub fn grow_packet_store(
     progress: &mut dyn FnMut(u64, u64) -> Result<(), GrowError>,
 ) -> Result<Grown, GrowError> {
     let told = |error: std::io::Error| GrowError(error.to_string());
-    // A link goes on to be one.
+    // A symbolic link stays one: the file that it names is replaced.
     let path = fs::canonicalize(path).map_err(told)?;
     let metadata = fs::metadata(&path).map_err(told)?;
     if metadata.file_type().is_char_device() {
@@ -98,13 +99,13 @@ pub fn grow_packet_store(
         pmnet_media::replace(&path, &copy).map_err(|error| GrowError(error.to_string()))
     });
     if taken.is_err() && !ended && copy.exists() {
-        // The next attempt removes what cannot be removed now.
+        // If the file cannot be removed now, the next attempt removes it.
         let _left = fs::remove_file(&copy);
     }
     taken.map(|()| grown)
 }
 
-/// The copy, whole, durable and read back; it is locked until what is returned is gone.
+/// Makes the copy, syncs it and reads it back. The copy is locked until the returned value is dropped.
 fn make_copy(
     source: &Scan<AnyMedia>,
     before: Option<&Decision>,
@@ -127,7 +128,7 @@ fn make_copy(
         progress(done, total)
     })?;
     drop(target);
-    // As the store will read it.
+    // Read the copy as the store will read it.
     let found = Scan::open(open(copy, kind)?, None)?;
     let same = found.geometry() == to
         && found.identity() == source.identity()
@@ -143,7 +144,7 @@ fn make_copy(
     Ok(found)
 }
 
-/// Returns what a start would keep of the log in it, if there is one.
+/// Returns the part of the log that a start would keep, if the region has a log.
 fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
     let damaged = |why: String| {
         GrowError(format!(
@@ -158,7 +159,7 @@ fn state(scan: &Scan<AnyMedia>) -> Result<Option<Decision>, GrowError> {
     }
 }
 
-/// Orders of the log that a store with those up to `order` does not have.
+/// Returns the number of orders of the log that a store with updates up to `order` has not applied.
 fn unapplied(log: &Decision, order: u64) -> u64 {
     match log {
         Decision::Keep { tail, .. } => tail.saturating_sub(order),
@@ -188,7 +189,7 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Removes the file of an earlier attempt: it is not whole, or it is an unused copy of this store, and not newer.
+/// Removes the file of an earlier attempt, which is incomplete, or an unused copy of this store that is not newer.
 fn remove_left_over(copy: &Path, source: &Scan<AnyMedia>) -> Result<(), GrowError> {
     let told = |error: std::io::Error| GrowError(format!("{}: {error}", copy.display()));
     let mut start = Vec::new();

@@ -1,4 +1,5 @@
-//! The holder of the records: a store alone, or one that shares its frames with a log (`docs/spec/packet-store.md` §11, §12).
+//! Owner of the records: a store alone, or a store that shares its frames with a log (`docs/spec/packet-store.md` §11,
+//! §12).
 
 use std::fmt;
 
@@ -12,17 +13,18 @@ use super::place::Place;
 use super::rows::fault;
 use crate::rows::{Fault, Update};
 
-/// Changes that take effect together, or not at all.
+/// Changes that take effect together, or none of them does.
 pub trait Writing {
     /// Medium of the records.
     type Medium: Media;
     /// Returns the store as these changes see it.
     fn map(&self) -> &Map<Self::Medium>;
-    /// As [`Transaction::put`].
+    /// Writes a record, as [`Transaction::put`] does.
     fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error>;
-    /// As [`Transaction::remove`].
+    /// Removes a record, as [`Transaction::remove`] does.
     fn remove(&mut self, key: &[u8]) -> Result<bool, Error>;
-    /// Keeps a record in the entry of the log that it came in, if it can. Returns whether it stays where it lies. `None`: nothing was done.
+    /// Keeps a record in the entry of the log in which it arrived, if that is possible. Returns whether the record
+    /// stays there. `None`: nothing was done.
     ///
     /// # Errors
     /// [`Error`]: nothing was done.
@@ -35,7 +37,7 @@ pub trait Writing {
     ) -> Result<Option<bool>, Error> {
         Ok(None)
     }
-    /// As [`Transaction::commit`].
+    /// Makes the changes durable, as [`Transaction::commit`] does.
     fn commit(self) -> Result<(), Error>;
 }
 
@@ -89,36 +91,36 @@ impl<M: Media> Writing for Change<'_, M> {
 pub trait Holder: Send {
     /// Medium of the records.
     type Medium: Media;
-    /// Changes of them.
+    /// Changes of these records.
     type Writing<'h>: Writing<Medium = Self::Medium>
     where
         Self: 'h;
-    /// Begins changes that take the store up to this order; `None`: they leave it where it is.
+    /// Begins changes. With `upto`, they take the store up to this order; with `None`, the store stays at its order.
     fn begin(&mut self, upto: Option<u64>) -> Result<Self::Writing<'_>, Fault>;
-    /// As [`Map::pack_step`].
+    /// Packs up to `budget` bytes, as [`Map::pack_step`] does.
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
-    /// Shows the records as of the last commit.
+    /// Calls `look` with the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
-    /// Keeps room for more records of `bytes` bytes, as many as have keys from `prefix` on. Returns whether the store is short then,
-    /// and whether it is crowded.
+    /// Reserves space for further records of `bytes` bytes, one for each key from `prefix` on. Returns whether the
+    /// store is short afterwards, and whether it is crowded.
     fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault>;
-    /// After a failure of the medium: what is in memory is of no use.
+    /// Drops the state in memory, which is of no use after a failure of the medium.
     fn close(&mut self);
-    /// Opens what was closed.
+    /// Opens the store again after [`Holder::close`].
     fn open(&mut self) -> Result<(), Reopen>;
-    /// Returns the failures that a commit survives.
+    /// Returns a text that names the failures which a commit survives.
     fn survives(&self) -> &'static str;
-    /// Returns its name.
+    /// Returns the name of the store.
     fn name(&self) -> &dyn fmt::Display;
-    /// Counts records that stay where they lay when they came, and records that were copied.
+    /// Counts records that stayed where they had arrived, and records that were copied.
     fn kept(&mut self, _linked: u64, _copied: u64) {}
 }
 
-/// Reason why a store is not open again.
+/// Reason why a store could not be opened again.
 pub enum Reopen {
-    /// It may be later.
+    /// Another attempt may succeed.
     Later(String),
-    /// This process cannot do it.
+    /// This process cannot open it.
     Never(String),
 }
 
@@ -126,9 +128,9 @@ fn closed() -> Fault {
     Fault::Storage("closed after an error: load first".into())
 }
 
-/// A store of its own.
+/// A store that has its medium for itself.
 pub struct Alone {
-    /// `None` after a failure of the medium: it is opened again by `load`.
+    /// The records; `None` after a failure of the medium, until `load` opens the store again.
     pub(super) map: Option<Map<AnyMedia>>,
     pub(super) place: Place,
 }
@@ -170,7 +172,7 @@ impl Holder for Alone {
     }
 }
 
-/// A store beside the log of a device, with the same frames. The device has the log but for the time of a call of the server.
+/// A store beside the log of a device, in the same frames. The device holds the log except during a call of the server.
 pub struct Beside<M: Media> {
     shared: Shared<M>,
     name: String,
@@ -195,12 +197,13 @@ impl<M: Media> Beside<M> {
         &mut self.shared
     }
 
-    /// Returns the log and the store, taken out of this.
+    /// Returns the log and the store, and consumes this value.
     pub fn into_shared(self) -> Shared<M> {
         self.shared
     }
 
-    /// Strings that stay where they were when they came, and strings that were copied, since the start.
+    /// Returns the number of strings that stayed where they had arrived, and of strings that were copied, since the
+    /// start.
     #[must_use]
     pub const fn counts(&self) -> [u64; 2] {
         [self.linked, self.copied]

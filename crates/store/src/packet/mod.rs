@@ -1,10 +1,10 @@
 //! The packet store behind a server: the data types of Redis over records that lie in packet buffers
 //! (`docs/spec/packet-store.md` §8).
 //!
-//! Each `apply`, and each request that changes something, is one transaction over rows and records. The protocol's records are
-//! records of the same map, under a prefix that no row has. A store that is full refuses: an update is tried again later, a
-//! request gets an error. A record that is not what was written is never handed out.
-//! Not here: what the store does (`pmnet-packet-store`), what commands do (`crate::types`).
+//! Each `apply`, and each request that changes something, is one transaction over rows and records. The protocol's
+//! records are records of the same map, under a prefix that no row has. If the store is full, an update is tried again
+//! later, and a request gets an error. A damaged record is never returned. What the store does is part of
+//! `pmnet-packet-store`; what commands do is part of `crate::types`.
 
 mod backup;
 mod grow;
@@ -35,25 +35,25 @@ pub use region::{RegionAddress, RegionStore};
 const RECORDS: u8 = 0xff;
 /// Bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
-/// Longest value that may take the reserve, in bytes: of the record of a reply, and of a row of a command that gives room back. For a
-/// longer reply there must be room as for data; if there is not, the request is refused, and that reply is short.
+/// Longest value that may use the reserve, in bytes: the record of a reply, or a row of a command that frees space. A
+/// longer reply needs the same space as data. If there is none, the request is refused with a short reply.
 const SHORT_BYTES: usize = 512;
-/// Bytes that are packed, piece by piece, before a full store refuses something: the call stays below a second.
+/// Most bytes that are packed before a full store refuses something. The packing takes less than a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
 /// Bytes of frames that are kept for each existing record of the protocol, so that a session finds room for its reply.
 const RECORD_BYTES: usize = 640;
-/// Keys that are looked at for those whose time is over before something is refused because the store is full, and rows that are
-/// removed then.
+/// Number of keys that are checked for expiry before a full store refuses something, and number of rows that are
+/// removed at that point.
 const CLEARED_KEYS: usize = 50_000;
 const CLEARED_ROWS: usize = 20_000;
-/// That is not done again before this time has passed, in milliseconds, unless it gave room.
+/// Shortest pause between two searches for expired keys that found nothing, in milliseconds.
 const CLEARED_EVERY_MS: u64 = 500;
 
-/// Makes the collections in a packet store agree with themselves, after records were given up. Returns how many did not. In
-/// one transaction.
+/// Repairs, in one transaction, the collections of a packet store after records were given up. Returns the number of
+/// collections whose records did not agree.
 ///
 /// # Errors
-/// [`Fault`]; nothing has changed then.
+/// [`Fault`]; the store is unchanged in this case.
 pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     let mut transaction = map.transaction();
     let changed = types::mend(&mut WriteRows::new(&mut transaction, Room::Ordinary))?;
@@ -61,7 +61,7 @@ pub fn mend_packet_store(map: &mut Map<AnyMedia>) -> Result<u64, Fault> {
     Ok(changed)
 }
 
-/// Returns the names of records by the keys of clients, as far as the other records of the store say them.
+/// Returns names of records by the keys of clients, as far as the remaining records of the store reveal them.
 #[must_use]
 pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     let mut names = types::Names::default();
@@ -78,33 +78,33 @@ pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     names
 }
 
-/// A packet store of its own.
+/// A packet store that has its medium for itself.
 pub type PacketStore = Served<Alone>;
 
-/// See the module's text.
+/// Serves the records of a holder as a store; see the module's text.
 pub struct Served<H> {
     holder: H,
     told: Told,
     cursors: Cursors,
-    /// Last finding; see [`Store::is_short`], [`Store::is_crowded`].
+    /// Result of the last check for free space; see [`Store::is_short`], [`Store::is_crowded`].
     short: bool,
     crowded: bool,
-    /// Time of the last vain search for room, in ms since 1970.
+    /// Time of the last search for space that found none, in ms since 1970.
     cleared: u64,
 }
 
-/// Events that are counted, and told less and less often.
+/// Counts of events, each logged less and less often.
 #[derive(Debug, Default)]
 struct Told {
     rejected: Rejections,
-    /// Requests that were refused.
+    /// Number of requests that were refused.
     refused: Counted,
-    /// Turns in which no expired key was removed, because a record is damaged.
+    /// Number of turns in which no expired key was removed because a record is damaged.
     unswept: Counted,
 }
 
 impl Served<Alone> {
-    /// Opens the store that `address` names, or makes it: `PATH[?size=BYTES][&media=file|dram|pmem][&lines=N]`.
+    /// Opens the store that `address` names, or creates it: `PATH[?size=BYTES][&media=file|dram|pmem][&lines=N]`.
     ///
     /// # Errors
     /// [`OpenError::Packet`] when it is in use, is something else, belongs to another shard, is damaged, or cannot be read or
@@ -126,7 +126,7 @@ impl Served<Alone> {
 }
 
 impl<H: Holder> Served<H> {
-    /// Runs `work` in one durable transaction, in this room; an error leaves no trace.
+    /// Runs `work` in one durable transaction that may use space as `room` says. If `work` fails, nothing has changed.
     fn write<T>(
         &mut self,
         upto: Option<u64>,
@@ -141,7 +141,7 @@ impl<H: Holder> Served<H> {
         let done = work(&mut keys)?;
         let swept = keys.sweep(SWEPT_ROWS);
         if let Err(Fault::Corrupted(what)) = swept {
-            // A client that asks for this key gets the error. All other keys are served.
+            // A client that asks for the key of the damaged record gets the error. All other keys are served.
             if let Some(total) = self.told.unswept.one_more() {
                 tracing::warn!(total, "PM2415 an expired key cannot be removed: {what}");
             }
@@ -157,14 +157,14 @@ impl<H: Holder> Served<H> {
         Ok(done)
     }
 
-    /// Finds out how much room there is, and keeps some for the sessions that are there.
+    /// Finds out how much space is free, and reserves some for the existing sessions.
     fn look_around(&mut self) -> Result<(), Fault> {
         (self.short, self.crowded) = self.holder.settle(RECORDS, RECORD_BYTES)?;
         Ok(())
     }
 
-    /// Removes keys whose time is over and rows that no key leads to any more, and packs as long as that gives something. Returns whether there
-    /// may be more room than before.
+    /// Removes expired keys and rows that belong to no key any more, and packs until packing frees nothing more.
+    /// Returns whether more space may be free than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();
         let mut cleared = false;
@@ -177,7 +177,7 @@ impl<H: Holder> Served<H> {
             );
             cleared = match done {
                 Ok(removed) => removed > 0,
-                // A client that needs damaged data is told then; a full store is told below.
+                // A client that needs damaged data gets an error for it; a full store is reported below.
                 Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
                 Err(fault) => return Err(self.failed(fault)),
             };
@@ -196,7 +196,7 @@ impl<H: Holder> Served<H> {
         Ok(cleared || all > 0)
     }
 
-    /// Returns the error for the server; after a failure of the medium the store is opened again.
+    /// Returns the error for the server. After a failure of the medium, the store is opened again.
     fn failed(&mut self, fault: Fault) -> StoreError {
         let text = format!("{}: {fault}", self.holder.name());
         match fault {
@@ -237,8 +237,9 @@ impl<H: Holder> Served<H> {
         )
     }
 
-    /// One request in a transaction of its own. If there is no room for it, or what it needs is damaged, its reply says so,
-    /// and it has no effect. Of a pack, only the first part is executed then.
+    /// Executes one request in a transaction of its own. If the store has no space for it, or the data that it needs is
+    /// damaged, the request has no effect and its reply says so. Of a pack, only the first part is executed in this
+    /// case.
     fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
         let one = std::slice::from_ref(request);
         let fault = match self.execute_once(one) {
@@ -283,7 +284,7 @@ impl<H: Holder> Served<H> {
 }
 
 fn keep_replies(requests: &[Request], replies: &[Bytes], rows: &mut dyn Keep) -> Result<(), Fault> {
-    // A reply with what was removed takes no more than that gives back.
+    // A reply that contains what was removed takes no more space than the removal frees.
     let mut freed = rows.freed();
     for (request, reply) in requests.iter().zip(replies) {
         if let Some((key, prefix)) = &request.record {
@@ -385,7 +386,7 @@ impl<H: Holder> Store for Served<H> {
         });
         match done {
             Ok(due) => Ok(due),
-            // A client that needs damaged data is told then.
+            // A client that needs damaged data gets an error for it.
             Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => Ok(false),
             Err(fault) => Err(self.failed(fault)),
         }

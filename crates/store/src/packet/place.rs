@@ -1,4 +1,4 @@
-//! Where a packet store is, and how it is made there.
+//! Place of a packet store, and how the store is created there.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::OpenError;
 
 /// Size of a new store in a file, if none is given, in bytes.
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
-/// Bytes of a frame: what a block device writes at once, and a packet buffer can have.
+/// Size of a frame in bytes: a block device writes this much at once, and a packet buffer can have this size.
 const FRAME_BYTES: u32 = 4096;
-/// One in this many frames and lines is to be free besides the reserve, for what the devices' logs may hold: how much that is, a store does
-/// not know.
+/// One frame and one line in this many stay free beside the reserve, for updates that the devices' logs may hold. A
+/// store does not know their number.
 const AHEAD_FRACTION: u32 = 16;
 
 /// Path and settings of a store.
@@ -22,9 +22,9 @@ const AHEAD_FRACTION: u32 = 16;
 pub struct Place {
     pub(super) path: PathBuf,
     pub(super) shard: u32,
-    /// `None`: whatever suits the path.
+    /// Medium; `None`: the one that suits the path.
     kind: Option<Kind>,
-    /// `None`: as much as a device has, and [`SIZE_DEFAULT`] of a file.
+    /// Size in bytes; `None`: the whole of a device, or [`SIZE_DEFAULT`] for a file.
     pub(super) size: Option<u64>,
     pub(super) lines: Option<u32>,
 }
@@ -36,7 +36,7 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Reads what stands after `packet:`.
+    /// Reads the part of an address after `packet:`.
     ///
     /// # Errors
     /// [`OpenError::Packet`].
@@ -90,7 +90,7 @@ impl Place {
         Ok(place)
     }
 
-    /// Opens the store, or makes it.
+    /// Opens the store, or creates it.
     ///
     /// # Errors
     /// [`OpenError::Packet`].
@@ -101,7 +101,7 @@ impl Place {
         })
     }
 
-    /// Returns the medium that was asked for, or suits the path.
+    /// Returns the medium that the address asks for, or the one that suits the path.
     pub(super) fn suitable(&self) -> Result<Kind, String> {
         if self.path.is_dir() {
             return Err("this is a directory: name a file in it".into());
@@ -144,7 +144,7 @@ impl Place {
         }
     }
 
-    /// Makes a store in a file or device that holds none yet.
+    /// Creates a store in a file or device that holds none yet.
     fn make(&self, kind: Kind) -> Result<PacketStore<AnyMedia>, String> {
         let told = |error: &dyn fmt::Display| error.to_string();
         let mut media = pmnet_media::open(&self.path, kind).map_err(|error| media_error(&error))?;
@@ -167,7 +167,7 @@ impl Place {
         scan.repair().map_err(|error| told(&error))
     }
 
-    /// Returns the geometry of the store to make; `room` counts if no size was given.
+    /// Returns the geometry of a new store. If no size was given, its size is `room`.
     fn geometry(&self, room: u64) -> Result<Geometry, String> {
         let size = self.size.unwrap_or(room);
         let geometry = match self.lines {
@@ -178,7 +178,7 @@ impl Place {
     }
 }
 
-/// Returns an error of the medium, in the words of a store where those of the medium are about a device.
+/// Returns an error of the medium as a text about a store, where the medium's own text is about a device.
 pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     match error {
         pmnet_media::OpenError::Locked { .. } => {
@@ -194,7 +194,7 @@ pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     }
 }
 
-/// Returns a number of bytes: digits, and K, M or G for powers of 1024.
+/// Parses a number of bytes: digits, with K, M or G for powers of 1024.
 fn bytes(text: &str) -> Option<u64> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'k' | b'K' => (&text[..text.len() - 1], 1 << 10),

@@ -1,4 +1,4 @@
-//! A store in one region with the log of a device: where it is, and how it is made (`docs/spec/packet-store.md` §12).
+//! A store in one region with the log of a device: its place, and how it is created (`docs/spec/packet-store.md` §12).
 
 use std::fmt;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::embedded::cursors;
 pub type RegionStore<M> = Served<Beside<M>>;
 
 impl<M: Media + Send> Served<Beside<M>> {
-    /// Returns the store of a region, and the log as long as no device has it. `name` is for people.
+    /// Returns the store of a region. It also holds the log until a device takes the log. `name` is for messages.
     ///
     /// # Errors
     /// [`OpenError::Random`].
@@ -40,25 +40,26 @@ impl<M: Media + Send> Served<Beside<M>> {
         self.holder.shared()
     }
 
-    /// Returns the region, taken out of this.
+    /// Returns the region, and consumes this value.
     #[must_use]
     pub fn into_region(self) -> Shared<M> {
         self.holder.into_shared()
     }
 
-    /// Strings of updates that stay where they were when they came, and those that were copied, since the start.
+    /// Returns the number of strings of updates that stayed where they had arrived, and of those that were copied,
+    /// since the start.
     #[must_use]
     pub const fn counts(&self) -> [u64; 2] {
         self.holder.counts()
     }
 }
 
-/// Where such a region is, and how it is divided.
+/// Place of such a region, and how it is divided.
 #[derive(Clone, Debug)]
 pub struct RegionAddress {
     place: Place,
     device: u32,
-    /// Bytes of the frames that the log has for itself.
+    /// Size of the frames that only the log may use, in bytes.
     log_bytes: u64,
 }
 
@@ -69,8 +70,8 @@ impl fmt::Display for RegionAddress {
 }
 
 impl RegionAddress {
-    /// Reads `packet:PATH[?size=BYTES][&media=file|dram|pmem]`. `size` is that of the file: log, data and tables. The log has
-    /// `log_bytes` of it for itself.
+    /// Reads `packet:PATH[?size=BYTES][&media=file|dram|pmem]`. `size` is the size of the file, with log, data and
+    /// tables. `log_bytes` of it are for the log alone.
     ///
     /// # Errors
     /// [`OpenError::Scheme`], [`OpenError::Packet`].
@@ -102,18 +103,18 @@ impl RegionAddress {
     /// Returns the medium.
     ///
     /// # Errors
-    /// [`OpenError::Packet`]: none suits the path.
+    /// [`OpenError::Packet`]: no medium suits the path.
     pub fn medium(&self) -> Result<Kind, OpenError> {
         self.place.suitable().map_err(|why| self.wrong(why))
     }
 
-    /// Returns whether nothing is there yet.
+    /// Returns whether the path holds nothing yet.
     #[must_use]
     pub fn is_new(&self) -> bool {
         !self.place.path.exists()
     }
 
-    /// Returns where it is.
+    /// Returns the path of the region.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.place.path
@@ -126,10 +127,11 @@ impl RegionAddress {
         }
     }
 
-    /// Opens the region, or makes it where nothing is. Returns whether its file was made.
+    /// Opens the region, or creates it where nothing exists. Returns whether its file was created.
     ///
     /// # Errors
-    /// [`OpenError::Packet`]: it is in use, something else, of another device or shard, damaged, too small, or cannot be made.
+    /// [`OpenError::Packet`]: it is in use, holds something else, belongs to another device or shard, is damaged or too
+    /// small, or cannot be created.
     pub fn open(&self) -> Result<(Shared<AnyMedia>, bool), OpenError> {
         self.try_open().map_err(|why| self.wrong(why))
     }
@@ -191,14 +193,14 @@ impl RegionAddress {
         format_shared(media, &store, &log, &geometry).map_err(|error| error.to_string())
     }
 
-    /// Frames that the log has for itself.
+    /// Returns the number of frames that only the log may use.
     #[must_use]
     pub fn log_frames(&self, kind: Kind) -> u32 {
         let frames = self.log_bytes.div_ceil(u64::from(frame_bytes(kind)));
         u32::try_from(frames.max(BUFFERS_MIN)).unwrap_or(u32::MAX)
     }
 
-    /// Returns the geometry of the region to make; `room` counts if no size was given.
+    /// Returns the geometry of a new region. If no size was given, its size is `room`.
     fn geometry(&self, kind: Kind, room: u64) -> Result<Geometry, String> {
         let bytes = frame_bytes(kind);
         let size = self.place.size.unwrap_or(room);
@@ -220,7 +222,7 @@ impl RegionAddress {
     }
 }
 
-/// Bytes of a frame: on a file one block, which is written at once; else what a packet needs.
+/// Returns the size of a frame in bytes: on a file, one block, which is written at once; otherwise what a packet needs.
 fn frame_bytes(kind: Kind) -> u32 {
     match kind {
         Kind::File => 4096,

@@ -9,28 +9,29 @@ use pmnet_packet_store::{Error, InPlace, Meta, PacketStore, Prefix, Record, Room
 use super::holder::Writing;
 use crate::rows::{About, Fault, Order, Range, Row, Rows, Update};
 
-/// Inside a transaction that only reads. Its writing methods return an error; the caller has already refused commands that write.
+/// Rows inside a transaction that only reads. Its writing methods return an error: the caller has already refused
+/// commands that write.
 pub struct ReadRows<'m, M> {
     /// The store.
     pub map: &'m PacketStore<M>,
-    /// Requests that were refused so far.
+    /// Number of requests that were refused so far, for INFO.
     pub refused: u64,
 }
 
 /// Rows inside a transaction that writes.
 pub struct WriteRows<'t, W> {
     writing: &'t mut W,
-    /// Room that new rows may take.
+    /// Space that new rows may use.
     room: Room,
-    /// They are of a command that gives room back.
+    /// The rows belong to a command that frees space.
     frees: bool,
-    /// Bytes of what they removed so far.
+    /// Bytes of the rows that the command has removed so far.
     freed: usize,
-    /// Requests that were refused so far.
+    /// Number of requests that were refused so far, for INFO.
     pub refused: u64,
-    /// The update under way, as long as its payload can be kept.
+    /// The update that is being applied, while its payload can still be kept.
     update: Option<Update>,
-    /// Strings of updates that stay where they lie, and that were copied.
+    /// Number of strings of updates that stayed where they lie, and number of those that were copied.
     pub kept: [u64; 2],
 }
 
@@ -48,7 +49,8 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         }
     }
 
-    /// Keeps a value where its update lies in the log, if it is a part of that, and its key as well. Returns whether it did.
+    /// If key and value are parts of the current update, keeps them where this update lies in the log. Returns whether
+    /// they were kept there.
     fn link(&mut self, key: &[u8], meta: Meta, value: &[u8]) -> Result<bool, Fault> {
         let Some(update) = &self.update else {
             return Ok(false);
@@ -69,26 +71,26 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         match self.writing.link(update, prefix, &record, self.room) {
             Ok(Some(stays)) => {
                 self.kept[usize::from(!stays)] += 1;
-                // An entry is kept once.
+                // An entry of the log can be kept once.
                 self.update = None;
                 Ok(true)
             }
-            // A copy may find room where the whole packet does not.
+            // A copy may find space where the whole packet does not.
             Ok(None) | Err(Error::Full { .. }) => Ok(false),
             Err(error) => Err(fault(error)),
         }
     }
 }
 
-/// Keeper of the protocol's records.
+/// Writes the protocol's records.
 pub trait Keep {
-    /// Writes one of them, or removes it.
+    /// Writes one record of the protocol, or removes it.
     ///
     /// # Errors
     /// [`Fault`].
     fn put_record(&mut self, key: &[u8], value: Option<&[u8]>, room: Room) -> Result<(), Fault>;
 
-    /// Bytes of the rows that were removed by who gives room back.
+    /// Returns the bytes of the rows that a command which frees space has removed.
     fn freed(&self) -> usize;
 }
 
@@ -123,11 +125,11 @@ pub fn fault(error: Error) -> Fault {
 }
 
 thread_local! {
-    /// Where records that lie in several frames are put together: one is enough, and it is not allocated for each.
+    /// Buffer in which a record of several frames is put together. It is reused, so that reads do not allocate.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Hands key and row of a record to `look`.
+/// Calls `look` with key and row of a record.
 fn show<T, M: Media>(record: &Record<'_, M>, look: impl FnOnce(&[u8], Row<'_>) -> T) -> T {
     let mut scratch = SCRATCH.take();
     let Meta {
@@ -190,12 +192,12 @@ fn scan<M: Media>(
     Ok(())
 }
 
-/// Facts about a packet store.
+/// Returns facts about a packet store.
 fn about<M: Media>(map: &PacketStore<M>, refused: u64) -> About {
     let stat = map.stat();
     let frame = u64::from(stat.frame_bytes);
     let record = |name: &[u8]| [&[super::RECORDS], name].concat();
-    // How the server calls the records of its sessions.
+    // Prefixes of the records in which the server keeps its sessions.
     let sessions = (record(b"session/"), record(b"session0"));
     let sessions = map.count_between(Bound::Included(&sessions.0), Bound::Excluded(&sessions.1));
     About {
@@ -229,7 +231,8 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
             Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
                 self.writing.put(key, value, meta, Room::Reserved)
             }
-            // A value that replaces one that is not shorter needs no room: counters that go down.
+            // A value that replaces one of at least the same length needs no space. Counters can thus go down in a full
+            // store.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
                 self.writing.put(key, value, meta, Room::InPlace)
             }

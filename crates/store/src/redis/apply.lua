@@ -54,13 +54,21 @@ local function each_piece(count, at, f)
 end
 
 local may = redis.acl_check_cmd
--- Why one of `count` commands is not allowed, from number `ordinal` on.
+-- What Redis refuses for good and nobody was promised: all of them, so that one answer names them.
+local refusals = {'REFUSED'}
+local function refuse(ordinal, why) refusals[#refusals + 1] = ordinal .. ' ' .. why end
+-- Why one of `count` commands is not allowed, from number `ordinal` on. What was acknowledged early waits for the right.
 local function refusal(run, count, ordinal, at)
   for i = 0, count - 1 do
     local from = at + i * run.width
     local asked, allowed = pcall(may, run.name, unpack(ARGV, from, from + run.width - 1))
-    if not asked then return {err = 'REFUSED ' .. ordinal + i .. ' Redis does not know the command'} end
-    if not allowed then return {err = 'NOPERM ' .. run.name .. ' is not allowed on its key'} end
+    if not asked then
+      refuse(ordinal + i, 'Redis does not know the command')
+    elseif not allowed then
+      local why = 'NOPERM ' .. run.name .. ' is not allowed on its key'
+      if run.kind == 'plain' or run.kind == 'promised' then return {err = why} end
+      refuse(ordinal + i, why)
+    end
   end
 end
 local refused = may and each_run(function(run, count, ordinal, at)
@@ -79,12 +87,16 @@ if refused then return refused end
 local unwritten = error_of(redis.pcall('HSET', HASH, 'owner', OWNER)) or error_of(redis.pcall('HDEL', HASH, ''))
 if unwritten then return {err = unwritten} end
 local tried, moved = {['0'] = true}, false
-local failure = each_run(function(run)
+local failure = each_run(function(run, count, ordinal)
   if run.kind == 'flush' then
     moved = true
     local kept, why = pcall(pmnet_kept, run.database, run.name)
     why = not kept and (error_of(why) or tostring(why))
-    if why then return {err = 'NOPERM what ' .. run.name .. ' needs to keep the records: ' .. why} end
+    if why then
+      for i = 0, count - 1 do
+        refuse(ordinal + i, 'NOPERM what ' .. run.name .. ' needs to keep the records: ' .. why)
+      end
+    end
   elseif not tried[run.database] then
     local why = error_of(redis.pcall('SELECT', run.database))
     if why then return {err = 'NOPERM SELECT ' .. run.database .. ': ' .. why} end
@@ -93,6 +105,7 @@ local failure = each_run(function(run)
 end)
 if failure then return failure end
 if moved then redis.call('SELECT', 0) end
+if #refusals > 1 then return refusals end
 
 local failed, current, ran = {}, '0', 'records'
 local function note(ordinal, reply)

@@ -22,7 +22,7 @@ use super::{Link, RedisStore, WATERMARK, promise};
 /// all of them at once, so once is usual; more often means that its answers change.
 const RESENDS_MAX: usize = 4;
 
-/// Updates that are named when only a part of a batch was executed.
+/// Most updates that an error names when only a part of a batch was executed.
 const SHOWN_MAX: usize = 8;
 
 /// An effect that is to be sent.
@@ -44,7 +44,7 @@ impl RedisStore {
         let mut why_rejected: Vec<String> = Vec::new();
         let mut effects = Vec::with_capacity(batch.effects.len());
         for payload in &batch.effects {
-            match admit(link, payload)? {
+            match self.admit(link, payload)? {
                 Ok(effect) => effects.push(Some(effect)),
                 Err(why) => why_rejected.push(why),
             }
@@ -80,6 +80,66 @@ impl RedisStore {
         ))
     }
 
+    /// Checks one payload: the effect, or (inner error) why it is rejected for good.
+    fn admit<'a>(
+        &mut self,
+        link: &mut Link,
+        payload: &'a [u8],
+    ) -> Result<Result<Effect<'a>, String>, StoreError> {
+        let commands = match Commands::parse(payload) {
+            Ok(commands) => commands,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let shown = || promise::shown(&commands);
+        let nature = match plan::check_effect(&commands, &link.commands, link.home.is_some()) {
+            Ok(nature) => nature,
+            Err(why) => return Ok(Err(format!("{}: {why}", shown()))),
+        };
+        if let Some(slot) = self.foreign_slot(link, &commands) {
+            return Ok(Err(format!(
+                "{}: slot {slot} is not of this shard, and its master does not serve it",
+                shown()
+            )));
+        }
+        let database = commands.database;
+        if database >= promise::DATABASES_MAX {
+            return Ok(Err(format!("{}: no Redis has it", shown())));
+        }
+        let Err(error) = link.try_database(database)? else {
+            self.databases = self.databases.max(database + 1);
+            return Ok(Ok(Effect { commands, nature }));
+        };
+        if error.starts_with("NOPERM") {
+            return Err(StoreError::Retry(format!(
+                "PM2305 Redis does not let its user into database {database} ({error}), for which this was acknowledged: {}. Allow \
+                 it (ACL SETUSER … +select); until then the devices keep all updates from here on",
+                shown(),
+            )));
+        }
+        // A front names a database only once Redis has selected it. One that this shard's Redis never had, nobody was promised.
+        if database >= self.databases && has_no_such(&error) {
+            return Ok(Err(format!("{}: {error}", shown())));
+        }
+        Err(StoreError::Retry(format!(
+            "PM2306 Redis has no database {database} any more ({error}), for which this was acknowledged: {}. Set `databases` in \
+             redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
+            shown(),
+            database + 1
+        )))
+    }
+
+    /// Of a Redis Cluster: the first slot of these keys that is none of this shard's, and that the master did not serve when it was
+    /// connected to. What was sent here for it can never be applied here.
+    fn foreign_slot(&self, link: &Link, commands: &Commands<'_>) -> Option<u16> {
+        self.home?;
+        let slots = commands.iter().flat_map(|command| {
+            let arguments: Vec<&[u8]> = command.collect();
+            let keys = link.commands.slot_keys(&upper(arguments[0]), &arguments);
+            keys.iter().map(|key| slot_of(key)).collect::<Vec<_>>()
+        });
+        slots.into_iter().find(|slot| self.is_foreign(*slot))
+    }
+
     /// Applies the batch by MULTI, for commands that cannot run in a script.
     fn run_multi(
         &self,
@@ -88,7 +148,8 @@ impl RedisStore {
         batch: &Batch,
         after: &[u8],
     ) -> Result<Outcome, StoreError> {
-        // With a SELECT inside, a right that is taken away could lead elsewhere.
+        // If the transaction had a SELECT inside and its right were taken away, the next commands would run in the
+        // wrong database.
         let mut databases = effects.iter().flatten().map(|e| e.commands.database);
         let database = databases.next().unwrap_or(0);
         let mut transaction = Transaction::begin(link, &self.hash, database, None)?;
@@ -136,7 +197,8 @@ impl RedisStore {
             }
         }
         let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
-        // With the name of the hash, of which a Redis that is not its master says so, behind the number of keys.
+        // In a Redis Cluster the script also gets the name of the records' hash, after the number of keys: a Redis that
+        // is no longer the master reports it as moved.
         let keys = usize::from(self.home.is_some());
         let values = 3 + keys + 6 + slots.len() + removed_count + 2 * written_count + runs.values();
         let number =
@@ -184,17 +246,22 @@ impl RedisStore {
             if let Some((slot, why)) = elsewhere(error, &slots) {
                 return Err(StoreError::Retry(waits_for(slot, why)));
             }
-            let refused = error.strip_prefix("REFUSED ").and_then(numbered);
-            let Some(refused) = refused else {
-                return Err(StoreError::Retry(error.to_owned()));
-            };
-            link.read_watch(&self.hash, true, &self.watermark)?;
-            link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
-            return Ok(Outcome::Refused(vec![refused]));
+            return Err(StoreError::Retry(error.to_owned()));
         }
-        let Some(failed) = elements(&reply) else {
+        let Some(mut failed) = elements(&reply) else {
             return Err(not_understood("EVALSHA", &reply));
         };
+        if failed.first().and_then(|first| text(first)) == Some(b"REFUSED") {
+            let refused = failed
+                .drain(1..)
+                .filter_map(|refusal| numbered(&String::from_utf8_lossy(text(refusal)?)));
+            let mut refused: Vec<_> = refused.collect();
+            // An effect may have several commands.
+            refused.dedup_by_key(|(index, _)| *index);
+            link.read_watch(&self.hash, true, &self.watermark)?;
+            link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
+            return Ok(Outcome::Refused(refused));
+        }
         let failed = failed.iter().filter_map(|failure| {
             let (index, error) = numbered(&String::from_utf8_lossy(text(failure)?))?;
             Some((index, reply::error(&error)))
@@ -205,7 +272,7 @@ impl RedisStore {
         Ok(Outcome::Ran(failed))
     }
 
-    /// Of a Redis Cluster: the slots that the effects are about, and that of the records, each once.
+    /// Returns the slots of a batch in a Redis Cluster, each once: those of the effects' keys, and that of the records.
     fn slots_of(&self, link: &Link, effects: &[Option<Effect<'_>>]) -> Vec<u16> {
         let Some(home) = self.home else {
             return Vec::new();
@@ -241,7 +308,7 @@ impl RedisStore {
                 check_promises(effects, &replies)?;
                 Err(error)
             }
-            // Promised updates never get this answer.
+            // Redis never gives this answer to a promised update.
             Outcome::NoMemory(error) => Err(StoreError::Retry(error)),
             Outcome::Ran(replies) => {
                 check_promises(effects, &replies)?;
@@ -295,41 +362,18 @@ fn check_promises(
     Ok(())
 }
 
-/// Checks one payload: the effect, or (inner error) why it is rejected for good.
-fn admit<'a>(link: &mut Link, payload: &'a [u8]) -> Result<Result<Effect<'a>, String>, StoreError> {
-    let commands = match Commands::parse(payload) {
-        Ok(commands) => commands,
-        Err(error) => return Ok(Err(error.to_string())),
-    };
-    let nature = match plan::check_effect(&commands, &link.commands, link.home.is_some()) {
-        Ok(nature) => nature,
-        Err(why) => return Ok(Err(format!("{}: {why}", promise::shown(&commands)))),
-    };
-    if commands.database >= promise::DATABASES_MAX {
-        return Ok(Err(format!(
-            "{}: no Redis has it",
-            promise::shown(&commands)
-        )));
-    }
-    match link.try_database(commands.database)? {
-        Ok(()) => Ok(Ok(Effect { commands, nature })),
-        Err(error) if error.starts_with("NOPERM") => Err(StoreError::Retry(format!(
-            "PM2305 Redis does not let its user into database {} ({error}), for which this was acknowledged: {}. Allow it \
-             (ACL SETUSER … +select); until then the devices keep all updates from here on",
-            commands.database,
-            promise::shown(&commands),
-        ))),
-        Err(_) => Err(StoreError::Retry(format!(
-            "PM2306 Redis has no database {}, for which this was acknowledged: {}. Set `databases` in \
-             redis.conf to {} or more and restart Redis; until then the devices keep all updates from here on",
-            commands.database,
-            promise::shown(&commands),
-            commands.database + 1
-        ))),
-    }
+/// Returns whether Redis says that it has no such database, now and later.
+fn has_no_such(error: &str) -> bool {
+    [
+        "DB index is out of range",
+        "invalid DB index",
+        "not allowed in cluster mode",
+    ]
+    .iter()
+    .any(|words| error.contains(words))
 }
 
-/// Returns an effect that Redis refuses and that may be dropped.
+/// Returns a log text about an effect that Redis refuses and that may be dropped.
 fn dropped(commands: &Commands<'_>, error: &str) -> String {
     format!(
         "{}: {error} ({})",
@@ -338,7 +382,7 @@ fn dropped(commands: &Commands<'_>, error: &str) -> String {
     )
 }
 
-/// Returns a promised update that Redis refuses, while nothing of the batch has run.
+/// Returns the error for a promised update that Redis refuses, while nothing of the batch has run.
 fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Retry(format!(
         "PM2307 Redis refuses a write that was acknowledged ({}): {error}. Put Redis right (is the command renamed in \
@@ -348,7 +392,7 @@ fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     ))
 }
 
-/// Returns the first of these effects, for people.
+/// Returns a text for people with the first of these effects.
 fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     let shown: Vec<String> = items
         .iter()
@@ -363,7 +407,7 @@ fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     format!("{}{more}", shown.join("; "))
 }
 
-/// Returns a batch that ended halfway; `rest` is the script's text after its first word.
+/// Returns the error for a batch that ended halfway; `rest` is the script's text after its first word.
 fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> StoreError {
     let (ran, why) = rest.split_once(' ').unwrap_or((rest, ""));
     StoreError::Fatal(match ran.parse::<usize>() {
@@ -383,7 +427,7 @@ fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> St
     })
 }
 
-/// Returns a batch of which Redis has executed a part, or a part in another database.
+/// Returns the error for a batch of which Redis has executed only a part, or a part in another database.
 fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"
@@ -398,7 +442,7 @@ fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     ))
 }
 
-/// Returns a promised update that failed alone, in the middle of its batch.
+/// Returns the error for a promised update that failed alone, in the middle of its batch.
 fn broken(commands: &Commands<'_>, error: &str) -> StoreError {
     StoreError::Fatal(format!(
         "PM2013 an acknowledged update is lost: Redis accepted it at first and failed to execute it ({}): {error}. The rest \

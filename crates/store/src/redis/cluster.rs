@@ -1,10 +1,11 @@
 //! Redis Cluster as the store: which node serves what, and what may be sent to it (`docs/spec/sharding.md`, §5).
 //!
-//! The store writes to one master of the cluster, to all slots that this one serves. A script may do that, in one atomic step, if it does not
-//! declare those keys; a transaction only in one slot. But Redis looks at each command of a script separately. If a slot is served
-//! elsewhere, or is being moved, the command fails, and those before it stand. So scripts look at all their slots first, by asking for
-//! a key that does not exist: only a node that has the slot, and is not moving it, answers that. Nothing can change in the
-//! middle of a script.
+//! The store writes to one master of the cluster, in all slots that this master serves. A script may write in several
+//! slots in one atomic step if it does not declare those keys; a transaction may write in only one slot. But Redis
+//! checks each command of a script separately. If a slot is served elsewhere, or is being moved, the command for it
+//! fails, while the effects of earlier commands stay. So a script first asks for a key that does not exist in each of
+//! its slots. Only a node that has the slot, and is not moving it, answers without an error. No slot can move while a
+//! script runs.
 
 use std::ops::RangeInclusive;
 
@@ -19,7 +20,7 @@ use super::plan::Plan;
 use super::url::RedisUrl;
 use super::{Link, RedisStore};
 
-/// The first word of the errors by which Redis says that a command's keys are elsewhere, or may be.
+/// First words of the errors by which Redis says that the keys of a command are, or may be, at another node.
 const ELSEWHERE: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "CROSSSLOT"];
 
 /// Redis Cluster's reply to a transaction with keys of several slots.
@@ -41,24 +42,27 @@ pub fn probe(slot: u16) -> Vec<u8> {
     format!("pmnet:{}", in_slot(slot, ":none")).into_bytes()
 }
 
-/// Returns whether Redis says that keys are elsewhere.
+/// Returns whether the error says that keys are at another node.
 pub fn is_elsewhere(error: &str) -> bool {
     let code = error.split(' ').next().unwrap_or("");
     ELSEWHERE.contains(&code)
 }
 
-/// Error for a client if it is not known which slot is in the wrong place. Its command was not executed.
+/// Error for a client if a slot is in the wrong place and pmnet does not know which. The client's command was not
+/// executed.
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";
 
-/// Returns the slot that a script of pmnet found at another node, and Redis's reason (`slots.lua`). `slots`: those that it was given.
+/// Returns the slot that a script of pmnet found at another node, and Redis's reason (`slots.lua`). `slots`: the slots
+/// of the script.
 pub fn elsewhere<'a>(error: &'a str, slots: &[u16]) -> Option<(u16, &'a str)> {
     let (number, why) = error.strip_prefix("ELSEWHERE ")?.split_once(' ')?;
     let slot = slots.get(number.parse::<usize>().ok()?)?;
     Some((*slot, why))
 }
 
-/// Returns the error for a client if the slot of its keys is not at its shard's server. Its command was not executed.
+/// Returns the error for a client if the slot of its keys is not with the master of its shard. The client's command was
+/// not executed.
 pub fn elsewhere_reply(slot: u16) -> Vec<u8> {
     pmnet_resp::reply::error(&format!(
         "TRYAGAIN pmnet: slot {slot} is not with the master of its shard, or is being moved; the command was not executed"
@@ -75,11 +79,11 @@ pub fn waits_for(slot: u16, why: &str) -> String {
     )
 }
 
-/// Of a Redis Cluster: the slot of the keys of what is to run in a transaction, if it has keys; or (inner error) what is answered
-/// instead, since they have several, or theirs is elsewhere.
+/// In a Redis Cluster: returns the slot of the keys that a transaction names, if it names keys. The inner error is the
+/// client's reply if the keys are in several slots, or in a slot at another node.
 ///
 /// # Errors
-/// `Retry`: Redis does not say.
+/// `Retry`: Redis does not say where the slot is.
 pub fn one_slot(
     link: &mut Link,
     plan: &Plan<'_>,
@@ -136,7 +140,7 @@ pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, 
     log_in(&url.at(host, *port)?)
 }
 
-/// Connects to exactly this one, and logs in.
+/// Connects to the Redis that `url` names itself, and logs in.
 ///
 /// # Errors
 /// Reason why there is no connection.
@@ -166,7 +170,7 @@ fn nodes(link: &mut Connection) -> Result<Vec<Node>, String> {
     nodes.ok_or_else(|| "its answer to CLUSTER NODES is not understood".into())
 }
 
-/// A node, as another one or itself sees it.
+/// A node of the cluster, as it describes itself or as another node describes it.
 #[derive(Debug, PartialEq, Eq)]
 struct Node {
     host: String,
@@ -174,12 +178,13 @@ struct Node {
     myself: bool,
     epoch: u64,
     slots: Vec<RangeInclusive<u16>>,
-    /// Slots that it is moving to or from another node.
+    /// Slots that the node is moving to or from another node.
     open: Vec<u16>,
 }
 
 impl Node {
-    /// Returns a line of `CLUSTER NODES`: id, `host:port@bus[,name]`, flags, master, two times, epoch, state of the link, slots.
+    /// Reads a line of `CLUSTER NODES`: id, `host:port@bus[,name]`, flags, master, two times, epoch, state of the link,
+    /// slots.
     fn parse(line: &str) -> Option<Node> {
         let mut words = line.split(' ');
         let (_id, address, flags) = (words.next()?, words.next()?, words.next()?);
@@ -210,8 +215,18 @@ impl Node {
 }
 
 impl RedisStore {
-    /// Looks whether the node serves the slots of its shard. A server that starts refuses a master that does not. One that runs goes on: what
-    /// meets such a slot waits.
+    /// Returns whether this slot is none of this shard's, and the master did not serve it, either.
+    pub(super) fn is_foreign(&self, slot: u16) -> bool {
+        let guides = self.url.guides.as_ref().map(|guides| &guides.wanted);
+        let Some(Wanted::Slots(wanted)) = guides else {
+            return false;
+        };
+        let has = |ranges: &[RangeInclusive<u16>]| ranges.iter().any(|range| range.contains(&slot));
+        !has(wanted) && !has(&self.served_slots)
+    }
+
+    /// Checks whether the node serves the slots of its shard. If it does not, a server that is starting refuses the
+    /// master. A server that already runs goes on, and what needs a missing slot waits.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
         let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)
         else {
@@ -227,6 +242,7 @@ impl RedisStore {
                 "PM2505 CLUSTER NODES names no node as its own".into(),
             ));
         };
+        self.served_slots.clone_from(&own.slots);
         if let Some(home) = self.home.filter(|home| own.open.contains(home)) {
             return Err(StoreError::Retry(format!(
                 "PM2501 slot {home}, where pmnet's records of this shard are, is being moved, and must stay: CLUSTER SETSLOT {home} STABLE at \

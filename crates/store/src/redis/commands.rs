@@ -1,9 +1,9 @@
 //! Facts about a command that pmnet needs before it sends it to Redis.
 //!
-//! Three questions: would it break the adaptor's own connection or transaction (then it is never sent),
-//! would it touch the protocol's records (never sent), and can it run inside a Lua script (otherwise
-//! `execute` uses MULTI)? Facts about single commands come from the server itself (`COMMAND`), so they
-//! are right for Redis 6, 7 and Valkey.
+//! Three questions: would the command break the adaptor's own connection or transaction (then it is never sent); would
+//! it touch the protocol's records (then it is never sent either); can it run inside a Lua script (otherwise `execute`
+//! uses MULTI)? Facts about single commands come from the server itself (`COMMAND`), so they are right for Redis 6, 7
+//! and Valkey.
 
 use std::collections::HashMap;
 
@@ -17,13 +17,13 @@ pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Reason why a command that was given another name is not possible: all that pmnet knows of commands, it knows by their own names.
+/// Reason why a renamed command is refused: pmnet knows facts about commands by their original names.
 const RENAMED: &str = "the store's configuration gave it this name (rename-command), and pmnet knows commands by their own names only: \
      send it to the Redis server itself";
-/// Reason why a command with such a name is not possible.
+/// Reason why a command with a very long name is refused.
 const LONG_NAME: &str = "a name of a command has at most 1,024 bytes here";
 
-/// Upper-case copy of a name; empty if it is too long to be one.
+/// Returns an upper-case copy of a name, or nothing if it is too long to be a name.
 #[must_use]
 pub fn upper(name: &[u8]) -> Vec<u8> {
     if name.len() > NAME_BYTES_MAX {
@@ -33,8 +33,8 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Subcommands of CLIENT that leave the connection as it is: fronts need them to answer for their own clients. (They send LIST and KILL
-/// with conditions to hear whether the store takes them.)
+/// Subcommands of CLIENT that do not change the connection. Fronts use HELP, INFO and UNBLOCK to answer their own
+/// clients. They send LIST and KILL with conditions to find out whether the store accepts these conditions.
 const HARMLESS_CLIENT: [&[u8]; 5] = [b"HELP", b"INFO", b"KILL", b"LIST", b"UNBLOCK"];
 
 /// Returns whether a request may be this command although an update may not.
@@ -47,7 +47,7 @@ pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
             .any(|own| sub.eq_ignore_ascii_case(own))
 }
 
-/// Returns why a command may never be sent over the adaptor's connection, if that is so.
+/// Returns the reason why a command may never be sent over the adaptor's connection, or `None` if it may.
 #[must_use]
 pub fn denied(name: &[u8]) -> Option<&'static str> {
     match name {
@@ -70,7 +70,7 @@ pub fn denied(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns why a command may not be an update (applied after its client got an OK), if that is so.
+/// Returns the reason why a command may not be an update (applied after its client got an OK), or `None` if it may.
 #[must_use]
 pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
     denied(name).or(match name {
@@ -89,8 +89,8 @@ pub fn is_flush(name: &[u8]) -> bool {
     matches!(name, b"FLUSHALL" | b"FLUSHDB")
 }
 
-/// Returns the setting on which promises depend, and that this `CONFIG SET` could weaken. `unlimited`: there is no limit for Redis's
-/// memory.
+/// Returns the setting that this `CONFIG SET` could weaken and on which promises depend. `unlimited`: Redis has no
+/// memory limit.
 #[must_use]
 pub fn sets_guarded(arguments: &[&[u8]], unlimited: bool) -> Option<&'static str> {
     guard::sets_guarded(arguments.len(), |index| arguments[index], unlimited)
@@ -134,25 +134,26 @@ pub fn is_quick(name: &[u8], arguments: &[&[u8]]) -> bool {
         let within = |argument: &&[u8]| argument.windows(text.len()).any(|part| part == text);
         arguments.iter().any(within)
     };
-    // A path that descends or filters may take longer than its document is large; a new filter is as large as it is told to be.
+    // A path that descends or filters may take longer than the size of its document suggests. A new filter is as large
+    // as the client asks.
     let is_wide = name.starts_with(b"JSON.") && (has(b"..") || has(b"?("));
     let is_made = |word: &&[u8]| word.eq_ignore_ascii_case(b"CAPACITY");
     QUICK.iter().any(|quick| quick.as_bytes() == name) && !is_wide && !arguments.iter().any(is_made)
 }
 
-/// Returns whether the command runs a client's code that can write.
+/// Returns whether the command runs code of a client that can write.
 #[must_use]
 pub fn runs_code(name: &[u8]) -> bool {
     matches!(name, b"EVAL" | b"EVALSHA" | b"FCALL")
 }
 
-/// Returns whether the command runs a client's code that may not write.
+/// Returns whether the command runs code of a client that may not write.
 #[must_use]
 pub fn runs_reading_code(name: &[u8]) -> bool {
     matches!(name, b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL_RO")
 }
 
-/// Returns whether it waits for data unless run in a transaction.
+/// Returns whether the command waits for data unless it runs in a transaction.
 #[must_use]
 pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
     match name {
@@ -176,19 +177,20 @@ struct Spec {
     last: i64,
     step: i64,
     container: bool,
-    /// A command of a module that may keep state in its connection, or use it.
+    /// The command belongs to a module, and may keep state in its connection or use such state.
     state: bool,
-    /// The server knows it by another name, too, which is the one that it tells.
+    /// The server gave the command another name, and reports that name.
     renamed: bool,
 }
 
 impl Spec {
-    /// It changes keys, and none of its arguments says which.
+    /// Returns whether the command changes keys although none of its arguments is a key.
     fn writes_unnamed(&self) -> bool {
         self.write && self.first == 0 && !self.movable && !self.container
     }
 
-    /// No script may run it, although it neither writes nor names keys: it may be about its connection.
+    /// Returns whether the command may be about its connection: no script may run it, although it neither writes nor
+    /// names keys.
     fn seems_to_keep_state(&self) -> bool {
         let keyless = self.first == 0 && !self.movable;
         self.noscript && !self.write && !self.admin && keyless
@@ -200,13 +202,13 @@ fn knows_unnamed(name: &[u8]) -> bool {
     guard::spares_keys(name) || name == b"FUNCTION" || name.starts_with(b"FUNCTION|")
 }
 
-/// Returns whether the name can be in a text of a script.
+/// Returns whether the name can stand in the text of a script without escapes.
 fn is_plain(name: &[u8]) -> bool {
     let fits = |byte: &u8| byte.is_ascii_graphic() && !b"'\"\\".contains(byte);
     name.iter().all(fits)
 }
 
-/// The server's commands; empty when it does not tell.
+/// The server's commands; empty if the server does not list them.
 #[derive(Clone, Debug, Default)]
 pub struct CommandTable {
     specs: HashMap<Vec<u8>, Spec>,
@@ -215,7 +217,7 @@ pub struct CommandTable {
 }
 
 impl CommandTable {
-    /// Reads the reply of `COMMAND`. `None`: it is not understood.
+    /// Reads the reply of `COMMAND`. `None`: the reply has another form.
     #[must_use]
     pub fn parse(reply: &[u8]) -> Option<CommandTable> {
         let mut table = CommandTable::default();
@@ -225,7 +227,7 @@ impl CommandTable {
         Some(table)
     }
 
-    /// Returns the same table, of commands that this user of Redis runs.
+    /// Returns this table for commands that the given user of Redis runs.
     #[must_use]
     pub fn of_user(mut self, user: &str) -> CommandTable {
         self.user = user.into();
@@ -239,7 +241,8 @@ impl CommandTable {
         guard::changes_access(arguments.len(), |index| arguments[index], own)
     }
 
-    /// `asked`: the name that the row is the answer for, in capitals. Returns the name under which it was added.
+    /// Adds a row of a reply. `asked`: the name for which the server was asked, in capitals. Returns the name under
+    /// which the row was added.
     fn add(&mut self, row: &[u8], asked: Option<&[u8]>) -> Option<Vec<u8>> {
         let columns = elements(row)?;
         let own = text(columns.first()?)?.to_ascii_uppercase();
@@ -254,7 +257,7 @@ impl CommandTable {
             arity: integer(columns.get(1)?)?,
             write: has(b"write"),
             admin: has(b"admin"),
-            // Redis 6.2 does not say it; no command of a server's own has a dot.
+            // Redis 6.2 does not mark commands of modules; no command of a server's own has a dot.
             module: has(b"module") || own.contains(&b'.'),
             noscript: has(b"noscript"),
             movable: has(b"movablekeys"),
@@ -275,7 +278,7 @@ impl CommandTable {
             // Names of subcommands come as "config|get".
             family.push(self.add(subcommand, None)?);
         }
-        // If one of a family sets a state, the others may use it.
+        // If one command of a family sets a state, the others may use the state.
         let keeps = |member: &Vec<u8>| self.specs.get(member).is_some_and(|spec| spec.state);
         if family.iter().any(keeps) {
             for member in family.iter().chain([&name]) {
@@ -296,16 +299,17 @@ impl CommandTable {
         Some(spec)
     }
 
-    /// Adds what the reply of `COMMAND INFO` says of this command (in capitals), which the server has got since, or to which its
-    /// configuration gave this name.
+    /// Adds what the reply of `COMMAND INFO` says of this command (in capitals). The server got the command after the
+    /// table was read, or its configuration gave the command this name.
     pub fn learn(&mut self, name: &[u8], reply: &[u8]) {
         for row in elements(reply).unwrap_or_default() {
-            // Null if it has none of this name.
+            // The reply is null if the server has no command of this name.
             let _ = self.add(row, Some(name));
         }
     }
 
-    /// Returns why the command must not run here, whatever its arguments are. The server's facts about the command decide.
+    /// Returns the reason why the command must not run, whatever its arguments are. The server's facts about the
+    /// command decide.
     #[must_use]
     pub fn unfit(&self, name: &[u8], arguments: &[&[u8]]) -> Option<&'static str> {
         if name.is_empty() && arguments[0].len() > NAME_BYTES_MAX {
@@ -324,7 +328,8 @@ impl CommandTable {
         spec.state.then_some(guard::OWN_CONNECTION)
     }
 
-    /// Names of commands that change keys without naming one, subcommands after `|`: no script of a client may call them.
+    /// Names of commands that change keys without naming them, with subcommands after `|`. No script of a client may
+    /// call these commands.
     #[must_use]
     pub fn unnamed_writers(&self) -> String {
         let mut names: Vec<&[u8]> = self
@@ -361,8 +366,9 @@ impl CommandTable {
         self.specs.get(name).is_some_and(|spec| !spec.module)
     }
 
-    /// In a script, Redis 6.2 makes room for a fourth argument of this command, and forgets that the place of all arguments may have
-    /// become smaller by that. A longer command of a script then writes past its end, unless Redis uses jemalloc.
+    /// Returns whether Redis 6.2 could corrupt memory when a script runs this command. Redis 6.2 enlarges the array of
+    /// arguments for a fourth argument of this command, and forgets that the array may have become smaller. A longer
+    /// command of the script then writes past its end, unless Redis uses jemalloc.
     fn corrupts_scripts(&self, name: &[u8]) -> bool {
         name == b"INCRBYFLOAT" && !self.specs.contains_key(&b"EXPIRETIME"[..])
     }
@@ -395,8 +401,9 @@ impl CommandTable {
         })
     }
 
-    /// Keys of a command from which its slots can be told in a Redis Cluster: all that a script declares; of others the first one, since
-    /// Redis refuses such a command if its keys are of several slots. None, if it has none, or if that is not known.
+    /// Returns keys of a command from which its slots follow in a Redis Cluster. Of a script, these are all keys that
+    /// it declares. Of other commands, the first key is enough, since Redis refuses keys in several slots. The result
+    /// is empty if the command has no keys, or if they are not known.
     #[must_use]
     pub fn slot_keys<'k, 'a>(&self, name: &[u8], arguments: &'k [&'a [u8]]) -> &'k [&'a [u8]] {
         let from = |first: usize, count: usize| {

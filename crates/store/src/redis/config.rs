@@ -1,7 +1,7 @@
 //! The server's settings, and how durable an effect is when it replies.
 //!
-//! Checked at every load, not between loads: if an operator weakens a running Redis with CONFIG SET,
-//! this is noticed at the next reconnect.
+//! The settings are checked at every load, not between loads. If an operator weakens a running Redis with CONFIG SET,
+//! pmnet notices it at the next reconnect.
 
 use std::collections::HashMap;
 
@@ -18,15 +18,15 @@ const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
 /// First Redis with WAITAOF.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
-/// Writes that wait for Redis's sync, if Redis does not sync before it replies (`--store-sync`).
+/// Which writes wait for Redis's sync if Redis does not sync before it replies (`--store-sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreSync {
-    /// All: replies, and updates that were acknowledged early, before the devices forget them.
+    /// All writes: replies wait, and devices keep updates that were acknowledged early until the sync.
     #[default]
     Replies,
-    /// Only updates that were acknowledged early. A reply of Redis's own is passed on when Redis gives it.
+    /// Only updates that were acknowledged early. A reply to a request does not wait for the sync.
     Updates,
-    /// Nothing: what Redis has replied to counts as applied.
+    /// No writes: what Redis has replied to counts as applied.
     None,
 }
 
@@ -48,11 +48,11 @@ pub enum Persistence {
     WaitAof,
     /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync of the second.
     WaitSecond,
-    /// `appendfsync` with WAITAOF, only for writes that were acknowledged early.
+    /// WAITAOF, only for writes that were acknowledged early.
     WaitUpdates,
-    /// `appendfsync always` with `no-appendfsync-on-rewrite yes`, and no way to wait for the sync.
+    /// `appendfsync always` with `no-appendfsync-on-rewrite yes`, and no command that waits for the sync.
     ExceptRewrites,
-    /// AOF synced every second, and no way to wait for it.
+    /// AOF synced every second, and no command that waits for the sync.
     EverySecond,
     /// AOF synced whenever the kernel does it (`appendfsync no`).
     Kernel,
@@ -125,16 +125,16 @@ impl Persistence {
     }
 }
 
-/// Report of a server about its AOF.
+/// A server's AOF settings and state.
 #[derive(Clone, Debug, Default)]
 struct Aof {
     enabled: bool,
-    /// A rewrite runs or is about to.
+    /// A rewrite runs or is about to start.
     rewriting: bool,
-    /// Seen complete, by this server or by the one that asked for the rewrite.
+    /// The AOF was seen complete, by this pmnet server or by the one that asked for the rewrite.
     known_whole: bool,
     fsync: Option<String>,
-    /// `no-appendfsync-on-rewrite`.
+    /// Redis pauses syncs during a rewrite (`no-appendfsync-on-rewrite`).
     pauses: bool,
     /// The server has WAITAOF. It counts only what is synced in a complete AOF.
     waitaof: bool,
@@ -186,10 +186,10 @@ impl Persistence {
     }
 }
 
-/// Facts about the connected server.
+/// Facts about the connected Redis.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// Changes with every start of the server process.
+    /// Identifies the Redis process: each start of Redis has another run id.
     pub run_id: String,
     /// Durability of an effect when the server replies.
     pub persistence: Persistence,
@@ -197,12 +197,14 @@ pub struct Facts {
     pub aof_is_whole: bool,
     /// Step that the AOF needs before anything is written.
     pub torn_end: TornEnd,
+    /// Databases (`databases`). 0: it does not say, or it is a node of a Redis Cluster, which may have one only.
+    pub databases: u32,
 }
 
 impl Facts {
-    /// Asks the server, and refuses one that cannot keep the store's promises. `whole_aof_of`: run id of
-    /// a server process whose AOF was seen to be whole. `cluster`: it is to be a node of a Redis Cluster. `sync`: what may
-    /// wait for a sync.
+    /// Asks Redis for its facts, and refuses a Redis that cannot keep the store's promises. `whole_aof_of`: run id of a
+    /// Redis process whose AOF was seen to be whole. `cluster`: the Redis must be a node of a Redis Cluster. `sync`:
+    /// the writes that may wait for a sync.
     ///
     /// # Errors
     /// `Fatal` for a server that must not be used, `Retry` for one that is not ready yet.
@@ -250,7 +252,7 @@ impl Facts {
             known_whole: whole_aof_of == Some(field("run_id"))
                 || rewriting && rewrites_whole_aof(connection, &info)?,
             fsync: setting(connection, "appendfsync")?,
-            // If it cannot be read, assume the weakest.
+            // If the setting cannot be read, assume the weakest value.
             pauses: setting(connection, "no-appendfsync-on-rewrite")?.as_deref() != Some("no"),
             waitaof: version >= WAITAOF_VERSION || !field("valkey_version").is_empty(),
             sync,
@@ -262,7 +264,13 @@ impl Facts {
         } else {
             TornEnd::None
         };
+        let databases = match cluster {
+            true => None,
+            false => setting(connection, "databases")?,
+        };
+        let databases = databases.and_then(|number| number.parse().ok());
         Ok(Facts {
+            databases: databases.unwrap_or_default(),
             run_id: field("run_id").to_owned(),
             persistence,
             aof_is_whole: aof.enabled && (!aof.rewriting || aof.known_whole),
@@ -271,13 +279,13 @@ impl Facts {
     }
 }
 
-/// Returns whether Redis keeps an AOF of its own accord. A `BACKUP` of Redis 8.10 has one for a while that INFO calls enabled. WAITAOF is
-/// refused then, and it is gone afterwards.
+/// Returns whether the AOF is a setting of the operator. `BACKUP` of Redis 8.10 has an AOF for a while, and INFO calls
+/// that enabled. WAITAOF is refused during that time, and the AOF is gone afterwards.
 fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
     Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }
 
-/// Returns the error of a command without which nothing works.
+/// Returns the error for a refused command that the store cannot work without.
 pub fn refused(error: &str, command: &str) -> StoreError {
     match error.split(' ').next().unwrap_or("") {
         "NOAUTH" | "WRONGPASS" => StoreError::Fatal(format!(
@@ -303,7 +311,7 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// A Redis that evicts may drop the records, and then it is not known what was applied.
+/// Refuses a Redis that evicts keys: it may drop the records, and then nobody knows what was applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {
@@ -393,7 +401,7 @@ mod tests {
         assert_eq!(seen_durable, 16);
     }
 
-    /// Returns whether Redis itself syncs before it replies, as far as is known.
+    /// Returns whether Redis itself syncs before it replies, according to this report.
     fn judged_right(aof: &Aof) -> bool {
         let off = Aof {
             enabled: false,

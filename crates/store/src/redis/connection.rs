@@ -1,11 +1,17 @@
 //! One blocking connection to Redis: commands are collected, sent with one write, and their raw
 //! replies read in order.
 //!
-//! Invariants: every call ends within [`CALL_SECONDS`] (plus one socket timeout), or within [`SCRIPT_SECONDS`] if Redis says on another
-//! connection that it runs a script: the caller that waits for that must learn how it ended; a connection that
-//! failed once is never used again (the owner drops it, because replies would no longer match).
-//! Between calls of the store the connection is in database 0, outside MULTI. May not decide what a
-//! reply means.
+//! Invariants:
+//!
+//! - Every call ends within [`CALL_SECONDS`] (plus one socket timeout). If Redis says on another connection that it
+//! runs a script, the limit is [`SCRIPT_SECONDS`], because the caller must learn how the script ended.
+//!
+//! - A connection that failed once is never used again: the owner drops it, because replies would no longer match
+//! commands.
+//!
+//! - Between calls of the store the connection is in database 0, outside MULTI.
+//!
+//! This module does not decide what a reply means.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,9 +27,10 @@ use super::url::RedisUrl;
 
 /// Longest time of one exchange (everything sent until its last reply), in seconds.
 pub const CALL_SECONDS: u64 = 5;
-/// The same while Redis runs a script, in seconds: as long as a client of a front waits, unless configured otherwise.
+/// Longest time of one exchange while Redis runs a script, in seconds. A client of a front waits for the same time by
+/// default.
 const SCRIPT_SECONDS: u64 = 10;
-/// How long the question whether Redis runs a script may take, in seconds.
+/// Longest time of the question whether Redis runs a script, in seconds.
 const BUSY_SECONDS: u64 = 1;
 /// Answer of Redis to all clients while it runs a script for longer than `busy-reply-threshold`.
 const BUSY: &[u8] = b"-BUSY ";
@@ -95,7 +102,7 @@ pub struct Connection {
     name: String,
     /// Address at which to ask whether Redis runs a script; `None` for the connection that asks this.
     url: Option<RedisUrl>,
-    /// The address that the name had.
+    /// Address to which the host name was resolved.
     pub peer: SocketAddr,
     out: Vec<u8>,
     input: BytesMut,
@@ -105,7 +112,7 @@ pub struct Connection {
     deadline: Instant,
     /// RESP version that the server answers in: 2 or 3.
     pub protocol: u8,
-    /// Selected database once everything written so far has run.
+    /// Database that is selected once all commands written so far have run.
     pub database: u32,
 }
 
@@ -123,7 +130,7 @@ impl Connection {
     /// Connects; each read and write takes at most `seconds`.
     ///
     /// # Errors
-    /// As [`Connection::open`].
+    /// As for [`Connection::open`].
     pub fn open_within(url: &RedisUrl, seconds: u64) -> Result<Connection, StoreError> {
         let timeout = Some(Duration::from_secs(seconds));
         let name = url.endpoint();
@@ -173,29 +180,30 @@ impl Connection {
         Err(unreachable(last))
     }
 
-    /// Returns whether the other end has closed it, or is not there any more. Between calls, when no reply is outstanding; does not wait.
+    /// Returns whether Redis has closed the connection or it has failed. Call this only between calls, when no reply is
+    /// outstanding. It does not wait.
     pub fn is_over(&mut self) -> bool {
         let waits = |wire: &Wire, waits: bool| wire.socket().set_nonblocking(!waits);
         if waits(&self.stream, false).is_err() {
             return true;
         }
-        // Bytes that come although nothing was asked belong to no call, either.
+        // Bytes that Redis sends without a question make the connection unusable, too.
         let read = self.stream.read(&mut [0]);
         let still = matches!(&read, Err(error) if is_timeout(error) || error.kind() == ErrorKind::Interrupted);
         waits(&self.stream, true).is_err() || !still
     }
 
-    /// Adds one command to what [`Connection::send`] will write.
+    /// Adds one command to the bytes that [`Connection::send`] will write.
     pub fn add(&mut self, arguments: &[&[u8]]) {
         write_command(&mut self.out, arguments);
     }
 
-    /// Returns the bytes that [`Connection::send`] will write, for commands that exist as bytes already.
+    /// Returns the bytes that [`Connection::send`] will write. Commands that are already encoded are appended to it.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Adds a SELECT if another database is needed; says whether a reply will come for it.
+    /// Adds a SELECT if the connection is in another database. Returns whether a reply to the SELECT will come.
     pub fn add_select(&mut self, database: u32) -> bool {
         if self.database == database {
             return false;
@@ -227,7 +235,7 @@ impl Connection {
         self.stream
             .flush()
             .map_err(|error| self.failed_io(&error))?;
-        // One batch with the largest message must not keep its memory for ever.
+        // A batch with the largest message must not occupy its memory for ever.
         self.out.clear();
         self.out.shrink_to(READ_BYTES);
         Ok(())
@@ -236,7 +244,7 @@ impl Connection {
     /// Returns the next reply, raw.
     ///
     /// # Errors
-    /// `Retry` on any failure, on a timeout, and on bytes that are no RESP.
+    /// `Retry` on any failure, on a timeout, and on bytes that are not RESP.
     pub fn reply(&mut self) -> Result<Bytes, StoreError> {
         loop {
             match self.scanner.poll(&self.input) {
@@ -260,14 +268,14 @@ impl Connection {
     /// Sends one command and returns its reply.
     ///
     /// # Errors
-    /// As [`Connection::send`] and [`Connection::reply`].
+    /// As for [`Connection::send`] and [`Connection::reply`].
     pub fn call(&mut self, arguments: &[&[u8]]) -> Result<Bytes, StoreError> {
         self.add(arguments);
         self.send()?;
         self.reply()
     }
 
-    /// The time of the exchange is over: it has more if Redis runs a script.
+    /// Called when the time of the exchange is over. If Redis runs a script, the exchange gets more time.
     fn wait_for_script(&mut self) -> Result<(), StoreError> {
         let until = self.begun + Duration::from_secs(SCRIPT_SECONDS);
         let more = self.deadline < until && self.url.as_ref().is_some_and(is_busy);
@@ -291,7 +299,7 @@ impl Connection {
     }
 }
 
-/// Returns an error as a text, with what to do if it is about certificates.
+/// Returns an error as a text. For an error about certificates, the text says what to do.
 fn text(error: &std::io::Error) -> String {
     match Distrust::of(error) {
         Some(why) => format!("{error}. That is: {}", why.sentence(FLAGS)),
@@ -299,7 +307,8 @@ fn text(error: &std::io::Error) -> String {
     }
 }
 
-/// A machine that is gone without a word is noticed within some ten seconds, also when nothing is asked of it.
+/// Switches keep-alive on: a machine that disappears without closing the connection is noticed within about ten
+/// seconds, even while no command is sent.
 fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;

@@ -1,9 +1,10 @@
 //! Replies that a script hands back unchanged.
 //!
-//! A script gets a reply as a value of Lua and makes bytes of it again. In this conversion nulls end an array, maps and sets lose their order,
-//! a null array and a null string become the same, and integers beyond 53 bits are rounded. Code of a client that may only read would be able to write there. So a script runs only the
-//! commands listed here, whose replies have none of that. All others, also those that are not known here (of modules, of later versions
-//! of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes (`execute`).
+//! A script gets a reply as a Lua value and encodes it as bytes again. This conversion loses information: nulls end an
+//! array, maps and sets lose their order, a null array and a null string become equal, and integers beyond 53 bits are
+//! rounded. Also, a client's code that may only read could write inside a script. So a script runs only the commands
+//! listed here, whose replies have none of these forms. All other commands, including unknown ones (of modules, of
+//! later versions of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes (`execute`).
 
 /// Their replies are integers, statuses, strings, nulls, or arrays of these, in both protocols. `request.lua` runs them under RESP2.
 const BOTH: &[&str] = &[
@@ -106,7 +107,7 @@ const BOTH: &[&str] = &[
     "SRANDMEMBER",
     "SREM",
     "SUNIONSTORE",
-    // sorted sets: the numbers of these are the same text in both protocols
+    // sorted sets: both protocols write their numbers as the same text
     "ZADD",
     "ZCARD",
     "ZCOUNT",
@@ -148,7 +149,8 @@ const BOTH: &[&str] = &[
     "FLUSHDB",
     "SCRIPT",
 ];
-/// Under RESP2 these are such replies too. Under RESP3 they are maps, sets, or arrays of pairs or doubles.
+/// Under RESP2 the replies of these commands have such forms too. Under RESP3 they are maps, sets, or arrays of pairs
+/// or doubles.
 const RESP2: &[&str] = &[
     "HGETALL",
     "HRANDFIELD",
@@ -173,21 +175,22 @@ const RESP2: &[&str] = &[
 /// Widest field of `BITFIELD` whose numbers Lua does not round, in bits.
 const FIELD_BITS_MAX: u32 = 53;
 
-/// Returns whether the reply to this command comes back from a script as it was.
+/// Returns whether a script hands the reply to this command back unchanged.
 #[must_use]
 pub fn survives_script(name: &[u8], arguments: &[&[u8]], resp3: bool) -> bool {
     let is_in = |names: &[&str]| names.iter().any(|known| known.as_bytes() == name);
     match name {
         b"BITFIELD" | b"BITFIELD_RO" => !arguments.iter().any(|a| is_wide_field(a)),
-        // A script may not call it.
+        // Redis does not let a script flush scripts.
         b"SCRIPT" => !is_script_flush(name, arguments),
-        // One member is a string.
+        // The reply for a single member is a string.
         b"SPOP" if arguments.len() == 2 => true,
         _ => is_in(BOTH) || (!resp3 && is_in(RESP2)),
     }
 }
 
-/// Returns whether the command makes Redis forget the scripts of clients (unless its arguments are wrong, which Redis says).
+/// Returns whether the command makes Redis forget the scripts of clients. Wrong arguments are left to Redis, which
+/// reports them.
 #[must_use]
 pub fn is_script_flush(name: &[u8], arguments: &[&[u8]]) -> bool {
     name == b"SCRIPT" && arguments.len() >= 2 && arguments[1].eq_ignore_ascii_case(b"FLUSH")

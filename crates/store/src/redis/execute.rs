@@ -1,8 +1,8 @@
 //! `Store::execute` on Redis (module text, "A request that changes state").
 //!
-//! Requests are sent in groups, each with one write: reads unchanged, state-changing requests as a call
-//! of the request script. A request that needs MULTI is a group of its own. The replies of a group are
-//! returned once the whole group is durable.
+//! Requests are sent in groups, each with one write: reads unchanged, state-changing requests as a call of the request
+//! script. A request that needs MULTI is a group of its own. The replies of a group are returned after the whole group
+//! has become durable.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -32,18 +32,18 @@ use super::{LOST_REPLY, Link, RedisStore};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Requests after which a group is sent.
 const GROUP_REQUESTS_MAX: usize = 1024;
-/// Scripts of `EVAL_RO` that are known to be kept; when there are more, all are looked at again.
+/// Most scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more, all are checked again.
 const READ_SCRIPTS_MAX: usize = 10_000;
-/// Scripts that are kept at most, as in `request.lua`.
+/// Most scripts that Redis keeps for clients, as in `request.lua`.
 const SCRIPTS_MAX: usize = 10_000;
-/// Keeps one.
+/// Lua script that keeps the text of a client's script.
 const KEEP_LUA: &str = include_str!("keep.lua");
 /// Reply to a transaction of which Redis refused a command.
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-/// How often a transaction is sent again without commands that Redis refused while queueing.
+/// Most attempts to send a transaction again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
-/// Returns whether Redis would run this `EVAL_RO`, as far as its number of keys goes.
+/// Returns whether the number of keys lets Redis run this `EVAL_RO`.
 fn counts_keys(arguments: &[&[u8]]) -> bool {
     let count = arguments.get(2).and_then(|count| parse_integer(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
@@ -187,7 +187,7 @@ impl RedisStore {
         if unknown.is_empty() {
             return Ok(plan);
         }
-        // Of a module that was loaded since, renamed, or of none.
+        // The command belongs to a module that was loaded later, was renamed, or does not exist.
         self.finish_group(link, group, replies)?;
         for name in unknown {
             let reply = link.connection.call(&[b"COMMAND", b"INFO", &name])?;
@@ -196,7 +196,8 @@ impl RedisStore {
         Ok(build(&link.commands))
     }
 
-    /// Returns the databases that the transaction selects and that Redis has. Finishes the group if Redis has to be asked.
+    /// Returns the databases that the transaction selects and that exist in Redis. If Redis has to be asked, the group
+    /// is finished first.
     fn finish_group_for_selects(
         &mut self,
         link: &mut Link,
@@ -221,8 +222,8 @@ impl RedisStore {
         Ok(databases)
     }
 
-    /// Returns the facts that fronts need to reach the store directly and to recognise it. It has no password, since it travels
-    /// unencrypted; its address is numeric, since fronts must not wait for a resolver.
+    /// Returns the facts with which fronts reach and recognise the store directly. They travel unencrypted and
+    /// therefore contain no password. The address is numeric, because fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
             address: link.connection.peer,
@@ -244,8 +245,9 @@ impl RedisStore {
         }
     }
 
-    /// The next request asks Redis itself for scripts. Redis may not have one that our records know, since it came by an EVAL or
-    /// SCRIPT LOAD that ran inside our script, or since Redis was restarted. Loads those that are named.
+    /// Prepares a request that asks Redis itself for scripts. Redis may lack a script that our records know: the script
+    /// came by an EVAL or SCRIPT LOAD inside our script, or Redis was restarted. Loads the scripts that the request
+    /// names.
     fn know_scripts(&self, link: &mut Link, plan: &Plan<'_>) -> Result<(), StoreError> {
         for (name, arguments) in plan.runs().filter(|(name, a)| names_scripts(name, a)) {
             let named = if name == b"SCRIPT" {
@@ -260,7 +262,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Returns the texts that `EVAL_RO` runs here for the first time.
+    /// Returns the texts that an `EVAL_RO` of this process is about to run for the first time.
     fn new_read_scripts<'a>(&mut self, plan: &Plan<'a>) -> Vec<&'a [u8]> {
         let mut bodies = Vec::new();
         for (name, arguments) in plan.runs() {
@@ -279,7 +281,7 @@ impl RedisStore {
         bodies
     }
 
-    /// Keeps these scripts, if Redis lets us: `EVALSHA` finds them then.
+    /// Keeps these scripts if Redis allows it, so that `EVALSHA` finds them later.
     fn keep_scripts(&self, link: &mut Link, bodies: &[&[u8]]) -> Result<(), StoreError> {
         let most = SCRIPTS_MAX.to_string();
         for body in bodies {
@@ -337,7 +339,7 @@ impl RedisStore {
         let probes: Vec<Vec<u8>> = slots.iter().map(|slot| probe(*slot)).collect();
         let count = probes.len().to_string();
         let mut head: Vec<&[u8]> = vec![b"EVALSHA", &link.request_sha];
-        // A Redis that does not serve the slot of the hash says so.
+        // A Redis that does not serve the slot of the records' hash answers with an error.
         match self.home {
             None => head.push(b"0"),
             Some(_) => head.extend([&b"1"[..], &self.hash]),
@@ -388,7 +390,7 @@ impl RedisStore {
                     write_bulk(out, b"0");
                     write_bulk(out, reply);
                 }
-                // Not in a script.
+                // A script never gets a SELECT.
                 Item::Select(_) => {
                     write_bulk(out, b"0");
                     write_bulk(out, &reply::OK);
@@ -403,7 +405,7 @@ impl RedisStore {
         }
     }
 
-    /// Sends a group, reads all its replies, waits until they are durable, hands them out.
+    /// Sends a group, reads all its replies, waits until they are durable, and returns them.
     fn finish_group(
         &mut self,
         link: &mut Link,
@@ -456,12 +458,12 @@ impl RedisStore {
             link.read_watch(&self.hash, true, &self.watermark)?;
         }
         if looks {
-            // A Redis that is the master no more said of all keys that they are elsewhere.
+            // A Redis that is no longer the master answered for every key that it is at another node.
             expect_ok(&link.connection.reply()?)?;
         }
         if wrote {
             link.read_wait(WaitFor::Reply, self.url.wait_replicas)?;
-            // The other commands may have written none.
+            // The other commands may have written no record.
             self.seen_records |= scripts > unsettled.len();
         }
         if !unsettled.is_empty() {
@@ -530,7 +532,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // Its reply is read after the reply to WAIT.
+                // The reply of this item is read after the reply to WAIT.
                 None,
                 Items::Asked,
             )?;
@@ -555,7 +557,7 @@ impl RedisStore {
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
                 }
-                // Commands that need no memory are to have their replies.
+                // Commands that need no memory must get their replies.
                 Outcome::NoMemory(_) if plan.parts.is_some_and(|parts| parts > 1) => {
                     plan.keep_first();
                 }
@@ -590,7 +592,7 @@ impl RedisStore {
     }
 }
 
-/// Requests of which Redis has executed a part, by their records.
+/// Returns the error for requests of which Redis has executed a part, named by their records.
 pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     let kept = if torn.recorded { "" } else { "not " };
     let (what, records) = match fields {
@@ -623,7 +625,7 @@ pub(super) fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange 
     (field.to_vec(), Some([prefix, reply].concat().into()))
 }
 
-/// Replies as those of the parts of a pack, if it is one.
+/// Returns the replies as an array of one for each part, if the request is a pack.
 pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(PACK_HEADER_BYTES_MAX + replies.len());
     if let Some(parts) = plan.parts {
@@ -633,7 +635,7 @@ pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     out.into()
 }
 
-/// Returns the reply to a request whose commands have these results, as it is kept in this record.
+/// Returns the reply to a request whose commands have these results, in the form in which this record keeps it.
 pub(super) fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
     if plan.form == Form::Transaction {

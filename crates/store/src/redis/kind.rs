@@ -1,7 +1,8 @@
 //! Which server the store is: Redis, Valkey, or a server that speaks their protocol and is built otherwise.
 //!
-//! pmnet needs more than the commands. A script takes effect as a whole and in the order of its connection. A crash keeps its effects as
-//! a whole or not at all. `INFO` names each process by a `run_id`. Servers of other makers answer the same commands without these properties.
+//! pmnet needs more than the commands: a script takes effect as a whole and in the order of its connection; after a
+//! crash its effects are kept as a whole or not at all; `INFO` names each process by a `run_id`. Servers of other
+//! makers answer the same commands without these properties.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,8 @@ use pmnet_server::StoreError;
 use super::config::setting;
 use super::connection::Connection;
 
-/// Fields in `INFO` of servers that were written anew: the field, the server's name, and why it cannot be the store.
+/// Fields in `INFO` that reveal a server of another maker: the field, the server's name, and why it cannot be the
+/// store.
 const OTHERS: [(&str, &str, &str); 3] = [
     (
         "dragonfly_version",

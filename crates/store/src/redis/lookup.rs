@@ -1,7 +1,7 @@
-//! Names of hosts, looked up without waiting for a resolver that takes its time.
+//! Looks up the names of hosts without waiting long for a slow resolver.
 //!
-//! The system's resolver may not answer for many seconds. So a thread asks it. The caller waits for a moment, and then gets an error that tells it to ask again. The
-//! answer is kept until then.
+//! The system's resolver may need many seconds, so a thread asks it. The caller waits for a moment, and then gets an
+//! error that tells it to ask again. The answer is kept until the next call.
 
 use std::collections::BTreeMap;
 use std::io::{Error, ErrorKind, Result};
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 type Answer = Receiver<Result<Vec<SocketAddr>>>;
 
-/// Questions that have no answer yet, by name and port: one for each name of a store.
+/// Lookups that have no answer yet, by name and port. There is at most one for each host name of a store.
 static ASKED: Mutex<BTreeMap<(String, u16), Answer>> = Mutex::new(BTreeMap::new());
 
 /// Returns the addresses of a host.
@@ -45,7 +45,7 @@ fn within(
             let (tell, answer) = channel();
             let place = name.clone();
             let ask = move || {
-                // The caller may be gone.
+                // The caller may no longer exist.
                 let _ = tell.send(resolve((&place.0, place.1)));
             };
             std::thread::Builder::new()

@@ -1,10 +1,10 @@
-//! The address of the master: a thread of its own asks the Sentinels or nodes, again and again.
+//! The address of the master: a thread asks the Sentinels or nodes for it, again and again.
 //!
-//! Whom, and what: Sentinels for the master of a name (`super::sentinel`), or nodes of a Redis Cluster for the master that serves a slot
-//! (`super::cluster`). A majority of them must have answered lately. Of
-//! their answers the one with the highest configuration epoch counts: it is the outcome of the latest failover. An answer is
-//! an address and nothing more. The store finds out as with any Redis whether it may write there, and whether
-//! everything that was confirmed is there: its role, its records, its owner (`super::owner`).
+//! Sentinels are asked for the master of a name (`super::sentinel`); nodes of a Redis Cluster are asked for the master
+//! that serves a slot (`super::cluster`). A majority of them must have answered lately. The answer with the highest
+//! configuration epoch counts, because it is the outcome of the latest failover. An answer is only an address. As with
+//! any Redis, the store itself checks whether it may write there, and whether everything that was confirmed is present:
+//! by role, records and owner (`super::owner`).
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use super::url::RedisUrl;
 use super::{cluster, sentinel};
 use crate::OpenError;
 
-/// How many may be asked, at most.
+/// Most processes that may be asked.
 pub const ASKED_MAX: usize = 16;
 /// Pause between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -28,30 +28,30 @@ pub const ASK_SECONDS: u64 = 1;
 /// How long a store waits for the first answers before it says that there are none.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
-/// The wanted master.
+/// The master to find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Sentinels know it by this name.
     Named(String),
-    /// Nodes of a Redis Cluster know who serves these slots. It is that of the first one, where pmnet's records are.
+    /// The master that serves these slots of a Redis Cluster. pmnet's records are in the first slot.
     Slots(Vec<RangeInclusive<u16>>),
 }
 
 /// Processes to ask for a master, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guides {
-    /// Their hosts and ports.
+    /// Hosts and ports of these processes.
     pub places: Vec<(String, u16)>,
-    /// The master.
+    /// The master to find.
     pub wanted: Wanted,
-    /// User for Sentinels; they have no users of Redis's.
+    /// User for the Sentinels, which do not know the users of Redis.
     pub user: Option<String>,
     /// Password for Sentinels.
     pub password: Option<String>,
 }
 
 impl Guides {
-    /// Returns the first slot, if it is about slots: pmnet's records are there.
+    /// Returns the first slot if the master is found by slots; pmnet's records are in it.
     pub fn home(&self) -> Option<u16> {
         match &self.wanted {
             Wanted::Named(_) => None,
@@ -59,7 +59,7 @@ impl Guides {
         }
     }
 
-    /// Returns the kind of the processes that are asked.
+    /// Returns the name of the kind of process that is asked, for messages.
     fn kind(&self) -> &'static str {
         match self.wanted {
             Wanted::Named(_) => "Sentinels",
@@ -67,7 +67,7 @@ impl Guides {
         }
     }
 
-    /// Returns the master, for people.
+    /// Returns a text for people that names the master to find.
     fn wanted_text(&self) -> String {
         match &self.wanted {
             Wanted::Named(name) => format!("the master {name:?}"),
@@ -75,7 +75,7 @@ impl Guides {
         }
     }
 
-    /// Returns all of it as a text for operators.
+    /// Returns a text for operators with the processes and the master.
     pub fn text(&self) -> String {
         format!(
             "{} of the {} at {}",
@@ -85,14 +85,14 @@ impl Guides {
         )
     }
 
-    /// `host:port, host:port` as people write them.
+    /// Returns `host:port, host:port`.
     pub fn places_text(&self) -> String {
         let all: Vec<String> = self.places.iter().map(endpoint).collect();
         all.join(",")
     }
 }
 
-/// `host:port`, brackets around IPv6.
+/// Returns `host:port`, with brackets around an IPv6 address.
 pub fn endpoint((host, port): &(String, u16)) -> String {
     if host.contains(':') {
         format!("[{host}]:{port}")
@@ -101,14 +101,14 @@ pub fn endpoint((host, port): &(String, u16)) -> String {
     }
 }
 
-/// A master, as one of those who are asked names it.
+/// A master, as a Sentinel or node names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
-    /// Its address.
+    /// Its host name or address.
     pub host: String,
-    /// Its port.
+    /// Its TCP port.
     pub port: u16,
-    /// Each failover has a higher one.
+    /// Configuration epoch: each failover has a higher one.
     pub epoch: u64,
 }
 
@@ -116,9 +116,9 @@ pub struct Master {
 struct State {
     /// Answer of the majority in the last round, or the reason why there was none.
     known: Option<Result<Master, String>>,
-    /// The latest that was ever known.
+    /// Master of the latest epoch that was ever known.
     latest: Option<Master>,
-    /// The one that the store uses.
+    /// Host and port that the store uses.
     used: Option<(String, u16)>,
     wake: Option<Box<dyn Fn() + Send>>,
 }
@@ -137,17 +137,17 @@ impl Shared {
     }
 }
 
-/// The processes that know one master; a thread of its own asks them until this is dropped.
+/// The processes that know one master. A thread asks them until this value is dropped.
 pub struct Masters {
     shared: Arc<Shared>,
     kind: &'static str,
 }
 
 impl Masters {
-    /// Begins to ask, as `url` says ([`RedisUrl::guide`]).
+    /// Starts the questions, with the settings of `url` ([`RedisUrl::guide`]).
     ///
     /// # Errors
-    /// The system gives no thread.
+    /// The system cannot start a thread.
     pub fn start(guides: Guides, url: RedisUrl) -> Result<Masters, OpenError> {
         let shared = Arc::new(Shared::default());
         let (asks, kind) = (shared.clone(), guides.kind());
@@ -164,7 +164,7 @@ impl Masters {
         StoreError::Retry(format!("PM2509 none of the {} has answered yet", self.kind))
     }
 
-    /// Returns the master's address now, which the store is going to use.
+    /// Returns the present address of the master. The store uses it from now on.
     ///
     /// # Errors
     /// `Retry`: no majority names one.
@@ -179,7 +179,7 @@ impl Masters {
             let waited = self.shared.answered.wait_timeout(state, left);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        // If it moves again, or is named again, the next round says so.
+        // If the master moves again, the next round sets the flag again.
         self.shared.moved.store(false, Ordering::Release);
         match &state.known {
             Some(Ok(master)) => {
@@ -192,12 +192,12 @@ impl Masters {
         }
     }
 
-    /// Returns whether the master is another one than [`Masters::master`] said last.
+    /// Returns whether the master has changed since the last call of [`Masters::master`].
     pub fn has_moved(&self) -> bool {
         self.shared.moved.load(Ordering::Acquire)
     }
 
-    /// This is called when [`Masters::has_moved`] has become true.
+    /// Sets the function that is called when [`Masters::has_moved`] becomes true.
     pub fn attend(&self, wake: Box<dyn Fn() + Send>) {
         self.shared.state().wake = Some(wake);
     }
@@ -205,7 +205,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // It may be in the middle of a question, and ends after it.
+        // The thread may be in the middle of a question, and ends after it.
         self.shared.over.store(true, Ordering::Release);
     }
 }
@@ -231,11 +231,11 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
     }
 }
 
-/// Takes note of what a round of questions brought.
+/// Stores the result of a round of questions.
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // Those that answered have not heard yet of the failover that others had told.
+        // The processes that answered have not heard yet of a failover that others had reported before.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
             "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),
@@ -263,7 +263,7 @@ fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     shared.answered.notify_all();
 }
 
-/// Returns the latest of what a majority answers.
+/// Returns the answer with the latest epoch, if a majority has answered.
 pub fn choose(guides: &Guides, answers: Vec<Result<Master, String>>) -> Result<Master, String> {
     let all = answers.len();
     let mut masters = Vec::new();

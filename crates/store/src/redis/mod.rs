@@ -3,8 +3,9 @@
 //! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, with one field for each record;
 //! scripts of clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
 //!
-//! **A master of a Redis Cluster** ([`cluster`]): the hash is `pmnet:{SHARD-N}`, in a slot of this master. Scripts touch all slots that it
-//! serves, and look first whether it serves those that they need; transactions are for keys of one slot, and scripts in them for the records.
+//! **A master of a Redis Cluster** ([`cluster`]): the hash is `pmnet:{SHARD-N}`, in a slot of this master. Scripts may
+//! use all slots that the master serves; before anything else they check that it serves the slots they need. A
+//! transaction has keys of only one slot, and scripts inside it change the records.
 //!
 //! **A batch** (`apply`) is one script. First it tries everything that could fail, for the whole batch
 //! (rights, SELECT, what a flush needs); then the records change; then the effects happen. Redis writes
@@ -44,18 +45,20 @@
 //! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true one nor the
 //! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run
 //! unchanged: the shard's hash is compared before and after, and a change stops the shard. The shard's
-//! scripts and the hashes of other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts; what
-//! asks Redis for scripts by their digests finds those too, since they are loaded before.
+//! scripts and the hashes of other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts.
+//! A command that asks Redis for scripts by their digests finds the kept scripts too, since they are loaded before it
+//! runs.
 //!
-//! **Commands that are not known by name** (of newer servers, of modules) are treated by their facts from `COMMAND` ([`commands`]). A command that changes
-//! keys without naming any is refused, since pmnet's keys could be among them. So is a command that keeps state in its connection, which is shared.
+//! **Commands that are not known by name** (of newer servers, of modules) are treated by their facts from `COMMAND`
+//! ([`commands`]). A command that changes keys without naming them is refused, since pmnet's keys could be among them.
+//! A command that keeps state in its connection is refused too, since clients share the connection.
 //!
 //! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
-//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a command of a connection
-//! that was given up): before they do anything, scripts compare the watermark and the owner, which every
-//! `load` changes ([`owner`]). For MULTI the hash is WATCHed between calls. Then `load` finds the reason.
-//! These are fatal: another process took over; the records are gone, older than known, or ahead.
+//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a command of a connection that was given
+//! up): at their start, scripts compare the watermark and the owner, which every `load` changes ([`owner`]). For MULTI
+//! the hash is WATCHed between calls. If a comparison fails, `load` finds the reason. Three reasons are fatal: another
+//! process took over; the records are gone or older than known; the records are newer than known.
 //!
 //! **Durable** means what the server's configuration allows ([`config::Persistence`]). WAITAOF and WAIT
 //! follow the batch on the same connection. Any failure drops the connection; only `load` connects again.
@@ -88,6 +91,7 @@ mod transaction;
 mod url;
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -128,21 +132,21 @@ const APPLY_LUA: &str = concat!(
     include_str!("apply.lua")
 );
 
-/// See the module's text.
+/// A Redis or Valkey server that holds the data and the records of one shard; see the module's text.
 pub struct RedisStore {
     url: RedisUrl,
-    /// The processes that name the Redis of `url`, if they have to be asked.
+    /// The Sentinels or nodes that name the Redis to connect to, if `url` asks for them.
     masters: Option<Masters>,
-    /// Slot of the records, if it is a master of a Redis Cluster.
+    /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,
-    /// Last message about slots in the wrong place.
+    /// Last message about slots in the wrong place, so that it is not logged twice.
     unfit_slots: Option<String>,
     hash: Vec<u8>,
     scripts: Vec<u8>,
-    /// Hashes of the texts that `EVAL_RO` has run here.
+    /// Hashes of the texts that this process has run with `EVAL_RO`.
     read_scripts: std::collections::HashSet<u64>,
     link: Option<Link>,
-    /// Commands of the server with this run id: they cannot change while it runs.
+    /// Commands of the Redis process with this run id; they cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
     /// Run id of the server process whose AOF was seen to be whole.
     whole_aof_of: Option<String>,
@@ -150,17 +154,21 @@ pub struct RedisStore {
     owed: Owed,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
-    /// Its value after a batch that was sent, until the outcome of that batch is known.
+    /// Value of the field `watermark` after a batch that was sent, until the outcome of that batch is known.
     in_flight: Option<Bytes>,
+    /// Databases that a Redis of this shard had at some time, as far as is known.
+    databases: u32,
+    /// Of a Redis Cluster: the slots that the master served when it was connected to.
+    served_slots: Vec<RangeInclusive<u16>>,
     seen_records: bool,
-    /// This Redis once passed all checks.
+    /// Whether the configured Redis has once passed all checks.
     served: bool,
     persistence: Option<Persistence>,
     sync: StoreSync,
     rejected: u64,
 }
 
-/// A connection that has been loaded from: the hash is watched, the script is there.
+/// A connection from which the records were loaded: their hash is watched, and the scripts are in Redis.
 struct Link {
     connection: Connection,
     commands: CommandTable,
@@ -171,13 +179,13 @@ struct Link {
     apply_sha: Vec<u8>,
     /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// Reason why Redis accepts no writes: then the records were only read, and nothing may be written.
+    /// Reason why Redis accepts no writes, if so. The records were only read in this case, and nothing may be written.
     writes_refused: Option<String>,
-    /// Slot of the records, if it is a master of a Redis Cluster.
+    /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,
 }
 
-/// Key of the hash with a shard's records; of a master of a Redis Cluster in this slot.
+/// Returns the key of the hash with a shard's records; for a master of a Redis Cluster, the key is in slot `home`.
 fn records_name(shard: u32, home: Option<u16>) -> String {
     home.map_or_else(
         || format!("pmnet:{{{shard}}}"),
@@ -210,6 +218,8 @@ impl RedisStore {
             owed: Owed::default(),
             watermark: Bytes::new(),
             in_flight: None,
+            databases: 0,
+            served_slots: Vec::new(),
             seen_records: false,
             served: false,
             persistence: None,
@@ -218,8 +228,8 @@ impl RedisStore {
         })
     }
 
-    /// Turns a fault that stops a server at its start into a wait of a running server: Redis was changed meanwhile,
-    /// and can be changed back. The devices keep what was acknowledged.
+    /// Turns a fault that would stop a server at its start into a wait of a running server: Redis was changed while the
+    /// server ran, and can be changed back. The devices keep what was acknowledged.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(
@@ -255,6 +265,7 @@ impl RedisStore {
             self.sync,
         )?;
         self.check_slots(&mut connection)?;
+        self.databases = self.databases.max(facts.databases);
         self.whole_aof_of = facts.aof_is_whole.then(|| facts.run_id.clone());
         if self.persistence != Some(facts.persistence) {
             let text = facts.persistence.describe(self.url.wait_replicas);
@@ -310,7 +321,7 @@ impl RedisStore {
         })
     }
 
-    /// Redis's name for the user of this store.
+    /// Returns Redis's name for the user of this store.
     fn user(&self) -> &str {
         self.url.user.as_deref().unwrap_or("default")
     }
@@ -336,12 +347,12 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands after which the server's state is as durable as it must be for this.
+    /// Adds the commands that wait until the server's state is as durable as this purpose needs.
     fn add_wait(&mut self, what: WaitFor, replicas: u32) {
         let replicas_text = replicas.to_string();
         match (self.facts.persistence.waits(what), replicas) {
             (true, _) => {
-                // Counts replicas that have it on disk; one without an AOF never counts.
+                // Counts replicas that have the data on disk; a replica without an AOF never counts.
                 let arguments: [&[u8]; 4] = [
                     b"WAITAOF",
                     b"1",
@@ -406,8 +417,8 @@ impl Link {
         database == 0 || self.databases.contains(&database)
     }
 
-    /// Returns whether commands of this connection may run in this database; checked once. The inner error is
-    /// Redis's own: it has no such database, or does not let its user in.
+    /// Returns whether commands of this connection may run in this database. Each database is checked once. The inner
+    /// error is Redis's own: the database does not exist, or the user may not use it.
     fn try_database(&mut self, database: u32) -> Result<Result<(), String>, StoreError> {
         if self.knows_database(database) {
             return Ok(Ok(()));

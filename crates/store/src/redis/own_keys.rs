@@ -1,9 +1,9 @@
 //! pmnet's own keys are not shown: commands that list or count the keys of a database leave them out.
 //!
-//! They are in database 0, so only there something else is sent: a script that asks the command and takes them out of its
+//! pmnet's keys are only in database 0. There, a script runs the client's command and removes pmnet's keys from its
 //! reply. Answers to code of a client (`redis.call('KEYS', …)`) are not changed.
 
-/// ARGV: pmnet's two keys, what the names of such keys begin with, then the command.
+/// ARGV: pmnet's two keys, the prefix of such keys, and the command.
 const WITHOUT_OWN_LUA: &str = "local records, scripts, prefix = unpack(ARGV, 1, 3)
 local function own(key) return string.sub(key, 1, #prefix) == prefix end
 local function shown(keys)
@@ -26,7 +26,8 @@ elseif name == 'DBSIZE' and type(reply) == 'number' then
 end
 return reply";
 
-/// Returns whether the command lists or counts keys. For a wrong number of arguments Redis itself gives the error.
+/// Returns whether the command lists or counts keys. A wrong number of arguments is left to Redis, which reports the
+/// error.
 fn shows_keys(name: &[u8], arguments: usize) -> bool {
     match name {
         b"DBSIZE" | b"RANDOMKEY" => arguments == 1,
@@ -46,7 +47,7 @@ pub struct OwnKeys<'a> {
 }
 
 impl<'a> OwnKeys<'a> {
-    /// Returns the command to send in place of another one (`name`: in upper case), if there is one.
+    /// Returns the command that is sent in place of the client's command, if any. `name`: in upper case.
     #[must_use]
     pub fn hidden(
         &self,

@@ -1,20 +1,19 @@
 //! The owner of a shard's records: only the process that read them last may write.
 //!
-//! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis,
-//! while the process has connected again, or was killed and replaced. So `load` writes a new value, the
-//! *owner*, into the hash in the same atomic step in which it reads the records. Under another owner
-//! nothing that this store writes has an effect: scripts compare the owner, and transactions run under a
-//! WATCH that was placed before the owner was last seen. `load` replaces only the owner that it has seen,
-//! so a late `load` of a dead process cannot take over either.
+//! A command can run long after its connection was given up: its bytes wait in a socket of a busy Redis, while the
+//! process has connected again, or was killed and replaced. So `load` writes a new value, the *owner*, into the hash in
+//! the same atomic step in which it reads the records. If the owner has changed, writes of this store have no effect:
+//! scripts compare the owner, and transactions run under a WATCH that was placed before the owner was last seen. `load`
+//! replaces only the owner that it has seen, so a late `load` of a dead process cannot take over either.
 //!
 //! A refusal on the present connection therefore has only one reason: another process has taken over.
 //! Then this process stops; otherwise the two would take the shard from each other for ever.
 //!
-//! While Redis refuses all writes for a temporary reason, a process that was the owner, and still stands
-//! there as such, reads the records without becoming the owner anew: reads go on, and every write leads to
-//! another `load`. A process that was never the owner does not: the owner of the records may go on to
-//! write them as soon as Redis lets it, and then what was read here is old. A device that is told an old
-//! watermark or epoch takes the store for one that lost data. So it waits, and answers nothing.
+//! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records
+//! without becoming the owner anew. Reads go on, and every write leads to another `load`. A process that was never the
+//! owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis lets it, and the
+//! values read by this process would be old. A device that receives an old watermark or epoch assumes that the store
+//! lost data.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -27,9 +26,11 @@ use crate::OpenError;
 
 /// Field of the hash that names the owner; no record.
 pub const OWNER: &[u8] = b"owner";
-/// First word of our scripts' answer if there is another owner.
+/// Field of the hash with the highest number of databases that a Redis of this shard had; no record.
+const DATABASES: &[u8] = b"databases";
+/// First word of the error of pmnet's scripts if the records have another owner.
 pub const FENCED: &str = "FENCED";
-/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and reads it.
+/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], notes that its Redis has had ARGV[3] databases, and reads it.
 /// HDEL comes first because Redis permits it when memory is short, and then all that follows.
 const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
   return {err = 'TRYAGAIN another process loads the records, too'}
@@ -37,10 +38,14 @@ end
 local reply = redis.pcall('HDEL', KEYS[1], 'owner')
 if type(reply) == 'table' and reply.err then return {err = (string.gsub(reply.err, '^-', ''))} end
 redis.call('HSET', KEYS[1], 'owner', ARGV[2])
+if tonumber(ARGV[3]) > (tonumber(redis.call('HGET', KEYS[1], 'databases')) or 0) then
+  redis.call('HSET', KEYS[1], 'databases', ARGV[3])
+end
 return redis.call('HGETALL', KEYS[1])";
-/// Changes records if the owner is ARGV[1]: then as many to remove as ARGV[2] says, then names and values.
-/// HDEL comes first for the same reason. It selects their database itself: see `transaction`.
-/// Without a key the hash is the last of ARGV: in a transaction of a Redis Cluster whose keys are of another slot.
+/// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; then come their names, then
+/// names and values of records to write. HDEL comes first for the same reason. The script selects database 0 itself:
+/// see `transaction`. If no key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its
+/// keys in another slot.
 pub const RECORDS_LUA: &str = "redis.call('SELECT', 0)
 local hash, last_value = KEYS[1], #ARGV
 if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
@@ -61,7 +66,7 @@ while at < last_value do
 end
 return 'OK'";
 
-/// Whether [`RECORDS_LUA`] may do what it does, where Redis tells (7 and newer).
+/// Lua code that checks the rights which [`RECORDS_LUA`] needs. Only Redis 7 and newer can tell.
 pub const MAY_RECORD_LUA: &str = "local may = redis.acl_check_cmd
 for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSET', KEYS[1], 'f', 'v'},
   {'HDEL', KEYS[1], 'f'}} or {}) do
@@ -69,7 +74,7 @@ for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSE
 end
 return 'OK'";
 
-/// Names this process, and each of its loads.
+/// Name of this process and of each of its loads.
 pub struct Owner {
     process: String,
     loads: u64,
@@ -107,12 +112,12 @@ impl Owner {
     }
 }
 
-/// Returns the error for records that are not what this server wrote last.
+/// Returns the error for records that differ from what this server wrote last.
 pub(super) fn records_changed() -> StoreError {
     StoreError::Retry("PM2308 the records in Redis were changed by another process".into())
 }
 
-/// Another process owns the records.
+/// Returns the error for records that belong to another process.
 pub fn taken_over(hash: &[u8]) -> StoreError {
     StoreError::Fatal(format!(
         "{TAKEN_OVER} ({}) in Redis, so this one stops; nothing \
@@ -135,7 +140,7 @@ fn older(hash: &[u8], found: &[u8], confirmed: &[u8]) -> StoreError {
 }
 
 impl RedisStore {
-    /// Becomes the owner and reads the records, in one step; the hash is watched afterwards.
+    /// Becomes the owner and reads the records, in one step. Afterwards the hash is watched.
     pub(super) fn claim(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         let before = self.seen_owner(link)?;
         let owner = self.owner.next();
@@ -147,6 +152,7 @@ impl RedisStore {
             &self.hash,
             &before,
             &owner,
+            self.databases.to_string().as_bytes(),
         ]);
         link.add_watch(&self.hash, false);
         link.add_wait(WaitFor::Updates, self.url.wait_replicas);
@@ -158,7 +164,7 @@ impl RedisStore {
             }
             return self.read_only(link, error);
         }
-        let records = records_of(&reply)?;
+        let records = self.records_of(&reply)?;
         link.read_watch(&self.hash, false, &watermark_of(&records))?;
         link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
         self.check_progress(&records)?;
@@ -167,7 +173,8 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Returns the owner that the hash has (empty: none), unless that one came after us.
+    /// Returns the present owner in the hash (empty: none). If another process became the owner after this one, returns
+    /// an error.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
             .connection
@@ -184,7 +191,7 @@ impl RedisStore {
         let (owner, watermark) = two_texts(&reply);
         let other = !owner.is_empty() && !self.owner.is_us(owner);
         if self.owner.was && other {
-            // Records older than ours are not those of a later owner: this Redis lost data.
+            // Records older than this process knows cannot come from a later owner: this Redis lost data.
             return Err(if watermark < &self.watermark[..] {
                 older(&self.hash, watermark, &self.watermark)
             } else {
@@ -201,7 +208,7 @@ impl RedisStore {
         error: &str,
     ) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         if self.url.wait_replicas > 0 || link.facts.persistence.waits(WaitFor::Updates) {
-            // These wait for a write of their own connection.
+            // WAIT and WAITAOF wait for a write of their own connection.
             return Err(refused(error, "EVAL"));
         }
         if !self.owner.was {
@@ -219,12 +226,33 @@ impl RedisStore {
         if let Some(error) = read::error(&reply) {
             return Err(self.patient(refused(error, "HGETALL")));
         }
-        let records = records_of(&reply)?;
+        let records = self.records_of(&reply)?;
         self.check_progress(&records)?;
         Ok(records)
     }
 
-    /// Compares what was loaded with what this process knows to have been there.
+    /// Returns the records of a reply to HGETALL, without what is not one.
+    fn records_of(&mut self, reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+        let not_understood =
+            || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
+        let fields = read::elements(reply).ok_or_else(not_understood)?;
+        let mut found = Vec::with_capacity(fields.len() / 2);
+        for pair in fields.chunks_exact(2) {
+            let key = read::text(pair[0]).ok_or_else(not_understood)?;
+            let value = read::text(pair[1]).ok_or_else(not_understood)?;
+            match key {
+                OWNER => {}
+                DATABASES => {
+                    let number = std::str::from_utf8(value).ok().and_then(|n| n.parse().ok());
+                    self.databases = self.databases.max(number.unwrap_or_default());
+                }
+                _ => found.push((key.to_vec(), reply.slice_ref(value))),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Compares the loaded records with what this process knows of them.
     fn check_progress(&mut self, records: &[(RecordKey, Bytes)]) -> Result<(), StoreError> {
         let watermark = watermark_of(records);
         let hash = String::from_utf8_lossy(&self.hash);
@@ -238,7 +266,7 @@ impl RedisStore {
         if watermark < self.watermark {
             return Err(older(&self.hash, &watermark, &self.watermark));
         }
-        // Only the owner writes records, and of our batches only the last has an unknown outcome.
+        // Only the owner writes records, and only the last of our batches has an unknown outcome.
         if self.owner.was
             && watermark != self.watermark
             && self.in_flight.as_ref() != Some(&watermark)
@@ -312,21 +340,6 @@ fn two_texts(reply: &[u8]) -> (&[u8], &[u8]) {
     let texts = read::elements(reply).unwrap_or_default();
     let at = |i: usize| texts.get(i).and_then(|t| read::text(t)).unwrap_or_default();
     (at(0), at(1))
-}
-
-/// Returns the records of a reply to HGETALL, without the owner.
-fn records_of(reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
-    let not_understood = || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
-    let fields = read::elements(reply).ok_or_else(not_understood)?;
-    let mut found = Vec::with_capacity(fields.len() / 2);
-    for pair in fields.chunks_exact(2) {
-        let key = read::text(pair[0]).ok_or_else(not_understood)?;
-        let value = read::text(pair[1]).ok_or_else(not_understood)?;
-        if key != OWNER {
-            found.push((key.to_vec(), reply.slice_ref(value)));
-        }
-    }
-    Ok(found)
 }
 
 fn watermark_of(records: &[(RecordKey, Bytes)]) -> Bytes {

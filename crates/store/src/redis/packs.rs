@@ -1,7 +1,8 @@
 //! The part of a pack that is executed in one step.
 //!
-//! A script runs it as far as it can: up to what must run between MULTI and EXEC, or as far as its replies and its time go
-//! (`request.lua`). If that comes first, it runs with the commands after it; a transaction runs alone. The front sends the rest again.
+//! A script runs the pack as far as it can (`request.lua`). It ends before a command that must run between MULTI and
+//! EXEC, or when its replies or its time have reached their limit. If such a command comes first, it runs in a
+//! transaction together with the commands after it; a client's transaction runs alone. The front sends the rest again.
 
 use pmnet_wire::command::{Commands, Form, Protocol};
 
@@ -9,8 +10,9 @@ use super::commands::CommandTable;
 use super::plan::{Item, Plan};
 
 impl<'a> Plan<'a> {
-    /// Commands of this pack to execute now. `unlimited`: there is no limit for Redis's memory. `by_slots`: a command that cannot run in a script runs
-    /// alone, since its keys are of one slot, and the next command's may be of another.
+    /// Returns the commands of this pack to execute now. `unlimited`: Redis has no memory limit. `by_slots`: the store
+    /// is a Redis Cluster, so a command that cannot run in a script runs alone, since the next command's keys may be in
+    /// another slot.
     pub fn of_pack(
         commands: &Commands<'a>,
         table: &CommandTable,
@@ -28,7 +30,7 @@ impl<'a> Plan<'a> {
         for unit in commands.units() {
             let part = Plan::new(&unit.commands, table, unlimited, &[], true);
             let scripted = part.runs_in_script(table);
-            // One that is refused is only its reply.
+            // A command that is refused adds only its reply.
             let transaction = part.form == Form::Transaction;
             if count == 0 && !scripted {
                 if transaction {
@@ -56,7 +58,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Only the first command, of a pack of which no transaction is left: nothing has run.
+    /// Keeps only the first command of a pack that contains no client's transaction. Nothing has run yet.
     pub fn keep_first(&mut self) {
         self.items.truncate(1);
         self.parts = Some(1);

@@ -1,6 +1,6 @@
-//! Temporary errors: Redis refused before anything ran, so the same can be tried again.
+//! Temporary errors: Redis refused before any command ran, so the call can be tried again.
 //!
-//! This is the only list. The request script gets it in front of its text (`passing_lua!`).
+//! This list is the only one. The request script gets it at the start of its text (`passing_lua!`).
 
 /// First words of the errors by which Redis says "not now".
 macro_rules! not_now {
@@ -9,7 +9,7 @@ macro_rules! not_now {
     };
 }
 
-/// The line of Lua that makes the list known to a script, as the words of a string.
+/// Expands to the line of Lua that gives the list to a script, as the words of a string.
 macro_rules! passing_lua {
     () => {
         concat!(
@@ -26,14 +26,14 @@ fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or("")
 }
 
-/// Returns whether Redis says "not now", to a command of ours or of a client.
+/// Returns whether the error is temporary ("not now"). The refused command may be pmnet's or a client's.
 #[must_use]
 pub fn is_not_now(error: &str) -> bool {
     not_now!().split(' ').any(|word| word == code(error))
 }
 
-/// Returns whether an error for a command that must not get lost may be temporary. Then the whole batch waits and is
-/// tried again, in order. `NOPERM` counts: an operator's ACL mistake must not lose what clients were promised.
+/// Returns whether an error for a command that must not get lost may be temporary. If so, the whole batch waits and is
+/// tried again, in order. `NOPERM` counts as temporary: a mistake in an operator's ACL must not lose promised updates.
 #[must_use]
 pub fn is_passing(error: &str) -> bool {
     is_not_now(error) || code(error) == "NOPERM"

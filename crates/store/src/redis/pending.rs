@@ -1,4 +1,4 @@
-//! Requests of one group, between being added to the output and having their replies.
+//! Requests of one group, from the time they are added to the output until their replies are read.
 
 use bytes::Bytes;
 use pmnet_resp::read::{error, text_range};
@@ -18,39 +18,39 @@ use super::plan::{Item, Plan};
 
 /// First word of the request script's error when something may have taken effect.
 const PARTLY: &str = "PARTLY ";
-/// First word of its error when nothing has happened, and the refusal is not from Redis. The rest may be
-/// text of a client.
+/// First word of the request script's error if nothing has happened and the refusal does not come from Redis. The rest
+/// of the error may be a client's text.
 const RAISED: &str = "RAISED ";
-/// Bytes of an answer that are shown.
+/// Most bytes of an answer that a message shows.
 const SHOWN_BYTES_MAX: usize = 64;
-/// Answer to a command that was sent as a read but is none.
+/// Answer to a command that was sent as a read although it may write.
 const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
 /// The answer to one command of a read.
 pub enum Answer {
-    /// It is here already.
+    /// The answer is already known.
     Here(Bytes),
-    /// Redis gives it.
+    /// Redis will send the answer.
     Comes {
-        /// Code of the client runs, so an error may be the client's own, whatever it says.
+        /// Code of the client runs, so any error may come from that code.
         code: bool,
     },
 }
 
 /// A request whose replies are still to be read.
 pub enum Pending {
-    /// Nothing was sent.
+    /// Nothing was sent; this is the reply.
     Done(Bytes),
-    /// First `skip` replies to commands of pmnet (SELECT, HELLO), then one for each command of the client.
+    /// First `skip` replies to pmnet's own commands (SELECT, HELLO), then one reply for each command of the client.
     Read { skip: usize, items: Vec<Answer> },
-    /// MULTI, this many QUEUED, EXEC.
+    /// The replies to MULTI, to this many queued commands, and to EXEC.
     ReadTransaction { skip: usize, queued: usize },
-    /// The request script's reply; if it failed for good, this field still needs a reply.
+    /// The reply of the request script. If the script failed for good, this record still needs a reply.
     Script {
         skip: usize,
         field: RecordKey,
         prefix: Bytes,
-        /// In a Redis Cluster: those that it looks at.
+        /// In a Redis Cluster: slots that the script checks.
         slots: Vec<u16>,
     },
 }
@@ -64,7 +64,7 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
         Form::Transaction => plan
             .runs()
             .any(|(name, _)| is_flush(name) || runs_code(name)),
-        // It has a record.
+        // A pack has a record, so it is never a read.
         Form::Pack => true,
         _ => false,
     };
@@ -81,7 +81,7 @@ pub fn add_read(link: &mut Link, plan: &Plan<'_>, own: OwnKeys<'_>) -> Pending {
     }
     skip += usize::from(connection.add_select(plan.database));
     if plan.form == Form::Transaction {
-        // Else a write of ours earlier in the group would make EXEC fail.
+        // Without UNWATCH, an earlier write of pmnet in this group would make EXEC fail.
         connection.add(&[b"UNWATCH"]);
         skip += 1;
         connection.add(&[b"MULTI"]);
@@ -160,7 +160,7 @@ pub fn read_pending(
             ready.push(all.into());
         }
         Pending::ReadTransaction { queued, .. } => {
-            // MULTI: without it, what follows is no transaction.
+            // If MULTI failed, the commands after it did not run as a transaction.
             expect_ok(&connection.reply()?)?;
             for _ in 0..queued {
                 connection.reply()?;
@@ -180,7 +180,7 @@ pub fn read_pending(
             ..
         } => {
             let reply = connection.reply()?;
-            // The script's result is a string, whatever it is about.
+            // The script's result is a string for every command.
             if reply.starts_with(b"$")
                 && let Some(range) = text_range(&reply)
             {
@@ -215,10 +215,11 @@ pub fn read_pending(
             {
                 return Err(StoreError::Retry(error.to_owned()));
             } else if error.contains("Script killed by user") {
-                // Redis kills only what has changed nothing. The place that it names is in our script.
+                // Redis kills only scripts that have changed nothing. The position in the error is in pmnet's script,
+                // so it is cut off.
                 reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
-                // The same request would fail again in the same way: it must not stop the shard.
+                // The request would fail again in the same manner. It must not stop the shard.
                 tracing::warn!(
                     error,
                     "PM2212 the request script failed; nothing has happened"
@@ -234,8 +235,9 @@ pub fn read_pending(
     Ok(None)
 }
 
-/// Returns the answer to a read, and whether it is one whatever it says. `cluster`: what Redis says of slots is not for clients, who would
-/// follow it past pmnet. Returns whether this Redis is still the master shows at the end of the group.
+/// Returns the answer to a read, and whether it is final even if it is an error. `cluster`: Redis's errors about slots
+/// are not for clients, who would follow them past pmnet. The end of the group shows whether this Redis is still the
+/// master.
 fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     match error(&reply) {
         Some(error) if cluster && is_elsewhere(error) && !error.starts_with("CROSSSLOT") => {
@@ -245,7 +247,7 @@ fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     }
 }
 
-/// Returns an answer of a shape that Redis never gives.
+/// Returns the error for an answer whose form Redis never uses.
 pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
     StoreError::Retry(format!(
         "PM2210 Redis's answer to {command} is not understood: {}",
@@ -253,7 +255,7 @@ pub fn not_understood(command: &str, reply: &[u8]) -> StoreError {
     ))
 }
 
-/// An answer that must be no error.
+/// Checks that an answer is not an error.
 pub fn expect_ok(reply: &[u8]) -> Result<(), StoreError> {
     match error(reply) {
         Some(error) => Err(StoreError::Retry(error.to_owned())),

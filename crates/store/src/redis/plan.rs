@@ -1,4 +1,4 @@
-//! Turns a payload into the commands to send to Redis. Commands that are denied become replies here.
+//! Turns a payload into the commands to send to Redis. A denied command becomes its reply.
 
 use pmnet_resp::reply;
 use pmnet_wire::command::{Commands, Form, Protocol};
@@ -19,13 +19,13 @@ const RESERVED: &[u8] = b"-ERR pmnet: keys that begin with pmnet:{ are reserved\
 /// One command of a request.
 #[derive(Debug)]
 pub enum Item<'a> {
-    /// To be run: upper-case name, and all arguments (the name as sent first).
+    /// A command to run: its name in upper case, and all arguments (the first is the name as sent).
     Run(Vec<u8>, Vec<&'a [u8]>),
-    /// Not to be run: this is its reply.
+    /// A command that does not run; this is its reply.
     Done(Vec<u8>),
-    /// The next commands run in this database, which exists. Only in a transaction that has a record.
+    /// The next commands run in this existing database. Only a transaction with a record has this item.
     Select(u32),
-    /// The next commands are a transaction; their number. Only in a pack.
+    /// This many next commands are a transaction. Only a pack has this item.
     Transaction(usize),
 }
 
@@ -40,7 +40,7 @@ pub struct Plan<'a> {
     pub database: u32,
     /// The commands.
     pub items: Vec<Item<'a>>,
-    /// Of a pack: how many of its parts this is at most. The reply is the array of their replies.
+    /// For a pack: most parts that this plan runs. The reply is the array of their replies.
     pub parts: Option<usize>,
 }
 
@@ -56,9 +56,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Checks the commands of a request that has commands. `unlimited`: there is no limit for Redis's memory. `databases`: those that
-    /// its SELECTs may name; none if it may have no SELECT, or has no record. `recorded`: it has one. Then a command of a transaction that
-    /// names pmnet's own keys is refused alone, and the others run: the AOF of a Redis that pmnet uses has such transactions.
+    /// Checks the commands of a request. `unlimited`: Redis has no memory limit. `databases`: the databases that its
+    /// SELECTs may name; empty if it may have no SELECT, or has no record. `recorded`: the request has a record. In a
+    /// recorded transaction, a command that names pmnet's own keys is refused alone, and the others run, because the
+    /// AOF of a Redis that pmnet uses contains such transactions.
     pub fn new(
         commands: &Commands<'a>,
         table: &CommandTable,
@@ -93,7 +94,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns whether the request script can run it, and hand its replies back as they were.
+    /// Returns whether the request script can run the plan and hand its replies back unchanged.
     pub fn runs_in_script(&self, table: &CommandTable) -> bool {
         let fits = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             table.scriptable(name, arguments) && survives_script(name, arguments, self.resp3)
@@ -101,7 +102,7 @@ impl<'a> Plan<'a> {
         !self.selects() && self.runs().all(fits)
     }
 
-    /// Returns the reply, when nothing is to be run.
+    /// Returns the reply if no command has to run.
     pub fn finished(&self) -> Option<Vec<u8>> {
         let mut reply = Vec::new();
         for item in &self.items {
@@ -113,14 +114,14 @@ impl<'a> Plan<'a> {
         Some(reply)
     }
 
-    /// Returns whether a script cannot run it, since it changes the database.
+    /// Returns whether the plan changes the database, so that no script can run it.
     fn selects(&self) -> bool {
         self.items
             .iter()
             .any(|item| matches!(item, Item::Select(_)))
     }
 
-    /// Returns the slots of its keys in a Redis Cluster, as far as they can be told, each once.
+    /// Returns the known slots of the plan's keys in a Redis Cluster, each once.
     pub fn slots(&self, table: &CommandTable) -> Vec<u16> {
         let keys = self.runs().flat_map(|(name, a)| table.slot_keys(name, a));
         let mut slots: Vec<u16> = keys.map(|key| slot_of(key)).collect();
@@ -129,7 +130,7 @@ impl<'a> Plan<'a> {
         slots
     }
 
-    /// Commands to be run.
+    /// Returns the commands to run.
     pub fn runs(&self) -> impl Iterator<Item = (&Vec<u8>, &Vec<&'a [u8]>)> {
         self.items.iter().filter_map(|item| match item {
             Item::Run(name, arguments) => Some((name, arguments)),
@@ -155,7 +156,7 @@ fn objection(
     in_transaction: bool,
 ) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
-    // Between MULTI and EXEC it does not wait.
+    // Between MULTI and EXEC these commands do not wait.
     let waits_not = matches!(name, b"WAIT" | b"WAITAOF") && in_transaction;
     let fits = waits_not || is_harmless(name, arguments);
     if let Some(why) = denied(name).filter(|_| !fits) {
@@ -192,7 +193,7 @@ fn objection(
 /// Facts about an update, found before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// A front acknowledged it without knowing anything of the data.
+    /// A front acknowledged it without knowing any data.
     pub promised: bool,
     /// It empties a database.
     pub flushes: bool,
@@ -200,7 +201,7 @@ pub struct Nature {
     pub scriptable: bool,
 }
 
-/// Checks an update. `by_slots`: it must run in a script, since the store is a Redis Cluster.
+/// Checks an update. `by_slots`: the store is a Redis Cluster, so the update must run in a script.
 ///
 /// # Errors
 /// Reason why it must not be sent, for the log.

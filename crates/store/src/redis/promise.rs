@@ -1,10 +1,10 @@
-//! Which updates were promised: acknowledged to their client before Redis has seen them.
+//! Which updates were promised, that is, acknowledged to their client before Redis received them.
 //!
 //! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
-//! ([`pmnet_wire::promise::is_promised`], used at both ends). If Redis refuses one nevertheless, its configuration
-//! breaks a promise, and the update stays in the devices until an operator corrects the configuration. Everything else
-//! that is refused for good is dropped, counted and logged: commands that the operator lets through with
-//! `--assume-ok`, and commands that no front sends.
+//! ([`pmnet_wire::promise::is_promised`], used by the front and by the store). If Redis refuses such a command, its
+//! configuration breaks a promise, and the update stays in the devices until an operator corrects the configuration.
+//! Other updates that are refused for good are dropped, counted and logged: commands of `--assume-ok`, and commands
+//! that no front sends.
 
 use pmnet_wire::command::Commands;
 
@@ -28,13 +28,13 @@ pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
 /// Bytes of a key that are shown.
 const SHOWN_BYTES_MAX: usize = 64;
 
-/// Returns whether a front acknowledges this command without knowing the data: it has one of the forms that Redis
-/// always accepts.
+/// Returns whether a front acknowledges this command without knowing the data, because Redis always accepts the command
+/// in this form.
 pub fn is_promised(arguments: &[&[u8]]) -> bool {
     pmnet_wire::promise::is_promised(arguments.len(), |index| arguments[index])
 }
 
-/// Promised commands that the server does not have (renamed).
+/// Returns the promised commands that the server lacks, because they were renamed.
 pub fn missing(table: &CommandTable) -> Vec<&'static str> {
     PROMISED
         .into_iter()
@@ -42,7 +42,7 @@ pub fn missing(table: &CommandTable) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns an update for people: its first command, with key and database.
+/// Returns a text for people that shows an update: its first command, with key and database.
 pub fn shown(commands: &Commands<'_>) -> String {
     let Some(mut arguments) = commands.iter().next() else {
         return "an update without a command".into();
@@ -65,7 +65,7 @@ pub fn shown(commands: &Commands<'_>) -> String {
     )
 }
 
-/// Returns why an update that was not promised may be dropped.
+/// Returns the reason why an update that was not promised may be dropped.
 pub fn excuse(commands: &Commands<'_>) -> &'static str {
     let assumed = commands.count > 0
         && commands.iter().all(|mut arguments| {

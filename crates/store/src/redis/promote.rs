@@ -1,9 +1,17 @@
-//! A replica of a shard's Redis becomes the master, because a person wants it (`docs/operate/redis-failover.md`, another Redis for a shard).
+//! Makes a replica of a shard's Redis the master when an operator asks for it (`docs/operate/redis-failover.md`,
+//! another Redis for a shard).
 //!
-//! Three ways. Where Sentinels watch the master, they are told to fail over. A master that runs hands over on command (`FAILOVER`): it
-//! stops taking writes, waits until the replica has everything, and then they change places, so nothing is lost. If the master is stopped for good, which
-//! only a person can know, the replica that has applied most is promoted and the others follow it.
-//! The server of the shard begins a new epoch at the new master: the command waits for that.
+//! Three cases:
+//!
+//! - Sentinels watch the master. They are told to fail over.
+//!
+//! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, waits until the replica has
+//! everything, and then both change roles, so nothing is lost.
+//!
+//! - The master is stopped for good, which only a person can know. The replica that has applied most is promoted, and
+//! the others follow it.
+//!
+//! The server of the shard begins a new epoch at the new master, and the command waits for that epoch.
 
 use std::time::{Duration, Instant};
 
@@ -20,9 +28,9 @@ use crate::Passwords;
 /// Host and port.
 type Place = (String, u16);
 
-/// Milliseconds for which a master that hands over waits for its replica; then it goes on as the master.
+/// Milliseconds for which a master that hands over waits for its replica. After this time it remains the master.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
-/// A replica that follows is online at its master within this time, which looks for it so often.
+/// A following replica is online at its master within this time.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
 const ONLINE_LOOK: Duration = Duration::from_millis(100);
 
@@ -31,19 +39,19 @@ const ONLINE_LOOK: Duration = Duration::from_millis(100);
 struct Seen {
     place: Place,
     is_master: bool,
-    /// Of a replica: it is connected to its master, and has had all of its data once.
+    /// For a replica: it is connected to its master, and has received all of the master's data once.
     follows: bool,
-    /// Bytes of the replication stream that it has.
+    /// Bytes of the replication stream that it has received.
     offset: i64,
-    /// Updates up to this order are applied here; 0: none.
+    /// Updates up to this order are applied at this Redis; 0: none.
     applied: u64,
-    /// Name of the server's load that claimed the records last; empty: none.
+    /// Name of the server's last load that claimed the records; empty: none.
     owner: Vec<u8>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Way {
-    /// This Sentinel is told, of all that know the master by this name.
+    /// This Sentinel, one of those that know the master by this name, is told to fail over.
     Sentinels {
         guides: Guides,
         name: String,
@@ -60,25 +68,25 @@ pub struct Promotion {
     url: RedisUrl,
     hash: String,
     way: Way,
-    /// The master before.
+    /// The master before the promotion.
     from: Place,
-    /// Owner of the records before.
+    /// Owner of the records before the promotion.
     owner: Vec<u8>,
 }
 
 /// Progress of the promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A sentence about what is waited for.
+    /// The promotion goes on; this sentence says what is missing.
     Waits(String),
-    /// This one is the master, and a server serves the shard there.
+    /// This Redis is the master, and a server serves the shard with it.
     Served(String),
 }
 
 impl Promotion {
-    /// Looks, and says what can be done. `url` is the server's `--store`; `password` in place of one in it. `to`: the replicas that may
-    /// become the master, HOST:PORT, at most 16; none with Sentinels, which choose. `is_stopped`: the operator knows that the master is stopped for
-    /// good.
+    /// Looks at all processes, and plans the promotion. `url` is the server's `--store`; `password` takes the place of
+    /// one in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with Sentinels, which
+    /// choose themselves. `is_stopped`: the operator knows that the master is stopped for good.
     ///
     /// # Errors
     /// A sentence that says why not, and what to do.
@@ -151,7 +159,7 @@ impl Promotion {
         }
     }
 
-    /// Returns the replica that becomes the master; `None`: the Sentinels choose.
+    /// Returns the replica that becomes the master; `None` if the Sentinels choose.
     fn to(&self) -> Option<&Place> {
         match &self.way {
             Way::Sentinels { .. } => None,
@@ -159,13 +167,13 @@ impl Promotion {
         }
     }
 
-    /// Returns the master before, and the one to come if that is known.
+    /// Returns the old master, and the new one if it is known.
     #[must_use]
     pub fn places(&self) -> (String, Option<String>) {
         (endpoint(&self.from), self.to().map(endpoint))
     }
 
-    /// Returns what the operator has to do then, if the server does not find the new master.
+    /// Returns what the operator has to do afterwards if the server does not find the new master.
     #[must_use]
     pub fn then(&self) -> Option<String> {
         let to = self.to()?;
@@ -180,10 +188,10 @@ impl Promotion {
         ))
     }
 
-    /// Does it.
+    /// Begins the promotion.
     ///
     /// # Errors
-    /// A sentence: it was refused, or it is not known whether it was begun.
+    /// A sentence: the promotion was refused, or it is not known whether it has begun.
     pub fn begin(&self) -> Result<(), String> {
         match &self.way {
             Way::Sentinels { name, told, .. } => {
@@ -207,7 +215,8 @@ impl Promotion {
                     timeout.as_bytes(),
                 ];
                 let until = Instant::now() + ONLINE_MAX;
-                // A replica that has just got everything is not online before its next word to the master.
+                // A replica that has just received everything counts as online only after its next message to the
+                // master.
                 while let Err(text) = ask(&mut link, &self.from, &command) {
                     if !text.contains("is not online") || Instant::now() >= until {
                         return Err(text);
@@ -230,10 +239,10 @@ impl Promotion {
         Ok(())
     }
 
-    /// Returns how far it is.
+    /// Returns the progress of the promotion.
     ///
     /// # Errors
-    /// A sentence: it came to nothing.
+    /// A sentence: the promotion has failed.
     pub fn look(&self) -> Result<Progress, String> {
         let place = match &self.way {
             Way::Sentinels { guides, name, .. } => match named(guides, name, &self.url) {
@@ -277,7 +286,8 @@ impl Promotion {
         })
     }
 
-    /// Redis's word for what a master does that is one yet; `None`: it is none any more, or does not say.
+    /// Returns Redis's name for the state of the hand-over while the old master is still one; `None` if it is a replica
+    /// or does not answer.
     fn hands_over(&self) -> Option<String> {
         let mut link = cluster::open(&self.from, &self.url).ok()?;
         let info = ask(&mut link, &self.from, &[b"INFO", b"replication"]).ok()?;
@@ -374,12 +384,13 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
     })
 }
 
-/// Returns the one that has applied most; of several the one that has most of everything else.
+/// Returns the replica that has applied most updates; among equals, the one that has received most of the replication
+/// stream.
 fn best(replicas: &[Seen]) -> Option<&Seen> {
     replicas.iter().max_by_key(|one| (one.applied, one.offset))
 }
 
-/// Returns a Redis that is a replica with this shard's records.
+/// Returns the state of a Redis that is a replica with this shard's records.
 fn follower(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     let seen = see(place, url, hash)?;
     if seen.is_master {
@@ -411,7 +422,7 @@ fn named(guides: &Guides, name: &str, url: &RedisUrl) -> Result<(Place, Place), 
     Ok((told, (master.host, master.port)))
 }
 
-/// `HOST:PORT`, IPv6 in brackets.
+/// Returns `HOST:PORT`, with brackets around an IPv6 address.
 fn place(text: &str) -> Result<Place, String> {
     let url = RedisUrl::parse(text.trim(), false).map_err(|error| error.to_string())?;
     match url.password {
@@ -462,7 +473,7 @@ fn see(place: &Place, url: &RedisUrl, hash: &str) -> Result<Seen, String> {
     })
 }
 
-/// One command, whose reply is no error.
+/// Sends one command, and returns its reply if that is not an error.
 fn ask(link: &mut Connection, place: &Place, command: &[&[u8]]) -> Result<bytes::Bytes, String> {
     let reply = link.call(command);
     let reply = reply.map_err(StoreError::into_text)?;

@@ -1,7 +1,7 @@
 //! Records that are written after the effects that they belong to.
 //!
-//! Invariants: an owed record is written before anything else is executed, and the records that this process
-//! gives to its caller include it. May not decide what a record says.
+//! Invariants: an owed record is written before anything else is executed, and the records that this process returns to
+//! its caller include it. This module does not decide what a record says.
 
 use bytes::Bytes;
 use pmnet_resp::read::error;
@@ -11,24 +11,24 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Bytes that one call writes of the records that are owed, if there are several: it must end within the deadline of a call.
+/// Most bytes of owed records that one call writes, if it writes several. The call must end within its deadline.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// A change of a record that belongs to what a Redis has executed.
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// Commands for a Redis that was restarted since, if it has nothing of the record. `None`: nothing,
-    /// because then it has also lost the effect that the record belongs to.
+    /// Commands for a Redis that was restarted since, and has nothing of the record. `None`: no command, because that
+    /// Redis has lost the effect of the record too.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// Returns the commands for a Redis that was restarted since and has these records.
+    /// Returns the commands for a Redis that was restarted since and that has `records`.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);
-        // Of a pack, each part has that reply.
+        // In the record of a pack, each part has that reply.
         let begun = found.and_then(|(_, found)| found.strip_suffix(LOST_REPLY));
         let begun = begun.map(|mut found| {
             while let Some(shorter) = found.strip_suffix(LOST_REPLY) {
@@ -47,19 +47,19 @@ impl Debt {
     }
 }
 
-/// Record changes that Redis refused although it executed the commands they belong to. As long as this process
-/// lives they count as written; the next load writes them before anything else.
+/// Record changes that Redis refused although it executed their commands. While this process lives, these changes count
+/// as written; the next load writes them before anything else.
 #[derive(Default)]
 pub struct Owed {
-    /// Run id of the Redis that executed it: a later one may have lost it.
+    /// Run id of the Redis process that executed the commands. A later process may have lost their effects.
     run_id: String,
     debts: Vec<Debt>,
 }
 
 impl Owed {
-    /// Adds changes that belong to what the Redis behind `link` has executed, and that it had begun to record in
-    /// the same step: if there is no record, it has not happened. (The watermark of a batch counts as such,
-    /// because it is better to apply a batch again than not at all.)
+    /// Adds changes that belong to what the Redis behind `link` has executed, and whose records it began in the same
+    /// step: if the record is missing, the commands have had no effect. (The watermark of a batch is treated in the
+    /// same manner, because it is better to apply a batch again than not at all.)
     pub fn add(&mut self, link: &Link, changes: impl IntoIterator<Item = RecordChange>) {
         let debts = changes.into_iter().map(|change| Debt {
             change,
@@ -69,8 +69,8 @@ impl Owed {
         self.debts.extend(debts);
     }
 
-    /// Adds a request's record of which the Redis behind `link` wrote nothing when it executed the request: a missing
-    /// record proves nothing. `begun`: the record of a request whose reply is lost.
+    /// Adds the record of a request that the Redis behind `link` executed without writing anything of the record, so a
+    /// missing record proves nothing. `begun`: the record of a request whose reply is lost.
     pub fn add_unrecorded(&mut self, link: &Link, change: RecordChange, begun: Bytes) {
         self.run_id.clone_from(&link.facts.run_id);
         self.debts.push(Debt {
@@ -83,7 +83,7 @@ impl Owed {
         self.debts.iter().map(|debt| &debt.change)
     }
 
-    /// Returns how many of the first changes the next call writes. The watermark comes last, when all others are there.
+    /// Returns the number of changes that the next call writes. The watermark is written last, after all others.
     fn next_part(&mut self) -> usize {
         self.debts
             .sort_by_key(|Debt { change, .. }| change.0 == WATERMARK);
@@ -101,7 +101,8 @@ impl Owed {
         Some(value.clone().unwrap_or_default())
     }
 
-    /// Keeps what can be written to a Redis other than the one that executed it; that Redis has these records.
+    /// Keeps the changes that can be written to another Redis process than the one that executed the commands. The new
+    /// process has `records`.
     fn move_on(&mut self, run_id: &str, records: &[(RecordKey, Bytes)]) {
         if self.run_id == run_id {
             return;
@@ -119,8 +120,8 @@ impl Owed {
     }
 }
 
-/// Adds the call that changes records, in their database, whichever is selected. In a Redis Cluster it names no key, so that it can be
-/// in a transaction for another slot.
+/// Adds the call that changes records, in their own database. In a Redis Cluster the call names no key, so that a
+/// transaction for another slot may contain it.
 pub fn add_records<'a>(
     link: &mut Link,
     hash: &[u8],
@@ -146,7 +147,7 @@ pub fn add_records<'a>(
     link.connection.add(&call);
 }
 
-/// Redis executed something, and refused the records that belong to it.
+/// Returns the error for commands that Redis executed while it refused their records.
 pub fn unrecorded(why: &str) -> StoreError {
     StoreError::Retry(format!(
         "PM2206 Redis executed something and refused to keep pmnet's record of it: {why}. Allow it (HSET, HDEL, EVAL, SELECT), \
@@ -155,7 +156,7 @@ pub fn unrecorded(why: &str) -> StoreError {
 }
 
 impl RedisStore {
-    /// Writes what is owed, durably. On an error the rest stays owed.
+    /// Writes the owed records durably. After an error, the records that were not written stay owed.
     pub(super) fn write_owed(&mut self, link: &mut Link) -> Result<(), StoreError> {
         let what = match self.owed.value(WATERMARK) {
             Some(_) => WaitFor::Updates,
@@ -189,7 +190,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// After a load: writes what is owed, if Redis accepts writes, and adds it to what was loaded.
+    /// Called after a load: writes the owed records if Redis accepts writes, and adds them to the loaded records.
     pub(super) fn settle(
         &mut self,
         link: &mut Link,
@@ -202,7 +203,7 @@ impl RedisStore {
         let owed: Vec<RecordChange> = self.owed.changes().cloned().collect();
         match &link.writes_refused {
             None => self.write_owed(link)?,
-            // Effects of a batch are there, but not their watermark: so nothing may be read yet either.
+            // Redis has the effects of a batch, but not their watermark, so nothing may be read yet either.
             Some(error) if self.owed.value(WATERMARK).is_some() => return Err(unrecorded(error)),
             Some(_) => {}
         }

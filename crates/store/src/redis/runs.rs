@@ -1,8 +1,8 @@
-//! The commands of a batch in the form for the batch script: runs of similar neighbours.
+//! Puts the commands of a batch into the form for the batch script: runs of similar neighbours.
 //!
-//! Every value passed to a script and every command that it calls has a cost. So what the commands of a run
-//! have in common is passed once, and a run of plain SETs is called as one MSET. The order of commands
-//! stays. May not decide what is sent: [`super::plan`] has checked it.
+//! Every value passed to a script and every command that the script calls has a cost. So values that all commands of a
+//! run share are passed once, and a run of plain SETs is called as one MSET. The order of the commands is kept. This
+//! module does not decide what is sent: [`super::plan`] has checked it.
 
 use pmnet_wire::command::Arguments;
 use pmnet_wire::promise::is_promised;
@@ -14,9 +14,9 @@ use super::commands::SCRIPT_ARGUMENTS_MAX;
 /// Facts about a command that the script needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// `SET key value`, which MSET does as well.
+    /// `SET key value`, which MSET can do as well.
     Plain,
-    /// Another one in a form that is acknowledged early.
+    /// Another command in a form that is acknowledged early.
     Promised,
     /// FLUSHALL, FLUSHDB.
     Flush,
@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Returns its name in `apply.lua`.
+    /// Returns the name of this fact in `apply.lua`.
     fn word(self) -> &'static str {
         match self {
             Kind::Plain => "plain",
@@ -56,19 +56,20 @@ struct Run<'a> {
     kind: Kind,
     database: u32,
     name: &'a [u8],
-    /// Arguments of each command, without its name.
+    /// Number of arguments of each command, without its name.
     width: usize,
     commands: usize,
 }
 
-/// Values that say what a run is: what its commands have in common, and how many they are.
+/// Number of values that describe a run: what its commands share, and their number.
 const RUN_HEADER: usize = 2;
 
-/// Arguments after the name, and after what all pieces have, of the pieces of a command that is too long for a script.
+/// Most arguments in one piece of a command that is too long for a script, without the name and the arguments that
+/// every piece repeats.
 const PIECE: usize = 2000;
 
-/// Returns how many arguments each piece of this command begins with, if it does the same in several pieces, each with an even number of the
-/// others.
+/// Returns the number of arguments that each piece of this command repeats, if the command can be divided. The other
+/// arguments are divided in pairs.
 fn piece_head(name: &[u8]) -> Option<usize> {
     let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
     if is("MSET") {
@@ -78,7 +79,7 @@ fn piece_head(name: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns whether a command can run in a script in several pieces, if it is too long for one.
+/// Returns whether a command that is too long for one script call can be divided into several.
 pub fn splits(name: &[u8]) -> bool {
     piece_head(name).is_some()
 }
@@ -86,18 +87,18 @@ pub fn splits(name: &[u8]) -> bool {
 /// All commands of a batch, in order.
 #[derive(Debug, Default)]
 pub struct Runs<'a> {
-    /// Of a Redis Cluster: nothing may be put together whose keys are of several slots, and what is too long for a script is
-    /// split, since MULTI is for one slot only.
+    /// The store is a Redis Cluster: commands with keys in several slots must not be put together. A command that is
+    /// too long for a script is divided, since MULTI is for only one slot.
     by_slots: bool,
     runs: Vec<Run<'a>>,
     /// Arguments of all commands, without their names.
     arguments: Vec<&'a [u8]>,
-    /// Effect of each command.
+    /// Number of the effect to which each command belongs.
     effects: Vec<usize>,
 }
 
 impl<'a> Runs<'a> {
-    /// None yet. `by_slots`: of a Redis Cluster.
+    /// Returns an empty list of runs. `by_slots`: the store is a Redis Cluster.
     pub fn new(by_slots: bool) -> Runs<'a> {
         Runs {
             by_slots,
@@ -105,7 +106,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Adds the next command, one of the effect with this number.
+    /// Adds the next command, which belongs to the effect with this number.
     pub fn add(&mut self, effect: usize, database: u32, mut command: Arguments<'a>) {
         let Some(name) = command.next() else { return };
         let arguments: Vec<&[u8]> = command.collect();
@@ -145,17 +146,17 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Returns the effect of the command with this number from 0.
+    /// Returns the number of the effect to which a command belongs; commands count from 0.
     pub fn effect_of(&self, command: usize) -> Option<usize> {
         self.effects.get(command).copied()
     }
 
-    /// Returns how many values [`Runs::write`] writes.
+    /// Returns the number of values that [`Runs::write`] writes.
     pub fn values(&self) -> usize {
         RUN_HEADER * self.runs.len() + self.arguments.len()
     }
 
-    /// Writes all runs, each with what the script wants to know of it first.
+    /// Writes all runs, each after the facts that the script needs.
     pub fn write(&self, out: &mut Vec<u8>) {
         let mut arguments = self.arguments.iter();
         for run in &self.runs {

@@ -38,7 +38,7 @@ pub fn open(place: &(String, u16), url: &RedisUrl) -> Result<Connection, String>
     cluster::log_in(&url.guide(place)?).map_err(|error| refusal(&error))
 }
 
-/// Returns a Sentinel's error, and what to do if it is about its users.
+/// Returns a Sentinel's error. If the error is about its users, the text says what to do.
 fn refusal(error: &str) -> String {
     let about_users = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR AUTH"];
     if about_users.iter().any(|code| error.starts_with(code)) {
@@ -50,7 +50,7 @@ fn refusal(error: &str) -> String {
     }
 }
 
-/// Reads names and values in turn.
+/// Reads a reply that lists names and values in turn.
 fn parse(reply: &[u8]) -> Option<Master> {
     let fields = read::elements(reply)?;
     let value = |name: &str| {

@@ -1,8 +1,8 @@
-//! Settings and rights with which Redis refuses what a front acknowledges early.
+//! Settings and rights that would make Redis refuse what a front acknowledges early.
 //!
-//! Checked whenever the store connects, so also after each change that breaks the connection. Settings are read with
-//! CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: the commands are put into a MULTI that is
-//! discarded, which checks names and rights and runs nothing. `docs/operate/redis.md` has a table of all settings.
+//! They are checked whenever the store connects, and so also after each change that breaks the connection. Settings are
+//! read with CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: a MULTI that is discarded checks
+//! names and rights of its commands and runs nothing. `docs/operate/redis.md` has a table of all settings.
 
 use pmnet_server::StoreError;
 use pmnet_wire::guard::{BULK_BYTES_MIN, OUTPUT_BYTES_MIN, QUERY_BYTES_MIN, memory, output_limit};
@@ -12,10 +12,11 @@ use super::config::{refused, setting};
 use super::connection::Connection;
 use pmnet_resp::read::error;
 
-/// First Redis with limits for the memory of clients, and with a way to be exempt from them.
+/// First Redis that limits the memory of clients, and can exempt a client from the limit.
 const MAXMEMORY_CLIENTS_VERSION: (u32, u32) = (7, 0);
 
-/// Refuses a Redis that cannot accept the largest command that a front acknowledges, or cannot send the largest reply.
+/// Refuses a Redis that cannot accept the largest command that a front acknowledges, or that cannot send the largest
+/// reply.
 ///
 /// # Errors
 /// `Fatal` with what to do.
@@ -82,7 +83,7 @@ impl RedisStore {
         connection: &mut Connection,
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
-        // Any key: it is not known which keys clients will use.
+        // Any key will do: it is not known which keys clients will use.
         let name = self.owner.some_name();
         let key = match self.home {
             None => name,
@@ -138,7 +139,7 @@ impl RedisStore {
         if let Some(found) = found {
             return Err(found);
         }
-        // These cannot be queued; an empty transaction has EXEC.
+        // Redis cannot queue these commands; an empty transaction checks EXEC.
         let alone: [&[&[u8]]; 4] = [
             &[b"HELLO", b"2"],
             &[b"WATCH", hash],
@@ -155,7 +156,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Returns why Redis refuses a command without which nothing works.
+    /// Returns the error for a refused command that the store cannot work without.
     pub(super) fn unfit(&self, name: &str, error: &str) -> StoreError {
         if error.starts_with("NOPERM") {
             let user = self.user();
@@ -172,12 +173,13 @@ impl RedisStore {
     }
 }
 
-/// Returns whether the error of a queued command means more than that Redis accepts no writes at the moment.
+/// Returns whether the error of a queued command lasts, and does not only mean that Redis accepts no writes at the
+/// moment.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }
 
-/// Redis has these commands only under another name, or not at all.
+/// Returns the error for commands that Redis lacks, or has only under another name.
 pub fn lacks(names: &[&str]) -> StoreError {
     StoreError::Fatal(format!(
         "PM2110 Redis has no {}, which pmnet needs, or acknowledges before Redis sees it: remove its rename-command from \

@@ -1,9 +1,9 @@
 //! Requests of several clients that run between one MULTI and EXEC.
 //!
-//! A request whose reply no script can hand back (`exact`) costs three round trips to Redis and two syncs. Those that wait at the same
-//! time share them.
-//! Each has its own record and its own reply, and fails alone: what Redis refuses to queue is left out, and the others are sent
-//! again; nothing has run by then. If memory is short, each request is sent alone, and gets that error.
+//! A request whose reply no script can hand back (`exact`) costs three round trips to Redis and two syncs. Several such
+//! requests that wait at the same time share this cost. Each keeps its own record and reply, and fails alone: a request
+//! that Redis refuses to queue is left out, and the others are sent again; nothing has run by then. If memory is short,
+//! each request is sent alone, and gets Redis's error for itself.
 //!
 //! Some requests never run together:
 //! - transactions of clients, which take effect as a whole or not at all;
@@ -25,9 +25,9 @@ use super::record::unrecorded;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
-/// Requests that run together, at most: they bound how long others wait, and how many replies a crash can lose.
+/// Most requests that run together. The number bounds how long the others wait, and how many replies a crash can lose.
 const TOGETHER_MAX: usize = 128;
-/// Bytes of arguments that run together, above which no further request is added.
+/// Bytes of arguments above which no further request joins.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
 /// How often the requests are sent again without the commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
@@ -39,7 +39,7 @@ pub struct Asked<'a> {
     pub prefix: &'a Bytes,
 }
 
-/// The requests that wait for the next transaction.
+/// Requests that wait for the next transaction.
 #[derive(Default)]
 pub struct Together<'a> {
     asked: Vec<Asked<'a>>,
@@ -47,11 +47,11 @@ pub struct Together<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// Returns whether this request may run with those that wait.
+    /// Returns whether this request may run together with those that wait.
     pub fn takes(&self, plan: &Plan<'_>, table: &CommandTable) -> bool {
         let guarded = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             let code = runs_code(name) || runs_reading_code(name);
-            // SCRIPT FLUSH among them.
+            // This covers SCRIPT FLUSH too.
             let scripts = name == b"SCRIPT" || names_scripts(name, arguments);
             code || is_flush(name) || scripts || !(table.is_core(name) || is_quick(name, arguments))
         };
@@ -65,7 +65,7 @@ impl<'a> Together<'a> {
             && self.bytes < TOGETHER_BYTES_MAX
     }
 
-    /// Adds a request that may run with them.
+    /// Adds a request that may run together with those that wait.
     pub fn add(&mut self, asked: Asked<'a>) {
         let words = asked.plan.runs().flat_map(|(_, arguments)| arguments);
         self.bytes += words.map(|word| word.len()).sum::<usize>();
@@ -97,7 +97,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// False: nothing has run, and each request must be run alone.
+    /// Runs the requests in one transaction. `false`: nothing has run, and each request must be run alone.
     fn run_together(
         &mut self,
         link: &mut Link,
@@ -123,7 +123,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // Its reply comes after the wait that it owes.
+                // The reply of this item comes after the owed wait.
                 None,
                 Items::Asked,
             )?;
@@ -185,7 +185,7 @@ impl RedisStore {
     }
 }
 
-/// Returns the records of the requests of which a part is missing; of all, if that is not known.
+/// Returns the records of the requests of which a part is missing. If these are not known, returns the records of all.
 fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     let fields = all
         .iter()
@@ -197,7 +197,7 @@ fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     found
 }
 
-/// Returns the reply to a request of which only this is known.
+/// Returns the reply to a request of which only `plan` is known.
 fn in_pack(plan: &Plan<'_>) -> Bytes {
     super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
 }

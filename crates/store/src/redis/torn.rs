@@ -1,20 +1,24 @@
 //! A transaction that is torn at the end of Redis's AOF.
 //!
-//! Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. At the next start it applies nothing of
-//! it, but with `aof-load-truncated yes` it cuts the file after the last whole *command*, so the open `MULTI` and the first
-//! effects stay in the file. Later writes go after them, and their `EXEC` ends the transaction: at the start
-//! after that, these effects take place although they were never part of the data, and what pmnet applied anew takes
-//! place once more. (Redis up to 8, Valkey up to pull request 4342. If no `EXEC` follows, all that follows is dropped.)
+//! Suppose that Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. The next start applies
+//! nothing of the transaction. But with `aof-load-truncated yes` it cuts the file after the last whole *command*, so
+//! the open `MULTI` and the first effects stay in the file. Later writes follow them, and the next `EXEC` ends the old
+//! transaction. A further start of Redis then applies the old effects, although they were never part of the data, and
+//! applies a second time what pmnet had applied anew. (Redis up to 8 and Valkey up to pull request 4342 do this. If no
+//! `EXEC` follows, the start drops everything after the open `MULTI`.)
 //!
-//! So nothing is written after such an end:
-//! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is dropped,
-//!   whether the rewrite ends or not. (If it does not: the next start of Redis fails once, because the file that is cut is
-//!   not the last; it is cut then, and the start after that succeeds.)
-//! - Redis 6.2 has one file; there the rewrite has to end.
+//! So pmnet writes nothing after such an end of the file:
 //!
-//! Once in the life of a Redis process is enough, as a file is cut only while Redis starts. Other servers (another shard's, or
-//! the same started again) must know that this rewrite is not that of an AOF that was just switched on, which
-//! protects nothing yet. A script in Redis's cache tells them: it lives as long as the process, and in no file.
+//! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is
+//! dropped, whether the rewrite succeeds or not. (If it fails, the next start of Redis fails once, because the file to
+//! be cut is not the last one. That start cuts the file, and the start after it succeeds.)
+//!
+//! - Redis 6.2 has one file, so the rewrite has to end.
+//!
+//! One rewrite for each Redis process is enough, because Redis cuts a file only while it starts. Other pmnet servers
+//! (of another shard, or this server after a restart) must not mistake this rewrite for that of an AOF that was just
+//! switched on, which protects nothing yet. A script in Redis's cache marks the process: the script lives as long as
+//! the process, and is in no file.
 
 use std::collections::HashMap;
 
@@ -28,7 +32,7 @@ use super::passing::is_not_now;
 /// First Redis whose AOF has several files.
 const FILES_VERSION: (u32, u32) = (7, 0);
 
-/// Known to a Redis process whose first rewrite was asked for here; its SHA-1.
+/// SHA-1 of this script marks a Redis process whose first rewrite was requested by pmnet.
 const MARK: &str = "return 'pmnet: the first rewrite of this process is of a whole AOF'";
 const MARK_SHA: &str = "ef44ab03a99069adffc3c5ac6c9bb405492d5dfe";
 
@@ -44,8 +48,8 @@ pub enum TornEnd {
 }
 
 impl TornEnd {
-    /// Facts from `INFO` of a Redis with an AOF. `cuts`: its `aof-load-truncated`; if it is not known, assume the
-    /// weakest.
+    /// Finds out from `INFO` of a Redis with an AOF which rewrite is needed. `cuts`: its `aof-load-truncated`; if the
+    /// value is unknown, the weakest is assumed.
     pub fn of(info: &HashMap<&str, &str>, version: (u32, u32), cuts: Option<&str>) -> TornEnd {
         let field = |name: &str| info.get(name).copied().unwrap_or("");
         let several_files = version >= FILES_VERSION;
@@ -63,7 +67,8 @@ impl TornEnd {
     }
 }
 
-/// Returns whether the rewrite that `info` tells of is one of a whole AOF, because [`RedisStore::leave_torn_end`] asked for it.
+/// Returns whether the running rewrite in `info` is one of a whole AOF, because [`RedisStore::leave_torn_end`]
+/// requested it.
 ///
 /// # Errors
 /// `Retry` if Redis does not answer.
@@ -80,7 +85,7 @@ pub fn rewrites_whole_aof(
 }
 
 impl RedisStore {
-    /// Has Redis rewrite its AOF, if its end may be torn.
+    /// Makes Redis rewrite its AOF if the end of the AOF may be torn.
     ///
     /// # Errors
     /// `Retry` until the rewrite has come far enough; `Fatal` if the user may not start it.

@@ -1,12 +1,12 @@
-//! One MULTI … EXEC, sent with one write, every reply checked.
+//! One MULTI … EXEC: sent with one write, and every reply checked.
 //!
 //! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a
 //! request), and our own (the change of the records, checks of the records, SELECT).
 //!
-//! Redis checks rights again when EXEC runs each command, and goes on after one that it refuses. So a refusal
-//! there must do no harm: commands run in the database that was selected before MULTI, and scripts that select
-//! their own database change and check the records. Only a transaction for several databases has a SELECT
-//! inside. Outside of a transaction the connection is in database 0.
+//! Redis checks rights again when EXEC runs each command, and goes on after a command that it refuses. Such a refusal
+//! must do no harm: commands run in the database that was selected before MULTI, and scripts that select their own
+//! database change and check the records. Only a transaction for several databases has a SELECT inside. Outside of a
+//! transaction the connection is in database 0.
 
 use bytes::Bytes;
 use pmnet_resp::{read, write_command};
@@ -23,12 +23,12 @@ use super::{FLUSH_LUA, Link};
 /// Owner of the command in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// A write of ours whose result says nothing.
+    /// A write of pmnet's whose result is not needed.
     Write,
     Records,
     Select(u32),
     Item(usize),
-    /// A digest of the records: all of one transaction must be the same.
+    /// A digest of the records. All digests in a transaction must be equal.
     Seal,
 }
 
@@ -47,12 +47,13 @@ pub enum Outcome {
     Ran(Vec<(usize, Bytes)>),
     /// Nothing ran, because Redis refused these items for good, with these errors.
     Refused(Vec<(usize, String)>),
-    /// Nothing ran: memory is short, by this error, and then Redis queues nothing.
+    /// Nothing ran: with this error Redis says that memory is short, and queues nothing.
     NoMemory(String),
     /// It ran, with these replies, except for the change of the records, for this reason. The connection must
     /// not be used any more.
     Unrecorded(Vec<(usize, Bytes)>, String),
-    /// It ran, but not as it should: see there. The connection is not to be used any more.
+    /// The transaction ran only in part, or in another database; see [`Torn`]. The connection must not be used any
+    /// more.
     Torn(Torn),
     /// It ran, with these replies and the change of the records. But the commands after it failed, so no process
     /// knows whether it is durable. The connection must not be used any more.
@@ -70,33 +71,34 @@ pub struct Torn {
     pub recorded: bool,
 }
 
-/// Reaction to an item's error when Redis queues it.
+/// Decides how an item's error is treated when Redis queues the item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Items {
-    /// Its client has been acknowledged: wait if the error may be temporary.
+    /// The item's client has its acknowledgement: if the error may be temporary, the batch waits.
     Promised,
-    /// Its client waits: short memory or a missing right is its answer.
+    /// The item's client is waiting: an error about memory or rights is its answer.
     Asked,
 }
 
-/// A transaction that is being put together, inside the connection's output.
+/// A transaction that is being written into the connection's output.
 pub struct Transaction<'a> {
     link: &'a mut Link,
     hash: &'a [u8],
     slots: Vec<Slot>,
-    /// Database that it began in.
+    /// Database in which the transaction began.
     home: u32,
     database: u32,
 }
 
 impl<'a> Transaction<'a> {
-    /// Begins one whose commands run in `database`, which must exist; `hash` has the records. `slot`: of a Redis Cluster, the slot of
-    /// its keys, if it has keys. The commands are sent
-    /// only when Redis has begun it: if Redis refused SELECT or MULTI (rights were taken away), they would run in
-    /// another database, or one by one.
+    /// Begins a transaction whose commands run in `database`, which must exist; `hash` has the records. `slot`: in a
+    /// Redis Cluster, the slot of its keys, if it has keys. The caller's commands are sent only after Redis has begun
+    /// the transaction. If Redis had refused SELECT or MULTI (because rights were taken away), the commands would run
+    /// in another database, or one by one.
     ///
     /// # Errors
-    /// `Retry` if it cannot begin, or if the records could not be written: the connection must not be used any more.
+    /// `Retry` if the transaction cannot begin, or if the records could not be written. The connection must not be used
+    /// any more.
     pub fn begin(
         link: &'a mut Link,
         hash: &'a [u8],
@@ -104,7 +106,7 @@ impl<'a> Transaction<'a> {
         slot: Option<u16>,
     ) -> Result<Transaction<'a>, StoreError> {
         let connection = &mut link.connection;
-        // When a script is queued, Redis does not check the rights that its commands need.
+        // Redis does not check the rights that a script's commands need when it queues the script.
         connection.add(&[b"EVAL", MAY_RECORD_LUA.as_bytes(), b"1", hash]);
         if database != 0 {
             connection.add(&[b"SELECT", database.to_string().as_bytes()]);
@@ -114,10 +116,10 @@ impl<'a> Transaction<'a> {
         for _ in 0..2 + usize::from(database != 0) {
             expect_ok(&connection.reply()?)?;
         }
-        // A Redis that accepts no writes refuses a whole EXEC that has a write, but not one that has only scripts.
-        // Neither of these changes anything.
+        // A Redis that accepts no writes refuses a whole EXEC with a write in it, but accepts one that has only
+        // scripts. Neither of the two commands below changes anything.
         if let Some(home) = link.home {
-            // Redis refuses it, too, if the slot is elsewhere or is being moved.
+            // Redis also refuses the command if the slot is elsewhere or is being moved.
             connection.add(&[b"HDEL", &probe(slot.unwrap_or(home)), b""]);
         } else if database == 0 {
             connection.add(&[b"HSET", hash, OWNER, &link.owner]);
@@ -133,7 +135,7 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Makes what follows run in `database`, which must exist (else it would run in another one).
+    /// Selects the existing `database` for the next commands. (If it did not exist, they would run in another one.)
     pub fn select(&mut self, database: u32) {
         if self.database != database {
             self.database = database;
@@ -152,8 +154,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Adds a check of the records. If a client's code, which we do not control, changes them between two such
-    /// checks, this cannot be prevented, but it stops the shard.
+    /// Adds a check of the records. Code of a client may change the records between two such checks. The checks cannot
+    /// prevent that, but they stop the shard.
     pub fn seal(&mut self) {
         self.slots.push(Slot::Seal);
         self.link
@@ -174,7 +176,7 @@ impl<'a> Transaction<'a> {
         write_command(self.link.connection.out(), arguments);
     }
 
-    /// Adds a FLUSHALL or FLUSHDB of an item, such that pmnet's own hashes survive it.
+    /// Adds an item's FLUSHALL or FLUSHDB in a form that keeps pmnet's own hashes.
     pub fn flush(&mut self, item: usize, arguments: &[&[u8]]) {
         let script = format!(
             "{FLUSH_LUA}\nlocal command = {{}}\n\
@@ -187,25 +189,27 @@ impl<'a> Transaction<'a> {
         self.command(item, &call);
     }
 
-    /// Deletes the hash with the scripts of clients, before a `SCRIPT FLUSH` with these arguments, unless Redis refuses those.
-    /// (Redis forgets ours too then: the next call says so, and the server connects again, which loads them.)
+    /// Deletes the hash with the scripts of clients before a `SCRIPT FLUSH` with these arguments, unless Redis refuses
+    /// the arguments. (Redis forgets pmnet's own scripts too. The next call reports it, and the server connects again
+    /// and loads them.)
     pub fn forget_scripts(&mut self, scripts: &[u8], arguments: &[&[u8]]) {
         let is_mode =
             |mode: &[u8]| mode.eq_ignore_ascii_case(b"ASYNC") || mode.eq_ignore_ascii_case(b"SYNC");
         if arguments.len() == 2 || (arguments.len() == 3 && is_mode(arguments[2])) {
             self.slots.push(Slot::Write);
-            // The transaction may run in another database, and this changes none for what follows.
+            // The transaction may run in another database; this script must not change the database of the next
+            // commands.
             let forget = b"redis.call('SELECT', 0) return redis.call('DEL', ARGV[1])";
             self.link.connection.add(&[b"EVAL", forget, b"0", scripts]);
         }
     }
 
-    /// Ends the transaction, sends all, and reads every reply. The hash is watched again afterwards
-    /// and must have the given watermark if the transaction ran (`after`) or not (`before`). `wait_replicas`: this many replicas are waited
-    /// for, and the sync; `None`: neither, as the caller will.
+    /// Ends the transaction, sends it, and reads every reply. Afterwards the hash is watched again, and its watermark
+    /// must be `after` if the transaction ran, or `before` if it did not. `wait_replicas`: the call waits for this many
+    /// replicas, and for the sync; `None`: the caller waits for both.
     ///
     /// # Errors
-    /// `Retry` when nothing ran, or when it is unknown; `Fatal` when code of a client changed the records.
+    /// `Retry` when nothing ran, or when the outcome is unknown; `Fatal` when code of a client changed the records.
     pub fn run(
         self,
         before: &[u8],
@@ -233,7 +237,7 @@ impl<'a> Transaction<'a> {
 
         let unqueued = read_queued(link, &slots, items)?;
         let executed = link.connection.reply()?;
-        // The outcome counts first, also if the return to the database fails.
+        // The transaction's outcome takes precedence over an error of the return to database 0.
         let back = if moved {
             link.connection.reply().and_then(|reply| expect_ok(&reply))
         } else {
@@ -293,7 +297,7 @@ impl<'a> Transaction<'a> {
         let mut seal = None;
         let mut unsealed = None;
         let mut unrecorded = None;
-        // Databases as wanted, and as they are, from where they differ.
+        // The first difference between the wanted database and the actual one.
         let mut misplaced: Option<(u32, String)> = None;
         let mut torn: Option<(u32, String, Vec<usize>)> = None;
         for (slot, result) in slots.iter().zip(results) {
@@ -355,7 +359,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// Reads the reply to what [`Transaction::run`] waits for.
+/// Reads the reply to the wait of [`Transaction::run`].
 fn read_waited(link: &mut Link, wait_replicas: Option<u32>) -> Result<(), StoreError> {
     wait_replicas.map_or(Ok(()), |replicas| {
         link.read_wait(WaitFor::Updates, replicas)
@@ -365,7 +369,7 @@ fn read_waited(link: &mut Link, wait_replicas: Option<u32>) -> Result<(), StoreE
 /// Commands that Redis refused to queue.
 #[derive(Default)]
 struct Unqueued {
-    /// The first command of all, by its slot.
+    /// The first refused command, with the number of its slot.
     first: Option<(usize, String)>,
     /// Items that are refused for good.
     refused: Vec<(usize, String)>,
@@ -374,7 +378,7 @@ struct Unqueued {
     stop: Option<StoreError>,
 }
 
-/// Reads what Redis says to each command before EXEC.
+/// Reads Redis's replies to the commands before EXEC.
 fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued, StoreError> {
     let mut found = Unqueued::default();
     for (number, slot) in slots.iter().enumerate() {
@@ -389,10 +393,11 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             _ if items == Items::Asked && error.starts_with("OOM ") => {
                 found.no_memory.get_or_insert_with(|| error.to_owned());
             }
-            Slot::Item(item) if items == Items::Asked && error.starts_with("NOPERM ") => {
+            // Of an item that was promised the caller makes a wait.
+            Slot::Item(item) if error.starts_with("NOPERM ") => {
                 found.refused.push((*item, error.to_owned()));
             }
-            // Its keys could not be told before.
+            // The keys of this command could not be determined before.
             Slot::Item(item) if link.home.is_some() && is_elsewhere(error) => {
                 found.refused.push((*item, ELSEWHERE_TEXT.to_owned()));
             }
@@ -402,7 +407,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
                     .get_or_insert_with(|| StoreError::Retry(error.to_owned()));
             }
             Slot::Item(item) => found.refused.push((*item, error.to_owned())),
-            // Nothing has run. `load` finds out why, and what to do.
+            // Nothing has run. `load` finds the reason, and what to do.
             _ => {
                 found.stop = Some(StoreError::Retry(format!(
                     "PM2304 Redis refuses the commands that keep pmnet's records: {error}"

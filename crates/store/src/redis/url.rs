@@ -1,7 +1,8 @@
-//! `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`; with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`.
-//! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]`: the master that Sentinels name.
-//! `redis+cluster://[[user]:password@]host[:port],…/SLOTS[?wait_replicas=N]`: the master of a Redis Cluster that serves these slots.
-//! Both with TLS to everything that is named or found: `rediss+sentinel://`, `rediss+cluster://`.
+//! Parses the address of a Redis. There are three forms: `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`
+//! (with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`) is a Redis.
+//! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]` is the master that Sentinels name.
+//! `redis+cluster://[[user]:password@]host[:port],…/SLOTS[?wait_replicas=N]` is the master of a Redis Cluster that
+//! serves these slots. `rediss+sentinel://` and `rediss+cluster://` use TLS to all hosts that are named or found.
 
 use pmnet_tls::ClientTls;
 use pmnet_wire::percent_decode;
@@ -14,7 +15,7 @@ use crate::{OpenError, Passwords};
 const PORT_DEFAULT: u16 = 6379;
 /// Port of a Sentinel when the URL names none.
 const SENTINEL_PORT_DEFAULT: u16 = 26379;
-/// Most replicas that a URL may ask to wait for.
+/// Largest number of replicas for which a URL may ask to wait.
 pub const WAIT_REPLICAS_MAX: u32 = 64;
 
 /// A parsed store address.
@@ -28,18 +29,19 @@ pub struct RedisUrl {
     pub user: Option<String>,
     /// Password, if one is given.
     pub password: Option<String>,
-    /// How many replicas must hold a batch before it counts as durable; 0: none.
+    /// Number of replicas that must hold a batch before it counts as durable; 0: none.
     pub wait_replicas: u32,
     /// Settings of TLS, if it is used.
     pub tls: Option<ClientTls>,
-    /// Name that all certificates have; `None`: each has the host by which it is reached.
+    /// Name that all certificates have; `None`: each certificate has the host by which its server is reached.
     pub tls_name: Option<String>,
-    /// Processes that are asked for host and port.
+    /// Processes that are asked for the master's host and port, if it is found through Sentinels or nodes.
     pub guides: Option<Guides>,
 }
 
 impl RedisUrl {
-    /// Returns the same for another process of the same kind: with the same user and password, and TLS as the certificate there needs it.
+    /// Returns the settings for another process of this kind, at `host` and `port`: with the same user and password,
+    /// and with TLS for the name in its certificate.
     ///
     /// # Errors
     /// A sentence: no certificate can have that name.
@@ -57,7 +59,7 @@ impl RedisUrl {
         })
     }
 
-    /// Returns the same for one of those that are asked where the master is: a Sentinel has users of its own.
+    /// Returns the settings for one of the processes that are asked for the master. A Sentinel has users of its own.
     ///
     /// # Errors
     /// As [`RedisUrl::at`].
@@ -75,7 +77,7 @@ impl RedisUrl {
         Ok(url)
     }
 
-    /// Reads the URL of a Redis, `None` if it is another store's. Passwords are in place of those in it.
+    /// Reads the URL of a Redis; `None` if it is that of another store. `passwords` take the place of those in the URL.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; a password is never repeated.
@@ -116,7 +118,8 @@ impl RedisUrl {
         }
     }
 
-    /// Parses what follows `redis+sentinel://`. Host and port are those of the first Sentinel until they have been asked.
+    /// Parses the text after `redis+sentinel://`. Host and port are those of the first Sentinel until the Sentinels
+    /// have answered.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; the password is never repeated.
@@ -132,7 +135,8 @@ impl RedisUrl {
         })
     }
 
-    /// Parses what follows `redis+cluster://`. Host and port are those of the first node until they have been asked.
+    /// Parses the text after `redis+cluster://`. Host and port are those of the first node until the nodes have
+    /// answered.
     ///
     /// # Errors
     /// As [`RedisUrl::parse_sentinel`].
@@ -148,7 +152,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses hosts (`port` for those without one), and the name or slots after them.
+    /// Parses hosts, and the name or slots after them. A host without a port gets `port`.
     fn parse_guided(
         rest: &str,
         secure: bool,
@@ -199,7 +203,7 @@ impl RedisUrl {
         })
     }
 
-    /// Parses the text after `redis://`, or with `secure` that after `rediss://`.
+    /// Parses the text after `redis://`, or with `secure` the text after `rediss://`.
     ///
     /// # Errors
     /// [`OpenError::Url`] with what is wrong; the password is never repeated.
@@ -288,7 +292,7 @@ impl RedisUrl {
         })
     }
 
-    /// `host:port`, brackets around IPv6.
+    /// Returns `host:port`, with brackets around an IPv6 address.
     pub fn endpoint(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -298,7 +302,7 @@ impl RedisUrl {
     }
 }
 
-/// Returns the user for Sentinels that a query names, and the rest of the query.
+/// Returns the user for Sentinels if the query names one, and the rest of the query.
 fn sentinel_user(query: &str) -> Result<(Option<String>, String), OpenError> {
     let mut user = None;
     let mut rest = Vec::new();
@@ -393,7 +397,8 @@ mod tests {
         assert_eq!(login(&url.at("c", 2).unwrap()), both("u", "p"));
         assert_eq!(login(&url.guide(&place).unwrap()), both("s@", "q"));
         assert_eq!(url.wait_replicas, 1);
-        // Without a word about the Sentinels nothing is said to them, least of all the password of Redis.
+        // If the URL names no user or password for Sentinels, nothing is sent to log in there, least of all the
+        // password of Redis.
         let url = read("redis+sentinel://u:@a/m", None).unwrap();
         assert_eq!(login(&url.guide(&place).unwrap()), (None, None));
         let url = read("redis+cluster://u:@a/0-9", None).unwrap();

@@ -11,17 +11,18 @@ use super::members::ALL;
 use super::{Call, glob, size, table};
 use crate::rows::{About, Order};
 
-/// The Redis whose commands and replies these are.
+/// Version of Redis whose commands and replies this store has.
 const REDIS_VERSION: &str = "7.0.15";
-/// Members of a small hash or sorted set, and bytes of them, as Redis has them in a list; members of a set of integers.
+/// Largest number of members, and of bytes in each, of a hash or sorted set that Redis keeps as a list; largest number
+/// of members of a set of integers.
 const LISTPACK_ENTRIES: u64 = 128;
 const LISTPACK_BYTES: usize = 64;
 const INTSET_ENTRIES: u64 = 512;
 /// Longest string that Redis keeps beside its object, in bytes.
 const EMBEDDED_BYTES: usize = 44;
-/// Bytes that a row takes besides key and value, about: its line, and its place in the index.
+/// Approximate number of bytes that a row takes besides key and value: its line, and its entry in the index.
 const ROW_BYTES: usize = 128;
-/// Members that `MEMORY USAGE` looks at, if it is not said.
+/// Number of members that `MEMORY USAGE` looks at if the client does not say.
 const SAMPLES: u64 = 5;
 
 const NO_CLUSTER: Stop = error("ERR This instance has cluster support disabled");
@@ -130,7 +131,7 @@ fn memory(about: &About) -> Lines {
     ])
 }
 
-/// Lines that are the same whatever is stored.
+/// Lines that do not depend on the stored data.
 fn fixed(section: &str, about: &About) -> Lines {
     let pairs: &[(&str, &str)] = match section {
         "clients" => &[("blocked_clients", "0"), ("cluster_connections", "0")],
@@ -248,7 +249,7 @@ pub fn command(call: &mut Call<'_, '_>) -> Outcome {
                 reply_command(call, name);
             }
         }
-        // There is nothing to read here that Redis does not say better.
+        // This store has no documentation of commands: Redis's own is better.
         () if is(word, "DOCS") => call.reply.map(0),
         () => return Err(unknown(call, word)),
     }
@@ -284,7 +285,7 @@ pub fn time(call: &mut Call<'_, '_>) -> Outcome {
 }
 
 pub fn lastsave(call: &mut Call<'_, '_>) -> Outcome {
-    // All of it is durable at any time.
+    // All data is durable at any time.
     let now = call.keys.now() / 1000;
     call.reply.count(now);
     Ok(())
@@ -330,7 +331,7 @@ pub fn object(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Returns how Redis would keep it.
+/// Returns the encoding that Redis would use for the value.
 fn encoding(call: &Call<'_, '_>, key: &[u8], head: &Head) -> Outcome<&'static str> {
     Ok(match head.kind {
         Kind::String => {

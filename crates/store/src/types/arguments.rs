@@ -8,10 +8,10 @@ use super::float;
 use super::long_double::Long;
 use crate::rows::Fault;
 
-/// Reason why a command ends without its reply.
+/// Reason why a command ends before its usual reply.
 #[derive(Debug)]
 pub enum Stop {
-    /// This error is its reply; it has changed nothing.
+    /// The reply is this error; the command has changed nothing.
     Error(Cow<'static, [u8]>),
     /// The store failed.
     Fault(Fault),
@@ -51,7 +51,7 @@ pub fn wrong_number(name: &str) -> Stop {
     )
 }
 
-/// Returns whether an argument is this word, in any case. As for Redis, a word ends at a NUL.
+/// Returns whether an argument is this word in any case. As in Redis, the argument ends at its first NUL.
 pub fn is(argument: &[u8], word: &str) -> bool {
     float::c_string(argument).eq_ignore_ascii_case(word.as_bytes())
 }
@@ -61,7 +61,7 @@ pub fn integer(text: &[u8]) -> Outcome<i64> {
     parse_integer(text).ok_or(NOT_AN_INTEGER)
 }
 
-/// Returns an integer from `least` on; `why` if it is anything else.
+/// Returns an integer that is at least `least`; `why` is the error for anything else.
 pub fn at_least(text: &[u8], least: i64, why: &'static str) -> Outcome<i64> {
     parse_integer(text)
         .filter(|number| *number >= least)
@@ -73,7 +73,7 @@ pub fn positive(text: &[u8]) -> Outcome<u64> {
     at_least(text, 0, "ERR value is out of range, must be positive").map(i64::unsigned_abs)
 }
 
-/// Returns a count that may be negative, so that its absolute value can be taken.
+/// Returns a count that may be negative, and whose absolute value fits.
 pub fn signed_count(text: &[u8]) -> Outcome<i64> {
     let count = integer(text)?;
     if count == i64::MIN {
@@ -84,7 +84,7 @@ pub fn signed_count(text: &[u8]) -> Outcome<i64> {
     Ok(count)
 }
 
-/// Number of a database.
+/// Returns the number of a database.
 pub fn database(text: &[u8]) -> Outcome<u32> {
     let number = integer(text)?;
     if i32::try_from(number).is_err() {
@@ -103,15 +103,16 @@ pub fn double(text: &[u8]) -> Outcome<f64> {
     float::double(text).ok_or(NOT_A_FLOAT)
 }
 
-/// Checks for how long, in seconds, a client wants to wait. The store does not wait: the client's front asks again. `now` is in ms since 1970.
+/// Checks for how long, in seconds, a client wants to wait. The store itself does not wait: the client's front asks
+/// again. `now` is in ms since 1970.
 pub fn timeout(text: &[u8], now: u64) -> Outcome {
-    /// 2^63.
+    /// 2^63 milliseconds, one more than a signed integer holds.
     const MILLIS_MAX: f64 = 9_223_372_036_854_775_808.0;
     // Redis reads it as a long double.
     let seconds = Long::parse(text).and_then(|_| float::limit(text));
     let seconds = seconds.ok_or(error("ERR timeout is not a float or out of range"))?;
     let millis = (seconds * 1000.0).ceil();
-    // Redis 7.0 converts what is larger without a check, and it becomes negative.
+    // Redis 7.0 converts larger numbers without a check, and they become negative.
     if !(0.0..MILLIS_MAX).contains(&millis) {
         return Err(error("ERR timeout is negative"));
     }
@@ -128,19 +129,19 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// These arguments.
+    /// Returns options that read these arguments.
     pub fn new(rest: &'a [&'a [u8]]) -> Options<'a> {
         Options { rest }
     }
 
-    /// Returns the next one, taken.
+    /// Takes the next argument.
     pub fn next(&mut self) -> Option<&'a [u8]> {
         let (first, rest) = self.rest.split_first()?;
         self.rest = rest;
         Some(first)
     }
 
-    /// Arguments that are left.
+    /// Returns the arguments that were not taken yet.
     pub fn left(&self) -> &'a [&'a [u8]] {
         self.rest
     }
@@ -151,8 +152,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Part of a sequence between two indices as Redis counts, from 0 or, negative, from the end: first and last.
-/// `None`: nothing.
+/// Returns first and last index of a part of a sequence. `start` and `end` count as in Redis: from 0, or from the end
+/// if negative. `None`: the part is empty.
 pub fn slice(start: i64, end: i64, length: u64) -> Option<(u64, u64)> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let from_front = |index: i64| if index < 0 { length + index } else { index };

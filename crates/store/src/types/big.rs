@@ -1,4 +1,4 @@
-//! Whole numbers of any size, as far as exact conversion of floating-point text needs them.
+//! Whole numbers of any size, for the exact conversion of floating-point text.
 
 /// A natural number: 32-bit digits, the lowest first, without zeros at the top.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -6,7 +6,7 @@ pub struct Big(Vec<u32>);
 
 /// Bits of one digit.
 const DIGIT_BITS: usize = 32;
-/// Divisor that splits off decimal digits when a number is written, and the number of digits.
+/// Divisor that splits off a group of decimal digits when a number is written, and the number of digits in the group.
 const DECIMAL: (u32, usize) = (1_000_000_000, 9);
 
 impl Big {
@@ -28,14 +28,14 @@ impl Big {
         self.0.is_empty()
     }
 
-    /// Bits up to the highest that is set.
+    /// Returns the number of bits up to the highest set bit.
     pub fn bits(&self) -> usize {
         self.0.last().map_or(0, |top| {
             self.0.len() * DIGIT_BITS - usize::try_from(top.leading_zeros()).unwrap_or(0)
         })
     }
 
-    /// Becomes `self * factor + more`.
+    /// Multiplies by `factor`, and adds `more`.
     pub fn multiply_add(&mut self, factor: u32, more: u32) {
         let mut carry = u64::from(more);
         for digit in &mut self.0 {
@@ -49,7 +49,7 @@ impl Big {
         self.trim();
     }
 
-    /// Becomes `self * 10^power`.
+    /// Multiplies by `10^power`.
     pub fn scale(&mut self, power: usize) {
         for _ in 0..power / DECIMAL.1 {
             self.multiply_add(DECIMAL.0, 0);
@@ -59,7 +59,7 @@ impl Big {
         }
     }
 
-    /// `self * 2^count`.
+    /// Returns `self * 2^count`.
     pub fn shifted_left(&self, count: usize) -> Big {
         let (digits, bits) = (count / DIGIT_BITS, count % DIGIT_BITS);
         let mut out = vec![0; digits];
@@ -75,8 +75,7 @@ impl Big {
         out
     }
 
-    /// `self / 2^count` rounded down, and whether anything, and whether more than half, is lost by that:
-    /// the order of what is lost against a half.
+    /// Returns `self / 2^count` rounded down, and how the remainder compares with half of `2^count`.
     pub fn shifted_right(&self, count: usize) -> (Big, std::cmp::Ordering) {
         let mut out = Big(self.0.get(count / DIGIT_BITS..).unwrap_or(&[]).to_vec());
         let bits = count % DIGIT_BITS;
@@ -102,7 +101,7 @@ impl Big {
         lengths.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev()))
     }
 
-    /// Becomes `self + other`.
+    /// Adds `other`.
     pub fn add(&mut self, other: &Big) {
         let mut carry = 0u64;
         let length = self.0.len().max(other.0.len()) + 1;
@@ -115,7 +114,7 @@ impl Big {
         self.trim();
     }
 
-    /// Becomes `self - other`, which must not be larger.
+    /// Subtracts `other`, which must not be larger than `self`.
     pub fn subtract(&mut self, other: &Big) {
         let mut borrow = 0i64;
         for (at, digit) in self.0.iter_mut().enumerate() {

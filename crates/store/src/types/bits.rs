@@ -6,7 +6,7 @@ use super::arguments::{Outcome, SYNTAX, Stop, error, integer, is};
 use super::strings::check_length;
 use super::{Call, size};
 
-/// Longest string in which a bit can be, in bytes, as in Redis.
+/// Longest string in which a bit can be set, in bytes, as in Redis.
 const BYTES_MAX: u64 = 512 * 1024 * 1024;
 
 const BAD_OFFSET: Stop = error("ERR bit offset is not an integer or out of range");
@@ -19,7 +19,7 @@ fn offset(text: &[u8]) -> Outcome<u64> {
         .ok_or(BAD_OFFSET)
 }
 
-/// Byte and mask of a bit; the first bit of a byte is its highest.
+/// Returns byte and mask of a bit; the first bit of a byte is its highest.
 fn place(offset: u64) -> (usize, u8) {
     (size(offset >> 3), 0x80 >> (offset & 7))
 }
@@ -65,7 +65,7 @@ pub fn getbit(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// First and last bit of a range in bytes or bits; `None`: it is empty.
+/// Returns first and last bit of a range that is given in bytes or bits; `None` if the range is empty.
 fn bits(start: i64, end: i64, length: usize, in_bits: bool) -> Option<(u64, u64)> {
     let length = i64::try_from(length).unwrap_or(i64::MAX);
     let total = if in_bits { length * 8 } else { length };
@@ -101,7 +101,7 @@ fn is_set(value: &[u8], bit: u64) -> bool {
     value.get(byte).is_some_and(|byte| byte & mask != 0)
 }
 
-/// Returns how many bits between two are set, both included.
+/// Returns the number of set bits between two positions, both included.
 fn set_between(value: &[u8], first: u64, last: u64) -> u64 {
     let (from, to) = (size(first >> 3), size(last >> 3));
     let whole: u64 = value[from..=to]
@@ -171,7 +171,7 @@ pub fn bitpos(call: &mut Call<'_, '_>) -> Outcome {
         let position = first_of(&value, wanted, first, last);
         match position {
             Some(position) => i64::try_from(position).unwrap_or(i64::MAX),
-            // Behind a string are zeros, unless an end was given.
+            // A string continues with zeros, unless the client gave an end.
             None if !wanted && end.is_none() => i64::try_from(last + 1).unwrap_or(i64::MAX),
             None => -1,
         }
@@ -180,7 +180,7 @@ pub fn bitpos(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the first such bit between two, both included.
+/// Returns the position of the first bit with the wanted value between two positions, both included.
 fn first_of(value: &[u8], wanted: bool, first: u64, last: u64) -> Option<u64> {
     let dull = if wanted { 0 } else { u8::MAX };
     let mut bit = first;

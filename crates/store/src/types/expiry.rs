@@ -4,7 +4,7 @@ use super::Call;
 use super::arguments::{Options, Outcome, SYNTAX, Stop, error, integer, is};
 use super::float::c_string;
 
-/// A time to live or an end, as a client wrote it.
+/// A time to live or a time of expiry, as a client wrote it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct End<'a> {
     text: &'a [u8],
@@ -53,7 +53,8 @@ impl<'a> End<'a> {
         }
     }
 
-    /// EX, PX, EXAT or PXAT with its argument. One of them can be given again, in place of itself.
+    /// Reads EX, PX, EXAT or PXAT with its argument. The same option may be given again and then replaces the earlier
+    /// one.
     pub fn option(
         option: &[u8],
         options: &mut Options<'a>,
@@ -80,7 +81,7 @@ impl<'a> End<'a> {
         }))
     }
 
-    /// Returns when that is, in ms since 1970; an error if it is not positive or too far.
+    /// Returns the time of expiry, in ms since 1970; an error if it is not positive or too large.
     pub fn time(&self, call: &Call<'_, '_>) -> Outcome<u64> {
         let value = integer(self.text)?;
         let span = value
@@ -104,7 +105,7 @@ fn now(call: &Call<'_, '_>) -> i64 {
     i64::try_from(call.keys.now()).unwrap_or(i64::MAX)
 }
 
-/// Returns an existing key another time of expiry, or removes it if that is past.
+/// Sets the time of expiry of an existing key, or removes the key if that time is past.
 pub fn change(call: &mut Call<'_, '_>, key: &[u8], old: u64, new: u64) -> Outcome {
     if new != 0 && new <= call.keys.now() {
         return call.remove(key);
@@ -150,7 +151,7 @@ impl Conditions {
                 () if is(option, "GT") => found.gt = true,
                 () if is(option, "LT") => found.lt = true,
                 () => {
-                    // Redis cuts ends of lines off at the end of such a text.
+                    // Redis cuts line ends off the end of the text.
                     let shown = without_line_ends(c_string(option));
                     let text = [b"ERR Unsupported option ", shown].concat();
                     return Err(Stop::Error(text.into()));
@@ -170,7 +171,7 @@ impl Conditions {
         Ok(found)
     }
 
-    /// Returns whether an end may take the place of another one (0: none).
+    /// Returns whether the conditions allow this new time of expiry in place of the old one (0: none).
     fn allow(&self, old: u64, new: i64) -> bool {
         let old = i64::try_from(old).ok().filter(|old| *old != 0);
         !(self.nx && old.is_some()
@@ -193,7 +194,7 @@ fn set_end(call: &mut Call<'_, '_>, unit: Unit, absolute: bool) -> Outcome {
     let head = call.head(key)?;
     let head = head.filter(|head| conditions.allow(head.expires, time));
     if let Some(head) = head {
-        // An end before 1970 is over, too.
+        // A time before 1970 has passed, too.
         change(call, key, head.expires, time.max(1).unsigned_abs())?;
     }
     call.reply.flag(head.is_some());

@@ -8,12 +8,12 @@ use super::big::Big;
 
 /// Significant digits of `%.17g`.
 const SIGNIFICANT: i32 = 17;
-/// Places after the point where one digit is before it.
+/// Number of digits after the point if one digit is before it.
 const PLACES_BEHIND_ONE: usize = 16;
 /// Exponents beyond this are infinity or zero in every format.
 const EXPONENT_MAX: i64 = 100_000;
 
-/// A binary format: bits of the mantissa, exponents of its lowest bit.
+/// A binary floating-point format: number of bits of the mantissa, and exponents of its lowest bit.
 pub struct Format {
     pub bits: usize,
     pub low_min: i64,
@@ -42,14 +42,14 @@ pub enum Text {
 /// A rounded number without its sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounded {
-    /// Too large for the format.
+    /// The number is too large for the format.
     Over,
     /// `mantissa * 2^low`; a mantissa of 0 may stand for a number too small for the format.
     Finite { mantissa: u64, low: i64 },
 }
 
-/// Reads a number at the start of a text, as `strtod` does, but without white space before it. Returns sign, number and
-/// how many bytes belong to it; `None` if there is no number.
+/// Reads a number at the start of a text, as `strtod` does, but without leading white space. Returns sign, number and
+/// length in bytes; `None` if there is no number.
 pub fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
     let negative = text.first() == Some(&b'-');
     let start = usize::from(matches!(text.first(), Some(b'-' | b'+')));
@@ -85,7 +85,7 @@ pub fn scan(text: &[u8]) -> Option<(bool, Text, usize)> {
     Some((negative, text, start + end))
 }
 
-/// Length of `nan` or `nan(letters)`.
+/// Returns the length of `nan` or `nan(letters)`.
 fn not_a_number(rest: &[u8]) -> usize {
     let payload = rest.get(3..).and_then(|tail| {
         let inside = tail.strip_prefix(b"(")?;
@@ -97,8 +97,8 @@ fn not_a_number(rest: &[u8]) -> usize {
     3 + payload.unwrap_or(0)
 }
 
-/// Digits with at most one point: their values, minus the digits after the point, and the length. `None` without
-/// a digit.
+/// Reads digits with at most one point: returns their values, minus the number of digits after the point, and the
+/// length. `None`: there is no digit.
 fn digits(text: &[u8], hexadecimal: bool) -> Option<(Vec<u8>, i64, usize)> {
     let radix = if hexadecimal { 16 } else { 10 };
     let (mut found, mut behind, mut point, mut length) = (Vec::new(), 0, false, 0);
@@ -116,7 +116,7 @@ fn digits(text: &[u8], hexadecimal: bool) -> Option<(Vec<u8>, i64, usize)> {
     (!found.is_empty()).then_some((found, -behind, length))
 }
 
-/// Returns an exponent with its letter, and its length; large ones are cut to [`EXPONENT_MAX`].
+/// Returns an exponent (with its letter), and the length of its text; large exponents are limited to [`EXPONENT_MAX`].
 fn exponent_part(text: &[u8], hexadecimal: bool) -> Option<(i64, usize)> {
     let letter = if hexadecimal { b'p' } else { b'e' };
     if text.first()?.to_ascii_lowercase() != letter {
@@ -148,7 +148,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     }
     let signed = |bits: usize| i64::try_from(bits).unwrap_or(i64::MAX);
     let bits = signed(format.bits);
-    // Exponent of the lowest bit, if the quotient has as many bits as the format, or one more.
+    // Returns the exponent of the lowest bit if the quotient has as many bits as the format, or one more.
     let excess = signed(numerator.bits()) - signed(denominator.bits()) - bits;
     let low = (exponent + excess).max(format.low_min);
     let shift = low - exponent;
@@ -160,7 +160,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     let mut low = low;
     let mut up = half == Ordering::Greater || (half == Ordering::Equal && mantissa & 1 == 1);
     if mantissa >> format.bits != 0 {
-        // One bit too many: it decides, and the rest comes after it.
+        // The quotient has one bit too many. This bit decides how to round, and the rest lies below it.
         let (odd, behind) = (mantissa & 1 == 1, !rest.is_zero());
         mantissa >>= 1;
         low += 1;
@@ -180,7 +180,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     }
 }
 
-/// Quotient, of at most 66 bits, and rest.
+/// Returns the quotient, of at most 66 bits, and the remainder.
 fn divide(mut top: Big, under: &Big) -> (u128, Big) {
     let mut quotient = 0u128;
     let steps = top.bits().saturating_sub(under.bits());
@@ -195,7 +195,7 @@ fn divide(mut top: Big, under: &Big) -> (u128, Big) {
     (quotient, top)
 }
 
-/// Rounds what a text says.
+/// Rounds the number in a text to the format.
 pub fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Format) -> Rounded {
     let significant = digits
         .iter()
@@ -232,7 +232,8 @@ pub fn round_text(digits: &[u8], hexadecimal: bool, exponent: i64, format: &Form
     round(&number, &under, 0, format)
 }
 
-/// Returns a double, and whether it is beyond what the format can hold: infinity or 0 in its place.
+/// Returns a double, and whether the number is beyond the range of the format: the double is infinity or 0 in this
+/// case.
 fn double_of(negative: bool, text: &Text) -> (f64, bool) {
     let (value, beyond) = match text {
         Text::Infinite => (f64::INFINITY, false),
@@ -254,7 +255,7 @@ fn double_of(negative: bool, text: &Text) -> (f64, bool) {
 fn assemble(mantissa: u64, low: i64) -> f64 {
     let explicit = DOUBLE.bits - 1;
     let hidden = 1u64 << explicit;
-    // A mantissa with fewer bits stands at the lowest exponent.
+    // A mantissa with fewer bits belongs to the lowest exponent.
     let exponent = if mantissa < hidden {
         0
     } else {
@@ -273,15 +274,15 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r')
 }
 
-/// Returns a score or weight: a whole text without white space in front, not "nan", neither too large nor too small.
+/// Returns a score or weight: the whole text must be a number within range, without leading white space, and not "nan".
 pub fn double(text: &[u8]) -> Option<f64> {
     let (negative, number, length) = scan(text)?;
     let (value, beyond) = double_of(negative, &number);
     (length == text.len() && !beyond && !value.is_nan()).then_some(value)
 }
 
-/// Returns the limit of a range of scores: as `strtod` reads it, white space in front, too large numbers and nothing at all
-/// included; but not "nan".
+/// Returns the limit of a range of scores as `strtod` reads it: leading white space, numbers beyond the range and an
+/// empty text are accepted, "nan" is not.
 pub fn limit(text: &[u8]) -> Option<f64> {
     let text = c_string(text);
     if text.is_empty() {
@@ -294,12 +295,12 @@ pub fn limit(text: &[u8]) -> Option<f64> {
     (length == text.len() && !value.is_nan()).then_some(value)
 }
 
-/// Returns a double as `%.17g`; "inf" and "-inf".
+/// Returns a double as text in the form `%.17g`; infinities are "inf" and "-inf".
 pub fn double_text(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.into();
     }
-    // One digit, a point, and all other significant digits.
+    // Format: one digit, a point, and all other significant digits.
     let scientific = format!("{value:.*e}", PLACES_BEHIND_ONE);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -320,7 +321,7 @@ pub fn double_text(value: f64) -> String {
 
 /// Returns a score as Redis writes it inside a small sorted set: whole numbers in full.
 pub fn score_text(value: f64) -> String {
-    /// Whole numbers up to here are written in full.
+    /// Whole numbers up to this one are written in full.
     const WHOLE_MAX: f64 = 4_611_686_018_427_387_904.0;
     if value.abs() <= WHOLE_MAX && value.fract() == 0.0 {
         return format!("{:.0}", value + 0.0);

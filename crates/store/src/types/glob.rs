@@ -1,6 +1,6 @@
 //! Patterns of `KEYS` and `MATCH`, as Redis 7.0 reads them.
 
-/// Most stars that are tried inside each other; a pattern with more of them that matter matches nothing.
+/// Most nested stars that are tried. A pattern that would need more matches nothing.
 const DEPTH_MAX: u32 = 1000;
 
 /// Returns whether a text matches a pattern of `*`, `?`, `[a-c]`, `[^a]` and `\`.
@@ -8,7 +8,8 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     attempt(pattern, text, 0, &mut false)
 }
 
-/// `give_up`: a star has found no match in all the rest, so that longer matches of earlier stars need not be tried.
+/// `give_up`: a star has tried all the rest of the text without a match, so longer matches of earlier stars need not be
+/// tried.
 fn attempt(mut pattern: &[u8], mut text: &[u8], depth: u32, give_up: &mut bool) -> bool {
     if depth > DEPTH_MAX {
         *give_up = true;
@@ -65,7 +66,8 @@ fn attempt(mut pattern: &[u8], mut text: &[u8], depth: u32, give_up: &mut bool) 
     pattern.is_empty() && text.is_empty()
 }
 
-/// Returns whether a byte is in the class whose text begins here, and the pattern from the last byte of the class on.
+/// Returns whether a byte is in the class that begins here, and the rest of the pattern from the last byte of the class
+/// on.
 fn class(mut pattern: &[u8], byte: u8) -> (bool, &[u8]) {
     let inverted = pattern.first() == Some(&b'^');
     if inverted {

@@ -1,7 +1,8 @@
 //! Keys and collections over rows: what all types share.
 //!
-//! A key that is removed, overwritten or over takes its members along at once, because their number is not used
-//! again. Their rows are removed later, a bounded number in each transaction that writes ([`Keyspace::sweep`]).
+//! If a key is removed, overwritten or expired, its members are no longer reachable, because the number of its
+//! collection is not used again. Their rows are removed later, a bounded number in each transaction that writes
+//! ([`Keyspace::sweep`]).
 
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
@@ -14,20 +15,22 @@ use super::layout::{
 use super::scan::Cursors;
 use crate::rows::{About, Fault, Order, Row, Rows, Update};
 
-/// Members that are removed at once with their collection; more are left to [`Keyspace::sweep`].
+/// Largest number of members that are removed together with their collection. A larger collection is left to
+/// [`Keyspace::sweep`].
 const REMOVED_AT_ONCE: u64 = 64;
-/// Keys that one transaction checks for expiry.
+/// Number of keys that one transaction checks for expiry.
 const LOOKED_AT: usize = 16;
-/// Longest string that commands may make of several arguments, in bytes: `GET` can return it, alone and in a transaction.
+/// Longest string that a command may build from several arguments, in bytes. `GET` can return such a string, alone and
+/// in a transaction.
 pub const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
-/// Rows that one transaction removes of what is garbage.
+/// Most unreachable rows that one transaction removes.
 pub const SWEPT_ROWS: usize = 512;
 
-/// Visitor of keys with their heads.
+/// Function that is called with keys and their heads.
 pub type VisitHead<'v> = dyn FnMut(&[u8], Head) -> ControlFlow<()> + 'v;
-/// Names of members, from one bound to the other.
+/// Range of names of members.
 pub type Names<'n> = (Bound<&'n [u8]>, Bound<&'n [u8]>);
-/// Visitor of the members of a collection: name and row.
+/// Function that is called with the members of a collection: name and row.
 pub type VisitMember<'v> = dyn FnMut(&[u8], Row<'_>) -> ControlFlow<()> + 'v;
 
 /// Returns the rows of members between two names.
@@ -48,9 +51,9 @@ pub struct Keyspace<'r> {
     rows: &'r mut dyn Rows,
     /// Milliseconds since 1970.
     now: u64,
-    /// Positions of iterations.
+    /// Positions of iterations, which outlive the transaction.
     pub cursors: &'r mut Cursors,
-    /// Key spaces of databases, as far as they are known.
+    /// Numbers of the databases' key spaces, as far as they have been read.
     spaces: [Cell<Option<u64>>; DATABASES as usize],
     random: Cell<u64>,
 }
@@ -72,17 +75,17 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// As [`Rows::begin_update`].
+    /// As for [`Rows::begin_update`].
     pub fn begin_update(&mut self, update: Option<Update>) {
         self.rows.begin_update(update);
     }
 
-    /// A key is written or removed: clients that watch it must be told.
+    /// Notes that a key was written or removed: clients that watch it must be told.
     pub fn changed(&mut self, database: u32, key: &[u8]) {
         self.cursors.watched.changed(database, key);
     }
 
-    /// A key that was not there becomes a list or a sorted set: clients that wait for it must be told.
+    /// Notes that a key which did not exist becomes a list or a sorted set: clients that wait for it must be told.
     fn arrives(&mut self, database: u32, key: &[u8], kind: Kind) {
         if let Kind::List | Kind::SortedSet = kind {
             let sorted = kind == Kind::SortedSet;
@@ -95,7 +98,7 @@ impl<'r> Keyspace<'r> {
         self.now
     }
 
-    /// Returns a random number below `limit`, which is not 0.
+    /// Returns a random number below `limit`, which must not be 0.
     pub fn random_below(&self, limit: u64) -> u64 {
         // SplitMix64; its remainder is even enough for limits far below 2^64.
         let state = self.random.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -149,7 +152,7 @@ impl<'r> Keyspace<'r> {
         head.expires == 0 || head.expires > self.now
     }
 
-    /// Returns the head of a key, if the key is there.
+    /// Returns the head of a key if the key exists.
     pub fn head(&self, database: u32, key: &[u8]) -> Result<Option<Head>, Fault> {
         let head = self
             .get(&self.head_key(database, key)?, Head::read)?
@@ -157,7 +160,7 @@ impl<'r> Keyspace<'r> {
         Ok(head.filter(|head| self.live(*head)))
     }
 
-    /// Shows the string of an existing key that has one.
+    /// Calls `look` with the string of an existing key that holds one.
     pub fn string<T>(
         &self,
         database: u32,
@@ -172,7 +175,7 @@ impl<'r> Keyspace<'r> {
         Ok(found.transpose()?.flatten())
     }
 
-    /// Removes what is at a key, even if its time is over.
+    /// Removes the value of a key, even if it has expired.
     pub fn remove(&mut self, database: u32, key: &[u8]) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
         if let Some(head) = self.get(&row, Head::read)?.transpose()? {
@@ -185,7 +188,7 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Removes the members of a collection whose head is removed or overwritten.
+    /// Removes the members of a collection whose head is being removed or overwritten.
     fn discard(&mut self, head: Head) -> Result<(), Fault> {
         if head.kind == Kind::String {
             return Ok(());
@@ -217,7 +220,7 @@ impl<'r> Keyspace<'r> {
         Ok(keys)
     }
 
-    /// Writes a string in place of whatever is at the key.
+    /// Writes a string in place of any value of the key.
     pub fn put_string(
         &mut self,
         database: u32,
@@ -231,13 +234,13 @@ impl<'r> Keyspace<'r> {
         }
         self.changed(database, key);
         if expires != 0 && expires <= self.now {
-            // Its time is over already: no client sees it.
+            // The new value has already expired: no client sees it.
             return self.rows.remove(&row);
         }
         self.rows.put(&row, Kind::String.byte(), expires, value)
     }
 
-    /// Returns an existing key another time of expiry.
+    /// Sets the time of expiry of an existing key.
     pub fn put_expiry(&mut self, database: u32, key: &[u8], expires: u64) -> Result<(), Fault> {
         self.changed(database, key);
         let row = self.head_key(database, key)?;
@@ -248,15 +251,15 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// Returns a new collection without members for this key; what was there is removed. It is there once it is
-    /// [kept](Keyspace::keep).
+    /// Returns a new collection without members for this key, and removes the key's earlier value. The collection
+    /// exists for clients after [`Keyspace::keep`].
     pub fn create(&mut self, database: u32, key: &[u8], kind: Kind) -> Result<Head, Fault> {
         self.remove(database, key)?;
         self.arrives(database, key, kind);
         Ok(Head::empty(kind, self.fresh_id()?))
     }
 
-    /// Writes a collection's head; removes the key if the collection has no members (any more).
+    /// Writes a collection's head, or removes the key if the collection has no members (any more).
     pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
         // A key that did not exist, and gets no members, has not changed.
@@ -272,7 +275,7 @@ impl<'r> Keyspace<'r> {
             .put(&row, head.kind.byte(), head.expires, &head.value())
     }
 
-    /// Moves what is at one key to another one, and removes what was there.
+    /// Moves the value of one key to another key, and removes that key's earlier value.
     pub fn rename(&mut self, from: (u32, &[u8]), to: (u32, &[u8])) -> Result<(), Fault> {
         self.remove(to.0, to.1)?;
         let old = self.head_key(from.0, from.1)?;
@@ -293,7 +296,7 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Copies what is at one key to another one, in place of what was there.
+    /// Copies the value of one key to another key, in place of that key's earlier value.
     pub fn copy(&mut self, from: (u32, &[u8]), to: (u32, &[u8])) -> Result<(), Fault> {
         let Some(head) = self.head(from.0, from.1)? else {
             return Ok(());
@@ -315,7 +318,7 @@ impl<'r> Keyspace<'r> {
         self.keep(to.0, to.1, &Head { id, ..head })
     }
 
-    /// Visits the keys of a database in their order, from one on, without those whose time is over.
+    /// Visits the keys of a database in their order, beginning with the given one, without expired keys.
     pub fn heads(
         &self,
         database: u32,
@@ -341,18 +344,18 @@ impl<'r> Keyspace<'r> {
         damage.map_or(Ok(()), Err)
     }
 
-    /// Facts about the store.
+    /// Returns facts about the store.
     pub fn about(&self) -> About {
         self.rows.about()
     }
 
-    /// Returns how many keys a database has. Those whose time is over count until they are removed.
+    /// Returns the number of keys in a database. Expired keys count until they are removed.
     pub fn count_heads(&self, database: u32) -> Result<u64, Fault> {
         let bounds = layout::heads_of(self.space(database)?);
         Ok(self.rows.count(layout::range(&bounds)))
     }
 
-    /// Returns the key with this rank, and its head, even if its time is over.
+    /// Returns the key with this rank, and its head, even if the key has expired.
     pub fn nth_head(&self, database: u32, skip: u64) -> Result<Option<(Vec<u8>, Head)>, Fault> {
         let bounds = layout::heads_of(self.space(database)?);
         let (range, mut found) = (layout::range(&bounds), None);
@@ -364,7 +367,7 @@ impl<'r> Keyspace<'r> {
         found.map(|(key, head)| Ok((key, head?))).transpose()
     }
 
-    /// Returns whether a key is there, by its head.
+    /// Returns whether the key with this head exists and has not expired.
     pub fn is_live(&self, head: Head) -> bool {
         self.live(head)
     }
@@ -389,8 +392,8 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Visits about `most` heads of the store, from where the visit before ended, or from the first one on. `false`: at the
-    /// end, where the next one begins anew.
+    /// Visits about `most` heads of the store. It begins where the last visit ended, or with the first head. Returns
+    /// `false` at the end, after which the next visit begins anew.
     fn next_heads(
         &mut self,
         most: usize,
@@ -419,8 +422,8 @@ impl<'r> Keyspace<'r> {
         Ok(goes_on)
     }
 
-    /// Removes the expired keys among the next `most`. Returns their number. Each call goes on where the one before ended, and
-    /// begins again at the end.
+    /// Removes the expired keys among the next `most` keys. Returns their number. Each call continues where the last
+    /// one ended, and begins again at the end.
     ///
     /// # Errors
     /// [`Fault`].
@@ -442,7 +445,7 @@ impl<'r> Keyspace<'r> {
         Ok(count)
     }
 
-    /// Returns whether there is any row that no key leads to any more, or a key whose time is over among the next `most`.
+    /// Returns whether any row is unreachable, or a key among the next `most` keys has expired.
     ///
     /// # Errors
     /// [`Fault`].
@@ -455,8 +458,8 @@ impl<'r> Keyspace<'r> {
         Ok(found)
     }
 
-    /// Removes the keys whose time is over among the next `keys`, and about `rows` rows of what is not reachable any more. How much it
-    /// was.
+    /// Removes the expired keys among the next `keys` keys, and about `rows` unreachable rows. Returns how much was
+    /// removed.
     ///
     /// # Errors
     /// [`Fault`].
@@ -464,7 +467,7 @@ impl<'r> Keyspace<'r> {
         Ok(self.reclaim(keys)? + self.sweep_garbage(rows)?)
     }
 
-    /// Removes some keys whose time is over, and at most about `limit` rows of what is not reachable any more.
+    /// Removes some expired keys, and at most about `limit` unreachable rows.
     ///
     /// # Errors
     /// [`Fault`].
@@ -473,7 +476,7 @@ impl<'r> Keyspace<'r> {
         self.sweep_garbage(limit).map(drop)
     }
 
-    /// Removes at most about `limit` rows of what is not reachable any more. Returns how many.
+    /// Removes at most about `limit` unreachable rows. Returns their number.
     fn sweep_garbage(&mut self, limit: usize) -> Result<usize, Fault> {
         self.rows.set_frees(true);
         let swept = self.sweep_rows(limit);
@@ -524,12 +527,12 @@ impl<'r> Keyspace<'r> {
         Ok(limit - left)
     }
 
-    /// As [`Rows::set_frees`].
+    /// As for [`Rows::set_frees`].
     pub fn set_frees(&mut self, frees: bool) {
         self.rows.set_frees(frees);
     }
 
-    /// Shows the row of a member, if there is one.
+    /// Calls `look` with the row of a member if the member exists.
     pub fn member<T>(
         &self,
         id: u64,
@@ -540,7 +543,7 @@ impl<'r> Keyspace<'r> {
         self.get(&layout::member(id, part, name), look)
     }
 
-    /// Returns whether there is such a member.
+    /// Returns whether the collection has this member.
     pub fn has(&self, id: u64, part: Part, name: &[u8]) -> Result<bool, Fault> {
         Ok(self.member(id, part, name, |_| ())?.is_some())
     }
@@ -574,7 +577,7 @@ impl<'r> Keyspace<'r> {
         self.members_from(id, part, range, order, 0, visit)
     }
 
-    /// Visits the members of a collection, without the first ones in this order.
+    /// Visits the members of a collection in the given order, without the first `skip` members.
     pub fn members_from(
         &self,
         id: u64,
@@ -594,7 +597,7 @@ impl<'r> Keyspace<'r> {
         })
     }
 
-    /// Returns how many members of a part are between two names.
+    /// Returns the number of members of a part between two names.
     pub fn count_members(&self, id: u64, part: Part, range: Names<'_>) -> u64 {
         let (from, to) = rows_of(id, part, range);
         let range = (

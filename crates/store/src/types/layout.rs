@@ -4,9 +4,10 @@ use std::ops::Bound;
 
 use crate::rows::{Fault, Row};
 
-/// Databases, as in a default Redis.
+/// Number of databases, as in a default Redis.
 pub const DATABASES: u32 = 16;
-/// First number that is given to a key space or a collection; the ones before are the first key spaces.
+/// First number that is given to a key space or a collection. The numbers below it are reserved for the first key
+/// spaces.
 pub const FIRST_ID: u64 = 1024;
 
 /// Most members of a sorted set that Redis keeps as a list (`zset-max-listpack-entries`).
@@ -14,7 +15,7 @@ pub const SMALL_COUNT_MAX: u64 = 128;
 /// Longest member of such a set, in bytes (`zset-max-listpack-value`).
 pub const SMALL_MEMBER_BYTES_MAX: usize = 64;
 
-/// First byte of a row's key: which table it belongs to.
+/// First byte of a row's key, which says to which table the row belongs.
 const META: u8 = 0;
 const HEADS: u8 = 1;
 const MEMBERS: u8 = 2;
@@ -23,7 +24,7 @@ const GARBAGE: u8 = 3;
 /// Kind of a row that is not the head of a key.
 pub const PLAIN: u8 = 0;
 
-/// The types, as kinds of head rows.
+/// The types of values, which are the kinds of head rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The value is the string itself.
@@ -52,7 +53,7 @@ impl Kind {
         .ok_or_else(|| Fault::Corrupted(format!("a key of the unknown type {byte}")))
     }
 
-    /// As in a row.
+    /// Returns the byte that stands for the type in a row.
     pub fn byte(self) -> u8 {
         match self {
             Kind::String => 1,
@@ -63,7 +64,7 @@ impl Kind {
         }
     }
 
-    /// Answer of `TYPE`.
+    /// Returns the name of the type as in the reply to `TYPE`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::String => "string",
@@ -75,7 +76,7 @@ impl Kind {
     }
 }
 
-/// The rows of one collection, by what they are for.
+/// Groups of rows in one collection, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Members of a set, fields of a hash, members of a sorted set with their scores.
@@ -101,15 +102,16 @@ impl Part {
 pub struct Head {
     /// Its type.
     pub kind: Kind,
-    /// Time of expiry, in ms since 1970; 0: never.
+    /// Time of expiry, in ms since 1970; 0: the key never expires.
     pub expires: u64,
     /// Number of the collection; 0 for a string.
     pub id: u64,
-    /// Members of the collection, bytes of the string.
+    /// Number of members of the collection, or length of the string in bytes.
     pub count: u64,
     /// Position of a list's first element.
     pub first: i64,
-    /// A sorted set that Redis keeps as a skip list, which shows in how it writes some scores ([`Head::added`]).
+    /// Whether Redis would keep the sorted set as a skip list, which changes how it writes some scores
+    /// ([`Head::added`]).
     pub large: bool,
 }
 
@@ -163,19 +165,19 @@ impl Head {
         value
     }
 
-    /// Counts a new member of a sorted set, by whose number and length it may become large.
+    /// Counts a new member of a sorted set. Number or length of the members may make the set large.
     pub fn added(&mut self, member: &[u8]) {
         self.count += 1;
         self.large |= self.count > SMALL_COUNT_MAX || member.len() > SMALL_MEMBER_BYTES_MAX;
     }
 }
 
-/// Row key of the next free number.
+/// Returns the key of the row with the next free number.
 pub fn next_id() -> Vec<u8> {
     vec![META, b'n']
 }
 
-/// Row key of the number of a database's key space.
+/// Returns the key of the row with the number of a database's key space.
 pub fn database(database: u32) -> Vec<u8> {
     [&[META, b'd'][..], &database.to_be_bytes()].concat()
 }
@@ -188,12 +190,12 @@ fn numbered(table: u8, id: u64, rest: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Row key of a key's head.
+/// Returns the row key of the head of a client's key.
 pub fn head(space: u64, key: &[u8]) -> Vec<u8> {
     numbered(HEADS, space, key)
 }
 
-/// Row key of a member; `name` says which.
+/// Returns the row key of the member `name`.
 pub fn member(id: u64, part: Part, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(10 + name.len());
     key.push(MEMBERS);
@@ -203,32 +205,32 @@ pub fn member(id: u64, part: Part, name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Bytes in front of a user's key in [`head`].
+/// Number of bytes before a client's key in [`head`].
 pub const HEAD_PREFIX: usize = 9;
-/// Bytes before a name in [`member`].
+/// Number of bytes before a name in [`member`].
 pub const MEMBER_PREFIX: usize = 10;
 
-/// Returns all heads of a key space.
+/// Returns the range of all heads of a key space.
 pub fn heads_of(space: u64) -> (Vec<u8>, Vec<u8>) {
     (head(space, b""), head(space + 1, b""))
 }
 
-/// Returns the heads of all key spaces.
+/// Returns the range of the heads of all key spaces.
 pub fn all_heads() -> (Vec<u8>, Vec<u8>) {
     (vec![HEADS], vec![HEADS + 1])
 }
 
-/// Returns all rows of a collection.
+/// Returns the range of all rows of a collection.
 pub fn members_of(id: u64) -> (Vec<u8>, Vec<u8>) {
     (numbered(MEMBERS, id, b""), numbered(MEMBERS, id + 1, b""))
 }
 
-/// Returns the first row key after those of a part.
+/// Returns the first row key after the rows of a part.
 pub fn end_of(id: u64, part: Part) -> Vec<u8> {
     numbered(MEMBERS, id, &[part.byte() + 1])
 }
 
-/// Row key that says that the rows of a collection, or of a key space, are to be removed.
+/// Returns the row key that marks the rows of a collection, or of a key space, for removal.
 pub fn garbage(id: u64) -> Vec<u8> {
     numbered(GARBAGE, id, b"")
 }
@@ -238,12 +240,12 @@ pub fn garbage_id(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?))
 }
 
-/// Returns all that is to be removed.
+/// Returns the range of all marks for removal.
 pub fn all_garbage() -> (Vec<u8>, Vec<u8>) {
     (vec![GARBAGE], vec![GARBAGE + 1])
 }
 
-/// Position of a list's element as a name: bytes in the order of the numbers.
+/// Returns the position of a list's element as a name: bytes in the order of the numbers.
 pub fn position(index: i64) -> [u8; 8] {
     (index.cast_unsigned() ^ (1 << 63)).to_be_bytes()
 }
@@ -253,12 +255,12 @@ pub fn position_of(bytes: [u8; 8]) -> i64 {
     (u64::from_be_bytes(bytes) ^ (1 << 63)).cast_signed()
 }
 
-/// Returns a score as bytes in the order of the numbers; both zeros are one.
+/// Returns a score as bytes in the order of the numbers; both zeros give the same bytes.
 pub fn score(score: f64) -> [u8; 8] {
     exact_score(score + 0.0)
 }
 
-/// Returns a score as such bytes, with the sign of zero.
+/// Returns a score as bytes in the order of the numbers, with the sign of zero.
 pub fn exact_score(score: f64) -> [u8; 8] {
     let bits = score.to_bits();
     let sign = 1 << 63;
@@ -291,16 +293,16 @@ pub enum RowOf<'k> {
     Member {
         /// Number of the collection.
         id: u64,
-        /// As [`Part`].
+        /// Byte of its [`Part`].
         part: u8,
         /// Name of the member.
         name: &'k [u8],
     },
     /// The number of a database's key space.
     Database(u32),
-    /// Another number.
+    /// A number that the store keeps for itself, such as the next free one.
     Own,
-    /// A mark for something to be removed.
+    /// A mark for the removal of rows.
     Garbage(u64),
 }
 
@@ -327,7 +329,7 @@ pub fn row_of(key: &[u8]) -> Option<RowOf<'_>> {
     }
 }
 
-/// Borrows a range of whole keys, first included, last not.
+/// Borrows a range of whole keys, with its start and without its end.
 pub fn range(bounds: &(Vec<u8>, Vec<u8>)) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (Bound::Included(&bounds.0), Bound::Excluded(&bounds.1))
 }

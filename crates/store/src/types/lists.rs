@@ -1,4 +1,4 @@
-//! Lists: elements at consecutive positions, so that both ends and any index are one step away.
+//! Lists: elements have consecutive positions, so both ends and any index are found in one step.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -27,7 +27,7 @@ impl Side {
     }
 }
 
-/// Position of an element by its index.
+/// Returns the position of an element by its index.
 fn at(list: &Head, index: u64) -> i64 {
     list.first.saturating_add_unsigned(index)
 }
@@ -67,7 +67,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Adds an element to a list that is not kept yet.
+    /// Adds an element to a list whose head is written later.
     fn push_element(&mut self, list: &mut Head, side: Side, element: &[u8]) -> Outcome {
         if side == Side::Left {
             list.first -= 1;
@@ -79,12 +79,12 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Adds an element to the right end of a list that is not kept yet.
+    /// Adds an element to the right end of a list whose head is written later.
     pub(super) fn push_back(&mut self, list: &mut Head, element: &[u8]) -> Outcome {
         self.push_element(list, Side::Right, element)
     }
 
-    /// Removes elements from one end of a list that is not kept yet.
+    /// Removes elements from one end of a list whose head is written later.
     fn drop_elements(&mut self, list: &mut Head, side: Side, count: u64) -> Outcome {
         for _ in 0..count {
             if side == Side::Left {
@@ -137,7 +137,7 @@ impl Call<'_, '_> {
         done
     }
 
-    /// Replies with an array of elements from one end, and removes them. `count` is not 0.
+    /// Replies with an array of `count` elements from one end, and removes them. `count` must not be 0.
     fn pop_elements(&mut self, key: &[u8], mut list: Head, side: Side, count: u64) -> Outcome {
         let count = count.min(list.count);
         match side {
@@ -216,7 +216,7 @@ fn pop(call: &mut Call<'_, '_>, side: Side) -> Outcome {
     Ok(())
 }
 
-/// Takes the element at one end of a list that is not empty and not kept yet.
+/// Takes the element at one end of a list, which is not empty and whose head is written later.
 fn take(call: &mut Call<'_, '_>, list: &mut Head, side: Side) -> Outcome<Vec<u8>> {
     let index = if side == Side::Left {
         0
@@ -262,7 +262,7 @@ pub fn brpop(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Side::Right)
 }
 
-/// Takes an element of the first list that exists. The front asks again for a client that waits.
+/// Takes an element of the first list that exists. For a client that waits, the front asks again.
 fn pop_first(call: &mut Call<'_, '_>, side: Side) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);
@@ -301,7 +301,7 @@ pub fn lrange(call: &mut Call<'_, '_>) -> Outcome {
     }
 }
 
-/// Returns the index that a client means, if the list has it.
+/// Returns the index that a client means if the list has this element.
 fn index_in(list: &Head, index: i64) -> Option<u64> {
     slice(index, index, list.count).map(|(start, _)| start)
 }
@@ -382,7 +382,7 @@ pub fn linsert(call: &mut Call<'_, '_>) -> Outcome {
         call.reply.integer(-1);
         return Ok(());
     };
-    // The shorter side makes room.
+    // The elements of the shorter side are moved.
     if index <= list.count / 2 {
         list.first -= 1;
         for moved in 0..index {
@@ -434,7 +434,7 @@ pub fn lrem(call: &mut Call<'_, '_>) -> Outcome {
     })?;
     found.sort_unstable();
     if let Some(first) = found.first() {
-        // The elements after the first move up.
+        // The elements after the first removed one move towards the start.
         let (mut gaps, mut to) = (found.iter().peekable(), *first);
         for from in *first..list.count {
             if gaps.next_if_eq(&&from).is_none() {
@@ -543,8 +543,8 @@ pub fn lpos(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Indices of equal elements: `wanted` of them, from the one of this rank on, among the first `most` looked at
-/// (0: all).
+/// Returns the indices of up to `wanted` elements equal to `element`, from the match with this rank on. Looks at no
+/// more than `most` elements (0: all).
 fn matches(
     call: &Call<'_, '_>,
     list: &Head,

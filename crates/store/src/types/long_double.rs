@@ -1,5 +1,5 @@
 //! Long doubles as C on x86 reads, adds and writes them: 80 bits, `strtold` and `%.17Lf`. `INCRBYFLOAT` and
-//! `HINCRBYFLOAT` of Redis calculate so.
+//! `HINCRBYFLOAT` of Redis compute with them.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use super::float::{Format, Rounded, Text, round, round_text, scan};
 
 /// Longest text that Redis reads as a long double, in bytes.
 const TEXT_BYTES_MAX: usize = 5 * 1024 - 1;
-/// Places after the point that Redis writes.
+/// Number of digits after the point that Redis writes.
 const PLACES: usize = 17;
 
 const LONG_DOUBLE: Format = Format {
@@ -32,7 +32,7 @@ impl Long {
         value: Some((0, 0)),
     };
 
-    /// Reads a whole text without white space in front; not "nan", not beyond the format.
+    /// Reads a text that is a number within the format as a whole, without leading white space; "nan" is refused.
     pub fn parse(text: &[u8]) -> Option<Long> {
         if text.len() > TEXT_BYTES_MAX {
             return None;
@@ -59,7 +59,7 @@ impl Long {
         Some(Long { negative, value })
     }
 
-    /// Returns whether it is not infinity.
+    /// Returns whether the number is finite.
     pub fn is_finite(self) -> bool {
         self.value.is_some()
     }
@@ -91,7 +91,7 @@ impl Long {
         }
     }
 
-    /// `%.17Lf` without zeros at the end, as Redis shows the result.
+    /// Returns `%.17Lf` without trailing zeros, as Redis shows the result.
     pub fn text(self) -> String {
         let sign = if self.negative { "-" } else { "" };
         let Some((mantissa, low)) = self.value else {

@@ -9,10 +9,10 @@ use super::{Call, float, layout, size};
 use crate::REPLY_BYTES_MAX;
 use crate::rows::{Fault, Order};
 
-/// A member with what is stored beside it.
+/// A member with its stored value.
 pub type Pair = (Vec<u8>, Vec<u8>);
 
-/// All names.
+/// Range of all names.
 pub const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
 impl Call<'_, '_> {
@@ -51,7 +51,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Removes members of a hash or set, and replies how many there were.
+    /// Removes members of a hash or set, and replies with the number that existed.
     pub(super) fn remove_members(&mut self, kind: Kind) -> Outcome {
         let key = self.arguments[0];
         let Some(mut head) = self.find(key, kind)? else {
@@ -72,7 +72,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Returns the member with this rank, which exists.
+    /// Returns the existing member with this rank.
     fn nth(&self, head: &Head, at: u64) -> Outcome<Pair> {
         let (mut found, ascending) = (None, Order::Ascending);
         self.keys.members_from(
@@ -90,9 +90,9 @@ impl Call<'_, '_> {
         Ok(found.ok_or_else(missing)?)
     }
 
-    /// `count` different members, drawn at random: all if there are not more.
+    /// Returns `count` different random members, or all if there are no more.
     pub(super) fn draw(&self, head: &Head, count: u64) -> Outcome<Vec<Pair>> {
-        // Few of many: different numbers are drawn (Floyd), and each member is found by its number.
+        // For few of many members, different ranks are drawn (Floyd), and each member is found by its rank.
         if count < head.count / 16 {
             let mut chosen = BTreeSet::new();
             for last in head.count - count..head.count {
@@ -125,8 +125,8 @@ impl Call<'_, '_> {
         Ok(found)
     }
 
-    /// Replies with random members: `SRANDMEMBER`, `HRANDFIELD` and `ZRANDMEMBER`. `with`: the word that asks for
-    /// what is stored beside them.
+    /// Replies with random members: `SRANDMEMBER`, `HRANDFIELD` and `ZRANDMEMBER`. `with`: the option that also asks
+    /// for their stored values.
     pub(super) fn reply_random(&mut self, kind: Kind, with: Option<&str>) -> Outcome {
         let [key, options @ ..] = self.arguments else {
             return Err(SYNTAX);

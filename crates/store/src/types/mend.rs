@@ -1,14 +1,14 @@
-//! Makes collections agree with themselves again, after rows of them were given up (`docs/spec/embedded-store.md` §2).
+//! Makes the rows of collections consistent again after some rows were given up (`docs/spec/embedded-store.md` §2).
 //!
-//! May not: invent a member. The content of a lost row is known only where another row says the same.
+//! It never invents a member: the content of a lost row is known only if another row has the same content.
 
 use std::ops::ControlFlow;
 
 use super::layout::{self, FIRST_ID, Head, Kind, MEMBER_PREFIX, PLAIN, Part};
 use crate::rows::{Fault, Order, Rows};
 
-/// Counts the members of all collections again, closes gaps of lists, and pairs the two rows of each member of a sorted set.
-/// Returns how many collections were not as they should be.
+/// Counts the members of all collections again, closes gaps of lists, and pairs the two rows of each member of a sorted
+/// set. Returns the number of collections that were inconsistent.
 ///
 /// # Errors
 /// [`Fault`].
@@ -73,7 +73,7 @@ fn value(rows: &dyn Rows, key: &[u8]) -> Result<Option<Vec<u8>>, Fault> {
     Ok(found)
 }
 
-/// The elements that are left move together.
+/// Moves the remaining elements of a list together.
 fn mend_list(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     let left = names(rows, head.id, Part::Elements)?;
     head.count = count_of(&left);
@@ -103,7 +103,8 @@ fn mend_list(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Each member has a row by its name and one by its score; either says what the other was.
+/// Pairs the rows of a sorted set: each member has a row by its name and a row by its score, and either row gives the
+/// content of the other.
 fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     for name in names(rows, head.id, Part::Scores)? {
         let member = name.get(8..).unwrap_or_default();
@@ -112,7 +113,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
         let score = value(rows, &by_score)?.unwrap_or_default();
         match value(rows, &by_name)? {
             None => rows.put(&by_name, PLAIN, 0, &score)?,
-            // An older one.
+            // This row is left from an older score.
             Some(known) if known != score => rows.remove(&by_score)?,
             Some(_) => {}
         }
@@ -123,7 +124,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
         let bytes = score.as_deref().and_then(|score| score.try_into().ok());
         let bytes: [u8; 8] =
             bytes.ok_or_else(|| Fault::Corrupted("a score of another length".into()))?;
-        // In names both zeros are one.
+        // In names, both zeros have the same bytes.
         let place = layout::score(layout::score_of(bytes));
         let by_score = layout::member(head.id, Part::Scores, &[&place[..], member].concat());
         if value(rows, &by_score)?.is_none() {
@@ -134,7 +135,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
     Ok(())
 }
 
-/// No number that any row has is given again.
+/// Raises the next number above all numbers in rows, so that none is given again.
 fn mend_next_id(rows: &mut dyn Rows) -> Result<(), Fault> {
     let numbered = (layout::head(0, b""), layout::garbage(u64::MAX));
     let mut highest = FIRST_ID - 1;

@@ -1,11 +1,10 @@
 //! The data types of Redis over [`Rows`](crate::rows::Rows): the commands of the packet store.
 //!
 //! Purpose: strings, hashes, lists, sets, sorted sets and expiry with the replies and errors of Redis 7.0, for every
-//! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all that a command
-//! changes is in the transaction of its rows; no input causes a panic. Replies are those of a real Redis, which is
-//! checked with random commands (`tests/store/types/`). How keys and members become rows is in
-//! `docs/spec/embedded-store.md`.
-//! It may not know where rows are kept, or what a session, an order or a record is.
+//! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all changes of a
+//! command are in the transaction of its rows; no input causes a panic. Tests with random commands compare the replies
+//! with those of a real Redis (`tests/store/types/`). `docs/spec/embedded-store.md` says how keys and members become
+//! rows. These modules do not know where rows are kept, or what a session, an order or a record is.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -66,7 +65,7 @@ use layout::{Head, Kind};
 
 use reply::Reply;
 
-/// One command on its way.
+/// One command that is being run.
 struct Call<'c, 'r> {
     keys: &'c mut Keyspace<'r>,
     database: u32,
@@ -78,12 +77,12 @@ struct Call<'c, 'r> {
 }
 
 impl Call<'_, '_> {
-    /// Returns the head of a key, if it is there.
+    /// Returns the head of a key if the key exists.
     fn head(&self, key: &[u8]) -> Outcome<Option<Head>> {
         Ok(self.keys.head(self.database, key)?)
     }
 
-    /// Returns the head of a key of this type, if it is there; an error if it has another type.
+    /// Returns the head of a key of this type if the key exists, or an error if the key has another type.
     fn find(&self, key: &[u8], kind: Kind) -> Outcome<Option<Head>> {
         match self.head(key)? {
             Some(head) if head.kind != kind => Err(WRONG_TYPE),
@@ -91,7 +90,7 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Returns the head of the collection, or that of a new and empty one.
+    /// Returns the head of the collection, or that of a new, empty collection.
     fn find_or_create(&mut self, key: &[u8], kind: Kind) -> Outcome<Head> {
         match self.find(key, kind)? {
             Some(head) => Ok(head),
@@ -104,13 +103,13 @@ impl Call<'_, '_> {
         Ok(self.keys.keep(self.database, key, head)?)
     }
 
-    /// Removes what is at a key.
+    /// Removes a key with its value.
     fn remove(&mut self, key: &[u8]) -> Outcome {
         Ok(self.keys.remove(self.database, key)?)
     }
 }
 
-/// Returns a count as an index; what is counted here is in memory.
+/// Returns a count as an index; everything counted with it is in memory.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -1,11 +1,11 @@
-//! Names of rows for people: the keys of clients, not those of rows.
+//! Names of rows for people: a client's key, not the key of the row.
 
 use std::collections::HashMap;
 
 use super::layout::{self, Head, Kind, MEMBER_PREFIX, RowOf};
 use crate::rows::Row;
 
-/// Keys of collections, and databases of key spaces, as far as rows name them.
+/// Keys of collections, and databases of key spaces, as far as the rows read so far reveal them.
 #[derive(Debug, Default)]
 pub struct Names {
     /// Key space and key of a collection.
@@ -14,7 +14,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Takes in what a row says.
+    /// Notes the facts in a row.
     pub fn note(&mut self, key: &[u8], row: Row<'_>) {
         match layout::row_of(key) {
             Some(RowOf::Head { space, key }) => {
@@ -33,7 +33,7 @@ impl Names {
         }
     }
 
-    /// Returns the name of a row, by its key, which may be cut off.
+    /// Returns the name of a row by its key, of which the end may be missing.
     #[must_use]
     pub fn of(&self, key: &[u8]) -> String {
         match layout::row_of(key) {

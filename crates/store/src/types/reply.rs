@@ -10,12 +10,12 @@ pub struct Reply {
     resp3: bool,
 }
 
-/// Begin of an array with a length that is not known yet.
+/// Start of an array whose length is not known yet.
 #[must_use]
 pub struct Deferred(usize);
 
 impl Reply {
-    /// Nothing yet.
+    /// Returns an empty reply.
     pub fn new(resp3: bool) -> Reply {
         Reply {
             out: Vec::new(),
@@ -23,12 +23,12 @@ impl Reply {
         }
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     pub fn len(&self) -> usize {
         self.out.len()
     }
 
-    /// An error in place of everything that was written.
+    /// Replaces everything that was written by an error.
     pub fn fail(&mut self, text: &[u8]) {
         self.out.clear();
         write_error(&mut self.out, text);
@@ -39,19 +39,19 @@ impl Reply {
         self.out
     }
 
-    /// A status, such as OK.
+    /// Writes a status, such as OK.
     pub fn status(&mut self, text: &str) {
         self.out.push(b'+');
         self.out.extend_from_slice(text.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
 
-    /// OK.
+    /// Writes OK.
     pub fn ok(&mut self) {
         self.status("OK");
     }
 
-    /// An integer.
+    /// Writes an integer.
     pub fn integer(&mut self, number: i64) {
         write_integer(&mut self.out, number);
     }
@@ -61,17 +61,17 @@ impl Reply {
         self.integer(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// 1 or 0.
+    /// Writes 1 or 0.
     pub fn flag(&mut self, is: bool) {
         self.integer(i64::from(is));
     }
 
-    /// A bulk string.
+    /// Writes a bulk string.
     pub fn bulk(&mut self, text: &[u8]) {
         write_bulk(&mut self.out, text);
     }
 
-    /// A bulk string, or nothing there.
+    /// Writes a bulk string, or a null.
     pub fn bulk_or_null(&mut self, text: Option<&[u8]>) {
         match text {
             Some(text) => self.bulk(text),
@@ -84,7 +84,7 @@ impl Reply {
         write_null(&mut self.out, self.resp3);
     }
 
-    /// No array there.
+    /// Writes a null array.
     pub fn null_array(&mut self) {
         if self.resp3 {
             self.null();
@@ -93,7 +93,7 @@ impl Reply {
         }
     }
 
-    /// A floating-point number: a bulk string in RESP2.
+    /// Writes a floating-point number, which is a bulk string in RESP2.
     pub fn double(&mut self, value: f64) {
         let text = float::double_text(value);
         if self.resp3 {
@@ -105,12 +105,12 @@ impl Reply {
         }
     }
 
-    /// Head of an array.
+    /// Writes the head of an array.
     pub fn array(&mut self, count: usize) {
         write_header(&mut self.out, count);
     }
 
-    /// Head of a set: an array in RESP2.
+    /// Writes the head of a set, which is an array in RESP2.
     pub fn set(&mut self, count: usize) {
         let at = self.out.len();
         self.array(count);
@@ -119,12 +119,12 @@ impl Reply {
         }
     }
 
-    /// Writes the head of a map of `pairs` pairs: an array in RESP2.
+    /// Writes the head of a map of `pairs` pairs, which is an array in RESP2.
     pub fn map(&mut self, pairs: usize) {
         write_map(&mut self.out, pairs, self.resp3);
     }
 
-    /// Head of an array of pairs: arrays of two in RESP3, one flat array in RESP2. Each pair begins with
+    /// Writes the head of an array of pairs: arrays of two in RESP3, one flat array in RESP2. Each pair begins with
     /// [`Reply::pair`].
     pub fn pairs(&mut self, count: usize) {
         self.array(if self.resp3 { count } else { 2 * count });
@@ -137,12 +137,12 @@ impl Reply {
         }
     }
 
-    /// Begins an array. Its length is given at its end.
+    /// Begins an array whose length is known only at its end.
     pub fn deferred(&self) -> Deferred {
         Deferred(self.out.len())
     }
 
-    /// Writes the head of an array in front of what was written since it began.
+    /// Inserts the head of an array before the elements that were written since [`Reply::deferred`].
     pub fn begin(&mut self, begun: Deferred, head: impl FnOnce(&mut Reply)) {
         let Deferred(at) = begun;
         let mut front = Reply::new(self.resp3);

@@ -1,8 +1,8 @@
 //! `SCAN` and its relatives: iteration in pages.
 //!
-//! Rows are in the order of keys of any length, which a cursor, a number, cannot name. So the positions are kept here by their
-//! cursors, the newest of them. A cursor that is not known (any more) starts from the beginning, so that no
-//! element is missed; Redis, too, may return an element more than once.
+//! Rows are in the order of keys of any length, and a cursor is a number that cannot hold such a key. So this module
+//! remembers the positions of the newest cursors. An unknown (or forgotten) cursor starts from the beginning, so that
+//! no element is missed; Redis, too, may return an element more than once.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -15,11 +15,11 @@ use super::members::shown_score;
 use super::waiting::{Arrivals, Watched};
 use crate::rows::Order;
 
-/// Most positions that are kept.
+/// Most positions that are remembered.
 const CURSORS_MAX: usize = 4096;
-/// Most bytes of names in them.
+/// Most bytes of names in the remembered positions.
 const CURSOR_BYTES_MAX: usize = 16 << 20;
-/// Elements of a page if the client does not say.
+/// Number of elements on a page if the client does not say.
 const COUNT: i64 = 10;
 
 /// Position of an iteration: its collection or database, and the next name.
@@ -36,17 +36,17 @@ enum Place {
     Collection(u64),
 }
 
-/// Iterations that are not at their end: those of clients, and the store's own.
+/// Unfinished iterations: those of clients, and the store's own.
 #[derive(Debug, Default)]
 pub struct Cursors {
-    /// When they began, in ms since 1970, and a number that is another one in each process: for who asks.
+    /// Start time of the process in ms since 1970, and a number that differs in each process; INFO shows both.
     pub started: u64,
     pub(super) id: u64,
-    /// Row key at which the search for keys whose time is over goes on; empty: at the first.
+    /// Row key at which the search for expired keys continues; empty: at the first key.
     pub reclaimed: Vec<u8>,
     /// Keys that clients watch.
     pub watched: Watched,
-    /// Lists and sorted sets that are new.
+    /// Lists and sorted sets that came into being.
     pub arrivals: Arrivals,
     positions: VecDeque<Position>,
     bytes: usize,
@@ -54,10 +54,10 @@ pub struct Cursors {
 }
 
 impl Cursors {
-    /// None; the numbers of cursors begin after this one, which should be another one in each process.
+    /// Returns no iterations. The numbers of cursors begin after `first`, which should differ in each process.
     pub fn new(first: u64) -> Cursors {
         Cursors {
-            // Half of the numbers are left to count up in.
+            // The numbers can count up for at least half of their range.
             last: first >> 1,
             id: first,
             ..Cursors::default()
@@ -81,7 +81,7 @@ impl Cursors {
         self.last
     }
 
-    /// Returns the next name of an iteration; the beginning if it is not known.
+    /// Returns the next name of an iteration, or the beginning if the cursor is unknown.
     fn find(&self, cursor: u64, place: Place) -> Vec<u8> {
         let known = self
             .positions
@@ -158,7 +158,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// A page that is being filled: names with what is shown beside them.
+/// A page that is being filled: names, with the values that are shown beside them.
 struct Page {
     left: u64,
     found: Vec<Vec<u8>>,
@@ -174,7 +174,7 @@ impl Page {
         }
     }
 
-    /// Counts an element; `false`: the page is full, and the next one begins with it.
+    /// Counts an element; `false`: the page is full, and the next page begins with this element.
     fn takes(&mut self, name: &[u8]) -> bool {
         if self.left == 0 {
             self.next = Some(name.to_vec());

@@ -59,7 +59,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Returns whether a member is not before this end, as the lower one.
+    /// Returns whether a member is not before a range that begins at this end.
     fn is_below(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => true,
@@ -69,7 +69,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Returns whether a member is at or before this end, if it is the upper one.
+    /// Returns whether a member is not after a range that ends at this end.
     fn is_above(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => false,
@@ -80,7 +80,7 @@ impl<'a> MemberEnd<'a> {
     }
 }
 
-/// A range as it was asked for.
+/// A range as the client gave it.
 #[derive(Clone, Copy)]
 enum Range<'a> {
     Ranks(i64, i64),
@@ -103,7 +103,8 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Visits the members of a range of scores or members in this order, but for the first ones; none of a range of ranks.
+    /// Visits the members in a range of scores or members, in the given order, without the first ones. A range of ranks
+    /// is not visited.
     fn visit(
         &self,
         call: &Call<'_, '_>,
@@ -150,7 +151,7 @@ impl<'a> Range<'a> {
         Ok(count)
     }
 
-    /// Returns where the members of a range of scores or members are.
+    /// Returns the place of the members in a range of scores or members.
     fn place(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<Place<'a>> {
         match self {
             Range::Ranks(..) => Ok(Place::Nowhere),
@@ -177,7 +178,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Returns the first bytes after all that begin with these.
+/// Returns the smallest bytes after all names that begin with these.
 fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
     u64::from_be_bytes(bytes)
         .checked_add(1)
@@ -188,13 +189,14 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
 enum Place<'a> {
     /// There are none.
     Nowhere,
-    /// Neighbours, between two names as [`ranked`] makes them.
+    /// Neighbours between two names of the form that [`ranked`] makes.
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// Somewhere among all.
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Returns where the members between two are. If all scores are the same, as they should be for such a range, they follow each other.
+/// Returns the place of the members between two. If all scores are equal, as they should be for such a range, the
+/// members are neighbours.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,
@@ -231,8 +233,8 @@ fn place_of_members<'a>(
     Ok(Place::Scattered(min, max))
 }
 
-/// Visits members of different scores between two: from the first one on, as Redis does in a small set, that is not before the range, to
-/// the first that is after it.
+/// Visits the members of a range although scores differ, as Redis does in a small set: from the first member that is
+/// not before the range to the first member after it.
 fn visit_scattered(
     call: &Call<'_, '_>,
     set: &Head,
@@ -255,12 +257,13 @@ fn visit_scattered(
     })
 }
 
-/// Returns the first member in this order.
+/// Returns the first member in the given order.
 fn end_of(call: &Call<'_, '_>, set: &Head, order: Order) -> Outcome<Option<Scored>> {
     Ok(call.by_rank(set, (0, 0), order)?.pop())
 }
 
-/// Members to pass over, and to take then; negative: none are left, all.
+/// Number of members to skip, and number of members to take after them. A negative offset leaves none; a negative count
+/// takes all.
 #[derive(Clone, Copy)]
 struct Limit {
     offset: i64,
@@ -307,7 +310,7 @@ struct Question<'a> {
 }
 
 impl<'a> Question<'a> {
-    /// Reads the ends of a range and its options. `by`, `order`: what the command's name says already.
+    /// Reads the ends of a range and its options. `by`, `order`: given by the command's name.
     fn parse(
         arguments: &'a [&'a [u8]],
         by: Option<By>,
@@ -411,7 +414,7 @@ pub fn zrangestore(call: &mut Call<'_, '_>) -> Outcome {
     };
     let question = Question::parse(rest, None, None, true)?;
     let found = question.answer(call, key)?;
-    // Of ranks Redis knows beforehand how many they are.
+    // For a range of ranks, Redis knows the number of members beforehand.
     let large = matches!(question.range, Range::Ranks(..)) && is_large(found.len(), 0);
     call.store_scored(target, &found, large)
 }

@@ -17,7 +17,7 @@ enum Operation {
     Difference,
 }
 
-/// How the scores of a member in several sets become one.
+/// Rule by which the scores of a member in several sets become one score.
 #[derive(Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -30,7 +30,7 @@ impl Aggregate {
         match self {
             Aggregate::Sum => {
                 let sum = target + value;
-                // inf and -inf cancel each other out.
+                // The sum of inf and -inf is 0.
                 if sum.is_nan() { 0.0 } else { sum }
             }
             Aggregate::Min if value < target => value,
@@ -57,7 +57,7 @@ impl Source {
         if score.is_nan() { 0.0 } else { score }
     }
 
-    /// Members with their scores; a plain set's members have 1. In their order.
+    /// Returns the members in their order, with their scores; members of a plain set have the score 1.
     fn members(&self, call: &Call<'_, '_>) -> Outcome<Vec<Scored>> {
         let Some(head) = &self.head else {
             return Ok(Vec::new());
@@ -93,11 +93,11 @@ struct Question {
 /// Options of a command beside its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// WITHSCORES.
+    /// The command may have WITHSCORES.
     Show,
-    /// Nothing.
+    /// The command stores its result, and has neither option.
     Store,
-    /// LIMIT.
+    /// The command may have LIMIT.
     Count,
 }
 
@@ -174,7 +174,7 @@ impl Question {
         Ok(())
     }
 
-    /// Returns the members together, in the order of their scores.
+    /// Returns the combined members in the order of their scores.
     fn answer(mut self, call: &Call<'_, '_>, operation: Operation) -> Outcome<Vec<Scored>> {
         if operation != Operation::Difference {
             self.sources.sort_by_key(Source::count);

@@ -7,7 +7,7 @@ use super::arguments::{Options, Outcome, SYNTAX, at_least, error, is, positive};
 use super::layout::{Head, Kind, Part};
 
 impl Call<'_, '_> {
-    /// Adds a member to a set that is not kept yet; returns whether it is new.
+    /// Adds a member to a set whose head is written later; returns whether the member is new.
     fn add_member(&mut self, set: &mut Head, member: &[u8]) -> Outcome<bool> {
         let new = !self.keys.has(set.id, Part::Members, member)?;
         if new {
@@ -145,7 +145,7 @@ pub fn srandmember(call: &mut Call<'_, '_>) -> Outcome {
     call.reply_random(Kind::Set, None)
 }
 
-/// How sets are put together.
+/// Operation that combines sets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -153,12 +153,12 @@ enum Operation {
     Difference,
 }
 
-/// Returns the sets at these keys; `None` for one that is not there.
+/// Returns the sets at these keys, and `None` for each key that does not exist.
 fn sources(call: &Call<'_, '_>, keys: &[&[u8]]) -> Outcome<Vec<Option<Head>>> {
     keys.iter().map(|key| call.find(key, Kind::Set)).collect()
 }
 
-/// Returns the members of the sets together, at most `limit` of an intersection.
+/// Returns the members of the combined sets; for an intersection, at most `limit` members.
 fn combine(
     call: &Call<'_, '_>,
     keys: &[&[u8]],

@@ -54,13 +54,13 @@ impl<'a> Question<'a> {
         Ok(question)
     }
 
-    /// Returns whether the elements stay in the order in which they are.
+    /// Returns whether the elements keep their order.
     fn keeps_order(&self) -> bool {
         self.by
             .is_some_and(|pattern| !float::c_string(pattern).contains(&b'*'))
     }
 
-    /// Returns the range of the elements that is asked for.
+    /// Returns the range of elements that LIMIT selects.
     fn part(&self, elements: usize) -> std::ops::Range<usize> {
         let length = i64::try_from(elements).unwrap_or(i64::MAX);
         let start = self.start.clamp(0, length);
@@ -73,7 +73,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// An element, and what it is sorted by.
+/// An element, and the value by which it is sorted.
 struct Element {
     value: Vec<u8>,
     weight: Weight,
@@ -103,7 +103,7 @@ fn answer(call: &mut Call<'_, '_>, may_store: bool) -> Outcome {
     };
     let is_set = head.is_some_and(|head| head.kind == Kind::Set);
     if is_set && question.keeps_order() && question.store.is_some() {
-        // A set has no order that could be stored: Redis takes that of the bytes.
+        // A set has no order that could be stored, so Redis sorts by bytes.
         (question.by, question.alpha) = (None, true);
     }
     let mut sorted = weighed(call, elements, &question)?;
@@ -155,7 +155,7 @@ fn elements(call: &Call<'_, '_>, head: &Head, descending: bool) -> Outcome<Vec<V
         .members(head.id, part, ALL, order, &mut |name, row| {
             found.push(match head.kind {
                 Kind::List => row.value.to_vec(),
-                // Behind the score.
+                // The name of the member follows the score.
                 Kind::SortedSet => name.get(8..).unwrap_or_default().to_vec(),
                 _ => name.to_vec(),
             });
@@ -164,7 +164,7 @@ fn elements(call: &Call<'_, '_>, head: &Head, descending: bool) -> Outcome<Vec<V
     Ok(found)
 }
 
-/// Elements with what they are sorted by.
+/// Returns the elements with the values by which they are sorted.
 fn weighed(
     call: &Call<'_, '_>,
     elements: Vec<Vec<u8>>,
@@ -192,7 +192,7 @@ fn weighed(
     Ok(weighed)
 }
 
-/// Returns a number as `strtod` reads it; nothing is 0.
+/// Returns a number as `strtod` reads it; an empty text is 0.
 fn number(text: &[u8]) -> Option<f64> {
     let text = float::c_string(text);
     let blanks = text
@@ -219,7 +219,7 @@ fn compare(a: &Element, b: &Element) -> Ordering {
     }
 }
 
-/// Returns the value that a pattern means for an element: of a string, or of a field of a hash.
+/// Returns the value to which a pattern leads for an element: a string, or a field of a hash.
 fn look_up(call: &Call<'_, '_>, pattern: &[u8], element: &[u8]) -> Outcome<Option<Vec<u8>>> {
     if pattern == b"#" {
         return Ok(Some(element.to_vec()));
@@ -253,7 +253,7 @@ fn look_up(call: &Call<'_, '_>, pattern: &[u8], element: &[u8]) -> Outcome<Optio
     }
 }
 
-/// Puts a list of these elements in place of what is at a key, and replies how many they are.
+/// Stores a list of these elements at a key, in place of any earlier value, and replies with their number.
 fn store(call: &mut Call<'_, '_>, target: &[u8], found: Vec<Option<Vec<u8>>>) -> Outcome {
     let mut list = call.keys.create(call.database, target, Kind::List)?;
     for element in found {

@@ -1,4 +1,4 @@
-//! Sorted sets: members with scores, kept by member and in their order.
+//! Sorted sets: members with scores, stored both by member and by score.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -16,10 +16,10 @@ pub type Scored = (Vec<u8>, f64);
 /// Visitor of members in their order.
 pub type VisitScored<'v> = dyn FnMut(&[u8], f64) -> ControlFlow<()> + 'v;
 
-/// Bytes of a score in front of a ranked member.
+/// Number of bytes of a score before the member in a ranked name.
 const SCORE_BYTES: usize = 8;
 
-/// Name of a member in the order of its set.
+/// Returns the name of a member in the order of its set: score, then member.
 pub fn ranked(value: f64, member: &[u8]) -> Vec<u8> {
     [&score(value)[..], member].concat()
 }
@@ -29,7 +29,7 @@ impl Call<'_, '_> {
         self.find(key, Kind::SortedSet)
     }
 
-    /// Returns the score of a member, if it is there.
+    /// Returns the score of a member if the member exists.
     pub(super) fn score(&self, set: &Head, member: &[u8]) -> Outcome<Option<f64>> {
         let found = self.keys.member(set.id, Part::Members, member, |row| {
             row.value.try_into().map(score_of)
@@ -38,7 +38,7 @@ impl Call<'_, '_> {
         Ok(found.transpose().map_err(damaged)?)
     }
 
-    /// Writes a member of a set that is not kept yet; `old` is its score before.
+    /// Writes a member of a set whose head is written later; `old` is the member's score before.
     pub(super) fn put_score(
         &mut self,
         set: &mut Head,
@@ -53,7 +53,7 @@ impl Call<'_, '_> {
             }
             None => set.added(member),
         }
-        // A small set of Redis keeps whole numbers as such, and so no sign of zero.
+        // A small set of Redis keeps whole numbers as integers, and thus loses the sign of zero.
         let new = if set.large { new } else { new + 0.0 };
         let stored = exact_score(new);
         self.keys
@@ -62,7 +62,7 @@ impl Call<'_, '_> {
         Ok(self.keys.put_member(set.id, Part::Scores, &name, &stored)?)
     }
 
-    /// Removes members of a set that is not kept yet.
+    /// Removes members of a set whose head is written later.
     pub(super) fn drop_scored(&mut self, set: &mut Head, members: &[Scored]) -> Outcome {
         for (member, score) in members {
             self.keys.remove_member(set.id, Part::Members, member)?;
@@ -73,7 +73,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Visits members in the order of scores between two names as [`ranked`] makes them.
+    /// Visits members in the order of scores, between two names of the form that [`ranked`] makes.
     pub(super) fn in_order(
         &self,
         set: &Head,
@@ -84,7 +84,7 @@ impl Call<'_, '_> {
         self.in_order_from(set, range, order, 0, visit)
     }
 
-    /// Visits these members, without the first ones in this order.
+    /// Visits the members between two names in the given order, without the first `skip` members.
     pub(super) fn in_order_from(
         &self,
         set: &Head,
@@ -114,12 +114,12 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Returns how many members are between two names.
+    /// Returns the number of members between two names.
     pub(super) fn count_in_order(&self, set: &Head, range: Names<'_>) -> u64 {
         self.keys.count_members(set.id, Part::Scores, range)
     }
 
-    /// Members by rank, both included, counted in this order.
+    /// Returns the members between two ranks, both included, counted in the given order.
     pub(super) fn by_rank(
         &self,
         set: &Head,
@@ -139,7 +139,7 @@ impl Call<'_, '_> {
         Ok(found)
     }
 
-    /// Replies with members, with their scores if those are wanted.
+    /// Replies with members, and with their scores if the client wants them.
     pub(super) fn reply_scored(&mut self, members: &[Scored], with_scores: bool) {
         if with_scores {
             self.reply.pairs(members.len());
@@ -157,8 +157,8 @@ impl Call<'_, '_> {
         }
     }
 
-    /// Puts a sorted set of these members in place of what is at a key, and replies how many they are. `large`: Redis
-    /// makes a skip list of it at once.
+    /// Stores a sorted set of these members at a key, in place of any earlier value, and replies with their number.
+    /// `large`: Redis makes it a skip list at once.
     pub(super) fn store_scored(&mut self, key: &[u8], members: &[Scored], large: bool) -> Outcome {
         let mut set = self.keys.create(self.database, key, Kind::SortedSet)?;
         set.large = large;
@@ -171,7 +171,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Returns whether Redis keeps `count` members, the longest of `longest` bytes, as a skip list.
+/// Returns whether Redis keeps `count` members, the longest with `longest` bytes, as a skip list.
 pub fn is_large(count: usize, longest: usize) -> bool {
     u64::try_from(count).is_ok_and(|count| count > SMALL_COUNT_MAX)
         || longest > SMALL_MEMBER_BYTES_MAX
@@ -225,7 +225,7 @@ impl Add {
         Ok(())
     }
 
-    /// Returns the score that a member gets; `None`: it stays as it is.
+    /// Returns the new score of a member; `None`: the score does not change.
     fn target(&self, old: Option<f64>, given: f64) -> Outcome<Option<f64>> {
         let Some(old) = old else {
             return Ok((!self.xx).then_some(given));
@@ -249,7 +249,7 @@ pub fn zadd(call: &mut Call<'_, '_>) -> Outcome {
 }
 
 pub fn zincrby(call: &mut Call<'_, '_>) -> Outcome {
-    // The options of ZADD are options here, too: Redis runs both by the same code.
+    // ZINCRBY accepts the options of ZADD too, since Redis runs both with the same code.
     let mut options = Options::new(&call.arguments[1..]);
     let mut add = Add::parse(&mut options);
     add.increment = true;
@@ -381,7 +381,7 @@ fn rank(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     Ok(())
 }
 
-/// Takes `count` members from one end of a set, and writes what is left of it.
+/// Takes `count` members from one end of a set, and writes the remaining set.
 fn pop(
     call: &mut Call<'_, '_>,
     key: &[u8],
@@ -422,7 +422,7 @@ fn pop_one_key(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     if count.is_some() {
         call.reply_scored(&popped, true);
     } else {
-        // One flat array, in RESP3 too.
+        // The reply is one flat array, in RESP3 too.
         call.reply.array(2 * popped.len());
         for (member, score) in &popped {
             call.reply.bulk(member);
@@ -432,7 +432,7 @@ fn pop_one_key(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     Ok(())
 }
 
-/// Returns the end of a sorted set that is meant.
+/// Returns the end of a sorted set that the argument names.
 fn end(text: &[u8]) -> Outcome<Order> {
     match () {
         () if is(text, "MIN") => Ok(Order::Ascending),
@@ -463,7 +463,7 @@ pub fn bzpopmax(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Order::Descending)
 }
 
-/// Takes a member of the first sorted set that exists. The front asks again for a client that waits.
+/// Takes a member of the first sorted set that exists. For a client that waits, the front asks again.
 fn pop_first(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);

@@ -20,12 +20,12 @@ pub(super) fn check_length(length: usize) -> Outcome {
 }
 
 impl Call<'_, '_> {
-    /// Returns a copy of the string at a key, with when it ends.
+    /// Returns a copy of the string at a key, with its time of expiry.
     pub(super) fn string(&self, key: &[u8]) -> Outcome<Option<(u64, Vec<u8>)>> {
         self.look(key, |head, value| (head.expires, value.to_vec()))
     }
 
-    /// Shows the string at a key, if there is one.
+    /// Calls `look` with the string at a key if the key exists.
     pub(super) fn look<T>(
         &self,
         key: &[u8],
@@ -42,7 +42,7 @@ impl Call<'_, '_> {
         Ok(self.keys.put_string(self.database, key, expires, value)?)
     }
 
-    /// Writes a string that may be longer than the one before.
+    /// Writes a string that may be longer than the earlier one.
     pub(super) fn put_grown(&mut self, key: &[u8], expires: u64, value: &[u8]) -> Outcome {
         check_length(value.len())?;
         self.put(key, expires, value)
@@ -300,7 +300,7 @@ pub fn getrange(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the bytes between two indices; a negative one beyond the start is 0.
+/// Returns the bytes between two indices; a negative index beyond the start counts as 0.
 fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return &[];

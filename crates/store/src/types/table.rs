@@ -1,4 +1,4 @@
-//! All commands by name, and what is refused before a command runs.
+//! All commands by name, and the checks before a command runs.
 
 use bytes::Bytes;
 use pmnet_resp::reply::error as error_reply;
@@ -14,13 +14,13 @@ use super::{
 };
 use crate::rows::Fault;
 
-/// Longest arguments text that an error repeats, in bytes, as in Redis.
+/// Longest text of arguments that an error repeats, in bytes, as in Redis.
 const SHOWN_BYTES_MAX: usize = 128;
 
 /// Client for which a command runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
-    /// Database.
+    /// Selected database.
     pub database: u32,
     /// Replies are in RESP3.
     pub resp3: bool,
@@ -29,11 +29,11 @@ pub struct Context {
 /// A command as the table has it.
 struct Command {
     name: &'static str,
-    /// Arguments with the name, as in Redis; negative: at least.
+    /// Number of arguments with the name, as in Redis; a negative number is a minimum.
     arity: i32,
     /// It may change data.
     writes: bool,
-    /// It removes more than it writes, so it must go when there is no room.
+    /// It removes more than it writes, so a full store must still accept it.
     frees: bool,
     run: fn(&mut Call<'_, '_>) -> Outcome,
 }
@@ -245,12 +245,12 @@ fn find(name: &[u8]) -> Option<&'static Command> {
 pub struct Fact {
     /// Its name in small letters.
     pub name: &'static str,
-    /// As [`Command::arity`].
+    /// Number of arguments with the name; negative: a minimum.
     pub arity: i32,
     /// It may change data.
     pub writes: bool,
-    /// Where its keys are: the first, the last (negative: from the end), and how far apart they are. 0: there is none, or a number says
-    /// how many.
+    /// Positions of its keys: the first, the last (negative: from the end), and the distance between two. 0: it has
+    /// none, or one of its arguments says how many.
     pub keys: [i64; 3],
 }
 
@@ -259,7 +259,7 @@ pub fn names() -> impl ExactSizeIterator<Item = &'static str> {
     COMMANDS.iter().map(|command| command.name)
 }
 
-/// Facts about a command, if there is such a one.
+/// Returns facts about a command if the table has it.
 pub fn fact(name: &[u8]) -> Option<Fact> {
     let command = find(name)?;
     let Command {
@@ -306,7 +306,7 @@ pub fn refuse_as_read(mut arguments: Arguments<'_>) -> Option<Bytes> {
     })
 }
 
-/// Returns the command, or why Redis would not even queue it.
+/// Returns the command, or the reason why Redis would not even queue it.
 fn look_up(arguments: &[&[u8]]) -> Result<&'static Command, Bytes> {
     let Some(command) = find(arguments[0]) else {
         return Err(error_reply(&unknown(arguments)));

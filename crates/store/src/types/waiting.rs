@@ -1,6 +1,8 @@
-//! The memory of a store for clients that watch keys, or wait for a list or a sorted set (`docs/spec/embedded-store.md` §8).
+//! Memory of a store for clients that watch keys, or that wait for a list or a sorted set
+//! (`docs/spec/embedded-store.md` §8).
 //!
-//! It has a bound. A forgotten key counts as changed: the transaction of a client that watched it does not run, and a client that waits tries again.
+//! The memory is bounded. A forgotten key counts as changed: the transaction of a client that watched it does not run,
+//! and a client that waits tries again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,24 +16,24 @@ use super::table::Context;
 use super::{Keyspace, Reply};
 use crate::rows::Fault;
 
-/// Keys that are watched at a time. One more, and all are forgotten.
+/// Most keys that are watched at a time. If another one is added, all are forgotten.
 const WATCHED_MAX: usize = 65_536;
-/// Bytes of their names, likewise.
+/// Most bytes of the names of watched keys. If more are added, all are forgotten.
 const WATCHED_BYTES_MAX: usize = 32 << 20;
-/// New lists and sorted sets that are remembered.
+/// Most new lists and sorted sets that are remembered.
 const ARRIVALS_MAX: usize = 4096;
-/// Stands for arrivals that are not known.
+/// Number that stands for unknown arrivals.
 const ANY: i64 = 0;
 
-/// A watched key, as it was when it was first watched since it last changed.
+/// State of a watched key at the first WATCH since its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     number: i64,
-    /// Whether the key existed. An expired key differs in this alone.
+    /// Whether the key existed; when it expires, only this differs.
     there: bool,
 }
 
-/// Keys that clients watch and that have not changed since.
+/// Keys that clients watch and that have not changed since their WATCH.
 #[derive(Debug, Default)]
 pub struct Watched {
     databases: [HashMap<Vec<u8>, Version>; DATABASES as usize],
@@ -45,7 +47,7 @@ impl Watched {
         self.databases.get_mut(usize::try_from(database).ok()?)
     }
 
-    /// Returns the version of a key that a client watches from now on.
+    /// Returns the version of a key that a client begins to watch.
     fn watch(&mut self, database: u32, key: &[u8], there: bool) -> i64 {
         let known = self.of(database).and_then(|keys| keys.get(key));
         if let Some(version) = known.filter(|version| version.there == there) {
@@ -76,7 +78,7 @@ impl Watched {
                 .is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// A key has changed.
+    /// Notes that a key has changed.
     pub fn changed(&mut self, database: u32, key: &[u8]) {
         if self.count > 0
             && self
@@ -89,7 +91,7 @@ impl Watched {
         }
     }
 
-    /// All keys of a database are removed. Keys that did not exist have not changed.
+    /// Notes that all keys of a database are removed. Keys that did not exist have not changed.
     pub fn emptied(&mut self, database: u32) {
         let (mut gone, mut bytes) = (0, 0);
         if let Some(keys) = self.of(database) {
@@ -108,17 +110,17 @@ impl Watched {
     }
 }
 
-/// Lists and sorted sets that were made under names without a key.
+/// Lists and sorted sets that were created under names that had no key.
 #[derive(Debug, Default)]
 pub struct Arrivals {
-    /// How many there were since the process began.
+    /// Number of arrivals since the process began.
     count: u64,
-    /// The last of them, by [`pmnet_wire::command::arrival`].
+    /// The last arrivals, by [`pmnet_wire::command::arrival`].
     last: VecDeque<i64>,
 }
 
 impl Arrivals {
-    /// Adds one.
+    /// Adds an arrival.
     pub fn note(&mut self, arrival: i64) {
         self.count += 1;
         self.last.push_back(arrival);
@@ -127,7 +129,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns the arrivals after the first `count`; `None`: not all of them are remembered.
+    /// Returns the arrivals after the first `count`; `None`: some of them are forgotten.
     fn since(&self, count: i64) -> Option<impl ExactSizeIterator<Item = i64>> {
         let new = usize::try_from(self.count.checked_sub(u64::try_from(count).ok()?)?).ok()?;
         let known = self.last.len().checked_sub(new)?;
@@ -135,7 +137,7 @@ impl Arrivals {
     }
 }
 
-/// The commands that a front sends on behalf of its clients. No client of Redis sends them.
+/// Commands that a front sends on behalf of its clients. No client of Redis sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
     Watch,
@@ -144,7 +146,7 @@ pub enum Own {
 }
 
 impl Own {
-    /// Returns the entry with this name.
+    /// Returns the command with this name.
     pub fn of(name: &[u8]) -> Option<Own> {
         match () {
             () if name == WATCH.as_bytes() => Some(Own::Watch),
@@ -154,7 +156,7 @@ impl Own {
         }
     }
 
-    /// Runs it.
+    /// Runs the command.
     pub fn run(
         self,
         keys: &mut Keyspace<'_>,
@@ -197,7 +199,8 @@ impl Own {
     }
 }
 
-/// Returns whether these keys, each after its database and version, are unchanged. Arguments that cannot be read count as changed.
+/// Returns whether these keys are unchanged; each stands after its database and version. Arguments that cannot be read
+/// count as changed.
 fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Result<bool, Fault> {
     let [of, watched @ ..] = arguments else {
         return Ok(false);
@@ -223,7 +226,7 @@ fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Re
     Ok(true)
 }
 
-/// Returns whether the keys that the client of a transaction watches are as they were; `None`: it watches none.
+/// Returns whether all keys that the client of a transaction watches are unchanged; `None`: it watches no key.
 ///
 /// # Errors
 /// A [`Fault`] of the rows; the transaction must be given up.

@@ -1,5 +1,5 @@
-//! Batches on a real Redis: what is refused, what waits, and that the records never part from the
-//! effects.
+//! Batches on a real Redis: which ones are refused, which ones wait, and that records and effects are always written
+//! together.
 
 use crate::support::claims::Port;
 use crate::support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
@@ -73,7 +73,7 @@ fn effects_and_records_go_together_and_come_back() {
         "{}",
         store.durability()
     );
-    // Another server process finds the same.
+    // A process of another server finds this watermark too.
     assert_eq!(watermark(&redis.store().load().unwrap()), 7);
     assert_eq!(
         pmnet_store::open(&redis.url(), 1).unwrap().load(),
@@ -144,10 +144,10 @@ fn passing_errors_change_nothing() {
         };
         let mut replies = Vec::new();
         if says == "OOM" {
-            // Waited for where it was promised; else it is the answer, as Redis gives it.
+            // A promised command waits; for any other command Redis's error is the answer.
             return;
         }
-        // The same commands in a script, in a client's script, and in MULTI.
+        // The commands run in a script, in a client's script, and in MULTI.
         for command in [
             "INCR n",
             "EVAL return(redis.pcall('INCR','n')) 0",
@@ -166,7 +166,7 @@ fn passing_errors_change_nothing() {
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     assert_eq!(redis.get("n").as_deref(), Some("1"));
     assert_eq!(redis.get("other"), None);
-    // Records from a Redis that takes no writes have to be loaded again.
+    // If Redis takes no writes, the records must be loaded again.
     retry(store.apply(&batch(&[], 2)), "takes no writes");
     store.load().unwrap();
     redis.call(&["REPLICAOF", "127.0.0.1", "1"]);
@@ -184,7 +184,7 @@ fn passing_errors_change_nothing() {
     retry(store.execute(&[lost], &mut Vec::new()), "NOSCRIPT");
     store.load().unwrap();
     assert_eq!(change(store, single("INCR n")), ":2\r\n");
-    // Memory is short, and a client wants to free some: that must be possible.
+    // When memory is short, a client must still be able to free some.
     redis.call(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(change(store, single("DEL n")), ":1\r\n");
 }
@@ -251,7 +251,7 @@ fn a_flush_through_one_shard_keeps_the_records_of_all() {
         assert_eq!(shard.apply(&batch(&[single("SET k v")], watermark)), Ok(0));
         assert_eq!(change(&mut **shard, single("EVAL return(1) 0")), ":1\r\n");
     }
-    // Many keys, so that SCAN goes several rounds; and some that only look like ours.
+    // Many keys, so that SCAN needs several rounds; and some keys that only look like pmnet's.
     let many: Vec<String> = (0..30_000).map(|i| format!("key{i}")).collect();
     let look = [
         "pmnet:{01}",
@@ -275,7 +275,7 @@ fn a_flush_through_one_shard_keeps_the_records_of_all() {
         // Three shards' records, two shards' scripts.
         assert_eq!(redis.call(&["DBSIZE"]), ":5\r\n");
     };
-    // As an update, as a request, and as a request by MULTI.
+    // As an update, as a request in a script, and as a request by MULTI.
     foreign(&redis);
     assert_eq!(zero.apply(&batch(&[single("FLUSHALL")], 1)), Ok(0));
     ours(&redis);
@@ -287,7 +287,7 @@ fn a_flush_through_one_shard_keeps_the_records_of_all() {
     let by_multi = payload(Form::Transaction, Protocol::Resp2, 3, &by_multi);
     assert_eq!(change(&mut *zero, by_multi), "*2\r\n+OK\r\n*-1\r\n");
     ours(&redis);
-    // The other servers find what they left, and go on.
+    // The servers of the other shards find their records, and go on.
     for (shard, found) in [(&mut one, 11), (&mut last, 12)] {
         assert_eq!(shard.apply(&batch(&[], found + 10)), Ok(0));
         assert_eq!(watermark(&load(&mut **shard)), found + 10);
@@ -308,7 +308,7 @@ fn records_changed_behind_our_back_stop_the_shard_before_anything_is_applied() {
     assert_eq!(redis.get("k"), None);
     fatal(store.load(), "FLUSHALL or DEL");
 
-    // Older records than we wrote.
+    // The records are older than those that this process wrote.
     let mut store = redis.store();
     store.load().unwrap();
     assert_eq!(store.apply(&batch(&[], 9)), Ok(0));
@@ -323,7 +323,7 @@ fn records_changed_behind_our_back_stop_the_shard_before_anything_is_applied() {
     assert_eq!((redis.get("k"), replies.len()), (None, 0));
     fatal(store.load(), "older");
 
-    // A foreign key in our place.
+    // A foreign key has the name of the records' hash.
     redis.call(&["SET", "pmnet:{0}", "x"]);
     fatal(redis.store().load(), "not pmnet's");
 }
@@ -357,7 +357,7 @@ fn a_redis_that_cannot_keep_promises_is_refused() {
     );
     redis.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]);
     assert_eq!(redis.store().load(), Ok(vec![]));
-    // By itself it takes the port 10,000 higher, which may be too high, or somebody else's.
+    // By default the cluster bus uses the port 10,000 higher, which may not exist or may be in use.
     let bus = Port::claim().unwrap();
     let bus = bus.number().to_string();
     let options = ["--cluster-enabled", "yes", "--cluster-port", &bus];

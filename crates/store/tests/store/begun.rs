@@ -1,5 +1,5 @@
-//! Every reason for which Redis refuses writes, with every kind of request: a refused request had no effect,
-//! a request that had an effect is never refused, and so nothing happens twice.
+//! Every reason for which Redis refuses writes, with every kind of request. A refused request must have no effect, and
+//! a request that had an effect must not be refused, so that nothing happens twice.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -14,15 +14,15 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-/// Tries for which a reason lasts here.
+/// Number of tries during which a reason lasts.
 const TRIES: usize = 3;
 
-/// Kind of a request; its single effect: it adds one to the key `n`, or publishes one message.
+/// Kind of a request. Its single effect adds one to the key `n`, or publishes one message.
 struct Kind {
     name: &'static str,
     form: Form,
     commands: &'static [&'static [&'static str]],
-    /// Redis refuses it when memory is short: it says so itself, or queues nothing then.
+    /// Redis refuses the request when memory is short: it refuses the command itself, or queues nothing.
     needs_memory: bool,
 }
 
@@ -93,7 +93,7 @@ const KINDS: &[Kind] = &[
         &[&["BLPOP", "none", "0"], &["INCR", "n"]],
         true,
     ),
-    // Redis itself would run it then: ours has to queue it.
+    // Redis would run a lone FCALL at once; pmnet has to queue it.
     kind("function", Form::Single, &[&["FCALL", "tell", "0"]], true),
     kind(
         "pipeline",
@@ -121,7 +121,7 @@ const KINDS: &[Kind] = &[
     ),
 ];
 
-/// Why Redis refuses, and what makes and ends it.
+/// A reason for which Redis refuses writes, with the commands that begin and end it.
 struct Reason {
     code: &'static str,
     begin: fn(&Redis),
@@ -190,7 +190,7 @@ fn config(redis: &Redis, setting: &str, value: &str) {
     assert_eq!(redis.call(&["CONFIG", "SET", setting, value]), "+OK\r\n");
 }
 
-/// Of the user that the store logs in as.
+/// Changes the rights of the user that the store logs in as.
 fn rights(redis: &Redis, rules: &str) {
     let mut command = vec!["ACL", "SETUSER", "shard"];
     command.extend(rules.split(' '));
@@ -209,19 +209,19 @@ fn fail_to_save(redis: &Redis) {
         .call(&["INFO", "persistence"])
         .contains("rdb_last_bgsave_status:err")
     {
-        // Refused while the AOF is rewritten.
+        // Redis refuses BGSAVE while it rewrites the AOF.
         redis.call(&["BGSAVE"]);
         assert!(Instant::now() < until, "the save does not fail");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Messages that a subscriber got.
+/// Messages that a subscriber has received.
 #[derive(Default)]
 struct Messages {
     count: AtomicUsize,
     marks: AtomicUsize,
-    /// Marks that were waited for.
+    /// Number of marks that a caller has waited for.
     marks_seen: AtomicUsize,
 }
 
@@ -283,8 +283,8 @@ fn ready() -> Option<(Redis, Box<dyn Store>)> {
     Some((redis, store))
 }
 
-/// Returns how much has happened: the value of the key, and messages. Messages that were published before a mark have been
-/// delivered when the mark is.
+/// Returns the number of effects: the value of the key, or the number of messages. When a mark has arrived, all
+/// messages that were published before it have arrived too.
 fn happened(redis: &Redis, messages: &Messages) -> usize {
     assert_eq!(redis.call(&["PUBLISH", "ch", "mark"]), ":1\r\n");
     let marks = messages.marks_seen.fetch_add(1, Ordering::SeqCst) + 1;
@@ -327,7 +327,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
                     Err(StoreError::Retry(_)) => {}
                     Err(StoreError::Fatal(text)) => panic!("{what}: {text}"),
                 }
-                // As a server does: it loads, and looks whether the record is there.
+                // Acts as a server does: loads, and looks for the record.
                 if let Ok(records) = store.load()
                     && let Some(found) = recorded(&records)
                 {
@@ -337,7 +337,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
             }
             if reply.is_none() {
                 let effects = happened(&redis, &messages) - before;
-                // Nobody may hear of it yet, but the record says that it has begun.
+                // Nobody may be told of the effect yet, but the record says that the request has begun.
                 let begun = redis.call(&["HEXISTS", "pmnet:{0}", "reply/1"]) == ":1\r\n";
                 assert!(
                     effects == 0 || begun,
@@ -347,7 +347,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
             (reason.end)(&redis);
             let refused = reply.is_none();
             let reply = reply.unwrap_or_else(|| {
-                // A client that lives asks again.
+                // A client that is still connected asks again.
                 let found = recorded(&load(&mut *store));
                 found.unwrap_or_else(|| {
                     let mut replies = Vec::new();
@@ -521,7 +521,7 @@ fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
     }
 }
 
-/// Redis looks at rights once more at EXEC. What it executes then without the record is executed, and its
+/// Redis checks rights again at EXEC. A command that it executes then without the record counts as executed, and its
 /// record is written before anything else.
 #[test]
 fn what_was_executed_without_its_record_is_not_executed_again() {
@@ -531,8 +531,8 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // More arguments than a script can hand on: this batch goes by MULTI. The answer to its record alone
-    // is changed on the way: real rights would have to change within microseconds.
+    // A script cannot pass on so many arguments, so this batch goes by MULTI. The proxy changes only the answer to its
+    // record: real rights would have to change within microseconds.
     let long = single(&format!("RPUSH list{}", " x".repeat(5000)));
     proxy.answer(":5000\r\n$2\r\nOK\r\n", ":5000\r\n-NO OK\r\n");
     let result = store.apply(&batch(std::slice::from_ref(&long), 1));
@@ -547,7 +547,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
         Some(8)
     );
     assert_eq!(redis.call(&["LLEN", "list"]), ":5000\r\n");
-    // Another Redis may not have it: its own records decide.
+    // A restarted Redis may lack the watermark: its own records decide.
     proxy.answer(":10000\r\n$2\r\nOK\r\n", ":10000\r\n-NO OK\r\n");
     let result = store.apply(&batch(&[long], 2));
     assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
@@ -557,7 +557,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     assert_eq!(store.apply(&batch(&[single("INCR n")], 3)), Ok(0));
 }
 
-/// A script that only reads answers when memory is short, as in Redis; its text is kept as well.
+/// A script that only reads is answered when memory is short, as in Redis; its text is kept too.
 #[test]
 fn a_script_that_only_reads_answers_when_memory_is_short() {
     let Some((redis, mut store)) = ready() else {
@@ -584,7 +584,7 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
     let frees = "EVAL redis.call('DEL','n')return(redis.call('SET','m','v')) 0";
     assert_eq!(change(store, single(frees)), "+OK\r\n");
     assert_eq!(change(store, single("DEL m")), ":1\r\n");
-    // And a whole transaction is discarded, as in Redis.
+    // A whole transaction is discarded, as in Redis.
     let reply = change(
         store,
         crate::support::payload(Form::Transaction, Protocol::Resp2, 0, &["DEL m", "SET m v"]),
@@ -650,7 +650,7 @@ fn an_error_of_a_clients_code_is_its_reply() {
     ] {
         assert!(read(&mut *store, single(text)).starts_with('-'));
     }
-    // One more is ours, which asks.
+    // One more connection belongs to this test, which asks for the number.
     let count = |line: &str| {
         line.split(':')
             .nth(1)
@@ -662,7 +662,7 @@ fn an_error_of_a_clients_code_is_its_reply() {
     assert_eq!(count(&connections(clients())), count(&before) + 1);
 }
 
-/// SCRIPT KILL, which a busy Redis answers and nothing behind it.
+/// Sends SCRIPT KILL, which a busy Redis answers, and no command after it.
 fn kill_script(redis: &Redis) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     stream.write_all(b"SCRIPT KILL\r\n").unwrap();
@@ -706,7 +706,7 @@ fn a_script_that_hangs_can_be_killed() {
     assert_eq!(change(&mut *store, single("INCR n")), ":1\r\n");
 }
 
-/// A script of a client that is killed later than a call may take: its client learns that, too.
+/// If a client's script is killed after the deadline of a call, its client is told so too.
 #[test]
 fn a_script_that_hangs_long_can_be_killed() {
     let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {

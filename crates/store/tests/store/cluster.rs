@@ -1,5 +1,5 @@
-//! A real Redis Cluster of two masters as the store: effects and records are one step, whatever slots they are of, also when a slot is
-//! being moved, or is gone (`docs/spec/sharding.md`, §5).
+//! A real Redis Cluster of two masters as the store: effects and records are one step in all slots, also while a slot
+//! is being moved, or after it has moved (`docs/spec/sharding.md`, §5).
 
 use std::time::{Duration, Instant};
 
@@ -129,7 +129,7 @@ fn a_batch_over_many_slots_is_one_step() {
         let both = both.each_ref().map(String::as_str);
         effects.push(payload(Form::Transaction, Protocol::Resp2, 0, &both));
     }
-    // Longer than what a script can pass to one command.
+    // More arguments than a script can pass to one command.
     let mut long: Vec<Vec<u8>> = vec![b"MSET".to_vec()];
     for number in 0..6000 {
         long.extend([format!("{{b}}{number}").into_bytes(), b"v".to_vec()]);
@@ -143,7 +143,7 @@ fn a_batch_over_many_slots_is_one_step() {
         assert_eq!(pair.get(&format!("{{{key}}}u")).as_deref(), Some("2"));
     }
     assert_eq!(pair.get("{b}5999").as_deref(), Some("v"));
-    // A batch with a command that fails: alone.
+    // A batch with a command that fails: only this command fails.
     let effects = [single("HSET bar f v"), single("SET b 2")];
     assert_eq!(store.apply(&batch(&effects, 8)), Ok(1));
     assert_eq!(pair.get("b").as_deref(), Some("2"));
@@ -151,12 +151,12 @@ fn a_batch_over_many_slots_is_one_step() {
     assert_eq!(store.apply(&batch(&[single("FLUSHALL")], 9)), Ok(0));
     assert_eq!(watermark(&load(&mut *store)), 9);
     assert_eq!(read(&mut *store, single("DBSIZE")), ":0\r\n");
-    // After the process's end, too, also for another one.
+    // After the end of the process, another process finds the same.
     let mut later = pair.store();
     assert_eq!(watermark(&load(&mut *later)), 9);
 }
 
-/// Requests of all kinds, in slots that are not that of the records: by script, and by transaction.
+/// Requests of all kinds, in other slots than that of the records: by script, and by transaction.
 #[test]
 fn requests_in_any_slot_have_their_record() {
     let Some(pair) = Pair::start() else { return };
@@ -175,7 +175,7 @@ fn requests_in_any_slot_have_their_record() {
             asked(&mut *store, single(&format!("RPUSH {{{key}}}l a b"))),
             ":2\r\n"
         );
-        // These need a transaction.
+        // These commands need a transaction.
         assert_eq!(
             asked(&mut *store, single(&format!("BLPOP {{{key}}}l 0"))),
             format!("*2\r\n${}\r\n{{{key}}}l\r\n$1\r\na\r\n", key.len() + 3)
@@ -211,7 +211,8 @@ fn requests_in_any_slot_have_their_record() {
             "$1\r\nx\r\n"
         );
     }
-    // A pack over all of them, with what cannot run in a script in the middle: the first part, then the rest again.
+    // A pack over all these slots, with a command in the middle that cannot run in a script: the first part runs, and
+    // the rest is sent again.
     let pack = |commands: &[&str]| payload(Form::Pack, Protocol::Resp2, 0, commands);
     let reply = asked(
         &mut *store,
@@ -222,7 +223,7 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("*1\r\n*2\r\n"), "{reply}");
     let reply = asked(&mut *store, pack(&["INCR {bar}n"]));
     assert_eq!(reply, "*1\r\n:2\r\n");
-    // Commands for the whole node.
+    // Commands that concern the whole node.
     assert_eq!(asked(&mut *store, single("CONFIG SET hz 20")), "+OK\r\n");
     assert_eq!(asked(&mut *store, single("SCRIPT FLUSH")), "+OK\r\n");
     load(&mut *store);
@@ -250,7 +251,31 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("-ERR"), "{reply}");
 }
 
-/// A slot that is being moved, or was: nothing that meets it is done in part.
+/// An update for another shard's slot held up the shard: no move of slots was under way that could end.
+#[test]
+fn an_update_for_a_slot_of_another_shard_is_dropped() {
+    let Some(pair) = Pair::start() else { return };
+    let mut store = pair.store();
+    load(&mut *store);
+    let effects = [
+        single("SET foo x"),
+        payload(
+            Form::Transaction,
+            Protocol::Resp2,
+            0,
+            &["SET b half", "SET foo x"],
+        ),
+        single("MSET k2 half foo x"),
+        single("SET bar new"),
+    ];
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(3));
+    assert_eq!(pair.get("bar").as_deref(), Some("new"));
+    assert_eq!(pair.get("b"), None);
+    assert_eq!(pair.get("k2"), None);
+    assert_eq!(watermark(&load(&mut *store)), 1);
+}
+
+/// If a slot is being moved, or has moved, no command that needs it takes effect in part.
 #[test]
 fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     let Some(pair) = Pair::start() else { return };
@@ -264,7 +289,7 @@ fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     assert_eq!(store.apply(&batch(&first, 1)), Ok(0));
     let effects = [
         single("SET k2 new"),
-        // It goes, and then it is not here any more for the next one.
+        // The slot moves away, and the next command does not find it at this node.
         payload(
             Form::Transaction,
             Protocol::Resp2,
@@ -286,7 +311,7 @@ fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     );
     nothing_ran(&mut store);
     assert_eq!(pair.get("b").as_deref(), Some("old"));
-    // Requests are answered, and others go on.
+    // Requests for this slot get an answer, and others go on.
     let reply = asked(&mut *store, single("INCR {b}n"));
     assert!(reply.starts_with("-TRYAGAIN pmnet: slot 3300 "), "{reply}");
     let reply = asked(&mut *store, single("BLPOP {b}l 0"));
@@ -312,7 +337,7 @@ fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     assert_eq!(pair.nodes[1].get("b").as_deref(), Some("old"));
     let reply = read(&mut *store, single("GET b"));
     assert!(reply.starts_with("-TRYAGAIN pmnet: "), "{reply}");
-    // Back again, with the key.
+    // The slot and its key move back.
     pair.begin_move("b", 1);
     retry(
         store.apply(&batch(&effects, 2)),
@@ -362,7 +387,7 @@ fn a_server_starts_only_where_its_slots_are() {
     for (store, order) in stores.iter_mut().zip([3, 4]) {
         assert_eq!(watermark(&load(&mut **store)), order);
     }
-    // The slot of the records moves: all waits, and comes back with it.
+    // The slot of the records moves: everything waits, and goes on when the slot has moved back.
     let home = pair.nodes[0].call(&["CLUSTER", "GETKEYSINSLOT", "0", "9"]);
     assert!(home.contains("pmnet:{0-"), "{home}");
     let key = home

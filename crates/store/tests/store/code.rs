@@ -1,5 +1,5 @@
-//! Scripts and functions of clients on a real Redis: they find what they find in a bare one, and do not
-//! reach pmnet's records.
+//! Scripts and functions of clients on a real Redis: they see what they would see in a bare Redis, and do not reach
+//! pmnet's records.
 
 use crate::support::{Redis, bare, change, payload, read, script, single};
 use bytes::Bytes;
@@ -28,7 +28,7 @@ fn no_script_of_a_client_reaches_the_records() {
         Ok(0)
     );
     let owner = redis.call(&["HGET", "pmnet:{0}", "owner"]);
-    // Ways to a `call` that is not watched; each then writes the watermark.
+    // Ways in which a script could obtain a `call` that pmnet does not watch; each then writes the watermark.
     for way in [
         "redis",
         "server",
@@ -75,7 +75,7 @@ fn no_script_of_a_client_reaches_the_records() {
             "{way}: {reply}"
         );
     }
-    // Code after an `end` of the script's own is still inside.
+    // Code after an `end` of the client's own script still runs inside pmnet's wrapper.
     for body in [
         "end redis.call('DEL', 'pmnet:{0}') do",
         "return 1 end, redis.call('DEL', 'pmnet:{0}'), function()",
@@ -127,7 +127,7 @@ fn scripts_find_what_they_find_in_a_bare_redis() {
             "{body}"
         );
     }
-    // These differ in wording only.
+    // Only the wording of these errors differs.
     for (body, says) in [
         ("return nowhere", "nonexistent global variable 'nowhere'"),
         ("x = 1", "global"),
@@ -206,7 +206,7 @@ fn what_is_wrong_with_arguments_is_told_as_by_a_bare_redis() {
     }
 }
 
-/// Also in a request that changes something, where other scripts run inside ours.
+/// The same in a request that changes something, where clients' scripts run inside pmnet's script.
 #[test]
 fn a_script_that_may_only_read_does_not_write() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -237,7 +237,7 @@ fn a_script_that_may_only_read_does_not_write() {
     assert_eq!(redis.get("k"), None);
 }
 
-/// SCRIPT EXISTS speaks of what EVALSHA would find; SCRIPT FLUSH forgets it.
+/// SCRIPT EXISTS reports what EVALSHA would find; SCRIPT FLUSH forgets it.
 #[test]
 fn scripts_exist_from_load_to_flush() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -254,7 +254,7 @@ fn scripts_exist_from_load_to_flush() {
     for _ in 0..2 {
         assert_eq!(read(store, exists()), "*2\r\n:1\r\n:0\r\n");
         assert_eq!(change(store, evalsha()), ":1\r\n");
-        // Redis itself may forget what we know.
+        // Redis itself may forget scripts that pmnet's records know.
         redis.call(&["SCRIPT", "FLUSH"]);
         assert!(store.load().is_ok());
     }
@@ -265,7 +265,7 @@ fn scripts_exist_from_load_to_flush() {
     assert!(store.load().is_ok());
     assert_eq!(read(store, exists()), "*2\r\n:0\r\n:0\r\n");
     assert!(change(store, evalsha()).starts_with("-NOSCRIPT"));
-    // In a transaction that does not run in our script, it is found all the same.
+    // In a transaction that does not run in pmnet's script, the client's script is found too.
     let eval = script(two, &["EVAL", "return 1", "0"]);
     assert_eq!(change(store, eval), ":1\r\n");
     let evalsha = format!("EVALSHA {sha} 0");
@@ -313,7 +313,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         payload,
         record: Some((b"r".to_vec(), Bytes::new())),
     };
-    // An EVAL that cannot run in our script, because of its neighbour.
+    // An EVAL that cannot run in pmnet's script, because of another command in the transaction.
     let mut both = preamble(Form::Transaction, Protocol::Resp2, 0).to_vec();
     let raw = "return redis.call('HDEL', 'pmnet:{' .. '0}', 'r')";
     pmnet_resp::write_command(&mut both, &["EVAL", raw, "0"]);
@@ -335,8 +335,8 @@ fn a_function_that_changes_the_records_stops_the_shard() {
     }
 }
 
-/// A client's code that runs while its result is read: its error was taken for one of the store. "FENCED"
-/// ended the server, as often as it was started again.
+/// An error of a client's code that was raised while its result was read was taken for an error of the store. "FENCED"
+/// ended the server at each start.
 #[test]
 fn no_code_of_a_client_speaks_for_the_store() {
     let Some((_redis, mut store)) = ready(&[]) else {

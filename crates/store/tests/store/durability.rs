@@ -1,4 +1,4 @@
-//! The store's statement about power loss is true of the Redis that it uses.
+//! What the store says about power loss is true of its Redis.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ fn fill(redis: &Redis) {
     assert_eq!(redis.call(&command), "+OK\r\n");
 }
 
-/// Ends the rewrite that goes on; the next one is quick.
+/// Ends the present rewrite quickly; the next one is quick, too.
 fn end_rewrite(redis: &Redis) {
     redis.call(&["CONFIG", "SET", "rdb-key-save-delay", "0"]);
     redis.call(&["CONFIG", "SET", "appendonly", "no"]);
@@ -52,7 +52,7 @@ fn a_sync_that_pauses_during_rewrites_is_not_called_safe() {
     load(&mut *store);
     let says = store.durability();
     assert!(says.contains("survives power loss"), "{says}");
-    // And no client can undo it.
+    // No client can undo the setting.
     for setting in [
         "no-appendfsync-on-rewrite yes",
         "appendfsync no",
@@ -71,7 +71,7 @@ fn an_aof_that_was_just_switched_on_is_waited_for() {
         return;
     };
     fill(&redis);
-    // The second time there are files of the first time, and INFO looks as in any other rewrite.
+    // The second time, files of the first time exist, and INFO looks as in any other rewrite.
     for _ in 0..2 {
         redis.call(&["CONFIG", "SET", "appendonly", "yes"]);
         assert!(rewriting(&redis));
@@ -106,7 +106,7 @@ fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
     fill(&redis);
     let mut store = redis.store();
     load(&mut *store);
-    // The rewrite that the store asked for; another server knows that, too.
+    // The store requested this rewrite; another server knows it, too.
     for mut store in [store, redis.store()] {
         assert!(rewriting(&redis));
         store.load().unwrap();
@@ -117,11 +117,11 @@ fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
     end_rewrite(&redis);
 }
 
-/// Redis cuts a torn AOF behind the last whole command, so a transaction that is torn at its end stays open in the file,
-/// and at the start after the next it takes effect. Found by `kills::every_process_fifty_times_with_a_log_in_memory`.
+/// Redis cuts a torn AOF after the last whole command. A transaction that is torn at the end stays open in the file,
+/// and takes effect at the second start from then. Found by `kills::every_process_fifty_times_with_a_log_in_memory`.
 #[test]
 fn a_transaction_that_is_torn_in_the_aof_never_takes_effect() {
-    // Redis dies when the rewrite that drops the transaction has ended, and while it goes on.
+    // Redis dies after the rewrite that drops the transaction has ended, and while this rewrite runs.
     for slow in [false, true] {
         let Some(mut redis) = Redis::start(&[]) else {
             return;

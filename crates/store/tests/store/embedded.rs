@@ -195,7 +195,7 @@ fn a_killed_writer_leaves_whole_batches() {
 }
 
 fn leaves_whole_batches(variable: &str, url: &str) {
-    // Made before anybody is killed: a large file takes its time.
+    // The store is created before any process is killed, because a large file takes time.
     drop(pmnet_store::open(url, 0).unwrap());
     let mut last = 0;
     for _ in 0..5 {
@@ -211,7 +211,7 @@ fn leaves_whole_batches(variable: &str, url: &str) {
         let mut store = pmnet_store::open(url, 0).unwrap();
         let applied = watermark(&store.load().unwrap());
         let text = applied.to_string();
-        // On a busy machine it may not have come to its first batch.
+        // On a busy machine the process may not have reached its first batch.
         let expected = match applied {
             0 => "$-1\r\n".to_owned(),
             _ => format!("${}\r\n{text}\r\n", text.len()),
@@ -322,7 +322,7 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     assert_eq!(crate::support::change(store, single("INCR n")), ":1\r\n");
 }
 
-/// A command whose reply could not be handed on is refused, and what it would have taken is there.
+/// A command whose reply is too long is refused, and its data stays.
 #[test]
 fn a_command_whose_reply_is_too_long_has_no_effect() {
     let directory = tempfile::tempdir().unwrap();
@@ -361,7 +361,7 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
                 "{shown}: {reply}"
             );
         } else {
-            // Only the first of them is executed; the front sends the others again.
+            // Only the first read is executed; the front sends the others again.
             assert_eq!(reply, "*1\r\n:1\r\n", "{shown}");
         }
     }
@@ -369,7 +369,7 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
         assert_eq!(read(&mut *store, single(command)), format!(":{count}\r\n"));
     }
     assert_eq!(read(&mut *store, single("EXISTS one two")), ":2\r\n");
-    // One at a time it goes.
+    // One read at a time succeeds.
     assert_eq!(change(&mut *store, single("LPOP list")).len(), a.len() + 12);
     assert_eq!(
         change(&mut *store, single("GETDEL one")).len(),

@@ -41,7 +41,8 @@ fn replies_are_those_of_a_bare_redis() {
     let Some(redis) = Redis::start(&["--appendfsync", "no"]) else {
         return;
     };
-    // Reading or not, each is sent as a recorded request, and bare, to the same fresh data.
+    // Each command, whether it reads or not, is sent as a recorded request, and to a bare Redis with the same fresh
+    // data.
     for command in [
         "SET k v",
         "GET k",
@@ -279,7 +280,7 @@ fn pmnets_own_keys_are_neither_listed_nor_counted() {
         return;
     };
     let store = &mut *store;
-    // Now there is the second one, too.
+    // The second script exists, too, from here on.
     let loaded = script(Protocol::Resp2, &["SCRIPT", "LOAD", "return 1"]);
     assert!(change(store, loaded).starts_with("$40"));
     assert_eq!(redis.call(&["DBSIZE"]), ":2\r\n");
@@ -295,7 +296,7 @@ fn pmnets_own_keys_are_neither_listed_nor_counted() {
         assert_eq!(change(store, transaction), in_array);
         redis.call(&["SET", "mine", "v"]);
     }
-    // There are none in another database.
+    // Another database has none of pmnet's keys.
     let other = payload(Form::Single, Protocol::Resp2, 3, &["KEYS pmnet*"]);
     assert_eq!(read(store, other), "*0\r\n");
 }
@@ -363,7 +364,7 @@ fn client_scripts_work_inside_ours() {
             redis.call(&["SET", "word", "abc"]);
             let wanted = bare(&redis, protocol, &["EVAL", body, "0"]);
             let got = change(store, script(protocol, &["EVAL", body, "0"]));
-            // Redis appends the place of an error that was raised; the code and text must agree.
+            // Redis appends the position of a raised error; code and text must agree.
             let (wanted, got) = (
                 wanted.split(" script:").next(),
                 got.split(" script:").next(),
@@ -383,7 +384,7 @@ fn client_scripts_work_inside_ours() {
         change(store, script(two, &["EVAL", "retur", "0"]))
             .starts_with("-ERR Error compiling script")
     );
-    // The place differs between Redis and Valkey.
+    // The position differs between Redis and Valkey.
     let boom = change(store, script(two, &["EVAL", "error('boom')", "0"]));
     assert!(
         boom.starts_with("-ERR user_script:1: boom script: "),
@@ -432,7 +433,7 @@ fn client_scripts_work_inside_ours() {
         change(store, script(two, &["SCRIPT", "EXISTS", &sha])),
         "*1\r\n:0\r\n"
     );
-    // The records are out of reach.
+    // The script cannot reach the records.
     for body in ["redis.call('DEL', 'pmnet:{0}')", "redis.call('FLUSHALL')"] {
         assert!(
             change(store, script(two, &["EVAL", body, "0"])).starts_with("-ERR pmnet:"),
@@ -458,7 +459,7 @@ fn transactions_and_pipelines_are_one_step() {
         ),
         "*4\r\n+OK\r\n-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:1\r\n$1\r\na\r\n"
     );
-    // BLPOP cannot run in a script, so this one takes the MULTI way.
+    // BLPOP cannot run in a script, so this request goes by MULTI.
     assert_eq!(
         change(
             store,
@@ -509,7 +510,7 @@ fn transactions_and_pipelines_are_one_step() {
     assert_eq!(change(store, arguments(&words)), ":9000\r\n");
 }
 
-/// Redis 7.0 has none of them; they must not reach a server that has.
+/// Redis 7.0 has none of these commands. They must not reach a newer server.
 #[test]
 fn commands_that_reach_pmnets_keys_without_naming_them_are_refused() {
     let Some((_redis, mut store)) = ready(&[]) else {
@@ -538,7 +539,7 @@ fn commands_that_reach_pmnets_keys_without_naming_them_are_refused() {
     assert!(said.starts_with("-ERR unknown command"), "{said}");
 }
 
-/// As the AOF of a Redis behind pmnet has them.
+/// The AOF of a Redis that pmnet uses has such transactions.
 #[test]
 fn a_transaction_with_pmnets_own_keys_runs_without_them() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -577,7 +578,7 @@ fn a_transaction_with_pmnets_own_keys_runs_without_them() {
         assert_eq!(run(&["GET k"]), "*1\r\n$1\r\nv\r\n");
     }
     assert_ne!(redis.call(&["HGET", "pmnet:{0}", "owner"]), "$1\r\nx\r\n");
-    // Nothing else is refused alone.
+    // No other command is refused alone.
     let refused = change(
         store,
         payload(
@@ -626,8 +627,8 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     assert_eq!(redis.get("n").as_deref(), Some("400"));
 }
 
-/// A request that cannot run in a script needs a transaction. Of many clients that asked at once each waited for those of all before it: some
-/// 1,400 of them a second.
+/// Each request that cannot run in a script needed a transaction of its own. When many clients asked at once, each
+/// waited for all before it: some 1,400 requests a second in total.
 #[test]
 fn what_needs_a_transaction_shares_it_with_others() {
     let Some((mut redis, mut store)) = ready(&[]) else {
@@ -639,10 +640,10 @@ fn what_needs_a_transaction_shares_it_with_others() {
         redis.call(&["XADD", "st", &id, "n", &number.to_string()]);
     }
     let line = |i: u32| match i {
-        // Redis does not queue the first, and runs the second in vain.
+        // Redis does not queue the first command, and the second runs in vain.
         7 => "NOSUCH a",
         11 => "XREADGROUP GROUP none c STREAMS st >",
-        // They end a transaction: one that a script can run, one that reads, and one of another database.
+        // These requests end a transaction: one that a script can run, a read, and one of another database.
         20 => "INCR n",
         30 => "GET n",
         _ => "XREADGROUP GROUP g c COUNT 1 STREAMS st >",
@@ -733,7 +734,7 @@ fn long_replies_of_a_shared_transaction_are_recorded_in_several_calls() {
     }
 }
 
-/// Redis queues nothing then, whatever it needs.
+/// When memory is short, Redis queues no command.
 #[test]
 fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -759,7 +760,8 @@ fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
     assert_eq!(begins[4..], [b"*-1\r"; 2]);
 }
 
-/// It was kept, and read again at each load, which took longer than any call may: no load ever succeeded again.
+/// The long reply was kept, and read again at each load. A load took longer than a call may, so no load succeeded any
+/// more.
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     const TOO_LONG: &str = "-ERR pmnet: the reply is larger than 16 MiB\r\n";
@@ -844,7 +846,7 @@ fn a_transaction_may_select_and_ask_for_replicas() {
         ];
         let wanted = "*11\r\n+OK\r\n+OK\r\n+OK\r\n:1\r\n:0\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n$4\r\nzero\r\n:1\r\n";
         assert_eq!(change(store, in_multi(protocol, 0, &commands)), wanted);
-        // The next request runs in its own database, and so do the records.
+        // The next request runs in its own database, and its records in database 0.
         assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
         assert_eq!(
             change(store, in_multi(protocol, 2, &["GET k", "SELECT 1"])),
@@ -853,7 +855,7 @@ fn a_transaction_may_select_and_ask_for_replicas() {
         assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
         assert_eq!(read(store, single("GET k")), "$4\r\nzero\r\n");
     }
-    // Of a database that is not there, outside a transaction, and without a record.
+    // The database does not exist; the requests are outside a transaction, and without a record.
     for payload in [
         in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT 99"]),
         in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT x"]),

@@ -1,5 +1,5 @@
-//! Redis killed, stopped, loading, without its replica: nothing lost, nothing twice, no call that
-//! does not end.
+//! Redis is killed, stopped, loading, or without its replica: nothing is lost, nothing happens twice, and every call
+//! ends.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ fn signal(pid: u32, name: &str) {
     );
 }
 
-/// Kills and restarts Redis until told to stop, at times that differ from round to round.
+/// Kills and restarts Redis until `stop` is set, after times that differ from round to round.
 fn killer(redis: &Arc<Mutex<Redis>>, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let (redis, stop) = (Arc::clone(redis), Arc::clone(stop));
     std::thread::spawn(move || {
@@ -132,7 +132,7 @@ fn kills_in_the_middle_of_requests() {
     load(&mut *store);
     let wanted = (0..next).filter(|i| !i.is_multiple_of(4)).count();
     assert_eq!(
-        // Absent: each kill came before the first one was executed.
+        // The key is absent if each kill came before the first request was executed.
         redis.lock().unwrap().get("n").unwrap_or_else(|| "0".into()),
         wanted.to_string()
     );
@@ -162,7 +162,7 @@ fn a_stopped_redis_costs_one_deadline() {
         start.elapsed()
     );
     signal(redis.pid(), "-CONT");
-    // It may have been applied when Redis woke up, but then with its record.
+    // Redis may have applied the request when it woke up, but then with its record.
     std::thread::sleep(Duration::from_millis(200));
     let found = watermark(&load(&mut *store));
     assert_eq!(redis.get("n").unwrap_or("0".into()), found.to_string());
@@ -232,7 +232,7 @@ fn replies_wait_for_the_replicas_asked_for() {
         panic!("{result:?}")
     };
     assert!(text.contains("not durably"), "{text}");
-    // A write that is not replicated yet is not shown either.
+    // A write that is not replicated yet is not shown to clients either.
     assert!(matches!(store.load(), Err(StoreError::Retry(_))));
     assert!(start.elapsed() < Duration::from_secs(15));
     signal(replica.pid(), "-CONT");
@@ -262,7 +262,7 @@ fn with_a_lazy_aof_the_sync_is_waited_for_where_the_server_can() {
     assert_eq!(watermark(&load(&mut *store)), 1);
 }
 
-/// Something before Redis that answers in its place: a client got the bare text, and waited on for the rest.
+/// A process between pmnet and Redis answered in Redis's place: a client got the bare text, and waited for the rest.
 #[test]
 fn an_answer_of_another_shape_is_not_handed_on() {
     let Some(redis) = Redis::start(&[]) else {

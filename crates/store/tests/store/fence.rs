@@ -1,5 +1,5 @@
-//! Commands that run late, after their connection was given up or their server was killed, have no
-//! effect; neither has anything that a server sends after another one took its shard over.
+//! Commands that run late, after their connection was given up or their server was killed, have no effect. Commands of
+//! a server have no effect either after another server has taken its shard over.
 
 use crate::support::proxy::{Late, Proxy};
 use crate::support::{Redis, batch, load, payload, single, watermark};
@@ -7,7 +7,7 @@ use bytes::Bytes;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// End of every call that writes: the look at owner and watermark.
+/// End of every call that writes: the check of owner and watermark.
 const END: &str = "owner\r\n$9\r\nwatermark\r\n";
 
 /// A call of the store, its result left out.
@@ -50,8 +50,8 @@ fn fatal(result: Result<impl std::fmt::Debug, StoreError>, says: &str) {
     }
 }
 
-/// `commands` arrive late, are sent again by `again` (the same server or the next one), and the late
-/// bytes run before (`overtakes`: after) that. One reply, one effect.
+/// `commands` arrive late, and are sent again by `again` (the same server or the next one). The late bytes run before
+/// that (`overtakes`) or after it. There must be one reply and one effect.
 fn once(form: Form, commands: &[&str], wanted: &str, new_server: bool, overtakes: bool) {
     let Some(redis) = Redis::start(&[]) else {
         return;
@@ -123,11 +123,11 @@ fn a_reply_that_is_recorded_late_replaces_no_newer_one() {
     let mut store = through(&proxy);
     store.load().unwrap();
     redis.call(&["RPUSH", "list", "a", "b", "c"]);
-    // The transaction ran, its true reply is under way.
+    // The transaction ran, and its true reply is on the connection.
     let bytes = late(&proxy, "p*2\r\n$4\r\nlist", || {
         store.execute(&[request(single("BLPOP list 0"))], &mut Vec::new())
     });
-    // As long as this process lives, it is not lost.
+    // While this process lives, the reply is not lost.
     let owed = reply_of(&load(&mut *store)).unwrap();
     assert_eq!(owed, "p*2\r\n$4\r\nlist\r\n$1\r\na\r\n");
     let mut replies = Vec::new();
@@ -210,7 +210,7 @@ fn a_server_whose_shard_another_one_took_over_stops_and_says_so() {
         |store| store.apply(&batch(&[single("INCR n")], 9)).map(drop),
         |store| store.execute(&[request(single("INCR n"))], &mut Vec::new()),
         |store| store.execute(&[request(single("BLPOP none 0"))], &mut Vec::new()),
-        // Also one that has lost its connection meanwhile must not take the shard back.
+        // A server that has lost its connection must not take the shard back either.
         |store| store.load().map(drop),
     ];
     for call in taken {
@@ -246,7 +246,7 @@ fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owne
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    // Only who was the owner before reads then.
+    // Only the former owner may read in this state.
     let mut store = redis.store();
     assert_eq!(store.load(), Ok(vec![]));
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -257,7 +257,7 @@ fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owne
     );
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     for _ in 0..2 {
-        // Not owned yet: not even now.
+        // The process does not own the records even now.
         let result = store.apply(&batch(&[single("INCR n")], 1));
         let Err(StoreError::Retry(text)) = result else {
             panic!("{result:?}")
@@ -287,8 +287,8 @@ fn a_watermark_raised_behind_our_back_stops_the_shard() {
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
 
-/// It read the records without owning them, and gave them out. The one before it went on to write: a device that asked the new
-/// one was then told that the store lost data. (Simulator, seed 8378 of its time.)
+/// A process read the records without owning them, and returned them. The former owner went on writing: a device that
+/// asked the new process was told that the store lost data. (Simulator, seed 8378 of its time.)
 #[test]
 fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
     let Some(redis) = Redis::start(&[]) else {
@@ -306,7 +306,7 @@ fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
         assert!(text.contains("answers nobody"), "{text}");
         assert_eq!(later.identity(), None);
     }
-    // Nobody has taken over from this one.
+    // No process has taken over from this one.
     load(&mut *before);
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     load(&mut *before);

@@ -1,4 +1,4 @@
-//! A packet store, or a region of a device, that becomes larger: at every moment the old file or the new one exists, whole.
+//! A packet store, or a region of a device, grows: at every moment either the old file or the new one is whole.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn set(key: &str, value: &[u8]) -> Bytes {
     arguments(&[b"SET", key.as_bytes(), value])
 }
 
-/// Sets keys until one finds no room. Returns how many there are then.
+/// Sets keys until the store is full. Returns the number of keys.
 fn fill(store: &mut dyn Store) -> usize {
     (0..)
         .find(|at| change(store, set(&format!("k{at}"), &[b'v'; 5000])) != "+OK\r\n")
@@ -127,7 +127,7 @@ fn killed_at_any_step_it_leaves_a_whole_store_and_the_next_attempt_ends() {
         assert_eq!(made.names(), ["store", "store.growing"]);
         let mut store = made.open();
         assert_eq!(read(&mut *store, single("DBSIZE")), format!(":{kept}\r\n"));
-        // Its records may have changed since the copy was made.
+        // Records of the old store may have changed since the copy was made.
         assert_eq!(
             change(&mut *store, single("INCR starts")),
             format!(":{}\r\n", steps + 2)
@@ -181,7 +181,7 @@ fn what_cannot_grow_says_what_to_do_and_stays_as_it_is() {
     assert!(linked.contains("2 names"), "{linked}");
     std::fs::remove_file(&second).unwrap();
     assert_eq!(std::fs::read(&made.path).unwrap(), image);
-    // A link goes on to lead there.
+    // A symbolic link still leads to the store.
     std::os::unix::fs::symlink(&made.path, &second).unwrap();
     grow(&second, LARGE).unwrap();
     assert!(second.is_symlink() && !made.path.is_symlink());
@@ -204,7 +204,7 @@ fn what_cannot_grow_says_what_to_do_and_stays_as_it_is() {
     assert_eq!(std::fs::read(&made.path).unwrap(), damaged);
 }
 
-/// The log of a region holds what was acknowledged and is not applied yet: in the larger region too.
+/// A region's log holds updates that were acknowledged and are not applied yet; the larger region holds them too.
 #[test]
 fn a_region_grows_with_what_is_in_its_log() {
     for media in ["file", "dram"] {

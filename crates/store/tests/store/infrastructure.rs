@@ -1,4 +1,4 @@
-//! Conditions that the tests themselves rely on: ports, that the server is the one that was started, and that skipped
+//! Conditions that the tests rely on: ports are exclusive, each test talks to the server that it started, and skipped
 //! tests are counted.
 
 use crate::support::Redis;
@@ -8,10 +8,10 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Processes that ask for ports at the same time, and how many each of them takes.
+/// Number of processes that ask for ports at the same time, and number of ports that each of them takes.
 const ASKERS: usize = 4;
 const PORTS_EACH: usize = 100;
-/// Makes [`asker`] a process that asks.
+/// If this variable is set, [`asker`] asks for ports.
 const ASKER: &str = "PMNET_TEST_PORT_ASKER";
 
 #[test]
@@ -41,7 +41,7 @@ fn no_two_processes_are_given_the_same_port() {
         }
     }
     for asker in &mut askers {
-        // The end of its input is what it waits for.
+        // The process waits for the end of its input.
         drop(asker.stdin.take());
         let mut rest = String::new();
         let stdout = asker.stdout.as_mut().unwrap();
@@ -68,7 +68,7 @@ fn a_stranger_at_its_port_is_not_taken_for_the_redis_that_was_started() {
         return;
     };
     redis.kill();
-    // The state of a probe of another test once, for a moment.
+    // Another test's probe once listened at this port for a moment.
     let stranger = TcpListener::bind(("127.0.0.1", redis.port)).unwrap();
     std::thread::spawn(move || {
         for stream in stranger.incoming() {
@@ -79,7 +79,7 @@ fn a_stranger_at_its_port_is_not_taken_for_the_redis_that_was_started() {
     assert!(waited.is_err(), "Redis cannot listen there");
 }
 
-/// The next test runs this without a redis-server.
+/// The next test runs this test without a redis-server.
 #[test]
 fn needs_redis() {
     let Some(redis) = Redis::start(&[]) else {

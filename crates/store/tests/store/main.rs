@@ -1,4 +1,4 @@
-//! The stores as the server uses them: the embedded ones, and a real Redis in every module that is not about it.
+//! Tests of the stores as the server uses them: the embedded stores, and a real Redis in all other modules.
 
 mod apply;
 mod begun;

@@ -1,4 +1,4 @@
-//! A barrier's statement about the store: enough to recognise it on another connection.
+//! What a barrier says about the store is enough to recognise the store on another connection.
 
 use crate::support::{Redis, bulk, read};
 use pmnet_server::Store;
@@ -34,7 +34,7 @@ fn a_barrier_names_the_process_and_who_owns_the_records_there() {
     assert!(first.reads, "a plain read shows only what is synced");
     let expected = (first.run_id.clone(), first.owner.clone());
     assert_eq!(found(&redis, &first.records), expected);
-    // The same process, loaded from anew.
+    // The same Redis process, from which the records are loaded again.
     store.load().unwrap();
     let second = named(&mut *store);
     assert!(second.same_process(&first));

@@ -1,4 +1,4 @@
-//! The packet store as a server uses it: full, damaged, somebody else's.
+//! The packet store as a server uses it: when it is full, damaged, or another shard's.
 
 use crate::support::{arguments, batch, change, payload, read, single, watermark};
 use bytes::Bytes;
@@ -52,7 +52,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     };
     assert!(refusal.starts_with("-OOM command not allowed"), "{refusal}");
     assert!(kept > 100, "{kept}");
-    // The reply to a refused request is kept as any other, and a request beside it is executed.
+    // The reply to a refused request is kept as any other reply, and another request in the call is executed.
     let requests: Vec<Request> = [set("new", &value), set("k0", b"short"), single("GET k0")]
         .into_iter()
         .enumerate()
@@ -71,7 +71,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     );
     let records = store.load().unwrap();
     assert!(records.contains(&(vec![b'r', 0], replies[0].clone())));
-    // An update that has no room is tried again: it is neither applied nor given up.
+    // An update for which there is no space is tried again: it is neither applied nor dropped.
     let effects: Vec<Bytes> = (0..20).map(|n| set(&format!("n{n}"), &value)).collect();
     let update = batch(&effects, 9);
     assert!(matches!(store.apply(&update), Err(StoreError::Retry(text)) if text.contains("full")));
@@ -93,7 +93,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     );
 }
 
-/// Fills the store with values of this length, by requests, until one is refused. Returns how many there are.
+/// Fills the store with values of this length, by requests, until one is refused. Returns their number.
 fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     for kept in 0.. {
         let reply = change(store, set(&format!("k{kept}"), value));
@@ -105,8 +105,8 @@ fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     unreachable!("no store has room for ever")
 }
 
-/// An update in place of something that is as long is not refused by a full store, however often, and whichever records share
-/// frames: what it replaces is packed away in time.
+/// A full store does not refuse an update that replaces a value of the same length, however often, and whichever
+/// records share frames: replaced values are packed away in time.
 #[test]
 fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     for (length, step) in [(2000, 1), (1300, 7), (300, 5), (100, 13), (20_000, 3)] {
@@ -161,7 +161,7 @@ fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
     assert_eq!(read(&mut *store, single("DBSIZE")), left);
 }
 
-/// Replies that are kept take room as data does; the reply of a delete always has some, and so has a new session.
+/// Kept replies take space as data does. The reply to a delete always has space, and so has a new session.
 #[test]
 fn in_a_full_store_replies_and_sessions_leave_room_for_deletes() {
     let made = made("?size=1M&media=file");
@@ -275,7 +275,7 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     assert!(refused(&made.url).contains("truncated"));
 }
 
-/// Of a device of persistent memory nobody can choose the size.
+/// Nobody can choose the size of a devdax device.
 #[test]
 fn what_has_a_size_already_is_filled() {
     let made = made("?media=file");
@@ -343,7 +343,8 @@ fn with_numbers(words: &[&str], numbers: usize, pairs: bool) -> Bytes {
     arguments(&all)
 }
 
-/// Commands that remove data go in a store that takes nothing else, however large it is: the marks that it leaves for later have room.
+/// Commands that remove data work in a store that takes nothing else, whatever its size: the marks for a later removal
+/// have space.
 #[test]
 fn in_a_full_store_whatever_removes_data_goes() {
     let made = made("?size=4M&media=file");
@@ -364,7 +365,7 @@ fn in_a_full_store_whatever_removes_data_goes() {
     );
     filled(&mut *store, &[b'v'; 1000]);
     filled(&mut *store, b"");
-    // Clients change what is there until that is not possible either.
+    // Clients change existing keys until that is impossible, too.
     for number in 0..3_000 {
         change(&mut *store, set(&format!("k{number}"), &[b'w'; 1000]));
     }
@@ -387,11 +388,11 @@ fn in_a_full_store_whatever_removes_data_goes() {
         assert!(!reply.starts_with('-'), "{command}: {reply}");
     }
     assert_eq!(read(&mut *store, single("DBSIZE")), ":0\r\n");
-    // And what it gave is there for the next one, at once.
+    // The freed space is available to the next request at once.
     assert_eq!(change(&mut *store, set("new", &[b'v'; 100_000])), "+OK\r\n");
 }
 
-/// Keys whose time is over make room before anything is refused, and without anything being written.
+/// Expired keys are removed before anything is refused, and also while nothing is written.
 #[test]
 fn keys_whose_time_is_over_take_no_room() {
     let made = made("?size=4M&media=file");
@@ -422,7 +423,7 @@ fn keys_whose_time_is_over_take_no_room() {
         assert_eq!(reply, "+OK\r\n");
     }
     std::thread::sleep(std::time::Duration::from_millis(100));
-    // Nobody writes any more.
+    // No client writes any more.
     assert!(store.tidies());
     let mut times = 0;
     while store.tidy().unwrap() || times < 10 {
@@ -435,7 +436,7 @@ fn keys_whose_time_is_over_take_no_room() {
     assert!(left.records < 20, "{left:?}");
 }
 
-/// New sessions end before they take the room of those that are there, and of deletes.
+/// New sessions are refused before they take the space of existing sessions, and of deletes.
 #[test]
 fn sessions_do_not_crowd_a_full_store_out() {
     let made = made("?size=4M&media=file");
@@ -457,7 +458,7 @@ fn sessions_do_not_crowd_a_full_store_out() {
         assert!(clients < 5_000, "more than it has room for");
     }
     assert!(clients > 100, "{clients}");
-    // Each of those that are there has its first reply, the longest that takes the reserve.
+    // Each existing session has its first reply, the longest that may use the reserve.
     for client in 0..clients {
         let request = Request {
             source: pmnet_server::Source::default(),
@@ -474,7 +475,7 @@ fn sessions_do_not_crowd_a_full_store_out() {
     assert!(!store.is_crowded() && !store.is_short());
 }
 
-/// The copy of a store that is being written to is as of one commit: never half of a change.
+/// The copy of a store that is being written is as of one commit, without half a change.
 #[test]
 fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
     let made = made("?size=16M&media=file");
@@ -506,7 +507,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
             outcomes
         });
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            // Both or neither, in one commit.
+            // Both keys or neither, in one commit.
             let both = crate::support::payload(
                 Form::Transaction,
                 Protocol::Resp2,
@@ -518,7 +519,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
         }
         copier.join().unwrap();
     });
-    // Nobody writes: the copy has all of it.
+    // While no client writes, the copy holds everything.
     let done = pmnet_store::back_up_packet_store(&made.path, &copy).unwrap();
     assert_eq!(done.tries, 1);
     let again = pmnet_store::back_up_packet_store(&made.path, &copy);
@@ -529,7 +530,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
     assert_eq!(read(&mut *copied, single("GET two")), wanted);
 }
 
-/// A damaged record has the name that clients use.
+/// A damaged record is reported under the name that clients use.
 #[test]
 fn damage_is_named_by_the_keys_of_clients() {
     let made = made("?size=1M");

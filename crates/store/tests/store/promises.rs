@@ -1,5 +1,5 @@
-//! A write that a front acknowledged before Redis saw it is never dropped because Redis refuses it: it waits, or
-//! the shard stops with a sentence that says what to do.
+//! If Redis refuses a write that a front acknowledged before Redis received it, the write is never dropped: it waits,
+//! or the shard stops with a sentence that says what to do.
 
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, batch, load, payload, single, watermark};
@@ -83,6 +83,61 @@ fn a_database_that_redis_has_no_longer_is_waited_for() {
     assert_eq!(crate::support::read(&mut *store, request), "$4\r\nnine\r\n");
 }
 
+/// One such update was acknowledged, and held up the whole shard: each batch that had it was refused, and sent again for ever.
+#[test]
+fn an_update_for_a_database_that_redis_never_had_is_dropped() {
+    let in_database =
+        |database, command| payload(Form::Single, Protocol::Resp2, database, &[command]);
+    // Without CONFIG the answer to SELECT decides.
+    for config in ["+config", "-config"] {
+        let Some(redis) = Redis::start(&[]) else {
+            return;
+        };
+        redis.call(&["ACL", "SETUSER", "default", config]);
+        let mut store = redis.store();
+        store.load().unwrap();
+        redis.call(&["SET", "k", "old"]);
+        let effects = [
+            in_database(2_147_483_646, "SET p y"),
+            in_database(16, "SET p y"),
+            in_database(99, "FLUSHDB"),
+            in_database(99, "FLUSHALL"),
+            in_database(u32::MAX, "SET p y"),
+            in_database(15, "SET p y"),
+            single("SET l new"),
+        ];
+        assert_eq!(store.apply(&batch(&effects, 7)), Ok(5), "{config}");
+        assert_eq!(redis.get("k").as_deref(), Some("old"));
+        assert_eq!(redis.get("l").as_deref(), Some("new"));
+        let request = crate::support::read(&mut *store, in_database(16, "GET p"));
+        assert!(
+            request.starts_with("-ERR DB index is out of range"),
+            "{request}"
+        );
+        assert_eq!(watermark(&load(&mut *store)), 7);
+    }
+}
+
+/// A process that starts anew knows which databases there were.
+#[test]
+fn a_database_that_redis_has_no_longer_is_waited_for_by_the_next_process_too() {
+    let Some(mut redis) = Redis::start(&[]) else {
+        return;
+    };
+    redis.store().load().unwrap();
+    redis.restart_as(&["--databases", "4"]);
+    let mut store = redis.store();
+    store.load().unwrap();
+    let nine = payload(Form::Single, Protocol::Resp2, 9, &["SET k nine"]);
+    retry(
+        store.apply(&batch(&[nine], 1)),
+        &["PM2306", "no database 9 any more"],
+    );
+    let never = payload(Form::Single, Protocol::Resp2, 16, &["SET k never"]);
+    load(&mut *store);
+    assert_eq!(store.apply(&batch(&[never], 1)), Ok(1));
+}
+
 #[test]
 fn a_redis_without_the_commands_that_are_acknowledged_early_is_refused() {
     for name in ["SET", "MSET", "SETEX", "PSETEX"] {
@@ -151,8 +206,8 @@ fn a_promise_that_fails_while_it_is_executed_stops_the_shard() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // No Redis that is set up as documented does this; so its answer to EXEC is changed on the way. (A command
-    // of so many arguments goes by MULTI.)
+    // No Redis that is set up as documented does this, so the proxy changes its answer to EXEC. (A command with so many
+    // arguments goes by MULTI.)
     proxy.answer(":0\r\n+OK\r\n", ":0\r\n-NO\r\n");
     let long = format!("MSET{}", " k v".repeat(3000));
     fatal(

@@ -1,5 +1,5 @@
-//! Rights that are taken away while a server runs, even in the middle of a batch or a transaction: the store waits
-//! for what Redis refuses, which has no effect elsewhere, and what Redis executes is not executed again.
+//! Rights are taken away while a server runs, even in the middle of a batch or a transaction. The store waits for what
+//! Redis refuses, which has no effect elsewhere; what Redis executes is not executed again.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// More arguments than a script can hand on.
+/// More arguments than a script can pass on.
 const MANY: usize = 4500;
 const EXEC: &str = "*1\r\n$4\r\nEXEC\r\n";
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -82,12 +82,12 @@ impl Rig {
     }
 }
 
-/// Applies the effects without some rights: nothing may happen. Then with all of them.
+/// Applies the effects without some rights, and expects that nothing happens. Then applies them with all rights.
 fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> {
     let rig = Rig::start()?;
     let mut store = rig.store();
     store.load().unwrap();
-    // Databases are tried when they are used first.
+    // A database is checked when it is first used.
     let warm = [1, 2].map(|n| payload(Form::Single, Protocol::Resp2, n, &["SET warm v"]));
     assert_eq!(store.apply(&batch(&warm, 1)), Ok(0));
     rig.redis.call(&["SET", "before", "v"]);
@@ -115,7 +115,7 @@ fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> 
     Some(rig)
 }
 
-/// A whole batch was lost, with its commands for database 0: only the right to SELECT 0 was checked.
+/// A whole batch was lost, with its commands for database 0, because only the right to SELECT 0 had been checked.
 #[test]
 fn acknowledged_writes_wait_for_the_right_to_their_database() {
     for missing in ["-select +select|0", "-select +select|0 +select|2"] {
@@ -155,7 +155,7 @@ fn a_flush_waits_for_the_rights_that_it_needs() {
     }
 }
 
-/// A key that a user may not use was taken for one that it may: two made-up names had passed.
+/// A key that a user may not use was taken for an allowed one, because two made-up names had passed.
 #[test]
 fn a_key_that_a_pattern_leaves_out_is_waited_for() {
     for line in [
@@ -174,7 +174,8 @@ fn a_key_that_a_pattern_leaves_out_is_waited_for() {
     }
 }
 
-/// Everything that could fail in the midst of a batch is tried before it begins. If it fails nevertheless, it must be said.
+/// Everything that could fail in the middle of a batch is tried before the batch begins. If a command fails
+/// nevertheless, the error must say so.
 #[test]
 fn a_batch_that_ends_in_its_midst_stops_the_shard() {
     for (answer, says) in [
@@ -205,7 +206,7 @@ fn a_batch_that_ends_in_its_midst_stops_the_shard() {
     }
 }
 
-/// Returns the answer of Redis on a connection that is closed after it.
+/// Sends one command on a connection of its own, and returns Redis's answer.
 fn direct(port: u16, command: &[&str]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut out = Vec::new();
@@ -235,7 +236,7 @@ fn record(records: &[(Vec<u8>, Bytes)]) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// Rights that are missing when EXEC comes.
+/// Rights that are missing at EXEC.
 const MISSING: [&str; 5] = [
     "-select",
     "-select +select|0",
@@ -269,7 +270,7 @@ fn a_large_update_goes_to_its_own_database_whatever_right_is_taken_away() {
     }
 }
 
-/// It was executed twice, and its record written to the other database.
+/// The command was executed twice, and its record was written to the other database.
 #[test]
 fn a_large_request_is_executed_once_whatever_right_is_taken_away() {
     for missing in MISSING {
@@ -303,7 +304,7 @@ fn a_large_request_is_executed_once_whatever_right_is_taken_away() {
     }
 }
 
-/// Several databases in one batch need SELECT inside the transaction: there nothing can be made good.
+/// A batch for several databases needs SELECT inside the transaction, where a refusal cannot be repaired.
 #[test]
 fn updates_that_went_to_another_database_stop_the_shard() {
     for (missing, applied) in [("-select", false), ("-select +select|0", true)] {
@@ -330,7 +331,7 @@ fn updates_that_went_to_another_database_stop_the_shard() {
     }
 }
 
-/// A fault that no Redis has, but something before it could have: effects were lost, or doubled.
+/// No Redis has this fault, but a process before Redis could have it: effects were lost, or doubled.
 #[test]
 fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     let Some(rig) = Rig::start() else { return };
@@ -358,7 +359,7 @@ fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     }
 }
 
-/// Its record had never been written, so that it was not there said nothing; it was executed again.
+/// The record had never been written, so its absence proved nothing; the request was executed again.
 #[test]
 fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_was_restarted() {
     let Some(mut rig) = Rig::start() else { return };
@@ -392,7 +393,7 @@ fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_wa
 }
 
 impl Rig {
-    /// After a restart of Redis, which has lost its users.
+    /// Restarts Redis, which has then lost its users.
     fn again(self) -> Rig {
         let all = "ACL SETUSER shard on >secret +@all allkeys allchannels";
         self.redis.call(&all.split(' ').collect::<Vec<_>>());

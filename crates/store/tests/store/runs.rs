@@ -1,4 +1,4 @@
-//! Neighbouring SETs of a batch reach Redis as one MSET: nobody can tell by what is there afterwards.
+//! Neighbouring SETs of a batch reach Redis as one MSET, and the data shows no difference.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -19,14 +19,14 @@ fn ready() -> Option<(Redis, Box<dyn Store>)> {
     Some((redis, store))
 }
 
-/// Of the user that the store logs in as.
+/// Changes the rights of the user that the store logs in as.
 fn rights(redis: &Redis, rules: &str) {
     let mut command = vec!["ACL", "SETUSER", "shard"];
     command.extend(rules.split(' '));
     assert_eq!(redis.call(&command), "+OK\r\n");
 }
 
-/// Calls of a command that Redis has seen.
+/// Returns the number of calls of a command that Redis has counted.
 fn calls(redis: &Redis, command: &str) -> u64 {
     let statistics = redis.call(&["INFO", "commandstats"]);
     let prefix = format!("cmdstat_{command}:calls=");
@@ -162,7 +162,7 @@ fn where_mset_is_not_allowed_it_is_set() {
     assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
     assert_eq!(redis.get("b").as_deref(), Some("v"));
     assert_eq!(calls(&redis, "set"), 2);
-    // Not for all keys of the run.
+    // The user may not write all keys of the run.
     rights(&redis, "+mset resetkeys ~pmnet:{0} ~c* (+set ~d)");
     assert_eq!(store.apply(&batch(&sets(&["c1", "d", "c2"]), 2)), Ok(0));
     for key in ["c1", "d", "c2"] {
@@ -192,4 +192,32 @@ fn where_set_is_not_allowed_the_batch_waits_whatever_mset_may() {
     }
     assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
     assert_eq!(redis.get("n").as_deref(), Some("1"));
+}
+
+/// One such update held up the shard, as long as the right was missing: nobody was promised it.
+#[test]
+fn what_is_not_allowed_and_was_not_promised_is_dropped() {
+    let Some((redis, mut store)) = ready() else {
+        return;
+    };
+    rights(&redis, "-incr -flushall -flushdb");
+    let mut effects = vec![single("INCR n"); 8];
+    effects.extend([single("FLUSHALL"), single("FLUSHDB"), single("SET a v")]);
+    assert_eq!(store.apply(&batch(&effects, 1)), Ok(10));
+    assert_eq!(redis.get("a").as_deref(), Some("v"));
+    // By MULTI, since no script can run what Redis does not know.
+    effects.extend([single("NOSUCH k"), single("SET b v")]);
+    assert_eq!(store.apply(&batch(&effects, 2)), Ok(11));
+    assert_eq!(redis.get("b").as_deref(), Some("v"));
+    assert_eq!(watermark(&load(&mut *store)), 2);
+    // What was acknowledged early waits.
+    rights(&redis, "-set -mset");
+    let result = store.apply(&batch(&effects, 3));
+    assert!(
+        matches!(&result, Err(StoreError::Retry(text)) if text.contains("NOPERM")),
+        "{result:?}"
+    );
+    rights(&redis, "+set +mset");
+    load(&mut *store);
+    assert_eq!(store.apply(&batch(&effects, 3)), Ok(11));
 }

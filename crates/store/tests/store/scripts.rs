@@ -3,7 +3,7 @@
 use crate::support::{Redis, bare, bulk, change, read, script};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-/// Texts of errors are compared with those of this Redis; others have others.
+/// Version of Redis with which texts of errors are compared; other versions have other texts.
 const VERSION: &str = "redis_version:7.0";
 
 fn comparable() -> Option<Redis> {
@@ -165,7 +165,7 @@ fn a_script_that_only_read_is_known_afterwards() {
         );
         let exists = change(&mut *store, script(two, &["SCRIPT", "EXISTS", &sha]));
         assert_eq!(exists, format!("*1\r\n:{}\r\n", u8::from(known)));
-        // Forgotten, and known again.
+        // The script is forgotten, and then known again.
         assert_eq!(
             change(&mut *store, script(two, &["SCRIPT", "FLUSH"])),
             "+OK\r\n"

@@ -1,4 +1,4 @@
-//! Servers other than the Redis of this machine, and what only they do.
+//! Servers other than the Redis of this machine, and behaviour that only they have.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ fn ask_for(store: &mut dyn Store, payload: Bytes) -> String {
     String::from_utf8_lossy(&replies[0]).into_owned()
 }
 
-/// Returns how often it was asked to wait for a sync.
+/// Returns how often Redis was asked to wait for a sync.
 fn waits(redis: &Redis) -> u32 {
     let stats = redis.call(&["INFO", "commandstats"]);
     let calls = stats
@@ -55,7 +55,7 @@ fn a_server_of_another_make_is_refused_with_what_is_known_of_it() {
     let Some(redis) = Redis::start(&["--appendonly", "no"]) else {
         return;
     };
-    // INFO tells its length, which stays.
+    // The reply to INFO begins with its length, so the new text must have the length of the old one.
     for (instead_of, says, told) in [
         ("\nrun_id:", "\nxun_id:", "has no run_id"),
         (
@@ -149,7 +149,7 @@ fn with_everysec_the_user_says_what_waits_for_the_sync() {
             let start = Instant::now();
             assert_eq!(ask(&mut *store, "INCR n"), ":1\r\n");
             assert_eq!(ask(&mut *store, "INCR n"), ":2\r\n");
-            // By MULTI, with two writes of which the second is waited for.
+            // The request goes by MULTI, with two writes; only the second one is waited for.
             let script = arguments(&[b"EVAL", b"return redis.call('INCR', KEYS[1])", b"1", b"n"]);
             assert_eq!(ask_for(&mut *store, script), ":3\r\n");
             assert_eq!(waits(&redis) - before, waits_of_replies, "{name} {sync:?}");
@@ -158,7 +158,7 @@ fn with_everysec_the_user_says_what_waits_for_the_sync() {
     }
 }
 
-/// Nothing that was promised: the replies are lost with what they tell of, and what is applied anew has its effect once.
+/// Nothing was promised: replies are lost together with their effects, and what is applied again takes effect once.
 #[test]
 fn replies_that_did_not_wait_are_lost_as_those_of_redis_and_nothing_else_is() {
     for name in NAMED {

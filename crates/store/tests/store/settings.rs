@@ -1,5 +1,5 @@
-//! Settings and rights with which Redis would refuse what was acknowledged: a server that starts says so and ends, a
-//! running server waits, and no client can set them.
+//! Settings and rights that would make Redis refuse acknowledged writes. A server that starts says so and ends, a
+//! running server waits, and no client can change them.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn set(key: &str, bytes: usize) -> Bytes {
     arguments(&[b"SET", key.as_bytes(), &vec![b'v'; bytes]])
 }
 
-/// As `CONFIG SET` and back: setting, a bad value, a good one, what is said.
+/// For `CONFIG SET`: a setting, a bad value, a good value, and parts of the message.
 const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
     (
         "proto-max-bulk-len",
@@ -79,7 +79,7 @@ const SETTINGS: [(&str, &str, &str, &[&str]); 5] = [
     ),
 ];
 
-/// Rights that are too few for the server's own user: the rules, and the error.
+/// Sets of rights that are too few for the server's own user: the rules, and parts of the error.
 const RIGHTS: [(&str, &[&str]); 7] = [
     ("-watch", &["may not run WATCH", "+@all"]),
     ("-hmget", &["may not run HMGET"]),
@@ -131,7 +131,7 @@ fn a_server_that_starts_names_the_command_that_redis_does_not_have() {
     }
 }
 
-/// Redis's connections end, as they do when a network or a machine fails.
+/// Closes Redis's connections, as a failing network or machine would.
 fn cut(redis: &Redis) {
     redis.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
 }
@@ -163,7 +163,7 @@ fn a_server_that_runs_waits_until_settings_and_rights_are_put_right() {
         acl(&redis, "allkeys +@all");
         goes_on(&mut *store);
     }
-    // The claim itself is refused, by the script that makes it.
+    // Redis refuses the claim itself, by the script that makes it.
     acl(&redis, "-eval");
     waits(&mut *store, &["EVAL"]);
     acl(&redis, "+@all");
@@ -213,7 +213,7 @@ fn a_password_that_was_set_while_a_server_runs_is_waited_for() {
     waits(&mut *store, &["NOAUTH", "password"]);
     let mut other = pmnet_store::open(&format!("redis://:x@127.0.0.1:{}", redis.port), 0).unwrap();
     assert_eq!(watermark(&other.load().unwrap()), 1, "with the password");
-    // Now that one runs, and the password goes.
+    // The server is running when its password is removed.
     assert!(
         redis
             .call_as("x", &["CONFIG", "SET", "requirepass", ""])
@@ -224,7 +224,7 @@ fn a_password_that_was_set_while_a_server_runs_is_waited_for() {
     waits(&mut *other, &["WRONGPASS"]);
 }
 
-/// Redis closes the connection at a value that was acknowledged.
+/// Redis closes the connection when it receives a value that was acknowledged.
 #[test]
 fn a_value_above_a_limit_waits_until_the_limit_is_set_back() {
     for (name, bad, good, says) in &SETTINGS[..2] {
@@ -288,7 +288,7 @@ fn at_the_least_limits_the_largest_commands_and_replies_go_through() {
     assert_eq!(redis.call(&["STRLEN", "k"]), format!(":{largest}\r\n"));
 }
 
-/// The least `maxmemory-clients` that there is; also when it is set while a server runs.
+/// The smallest possible `maxmemory-clients`; also when it is set while a server runs.
 #[test]
 fn the_connection_of_a_server_is_not_closed_for_the_memory_that_it_takes() {
     let Some(redis) = Redis::start(&[]) else {
@@ -339,7 +339,7 @@ fn no_client_can_put_redis_wrong() {
         let reply = change(&mut *store, single(line));
         assert!(reply.contains("rest on this setting"), "{line}: {reply}");
     }
-    // Which one is said.
+    // The error says which setting it is.
     let reply = change(&mut *store, single("CONFIG SET hz 10 port 0 dir /"));
     assert!(reply.contains("(port)"), "{reply}");
     for line in ["ACL SETUSER pm off", "ACL DELUSER pm", "ACL LOAD"] {
@@ -372,7 +372,7 @@ fn how_redis_evicts_may_be_set_where_memory_has_no_limit() {
             .call(&["CONFIG", "GET", "maxmemory-policy"])
             .contains("allkeys-lru")
     );
-    // And a limit cannot be set then.
+    // A limit cannot be set in this state either.
     let limit = single("CONFIG SET maxmemory 1gb");
     let reply = change(&mut *store, limit);
     assert!(
@@ -396,7 +396,7 @@ fn no_room_for_the_server_is_waited_for() {
     let mut store = redis.store();
     store.load().unwrap();
     redis.call(&["CONFIG", "SET", "maxclients", "1"]);
-    // Its present connection is the only one that is allowed.
+    // Redis allows only the present connection.
     let Err(StoreError::Retry(text)) = redis.store().load() else {
         panic!("there is room")
     };
@@ -432,7 +432,7 @@ fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
     assert_eq!(redis.get("n").as_deref(), Some("2"));
 }
 
-/// Settings by which Redis takes no writes for a time: harmless, as they are waited for.
+/// Settings by which Redis takes no writes for a time: they do no harm, as the writes wait.
 #[test]
 fn replicas_that_are_missing_are_waited_for() {
     let Some(redis) = Redis::start(&[]) else {
@@ -451,7 +451,7 @@ fn replicas_that_are_missing_are_waited_for() {
     assert_eq!(store.apply(&batch(&[single("SET k v")], 1)), Ok(0));
 }
 
-/// A right that goes while a server runs was reported as records that somebody changed.
+/// A right that was removed while a server ran was reported as a change of the records.
 #[test]
 fn a_right_that_is_missing_is_named() {
     for right in ["hmget", "watch"] {
@@ -472,7 +472,7 @@ fn a_right_that_is_missing_is_named() {
     }
 }
 
-/// A client waited for its deadline, and was not told why.
+/// A client waited until its deadline, and was not told the reason.
 #[test]
 fn a_database_that_the_user_may_not_select_is_refused_with_redis_own_words() {
     let Some(redis) = Redis::start(&[]) else {

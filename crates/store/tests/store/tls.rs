@@ -20,7 +20,7 @@ fn a_store_over_tls_is_a_store() {
     let (certificate, key) = files.pair("server");
     let [certificate, key, ca] =
         [certificate, key, files.path("ca.pem")].map(|path| path.to_str().unwrap().to_owned());
-    // Clients need a certificate: that is what Redis asks for if nothing is said.
+    // Clients need a certificate, because Redis requires one by default.
     let options = [
         ["--tls-port", &tls_port],
         ["--tls-cert-file", &certificate],
@@ -75,7 +75,7 @@ fn a_store_over_tls_is_a_store() {
     );
 }
 
-/// Options of a process with TLS on this port, besides the rest.
+/// Returns the options of a process that uses TLS on this port.
 fn tls_options(files: &Files, port: &str) -> Vec<String> {
     let (certificate, key) = files.pair("server");
     [
@@ -100,7 +100,7 @@ fn start(files: &Files, port: &str, more: &[&str]) -> Option<Redis> {
     Redis::start(&[&options, &secret[..], more].concat())
 }
 
-/// What a URL says of certificates.
+/// Returns the part of a URL about certificates.
 fn identity(files: &Files) -> String {
     let (cert, key) = files.pair("client");
     let ca = files.path("ca.pem");
@@ -116,7 +116,7 @@ fn identity(files: &Files) -> String {
 struct Sentinel(Child);
 
 impl Sentinel {
-    /// One that watches `m`, has the user `watcher`, and a password for those without a name.
+    /// Starts a Sentinel that watches `m`, with the user `watcher`, and a password for clients that give no user.
     fn start(files: &Files, port: &str, master: &str) -> Sentinel {
         let mut config = String::from("port 0\nbind 127.0.0.1\nlogfile /dev/null\n");
         for pair in tls_options(files, port).chunks(2) {
@@ -142,7 +142,7 @@ impl Drop for Sentinel {
     }
 }
 
-/// Tries until it is so.
+/// Tries until `look` succeeds.
 fn eventually<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -167,7 +167,7 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
     };
     let _sentinel = Sentinel::start(&files, &watcher, &first);
     let identity = identity(&files);
-    // The master is named by its address, which is not in its certificate.
+    // The master is named by its address, which its certificate does not contain.
     let good = format!("rediss+sentinel://localhost:{watcher}/m?{identity}&name=localhost");
     let kept = format!("{good}&wait_replicas=1");
     let passwords = |store, sentinel| Passwords {
@@ -180,7 +180,7 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
     eventually("the store is there", || {
         store.load().map_err(|error| format!("{error:?}"))
     });
-    // As soon as the replica has it.
+    // The write counts as kept when the replica has it.
     eventually("the write is kept", || {
         let applied = store.apply(&batch(&[single("SET k v")], 1));
         if applied.is_err() {

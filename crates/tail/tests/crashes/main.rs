@@ -1,5 +1,5 @@
-//! A store device that dies in any of its persists, under a client that goes on: what was acknowledged is there, once, in order.
-//! The production loop, nodes and machines run, on a network and a medium in memory.
+//! A store device crashes in any of its persists while a client continues. Every acknowledged effect must be
+//! present once, in order. The production loop, nodes and machines run, on a network and a medium in memory.
 
 mod medium;
 mod network;
@@ -18,7 +18,7 @@ use pmnet_wire::command::{key_hash, single};
 const SHARD: u32 = 0;
 const DEVICE: u32 = 9;
 const LOG_FRAMES: u32 = 48;
-/// Keys of strings.
+/// Number of keys that hold strings.
 const KEYS: usize = 12;
 
 fn image() -> Vec<u8> {
@@ -69,7 +69,7 @@ fn key(number: usize) -> Vec<u8> {
     format!("key:{number}").into_bytes()
 }
 
-/// Values around the length from which one stays where it lies.
+/// Returns a value whose length is near the limit above which a value stays in its packet buffer.
 fn value(at: usize, random: &mut Random) -> Vec<u8> {
     let len = [3, 300, 440, 460, 700, 1000, 1200][usize::try_from(random.next_u64() % 7).unwrap()];
     let mut value = format!("{at}:").into_bytes();
@@ -77,7 +77,7 @@ fn value(at: usize, random: &mut Random) -> Vec<u8> {
     value
 }
 
-/// What is called, and what the keys hold at its end.
+/// Makes the calls of a run, and the values of the keys at its end.
 fn script(length: usize, seed: u64) -> (Vec<Call>, Vec<Option<Vec<u8>>>, u64) {
     let mut random = Random::new(seed);
     let (mut calls, mut strings, mut count) = (Vec::new(), vec![None; KEYS], 0);
@@ -113,8 +113,8 @@ fn script(length: usize, seed: u64) -> (Vec<Call>, Vec<Option<Vec<u8>>>, u64) {
     (calls, strings, count)
 }
 
-/// Runs until all calls are done, with a crash in the `fuse`-th persist, and in another one `again` persists behind that. Gives
-/// how many persists there were, and what the last process linked and copied.
+/// A run until all calls are done. It crashes in the `fuse`-th persist, and in a further one `again` persists
+/// later. The result is the number of persists, and how many records the last process linked and copied.
 struct Run {
     in_place: bool,
     fuses: Vec<u64>,
@@ -163,7 +163,7 @@ impl Run {
                 Err(error) => panic!("{error}"),
                 Ok(()) if asked => break,
                 Ok(()) => {
-                    // A restart in good order, and then the questions.
+                    // A restart without a crash, and then the questions.
                     asked = true;
                     network.crash();
                     assert_eq!(network.committed, updates);
@@ -213,7 +213,7 @@ fn without_a_crash_long_strings_stay_where_they_came() {
         };
         let long = calls.iter().filter(long).count();
         assert!(long > 60, "{long}");
-        // The counts are of the process that ran the script.
+        // The counts are those of the process that ran the script.
         let mut network = Network::new(calls, in_place, 1);
         let node = start(
             Durable::new(image.clone()).open(u64::MAX, 1),
@@ -231,13 +231,13 @@ fn without_a_crash_long_strings_stay_where_they_came() {
         )
         .unwrap();
         assert!(network.is_done());
-        // What was not applied when the last call was acknowledged is applied by the next process.
+        // Updates that were not applied when the last call was acknowledged are applied by the next process.
         let linked = usize::try_from(linked).unwrap();
         assert!(linked <= long && linked + 40 > long, "{linked} of {long}");
     }
 }
 
-/// A crash in every persist of a script, and another one soon after.
+/// A crash in every persist of a script, and a further one soon after it.
 #[test]
 fn nothing_acknowledged_is_lost_or_done_twice_whichever_persist_is_the_last() {
     let image = image();
@@ -256,7 +256,7 @@ fn nothing_acknowledged_is_lost_or_done_twice_whichever_persist_is_the_last() {
     }
 }
 
-/// Many rounds over the same few keys: log and store lap, the store is packed.
+/// Many rounds over a few keys: the log and the store wrap around, and the store is compacted.
 #[test]
 fn long_histories_with_crashes_here_and_there() {
     let image = image();
@@ -273,8 +273,8 @@ fn long_histories_with_crashes_here_and_there() {
     }
 }
 
-/// Writes of distinct keys, many more than there is room for, then deletes, then writes again; with a crash on the way. What was answered
-/// with OK is there, what was refused is not, and nothing waits for ever.
+/// Writes more distinct keys than fit, then deletes, then writes again, with a crash in between. Every write
+/// that was answered with OK must exist, every refused one must not, and no call may wait for ever.
 fn filled(image: &[u8], in_place: bool, fuse: u64) -> [usize; 3] {
     const WRITES: usize = 700;
     const DELETES: usize = 60;

@@ -1,5 +1,5 @@
-//! A medium that forgets: at a crash every word that no completed persist covered is old or new, at random; and the machine dies in
-//! its n-th persist.
+//! A medium that loses data. After a crash, every word that no completed persist covers is old or new, at
+//! random. The machine crashes in its n-th persist.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -10,7 +10,7 @@ use pmnet_proto::Random;
 
 const WORD: usize = 8;
 
-/// What is left when the process is gone.
+/// The contents of the medium after the end of the process.
 #[derive(Clone, Debug)]
 pub struct Durable(Arc<Mutex<Vec<u8>>>);
 
@@ -19,7 +19,7 @@ pub struct Forgetful {
     image: Vec<u8>,
     durable: Durable,
     in_flight: Vec<(usize, Vec<u8>)>,
-    /// Persists that are still done.
+    /// Number of persists until the crash.
     left: u64,
     dead: bool,
     random: Random,
@@ -94,7 +94,7 @@ impl Media for Forgetful {
         }
     }
     fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError> {
-        // A device goes on receiving meanwhile: not every look finds it complete.
+        // A device continues to receive meanwhile: not every check finds the persist complete.
         if wait || self.in_flight.is_empty() || self.random.next_u64().is_multiple_of(3) {
             self.settle();
             return Ok(true);

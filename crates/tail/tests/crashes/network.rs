@@ -1,4 +1,4 @@
-//! A network with one client on it, and a clock that goes on when everybody waits.
+//! A network with one client, and a clock that advances when there is nothing else to do.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,23 +17,23 @@ const fn peer(last: u8) -> Peer {
 }
 pub const HEAD: Peer = peer(1);
 const CLIENT: Peer = peer(2);
-/// One packet in so many is lost.
+/// One packet in this many is lost.
 const LOST: u64 = 23;
-/// Bytes of a packet buffer, and where a packet begins in it.
+/// Bytes of a packet buffer, and the offset of a packet in it.
 const BUFFER: usize = 2048;
 const FRONT: usize = 42;
-/// Buffers that are lent at once.
+/// Most buffers that are lent at once.
 const LENT: usize = 6;
-/// Calls under way.
+/// Most calls under way.
 const CALLS: usize = 24;
-/// In virtual time: whoever has no answer then gets none.
+/// Longest virtual time of a run: a call without an answer by then gets none.
 const LONG: u64 = 3600 * SECOND;
 
-/// What the client does, in order.
+/// One call of the client.
 pub struct Call {
     pub payload: Vec<u8>,
     pub hash: u64,
-    /// Answered by the server.
+    /// The server answers this call.
     pub bypass: bool,
 }
 
@@ -43,20 +43,20 @@ pub struct Network {
     session: SessionHandle,
     script: VecDeque<Call>,
     waiting: Vec<CallId>,
-    /// In the order of the calls, which is that of the outcomes for one kind.
+    /// The replies in the order of the calls. For one kind of call, this is also the order of the outcomes.
     pub replies: Vec<(CallId, Bytes)>,
     pub committed: usize,
-    /// The calls in their order, and what became of each: a reply, or none if it was acknowledged.
+    /// The calls in their order, and the outcome of each: a reply, or none if it was acknowledged.
     pub submitted: Vec<CallId>,
     pub outcomes: BTreeMap<CallId, Option<Bytes>>,
     out: Outbox,
     random: Random,
-    /// Packets are received where they are logged.
+    /// Packets are received in the buffers in which they are logged.
     in_place: bool,
     arrived: Vec<Range<usize>>,
     lent: Vec<u32>,
     back: Vec<u32>,
-    /// Turns that are left, so that nothing lasts for ever.
+    /// Number of turns left, which bounds the run.
     turns: u64,
 }
 
@@ -84,7 +84,7 @@ impl Network {
         }
     }
 
-    /// The device is gone, and its buffers; another one will come.
+    /// Forgets the device and its buffers after a crash. Another device will follow.
     pub fn crash(&mut self) {
         self.arrived.clear();
         self.lent.clear();
@@ -142,7 +142,7 @@ impl Network {
         }
     }
 
-    /// What the client sends now.
+    /// Returns the packets that the client sends now.
     fn packets(&mut self) -> Vec<Vec<u8>> {
         self.submit();
         self.client.flush(self.now.get(), &mut self.out);
@@ -193,7 +193,7 @@ impl Port for Network {
             return Ok(());
         }
         for packet in self.packets() {
-            // Without a buffer it is lost.
+            // Without a free buffer the packet is lost.
             let Some(number) = self.lent.pop() else { break };
             let start = usize::try_from(number).unwrap() * BUFFER + FRONT;
             log.deposit(start, &packet);

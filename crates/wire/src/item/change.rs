@@ -1,9 +1,9 @@
-//! Changes of an item that depend on the present one.
+//! Changes of an item that depend on the item's present state.
 
 use super::number::c_unsigned;
 use super::{Item, NO_ITEM};
 
-/// How the data of a stored item comes together.
+/// How old and new data are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// The new data alone.
@@ -14,68 +14,69 @@ pub enum Mode {
     Prepend,
 }
 
-/// Another end of an item.
+/// Change of an item's time of expiry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// The end that it has.
+    /// Keeps the time of expiry.
     Keep,
-    /// This one, in milliseconds since 1970; 0: none.
+    /// Sets this time, in milliseconds since 1970; 0: the item does not expire.
     Until(u64),
 }
 
-/// A change. `compare`: only if this is the item's unique.
+/// A change of an item. If `compare` is given, the change applies only if the item's unique number equals it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Stores an item in place of one that exists: `cas`, `append`, `prepend`.
     Store {
-        /// How.
+        /// How old and new data are combined.
         mode: Mode,
-        /// Condition.
+        /// Unique number that the item must have.
         compare: Option<u64>,
-        /// An item that is newer than `compare` is replaced, too, and the new one is stale.
+        /// An item that is newer than `compare` is replaced, too, and the new item is marked as stale.
         stale: bool,
-        /// The item, with its new unique.
+        /// The new item, with its new unique number.
         item: Item<'a>,
-        /// Its end, if it does not take over the old one: milliseconds since 1970; 0: none.
+        /// Time of expiry if the old one is not kept, in milliseconds since 1970; 0: none.
         until: u64,
-        /// Most bytes of data that may come together.
+        /// Most bytes that the combined data may have.
         data_max: u64,
     },
-    /// Counts: `incr`, `decr`.
+    /// Changes a counter: `incr`, `decr`.
     Count {
-        /// Upwards.
+        /// Whether the counter is increased.
         up: bool,
-        /// By so much.
+        /// Amount of the change.
         delta: u64,
-        /// Condition.
+        /// Unique number that the item must have.
         compare: Option<u64>,
-        /// The item's new unique.
+        /// New unique number of the item.
         unique: u64,
-        /// Value and end of a new item if there is none.
+        /// Value and time of expiry of a new item if none exists.
         initial: Option<(u64, u64)>,
-        /// The end of an item that exists.
+        /// Change of the time of expiry of an existing item.
         touch: Touch,
     },
     /// Removes an item, or marks it as stale.
     Drop {
-        /// Condition.
+        /// Unique number that the item must have.
         compare: Option<u64>,
-        /// Mark it only.
+        /// Only marks the item as stale.
         stale: bool,
-        /// Its unique if it is marked.
+        /// Unique number of the item if it is marked.
         unique: u64,
-        /// Its end if it is marked.
+        /// Change of the time of expiry if the item is marked.
         touch: Touch,
     },
-    /// Shows an item, and may promise it to the caller.
+    /// Returns an item, and may promise its renewal to the caller.
     Fetch {
-        /// The unique of a new item.
+        /// Unique number of a new item.
         unique: u64,
-        /// The end of a new and empty item if there is none.
+        /// Time of expiry of a new, empty item if none exists.
         vivify: Option<u64>,
-        /// The end of an item that exists.
+        /// Change of the time of expiry of an existing item.
         touch: Touch,
-        /// An item that ends in fewer seconds is promised to the caller, if no other client has that promise.
+        /// If the item expires in fewer seconds than this, its renewal is promised to the caller, unless another client
+        /// has the promise.
         recache: u64,
     },
 }
@@ -85,29 +86,29 @@ pub enum Change<'a> {
 pub struct Old<'a> {
     /// The stored string.
     pub stored: &'a [u8],
-    /// Milliseconds that it has left; `None`: it has no end.
+    /// Milliseconds until the item expires; `None`: it does not expire.
     pub left: Option<u64>,
 }
 
 /// The effect of a change on the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
-    /// Nothing.
+    /// The store is unchanged.
     Nothing,
-    /// This string, with this end.
+    /// The key gets this string, with this change of its time of expiry.
     String(Vec<u8>, Touch),
-    /// The key goes.
+    /// The key is removed.
     Removed,
 }
 
 /// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// The item to be written.
+    /// Effect on the stored item.
     pub written: Written,
-    /// The status of the reply.
+    /// Status in the reply.
     pub status: &'static str,
-    /// The text of the reply.
+    /// Text in the reply.
     pub text: Vec<u8>,
     /// `true` if the item is new, or promised to the caller.
     pub won: bool,
@@ -137,7 +138,7 @@ const NOT_STORED: &str = "NOT_STORED";
 const STORED: &str = "STORED";
 
 impl<'a> Change<'a> {
-    /// The arguments behind the key, as both forms have them.
+    /// Returns the arguments after the key, which both forms have in common.
     #[must_use]
     pub fn arguments(&self) -> Vec<Vec<u8>> {
         let number = |number: u64| number.to_string().into_bytes();
@@ -216,7 +217,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Reads [`Change::arguments`]; `None`: they are others.
+    /// Reads [`Change::arguments`]; `None`: the arguments have another form.
     #[must_use]
     pub fn parse(arguments: &[&'a [u8]]) -> Option<Change<'a>> {
         let flag = |text: &[u8]| number(text).map(|flag| flag != 0);
@@ -368,7 +369,7 @@ impl<'a> Change<'a> {
             value.saturating_sub(delta)
         };
         let text = value.to_string().into_bytes();
-        // A shorter number is written over the old one, with blanks after it, as memcached does it.
+        // A shorter number is written over the old one, padded with spaces, as memcached does it.
         let in_place = text.len() <= old.data.len();
         let mut data = text.clone();
         data.resize(text.len().max(old.data.len()), b' ');
@@ -464,7 +465,7 @@ fn raw(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// `None`: neither nothing nor a number.
+/// Reads an optional number. `None`: the text is neither empty nor a number.
 fn optional(text: &[u8]) -> Option<Option<u64>> {
     if text.is_empty() {
         return Some(None);

@@ -1,8 +1,9 @@
 //! Items of memcached in a store of Redis's types: what the front of memcached and every store must agree on.
 //!
-//! An item is a string: [`HEADER_LEN`] bytes in front of its data. Its end is the end of the key. Changes of a whole string go as
-//! Redis's own command (`SET`, `SET … NX`, `GET`, `GETEX`, `DEL`). A change that depends on the present item is a [`Change`]:
-//! one command, which a store executes at once. There are two forms of the same, with the same arguments behind the key, and the same reply:
+//! An item is a string: [`HEADER_LEN`] bytes, and then its data. It expires together with its key. A change that
+//! replaces a whole string uses Redis's own commands (`SET`, `SET … NX`, `GET`, `GETEX`, `DEL`). A change that depends
+//! on the present item is a [`Change`]: one command, which a store executes atomically. The command has two forms with
+//! the same arguments after the key and the same reply:
 //!
 //! | store | command | rule |
 //! |---|---|---|
@@ -17,8 +18,8 @@
 //!  0001 00 token-sent stale
 //! ```
 //!
-//! The reply is an array: a status, a text (a number or an item), how many milliseconds the item had left before (-1: it has no end), and a number that
-//! depends on the change. Invariant: a change that fails has changed nothing.
+//! The reply is an array: a status, a text (a number or an item), the remaining milliseconds before the change (-1: the
+//! item does not expire), and a number that depends on the change. Invariant: a change that fails has changed nothing.
 
 mod change;
 mod number;
@@ -26,11 +27,12 @@ mod number;
 pub use change::{Applied, Change, Mode, Old, Touch, Written};
 pub use number::{c_integer, c_unsigned};
 
-/// The command of the packet store. Behind it: the key, the name of the change, and its arguments.
+/// Name of the packet store's command. Its arguments are the key, the name of the change, and the arguments of the
+/// change.
 pub const COMMAND: &str = "PMNET.ITEM";
-/// The same for Redis, with one key and these arguments.
+/// Script for Redis, with one key and the same arguments.
 pub const SCRIPT: &str = include_str!("item.lua");
-/// Bytes in front of the data of an item.
+/// Number of bytes before the data of an item.
 pub const HEADER_LEN: usize = 13;
 /// Error for a key that holds a string which is no item.
 pub const NO_ITEM: &str = "ERR pmnet: the key holds something that memcached's front did not write";
@@ -42,20 +44,20 @@ const TOKEN_SENT: u8 = 2;
 /// An item, with its data wherever it lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// It was marked as stale (`md … I`).
+    /// The item was marked as stale (`md … I`).
     pub stale: bool,
     /// A client was told that it may replace the item.
     pub token_sent: bool,
-    /// The client's 32 bits.
+    /// The 32 bits of flags that a client stored.
     pub flags: u32,
-    /// Changes at each change of the item. Never 0.
+    /// Unique number, which changes with each change of the item. It is never 0.
     pub unique: u64,
     /// The value.
     pub data: &'a [u8],
 }
 
 impl<'a> Item<'a> {
-    /// Returns an item as it is stored: neither stale nor promised to a client.
+    /// Returns a new item to be stored: not stale, and not promised to a client.
     #[must_use]
     pub const fn new(flags: u32, unique: u64, data: &'a [u8]) -> Item<'a> {
         Item {
@@ -67,7 +69,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Reads a stored string; `None`: it is no item.
+    /// Reads a stored string; `None`: the string is no item.
     #[must_use]
     pub fn parse(stored: &'a [u8]) -> Option<Item<'a>> {
         let (header, data) = stored.split_first_chunk::<HEADER_LEN>()?;
@@ -81,7 +83,7 @@ impl<'a> Item<'a> {
         })
     }
 
-    /// The bytes in front of the data.
+    /// Returns the bytes before the data.
     #[must_use]
     pub fn header(&self) -> [u8; HEADER_LEN] {
         let state = VERSION
@@ -94,7 +96,7 @@ impl<'a> Item<'a> {
         header
     }
 
-    /// The string that is stored.
+    /// Returns the string to store.
     #[must_use]
     pub fn stored(&self) -> Vec<u8> {
         [&self.header(), self.data].concat()

@@ -1,6 +1,7 @@
 //! Numbers as memcached reads them: with C's `strtoll` and `strtoull`.
 
-/// Sign and magnitude of the number at the beginning. Blanks before it are passed over. It must end at a blank, at a NUL, or with the text.
+/// Returns sign and magnitude of the number at the beginning, after leading blanks. The number must end at a blank, at
+/// a NUL, or with the text.
 fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let begin = text.iter().position(|byte| !is_blank(byte))?;
@@ -21,14 +22,14 @@ fn magnitude(text: &[u8]) -> Option<(bool, u64)> {
     Some((negative, digits.parse().ok().filter(|_| ends)?))
 }
 
-/// An unsigned number of 64 bits. (memcached takes some numbers below -2^63, too, as what they are modulo 2^64.)
+/// Returns an unsigned number of 64 bits. (As memcached does, it also accepts some numbers below -2^63, modulo 2^64.)
 #[must_use]
 pub fn c_unsigned(text: &[u8]) -> Option<u64> {
     let (negative, value) = magnitude(text)?;
     (!negative || value == 0).then_some(value)
 }
 
-/// A number with a sign, of 64 bits.
+/// Returns a signed number of 64 bits.
 #[must_use]
 pub fn c_integer(text: &[u8]) -> Option<i64> {
     match magnitude(text)? {

@@ -8,7 +8,7 @@
 use super::view;
 
 view! {
-    /// `seq` and everything before it in this session is held by so many devices.
+    /// `copies` devices hold all updates of this session up to `seq`.
     Ack = Ack {
         /// The session.
         session: session,
@@ -20,11 +20,11 @@ view! {
         room: request,
         /// Highest seq of the session that is known to be applied; not above `seq`.
         applied: key_hash,
-        /// Devices that hold it: the length of the chain.
+        /// Number of devices that hold them, which is the length of the chain.
         copies: copies,
     }
     flags {
-        /// The store is short of room: the head admits no updates.
+        /// The store is short of space: the head admits no updates.
         short: SHORT,
     }
 }

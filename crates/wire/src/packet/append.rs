@@ -10,7 +10,7 @@ use super::{Stamp, view};
 use crate::{Header, Kind};
 use core::fmt;
 
-/// What a log entry is.
+/// Kind of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryKind {
     /// A session begins; its payload is the session's token.
@@ -19,12 +19,12 @@ pub enum EntryKind {
     Update,
     /// A session ends.
     End,
-    /// Nothing that this version knows.
+    /// A kind that this version does not know.
     Unknown(u8),
 }
 
 impl EntryKind {
-    /// The kind of entry with this number: that of the packet that asks for it.
+    /// Returns the kind of entry with this number, which is also the number of the packet that asks for it.
     #[must_use]
     pub const fn from_number(number: u8) -> EntryKind {
         match Kind::from_u8(number) {
@@ -35,7 +35,7 @@ impl EntryKind {
         }
     }
 
-    /// Its number, on the wire and in the log.
+    /// Returns its number, on the wire and in the log.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -63,13 +63,13 @@ view! {
         entry: entry,
         /// Its session.
         session: session,
-        /// Its place within the session; of an OPEN 0.
+        /// Its seq in the session; 0 for an OPEN.
         seq: seq,
-        /// Its place in the shard's log.
+        /// Its order in the shard's log.
         order: order,
-        /// As in the update.
+        /// Hash of the key, as in the update.
         key_hash: key_hash,
-        /// As in the update.
+        /// Fragment, as in the update.
         fragment: fragment,
     }
 }
@@ -85,7 +85,7 @@ impl Append {
             Kind::Open => (order, 0),
             _ => (asked.session, asked.seq),
         };
-        // The name of a client is for the head.
+        // The name of a client is only for the head.
         let key_hash = match asked.kind {
             Kind::Open => 0,
             _ => asked.key_hash.0,

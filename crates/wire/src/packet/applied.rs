@@ -1,4 +1,4 @@
-//! APPLIED: how far the server's store is.
+//! APPLIED: the order up to which the server's store has applied the log.
 //!
 //! ```text
 //!          24    32    40        48     56    64
@@ -10,17 +10,17 @@ use super::view;
 view! {
     /// The store has everything up to `applied`, durably.
     Applied = Applied {
-        /// A: everything up to here is applied.
+        /// A: all orders up to this one are applied.
         applied: order,
-        /// The server has all entries up to here, applied or not; 0: it is not said.
+        /// The server has received all entries up to this order, applied or not; 0: not stated.
         received: seq,
-        /// Entries that the server can take now; between devices 0.
+        /// Number of entries that the server can take now; 0 between devices.
         room: request,
     }
     flags {
-        /// The store is short of room: the head admits no updates.
+        /// The store is short of space: the head admits no updates.
         short: SHORT,
-        /// Its room is needed by the existing sessions: the head lets none begin.
+        /// The existing sessions need the store's space: the head admits no new session.
         full: FULL,
     }
 }

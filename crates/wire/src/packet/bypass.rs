@@ -12,7 +12,7 @@ use super::{Stamp, view};
 use crate::Header;
 use core::fmt;
 
-/// How much time the caller of a bypass still has, in one byte.
+/// Time that the caller of a bypass still has, in one byte.
 ///
 /// A floating-point number of milliseconds with three bits of mantissa: byte b > 0 stands for
 /// `(8 + m) << e` eighths of a millisecond, where `e = (b - 1) / 8` and `m = (b - 1) % 8`. So 1 is one
@@ -24,22 +24,22 @@ pub struct TimeLeft(u8);
 const UNIT_NANOS: u64 = 125_000;
 
 impl TimeLeft {
-    /// As long as it takes.
+    /// No limit.
     pub const NO_LIMIT: TimeLeft = TimeLeft(0);
 
-    /// So many nanoseconds, rounded up by less than an eighth. What is below a millisecond is one, what is
-    /// beyond the last byte is that one: never [`TimeLeft::NO_LIMIT`].
+    /// Encodes this many nanoseconds, rounded up by less than an eighth. A time below a millisecond becomes one
+    /// millisecond, and a time beyond the last byte becomes the last byte, but never [`TimeLeft::NO_LIMIT`].
     #[must_use]
     pub fn of_nanos(nanos: u64) -> TimeLeft {
         let units = nanos.div_ceil(UNIT_NANOS).max(8);
-        // With `e` shifted out, four bits are left, the highest of them set.
+        // After the shift by `e`, four bits are left, the highest of them set.
         let exponent = 60 - units.leading_zeros();
         let rounded = units.div_ceil(1 << exponent);
         let number = u64::from(exponent) * 8 + (rounded - 8) + 1;
         TimeLeft(u8::try_from(number).unwrap_or(u8::MAX))
     }
 
-    /// Nanoseconds that it stands for; `None`: no limit.
+    /// Returns the time in nanoseconds; `None`: no limit.
     #[must_use]
     pub fn nanos(self) -> Option<u64> {
         let number = u64::from(self.0.checked_sub(1)?);
@@ -69,43 +69,44 @@ impl fmt::Display for TimeLeft {
 }
 
 view! {
-    /// A request for the server, executed behind everything that was acknowledged before it.
+    /// A request for the server, executed after everything that was acknowledged before it.
     Bypass = Bypass {
         /// The session.
         session: session,
         /// Last seq that the session gave out.
         last_seq: seq,
-        /// Last order of the head when it passed; 0 before.
+        /// Last order of the head when it stamped the packet; 0 before that.
         barrier: order,
         /// Its id, rising within the session, from 1.
         request: request,
         /// Hash of the key that it touches; 0: unknown, or several.
         key_hash: key_hash,
-        /// How long its caller will wait from now on.
+        /// Time for which its caller will still wait.
         left: left,
-        /// Which part of the request this is; of CONTINUE which part of the reply is wanted.
+        /// Which part of the request the packet carries; for CONTINUE, which part of the reply is wanted.
         fragment: fragment,
     }
     flags {
-        /// It changes nothing, and may be executed again.
+        /// The request changes nothing, and may be executed again.
         read_only: READ_ONLY,
-        /// It asks for further fragments of a reply.
+        /// The packet asks for further fragments of a reply.
         more: CONTINUE,
     }
 }
 
 view! {
-    /// An update that was not logged and goes to the server. An empty payload only asks for its confirmation.
+    /// An update that was not logged and goes to the server. If its payload is empty, it only asks for its
+    /// confirmation.
     Fallback = Bypass, FALLBACK {
         /// The session.
         session: session,
         /// Last seq of the update.
         last_seq: seq,
-        /// Last order of the head when it passed; 0 before.
+        /// Last order of the head when it stamped the packet; 0 before that.
         barrier: order,
         /// First seq of the update.
         first_seq: request,
-        /// As in the update.
+        /// Hash of the key, as in the update.
         key_hash: key_hash,
         /// Which part of the update this is.
         fragment: fragment,
@@ -113,7 +114,7 @@ view! {
 }
 
 impl Bypass {
-    /// A bypass or fallback of a client, stamped by the head with its last order; the rest is as it was sent.
+    /// Returns a client's bypass or fallback with the head's stamp and last order; the rest is unchanged.
     #[must_use]
     pub fn stamped(asked: &Header, barrier: u64, stamp: &Stamp) -> Header {
         Header {

@@ -1,4 +1,4 @@
-//! DURABLE: how far the sender and the devices behind it hold the log.
+//! DURABLE: the orders up to which the sender and the devices after it hold the log.
 //!
 //! ```text
 //!          24    32    40          48     56    64
@@ -11,17 +11,17 @@ use super::view;
 view! {
     /// The sender's whole log is durable up to `persisted`.
     Durable = Durable {
-        /// Durable prefix of the sender.
+        /// Order up to which the sender's log is durable.
         persisted: order,
-        /// Entries that it can take now.
+        /// Number of entries that it can take now.
         room: request,
         /// Number of rows in the payload.
         rows: copies,
     }
     flags {
-        /// The store is short of room: the head admits no updates.
+        /// The store is short of space: the head admits no updates.
         short: SHORT,
-        /// Its room is needed by the existing sessions: the head lets none begin.
+        /// The existing sessions need the store's space: the head admits no new session.
         full: FULL,
     }
 }

@@ -1,11 +1,11 @@
-//! What the fields of the header mean in each kind of packet, under the names that they have there
+//! The meaning of the header's fields in each kind of packet, under the names that they have in this kind
 //! (`docs/spec/wire.md` §2).
 //!
-//! Purpose: one struct for each kind, a *view*: `read` takes its fields out of a header, `header` puts
-//! them into one. The bytes are those of [`Header`]; a view only says which of them are used in this kind
-//! and what they are called. So code outside of this crate never misuses a field such as `key_hash`.
-//! Invariants: `read(header(view)) == view`; what a view does not name is 0 in the header that it
-//! makes, and not looked at in the one that it reads. Nothing here allocates or can fail.
+//! Purpose: one struct for each kind, a *view*: `read` takes its fields out of a header, `header` puts them into one.
+//! The bytes are those of [`Header`]; a view only says which of them the kind uses, and under which names. So code
+//! outside of this crate never misuses a field such as `key_hash`. Invariants: `read(header(view)) == view`; a field
+//! without a name in the view is 0 in the header that it makes, and ignored in the header that it reads. This module
+//! does not allocate, and cannot fail.
 
 mod ack;
 mod append;
@@ -37,16 +37,16 @@ pub use response::{Progress, Response};
 pub use retrans::Retrans;
 pub use update::{End, Update};
 
-use crate::{Header, Kind};
+use crate::{Flags, Header, Kind};
 
-/// Who sends it: what a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
+/// Stamp: fields that a sender writes into all its packets to one receiver (`docs/spec/wire.md` §1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// The shard.
     pub shard: u32,
     /// The sender's epoch.
     pub epoch: u32,
-    /// The device; 0: a client or the server.
+    /// Id of the device; 0 for a client or the server.
     pub device: u32,
     /// The device's incarnation.
     pub incarnation: u32,
@@ -55,7 +55,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp of a packet that came.
+    /// Returns the stamp of a received packet.
     #[must_use]
     pub const fn of(header: &Header) -> Stamp {
         Stamp {
@@ -67,13 +67,13 @@ impl Stamp {
         }
     }
 
-    /// The same sender towards whoever has this token.
+    /// Returns this sender's stamp for a receiver with this token.
     #[must_use]
     pub const fn tagged(self, tag: u64) -> Stamp {
         Stamp { tag, ..self }
     }
 
-    /// A header with this stamp; everything else is 0.
+    /// Returns a header with this stamp; everything else is 0.
     #[must_use]
     pub(crate) const fn header(&self, kind: Kind) -> Header {
         let mut header = Header::new(kind);
@@ -86,7 +86,7 @@ impl Stamp {
     }
 }
 
-/// Where a field of a view stands in the header.
+/// Position of a view's field in the header, or of a row's field in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Its name in this kind.
@@ -97,6 +97,25 @@ pub struct Field {
     pub bytes: usize,
 }
 
+impl Field {
+    pub(crate) const fn new(name: &'static str, offset: usize, bytes: usize) -> Field {
+        Field {
+            name,
+            offset,
+            bytes,
+        }
+    }
+}
+
+/// A flag of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlagName {
+    /// Its name in this kind.
+    pub name: &'static str,
+    /// Its bit.
+    pub bit: Flags,
+}
+
 /// The fields of one view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -104,11 +123,15 @@ pub struct Layout {
     pub name: &'static str,
     /// The kind of packet that it is about.
     pub kind: Kind,
-    /// Its fields, in the order in which the view lists them; flags are not among them.
+    /// Flags that distinguish this view from other views of its kind: all of them are set.
+    pub always: Flags,
+    /// Its fields, in the order of the view, without flags.
     pub fields: &'static [Field],
+    /// Its other flags.
+    pub flags: &'static [FlagName],
 }
 
-/// Makes a view: `Name = Kind, flags that are always set { field: place, … } flags { field: FLAG, … }`.
+/// Defines a view: `Name = Kind, flags that are always set { field: place, … } flags { field: FLAG, … }`.
 macro_rules! view {
     (
         $(#[$doc:meta])*
@@ -129,14 +152,19 @@ macro_rules! view {
             pub const LAYOUT: $crate::packet::Layout = $crate::packet::Layout {
                 name: stringify!($name),
                 kind: $crate::Kind::$kind,
+                always: $crate::Flags(0)$(.with($crate::Flags::$always))?,
                 fields: &[$($crate::packet::Field {
                     name: stringify!($field),
                     offset: $crate::packet::place::$place::OFFSET,
                     bytes: $crate::packet::place::$place::BYTES,
                 }),*],
+                flags: &[$($($crate::packet::FlagName {
+                    name: stringify!($flag),
+                    bit: $crate::Flags::$bit,
+                }),*)?],
             };
 
-            /// The fields of a header of this kind. The caller has checked the kind.
+            /// Returns the fields of a header of this kind. The caller has checked the kind.
             #[must_use]
             #[inline]
             #[allow(unused_variables)]
@@ -147,7 +175,7 @@ macro_rules! view {
                 }
             }
 
-            /// The header that says this, by this sender.
+            /// Returns the header with these fields, from this sender.
             #[must_use]
             #[inline]
             pub const fn header(&self, stamp: &$crate::packet::Stamp) -> $crate::Header {

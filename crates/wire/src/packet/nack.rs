@@ -18,6 +18,8 @@ pub enum LetGo {
     Crowded = 2,
     /// Its client was started again.
     Succeeded = 3,
+    /// Its front had more sessions than its share, and another front needed a place.
+    OverShare = 4,
 }
 
 impl LetGo {
@@ -28,6 +30,7 @@ impl LetGo {
             1 => Some(LetGo::Silent),
             2 => Some(LetGo::Crowded),
             3 => Some(LetGo::Succeeded),
+            4 => Some(LetGo::OverShare),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! OPEN: a client asks for a session; OPEN-REPLY: it is committed.
+//! OPEN: a client asks for a session. OPEN-REPLY: the session is committed.
 //!
 //! ```text
 //!            24        32    40    48       56      64
@@ -15,11 +15,11 @@ use crate::FrontId;
 pub struct Identity {
     /// The session's token.
     pub token: u64,
-    /// Its front, where there are keys.
+    /// Front of the session, if the shard has keys.
     pub front: Option<FrontId>,
 }
 
-/// The bytes of an [`Identity`]: 8, or with a front 16.
+/// The bytes of an [`Identity`]: 8 without a front, 16 with one.
 #[derive(Clone, Copy, Debug)]
 pub struct IdentityBytes {
     bytes: [u8; 16],
@@ -34,13 +34,13 @@ impl core::ops::Deref for IdentityBytes {
 }
 
 impl Identity {
-    /// Identity of packets and entries that begin no session.
+    /// Identity for packets and entries that do not begin a session.
     pub const NOBODY: Identity = Identity {
         token: 0,
         front: None,
     };
 
-    /// Returns the identity in a payload; `None`: the payload is none.
+    /// Returns the identity in a payload; `None` if the payload is no identity.
     #[must_use]
     pub fn read(payload: &[u8]) -> Option<Identity> {
         let (token, front) = payload.split_first_chunk::<8>()?;
@@ -66,22 +66,22 @@ impl Identity {
     }
 }
 
-/// Whether a session with this token is a *mark*: while it is open, something may change the store that passes no device
-/// (`docs/spec/reads.md` §5). Other sessions have even tokens.
+/// Returns whether a session with this token is a *mark*: while it is open, a change that passes no device may reach
+/// the store (`docs/spec/reads.md` §5). Other sessions have even tokens.
 #[must_use]
 pub const fn is_mark(token: u64) -> bool {
     token & 1 == 1
 }
 
 view! {
-    /// A client asks for a session. Its token is the packet's tag, and once more the payload.
+    /// A client asks for a session. Its token is in the packet's tag, and in the payload as well.
     Open = Open {
-        /// The client accepts no acknowledgement of fewer devices. A chain that never had an entry, and is shorter, may still be in
-        /// formation: it answers with session 0, and gives no session.
+        /// The client accepts no acknowledgement from fewer devices. A shorter chain that never had an entry may still
+        /// be in formation: it answers with session 0, and opens no session.
         copies: copies,
-        /// Name of the client, if only one process at a time can have it; 0: it has none (`docs/spec/protocol.md` §4).
+        /// Name of the client, if only one process at a time may use it; 0: no name (`docs/spec/protocol.md` §4).
         client: request,
-        /// Which start of that client this is: a later one has a higher number.
+        /// Number of the client's start: a later start has a higher number.
         start: key_hash,
     }
     flags {
@@ -93,19 +93,20 @@ view! {
 view! {
     /// The OPEN is committed: the session may be used.
     OpenReply = OpenReply {
-        /// The session: the order of its OPEN. 0: there is none, since the chain is shorter than the client wants.
+        /// The session: the order of its OPEN. 0: no session, because the chain is shorter than the client wants.
         session: session,
-        /// Size of fragments that every hop can carry, from the client on ([`FragmentSize::from_wire`](crate::FragmentSize::from_wire)).
+        /// Size of fragments that every hop from the client on can carry
+        /// ([`FragmentSize::from_wire`](crate::FragmentSize::from_wire)).
         size: seq,
         /// Free entries of the head's log.
         room: request,
         /// With keys: the token of the OPEN, whose tag this packet does not repeat; otherwise 0.
         token: order,
-        /// Devices that hold the OPEN: the length of the chain.
+        /// Number of devices that hold the OPEN, which is the length of the chain.
         copies: copies,
     }
     flags {
-        /// The store is short of room: the head admits no updates.
+        /// The store is short of space: the head admits no updates.
         short: SHORT,
     }
 }

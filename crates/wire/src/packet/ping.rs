@@ -10,13 +10,15 @@
 use super::view;
 
 view! {
-    /// Is somebody there? A session is still wanted; or a hop asks how far the next one is.
+    /// Asks for an answer. From a client: the session is still wanted. From a hop: the next hop shall state its
+    /// progress.
     Ping = Ping {
-        /// The session; 0: between hops.
+        /// The session; 0 between hops.
         session: session,
-        /// As in OPEN: a head that did not see the OPEN learns it so. Between hops with keys: the shard token (`docs/spec/keys.md` §3).
+        /// Client, as in OPEN: a head that did not see the OPEN learns it from the PING. Between hops with keys: the
+        /// shard token (`docs/spec/keys.md` §3).
         client: request,
-        /// As in OPEN.
+        /// Start, as in OPEN.
         start: key_hash,
     }
 }
@@ -26,9 +28,9 @@ view! {
     Pong = Pong {
         /// The session.
         session: session,
-        /// As in OPEN-REPLY.
+        /// Size of fragments, as in OPEN-REPLY.
         size: seq,
-        /// The seq with which the session goes on at the head. 0: it is not said.
+        /// The seq with which the session continues at the head; 0: not stated.
         expected: order,
     }
 }

@@ -1,4 +1,4 @@
-//! The places of the header that views name: where each stands, and what type it has there.
+//! The places of the header that views name: position and type of each.
 
 use crate::Header;
 use core::fmt;
@@ -6,9 +6,9 @@ use core::fmt;
 /// Which part of a message a packet carries (`docs/spec/wire.md` §2 "Fragments").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// From 0.
+    /// Index of the part, from 0.
     pub index: u16,
-    /// How many there are, at least 1.
+    /// Number of parts, at least 1.
     pub count: u16,
 }
 

@@ -1,4 +1,5 @@
-//! READ: how fresh must the store be for these keys? HIT and MISS: the head's answer (`docs/spec/reads.md`).
+//! READ: asks how much the store must have applied for these keys. HIT and MISS: the head's answer
+//! (`docs/spec/reads.md`).
 //!
 //! ```text
 //!           24        32    40      48        56   64
@@ -6,28 +7,28 @@
 //! Hit       | session |     | order | request |    |    |   payload: that of the update
 //! Miss      | session | version | need | request | replicas |    |   flag: BEHIND
 //! ```
-//! Stamp of HIT and MISS: the head. Their epoch is the one that the store's record must name.
+//! HIT and MISS carry the stamp of the head. Their epoch is the one that the store's record must name.
 
 use super::view;
 
-/// Keys that one READ can ask about. One that names none asks about all of them.
+/// Most keys of one READ. A READ without keys asks about all keys.
 pub const READ_KEYS_MAX: usize = 8;
 /// Bytes of a hash in the payload of a READ.
 const HASH_BYTES: usize = 8;
 
 view! {
-    /// How fresh must the store be for the keys whose hashes are the payload?
+    /// Asks how much the store must have applied before it may be read for the keys whose hashes are the payload.
     ReadKeys = Read {
         /// The session.
         session: session,
         /// Largest update that its client's path carries, if that is less than the head has told
         /// ([`FragmentSize::from_wire`](crate::FragmentSize::from_wire)).
         size: seq,
-        /// Its id, rising within the session; the answer repeats it.
+        /// Id of the READ, rising within the session; the answer repeats it.
         request: request,
     }
     flags {
-        /// A HIT may show what the store has applied already, as long as the log has it.
+        /// A HIT may contain an update that the store has already applied and that is still in the log.
         kept: KEPT,
         /// A MISS may say what a replica of the store must have applied.
         replicas: REPLICAS,
@@ -35,13 +36,13 @@ view! {
 }
 
 view! {
-    /// The newest update that may concern the key, as its client sent it: the payload is the update's.
+    /// The newest update that may concern the key. The payload is the update's, as its client sent it.
     Hit = Hit {
         /// The session.
         session: session,
         /// The update's order.
         order: order,
-        /// Of the READ.
+        /// Id of the READ.
         request: request,
     }
 }
@@ -51,23 +52,22 @@ view! {
     Miss = Miss {
         /// The session.
         session: session,
-        /// Of the head's index: another one when something that changed state without an order is not outstanding any
-        /// more.
+        /// Version of the head's index. It changes when a change of state without an order is no longer outstanding.
         version: seq,
-        /// Order up to which the store must have applied, in this epoch.
+        /// Order up to which the store must have applied the log, in this epoch.
         need: order,
-        /// Of the READ.
+        /// Id of the READ.
         request: request,
-        /// What a replica of the store must have applied that is read from instead; 0: none may be.
+        /// Order that a replica of the store must have applied to be read from; 0: no replica may be read.
         replicas: key_hash,
     }
     flags {
-        /// Nothing with the order `replicas` has been admitted yet.
+        /// The order `replicas` has not been admitted yet.
         behind: BEHIND,
     }
 }
 
-/// The payload of a READ about these keys.
+/// Returns the payload of a READ about these keys.
 ///
 /// # Panics
 /// If there are more than [`READ_KEYS_MAX`].
@@ -77,8 +77,8 @@ pub fn write_hashes(hashes: &[u64]) -> Vec<u8> {
     hashes.iter().flat_map(|hash| hash.to_be_bytes()).collect()
 }
 
-/// The hashes in the payload of a READ, in its order. `None` if it is not one: too many, half of one, or 0, which is
-/// no hash.
+/// Returns the hashes in the payload of a READ, in its order. Returns `None` for a bad payload: too many hashes, an
+/// incomplete hash, or 0, which is no hash.
 #[must_use]
 pub fn read_hashes(payload: &[u8]) -> Option<impl ExactSizeIterator<Item = u64> + Clone> {
     let (hashes, rest) = payload.as_chunks::<HASH_BYTES>();

@@ -1,4 +1,4 @@
-//! RECOVER: a device asks the server for its state; the reply.
+//! RECOVER: a device asks the server for its state. RECOVER-REPLY: the answer.
 //!
 //! ```text
 //!               24    32    40          48      56    64
@@ -10,15 +10,15 @@
 use super::view;
 
 view! {
-    /// What epoch is it, what is applied, which sessions are there?
+    /// Asks for the epoch, the applied order and the sessions.
     Recover = Recover {
-        /// With keys: for which hop it is meant, as its device id + 1 (the server: 1); otherwise 0.
+        /// With keys: the hop for which it is meant, as its device id + 1 (the server: 1); otherwise 0.
         meant: seq,
         /// Durable prefix of the device.
         persisted: order,
-        /// Drawn for this question; the reply repeats it.
+        /// Nonce of this question; the reply repeats it.
         nonce: request,
-        /// The part of the session table that it asks for, of so many.
+        /// Which part of the session table the device asks for.
         part: fragment,
     }
 }
@@ -26,9 +26,9 @@ view! {
 view! {
     /// The answer, or a part of it. Its epoch is the server's.
     RecoverReply = RecoverReply {
-        /// A: everything up to here is applied.
+        /// A: all orders up to this one are applied.
         applied: order,
-        /// Of the question.
+        /// Nonce of the question.
         nonce: request,
         /// Which part of the session table it carries.
         part: fragment,
@@ -36,9 +36,9 @@ view! {
     flags {
         /// The device must not serve; the payload is a text for the operator.
         refused: REFUSED,
-        /// With `refused`: it waits for the operator, and goes on asking.
+        /// With `refused`: the device must wait for the operator, and go on asking.
         held: PROGRESS,
-        /// With `held`: it is no member of the chain; before it joins, it is to erase its log.
+        /// With `held`: the device is no member of the chain. Before it joins, it must erase its log.
         erase: CONTINUE,
         /// The head may answer READs.
         reads: READS,

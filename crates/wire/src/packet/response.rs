@@ -1,4 +1,4 @@
-//! RESPONSE: the server's answer to a bypass; PROGRESS: how much of the bypass has come.
+//! RESPONSE: the server's answer to a bypass. PROGRESS: how much of the bypass has arrived.
 //!
 //! ```text
 //!           24        32    40         48        56          64
@@ -13,13 +13,13 @@ view! {
     Response = Response {
         /// The session.
         session: session,
-        /// As in the bypass; of a fallback the last seq of its update.
+        /// Last seq, as in the bypass; for a fallback, the last seq of its update.
         seq: seq,
-        /// A when the server answered: at least as far as the store was when it executed the bypass.
+        /// A when the server answered, which is not below the store's order when it executed the bypass.
         applied: order,
-        /// As in the bypass; of a fallback the first seq of its update.
+        /// Id, as in the bypass; for a fallback, the first seq of its update.
         request: request,
-        /// CRC32C of the whole reply, if it has several fragments; else 0.
+        /// CRC32C of the whole reply if it has several fragments, else 0.
         reply_crc: key_hash,
         /// Which part of the reply this is.
         fragment: fragment,
@@ -31,19 +31,19 @@ view! {
 }
 
 view! {
-    /// No answer yet: how much of the bypass has arrived.
+    /// Not an answer yet: states how much of the bypass has arrived.
     Progress = Response, PROGRESS {
         /// The session.
         session: session,
-        /// As in the bypass.
+        /// Last seq, as in the bypass.
         seq: seq,
-        /// Fragments that have arrived without a gap.
+        /// Number of fragments that have arrived without a gap.
         received: order,
-        /// As in the bypass.
+        /// Id, as in the bypass.
         request: request,
     }
     flags {
-        /// It is about a fallback.
+        /// The packet is about a fallback.
         fallback: FALLBACK,
     }
 }

@@ -1,4 +1,4 @@
-//! RETRANS: a gap that the hop before is to fill.
+//! RETRANS: asks the previous hop to fill a gap.
 //!
 //! ```text
 //!          24    32    40      48     56    64

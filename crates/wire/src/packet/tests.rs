@@ -147,3 +147,49 @@ fn flags_are_bits_of_their_own() {
         "Nack session 1 expected 0 refused 0 why 0 unknown_session"
     );
 }
+
+#[test]
+fn fields_of_the_header_are_where_they_are_written() {
+    let mut end = 0;
+    for field in crate::header::FIELDS {
+        assert_eq!(field.offset, end, "{}", field.name);
+        end += field.bytes;
+    }
+    assert_eq!(end, HEADER_LEN);
+    let mut header = colorful(Kind::Update);
+    header.flags = Flags(0x91);
+    (header.payload_len, header.payload_crc) = (0x0607_0809, 0x0a0b_0c0d);
+    let bytes = header.emit();
+    let number = |name: &str| {
+        let mut all = crate::header::FIELDS.iter();
+        let field = all.find(|field| field.name == name).expect(name);
+        let bytes = &bytes[field.offset..field.offset + field.bytes];
+        bytes
+            .iter()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    };
+    for (name, value) in [
+        ("magic", crate::MAGIC.into()),
+        ("version", crate::header::VERSION.into()),
+        ("kind", Kind::Update.number().into()),
+        ("flags", 0x91),
+        ("copies", header.copies.0.into()),
+        ("header_len", HEADER_LEN as u64),
+        ("shard", header.shard.into()),
+        ("epoch", header.epoch.into()),
+        ("device", header.device.into()),
+        ("incarnation", header.incarnation.into()),
+        ("session", header.session),
+        ("seq", header.seq),
+        ("order", header.order),
+        ("request", header.request.0),
+        ("key_hash", header.key_hash.0),
+        ("fragment_index", header.fragment_index.into()),
+        ("fragment_count", header.fragment_count.into()),
+        ("payload_len", header.payload_len.into()),
+        ("payload_crc", header.payload_crc.into()),
+        ("tag", header.tag),
+    ] {
+        assert_eq!(number(name), value, "{name}");
+    }
+}

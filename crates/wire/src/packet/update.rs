@@ -1,4 +1,4 @@
-//! UPDATE and END: what a client has logged.
+//! UPDATE and END: packets of a client that are logged.
 //!
 //! ```text
 //!         24        32    40    48    56         64
@@ -23,11 +23,11 @@ view! {
 }
 
 view! {
-    /// The session ends behind its last update.
+    /// The session ends after its last update.
     End = End {
         /// The session.
         session: session,
-        /// Its last seq + 1.
+        /// Last seq of the session plus 1.
         seq: seq,
     }
 }

@@ -205,3 +205,28 @@ fn names_are_unique() {
         assert_eq!(names.len(), vectors.len(), "{file}");
     }
 }
+
+/// wire.md shows one vector byte by byte, for people: offset, bytes, meaning.
+#[test]
+fn the_update_that_the_page_shows_is_the_vector() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/spec/wire.md");
+    let page = std::fs::read_to_string(path).expect("the page of the wire format");
+    let (_, shown) = page
+        .split_once("### An update, byte by byte")
+        .and_then(|(_, section)| section.split_once("```text\n"))
+        .expect("the section");
+    let (shown, _) = shown.split_once("```").expect("its end");
+    let mut datagram = Vec::new();
+    for line in shown.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!(words[0], datagram.len().to_string(), "{line}");
+        // A name of two letters could be a number: bytes end where their column ends.
+        let bytes = line[5..38].split_whitespace();
+        datagram.extend(bytes.flat_map(from_hex));
+    }
+    let vectors = parsed("wire.json");
+    let update = vectors
+        .iter()
+        .find(|vector| text(vector, "name") == "update");
+    assert_eq!(datagram, bytes(update.expect("the vector")));
+}

@@ -1,4 +1,4 @@
-//! A small world, in which devices do what they are asked for and the server decides as it does.
+//! A simulated shard, in which devices obey orders and the server decides by its rules.
 
 use super::*;
 use crate::hand::Looked;
@@ -31,7 +31,7 @@ fn said(id: u32, next: u32, epoch: u32, chain: &[u32]) -> DeviceSaid {
     }
 }
 
-/// This chain in epoch 4, and spares that are ready.
+/// Returns a shard with this chain in epoch 4, and with spares that are ready.
 fn world(chain: &[u32], spares: &[u32]) -> Looked {
     let mut looked = Looked {
         server: Some(ServerSaid {
@@ -59,7 +59,8 @@ fn world(chain: &[u32], spares: &[u32]) -> Looked {
     looked
 }
 
-/// The server's part, as `decide` has it: who is on the head's path is the chain, if that may be.
+/// Takes the server's decision, as `decide` does: the devices on the head's path become the chain, if that is
+/// allowed.
 fn serve(looked: &mut Looked) {
     let server = looked.server.clone().unwrap();
     let ids: Vec<u32> = looked.devices.keys().copied().collect();
@@ -101,7 +102,7 @@ fn serve(looked: &mut Looked) {
     }
 }
 
-/// Goes on until it is done; the steps that were taken, and the shortest chain on the way.
+/// Runs the change until it is done. Returns the steps, and the shortest chain meanwhile.
 fn run(looked: &mut Looked, change: &mut Change) -> Result<Vec<String>, String> {
     let mut steps = Vec::new();
     for _ in 0..50 {
@@ -118,7 +119,7 @@ fn run(looked: &mut Looked, change: &mut Change) -> Result<Vec<String>, String> 
                 steps.push(format!("{}>{}{shrink}", doing.to.id, order.next.port()));
                 let device = looked.devices.get_mut(&doing.to.id).unwrap();
                 (device.next, device.shrink) = (order.next, order.shrink);
-                // It begins anew: out of service until the server has answered.
+                // The device starts again: it is out of service until the server has answered.
                 (device.epoch, device.chain) = (0, Vec::new());
             }
         }
@@ -160,12 +161,12 @@ fn every_device_of_every_chain_is_removed_and_replaced_alive_and_dead() {
                     assert_eq!(change.copies(), after.len());
                     let left = steps.iter().any(|step| step.starts_with("leave"));
                     assert_eq!(left, !is_stopped, "{steps:?}");
-                    // A live device does not leave before the new one has joined.
+                    // If the device is not stopped, it does not leave before the new one has joined.
                     if !is_stopped && want == HandWant::Replace(id) {
                         assert_eq!(change.copies_meanwhile(), chain.len());
                         assert!(!steps[0].starts_with("leave"), "{steps:?}");
                     }
-                    // The head says it last, once.
+                    // The head makes its statement last, once.
                     let said = steps.iter().filter(|step| step.ends_with("shrink"));
                     assert_eq!(said.count(), 1, "{steps:?}");
                 }
@@ -215,7 +216,8 @@ fn what_cannot_be_says_why() {
     cut.devices.remove(&2);
     refused(&cut, &remove(&[2]), false, "--is-stopped");
     refused(&cut, &remove(&[1]), false, "device 2 of the chain does not");
-    // Several that are lost are named together: who names one alone is not sent to and fro.
+    // Several lost devices are named together, so that an operator who names only one is not sent from error
+    // to error.
     let mut lost = world(&[1, 2, 3, 4], &[9]);
     lost.devices.remove(&2);
     refused(
@@ -273,7 +275,7 @@ fn who_has_not_heard_of_the_epoch_is_woken() {
     assert_eq!(Change::wake(&looked), None);
     looked.server.as_mut().unwrap().epoch = 5;
     looked.devices.get_mut(&1).unwrap().epoch = 5;
-    // It asks the server already.
+    // The device already asks the server.
     looked.devices.get_mut(&2).unwrap().epoch = 0;
     let Some(HandStep::Wire(doing, order)) = Change::wake(&looked) else {
         panic!("nobody is woken");
@@ -285,17 +287,17 @@ fn who_has_not_heard_of_the_epoch_is_woken() {
 
 #[test]
 fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
-    // One that was stopped answers after all.
+    // A device that was called stopped answers after all.
     let mut looked = world(&[1, 2, 3], &[]);
     let back = looked.devices.remove(&2).unwrap();
     let change = Change::plan(&looked, &remove(&[2]), true).unwrap();
     looked.devices.insert(2, back.clone());
     assert!(change.next(&looked).unwrap_err().contains("not stopped"));
-    // One that ended is started again.
+    // A device that ended is started again.
     let mut change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     change.has_ended(2);
     assert!(change.next(&looked).unwrap_err().contains("started again"));
-    // One dies before it was asked.
+    // A device dies before it is asked to end.
     let change = Change::plan(&looked, &remove(&[2]), false).unwrap();
     looked.devices.remove(&2);
     assert!(change.next(&looked).unwrap_err().contains("--is-stopped"));
@@ -310,7 +312,7 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
             .unwrap_err()
             .contains("another command changes it")
     );
-    // The head does not state anything before the others are wired as they shall be.
+    // The head makes no statement before the other devices have their final wiring.
     let mut looked = world(&[1, 2, 3, 4], &[]);
     looked.devices.remove(&3);
     let change = Change::plan(&looked, &remove(&[3]), true).unwrap();
@@ -327,7 +329,7 @@ fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
     let second = looked.devices.get_mut(&2).unwrap();
     (second.ends, second.next) = (false, at(4));
     assert_eq!((wires(&looked).0, wires(&looked).1.shrink), (1, Some(4)));
-    // It was not heard: it serves the chain of before, so it says it again.
+    // The statement was not heard: the head serves the earlier chain, so it repeats the statement.
     let head = looked.devices.get_mut(&1).unwrap();
     head.shrink = Some(4);
     assert_eq!(wires(&looked).0, 1);
@@ -353,7 +355,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
             other => panic!("{other:?}"),
         }
     }
-    // A device that has joined is not taken back.
+    // A device that has joined is not removed.
     looked.server.as_mut().unwrap().chain = vec![1, 2, 9];
     assert_eq!(change.undo(&looked), None);
 }
@@ -361,7 +363,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
 #[test]
 fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
     let mut looked = world(&[1, 2, 3], &[]);
-    // The last one was told to send to a device that is lost, the first one past the second.
+    // The last device was told to send to a device that is lost, and the first one past the second.
     for (id, next) in [(3, 9), (1, 3)] {
         let said = looked.devices.get_mut(&id).unwrap();
         (said.next, said.epoch, said.chain) = (at(next), 0, Vec::new());
@@ -386,7 +388,7 @@ fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
         (said.epoch, said.chain) = (4, vec![1, 2, 3]);
     }
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
-    // The devices that run serve on, whatever their next hops: the server knows that path.
+    // A running device continues to serve, whatever its next hop is, because the server knows the path.
     looked.devices.get_mut(&2).unwrap().next = at(77);
     assert_eq!(change.next(&looked), Ok(HandStep::Done));
     looked.devices.remove(&2);

@@ -1,10 +1,11 @@
-//! What is sent again: reads that were packed together and whose replies do not fit into one message together, and what the store has left
-//! out of a pack ([`super::pack`]).
+//! Commands that are sent again: packed reads whose replies do not fit into one message, and the parts of a
+//! pack that the store left out ([`super::pack`]).
 //!
-//! Each reply alone may fit, as it would have without packing, so the reads are sent again one by one.
-//! Until a pack has its replies, nothing after it is sent on its connection. Otherwise later commands of
-//! the pipeline would be executed before the reads that are sent again, and the later commands would
-//! show an older state. A session has one bypass at a time anyway, so waiting costs no round trip.
+//! Each reply alone may fit, as it would have without packing, so the reads are sent again one by one. Until
+//! a pack has its replies, no later command of its connection is sent. Otherwise later commands of the
+//! pipeline would be executed before the reads that are sent again, and these reads would show a newer state
+//! than the pipeline's order allows. A session has one bypass at a time anyway, so waiting costs no round
+//! trip.
 
 use bytes::Bytes;
 use pmnet_resp::{scan::count, write_command};
@@ -17,7 +18,8 @@ use crate::client::face::Pending;
 use crate::client::replies::Slot;
 use crate::upstream::{Call, Outcome, Submit};
 
-/// Whether this outcome of the call at `index` asks for its commands to be sent one by one; if so, that is arranged.
+/// Returns whether the outcome of the call at `index` requires that its commands are sent one by one. If so,
+/// replaces the call by its commands.
 pub(in crate::client) fn unpack(
     pending: &mut Pending,
     index: usize,
@@ -43,7 +45,7 @@ pub(in crate::client) fn unpack(
     };
     let head = preamble(Form::Single, commands.protocol, commands.database);
     let slots = &mut pending.replies.slots;
-    // After it are messages to a subscriber, at most.
+    // All later slots are messages to a subscriber.
     let mut after = slots.split_off(index);
     after.pop_front();
     slots.extend(commands.iter().map(|arguments| {
@@ -60,11 +62,11 @@ pub(in crate::client) fn unpack(
     true
 }
 
-/// Submits what must be sent again, before anything else. Each waits until the one before it has its
-/// reply and the client has room for another, so that only one reply is held here.
+/// Submits the commands that must be sent again, before any other command. Each of them waits until the one
+/// before it has its reply and the client can take another reply, so that only one reply is held.
 ///
 /// # Errors
-/// [`Later`], as long as there is more.
+/// [`Later`], until all of them are submitted.
 pub(in crate::client) fn repeat(
     packs: &mut Packs,
     session: &mut Session,
@@ -89,7 +91,7 @@ pub(in crate::client) fn repeat(
             how: Submit::Bypass {
                 read_only: *read_only,
             },
-            // Each has a time of its own, from the answer to the one before it.
+            // Each command has its own time, which begins with the answer to the one before it.
             deadline: cx.shared.deadline(cx.pending.times.answered()),
         };
         let submitted = session.submit(call, cx.up, cx.shared.now)?;

@@ -12,102 +12,104 @@ use crate::upstream::{CallId, Calls, Time};
 
 /// Bytes of a batch's commands above which it takes no further one.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Longest replies of a batch together, in bytes: as of bypasses that are packed.
+/// Most bytes of all replies of a batch together; the bound is that of a pack of bypasses.
 pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 
 /// Reads of one connection that are answered together.
 pub(in crate::client) struct Batch {
-    /// Its question to the store: tells it from earlier ones of this connection.
+    /// Number of the batch's question to the store; tells it from earlier questions of this connection.
     pub(super) question: u64,
     pub(super) stage: BatchStage,
-    /// When the time of the first of them began.
+    /// When the time of the first command began.
     pub(super) begun: Time,
-    /// The commands, one after the other, and where each ends.
+    /// The commands, one after the other, and the end of each.
     pub(super) commands: Vec<u8>,
     pub(super) ends: Vec<usize>,
-    /// How many of them are answered, or sent as bypasses.
+    /// How many of the commands are answered, or sent as bypasses.
     pub(super) done: usize,
     /// Bytes of the replies that came from the store.
     pub(super) reply_bytes: usize,
     /// The store was tried and cannot answer; the rest goes as bypasses.
     pub(super) store_failed: bool,
-    /// The different hashes of their keys, as long as there are few.
+    /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] and one more.
     hashes: Vec<u64>,
-    /// The key, if each of them is a GET of it.
+    /// If all commands are GETs of one key: this key.
     pub(super) key: Option<Vec<u8>>,
-    /// Which of them list the keys of database 0.
+    /// The commands that list the keys of database 0, by index.
     pub(super) listings: Vec<(usize, Listing)>,
-    /// One of them reads all keys.
+    /// One of the commands reads all keys.
     pub(super) all_keys: bool,
-    /// None of them is for the master alone.
+    /// None of the commands requires the master.
     pub(super) fits_replicas: bool,
-    /// The head is asked what a replica must have applied.
+    /// The question to the head includes the order that a replica must have applied.
     pub(super) asks_replica: bool,
-    /// The last or present question is to a replica.
+    /// The last or present question goes to a replica.
     pub(super) of_replica: bool,
-    /// The head's answer, if it is no HIT.
+    /// The head's answer, unless it was a HIT whose value was used.
     pub(super) missed: Option<Missed>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum BatchStage {
-    /// Takes further reads, or waits until everything before it is answered.
+    /// Takes further reads, or waits until everything before the batch is answered.
     Gathers,
-    /// The head was asked.
+    /// The head has been asked with this call.
     Asked(CallId),
-    /// The head has said MISS. The answer to an earlier question to the store is on its way, and may be fresh enough.
+    /// The head has said MISS. An earlier question to the store is under way, and its answer may be fresh
+    /// enough.
     Awaits { epoch: u32, need: u64 },
-    /// May be read from the store if its record names this epoch and it has applied everything up to `need`.
+    /// May be read from the store if the store's record names this epoch and the store has applied everything
+    /// up to `need`.
     Missed { epoch: u32, need: u64 },
     /// May be read from a replica under the same conditions.
     Replica { epoch: u32, need: u64 },
-    /// Handed out, to be read from the store.
+    /// The commands are with the shell, to be read from the store.
     HandedOut,
-    /// To be sent as bypasses.
+    /// The commands are to be sent as bypasses.
     Bypassed,
 }
 
-/// Reads of one connection for the store itself.
+/// Reads of one connection, to be read from the store directly.
 #[derive(Clone, Debug)]
 pub struct StoreRead {
-    /// [`Connection::id`].
+    /// The connection, by [`Connection::id`].
     pub connection: u64,
-    /// The number of its question; tells late replies apart.
+    /// Number of the connection's question; tells late replies apart.
     pub batch: u64,
     /// RESP version of the replies.
     pub protocol: Protocol,
-    /// Where the keys are.
+    /// The database of the keys.
     pub database: u32,
     /// The commands, one after the other.
     pub commands: Bytes,
-    /// How many they are.
+    /// Number of commands.
     pub count: usize,
     /// How fresh the store must be.
     pub freshness: Freshness,
-    /// From a replica of the store.
+    /// Whether the commands are read from a replica of the store.
     pub replica: bool,
 }
 
-/// How fresh a store must be that is read from.
+/// How fresh a store must be to be read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// As the head has said.
+    /// The epoch and order that the head named.
     Known {
         /// Epoch that the store's record must name.
         epoch: u32,
         /// Order that the store must have applied.
         need: u64,
     },
-    /// The head has not answered yet: the connection is told the record, and decides.
+    /// The head has not answered yet: the connection gets the store's record, and decides.
     Told,
 }
 
 /// Why a batch cannot be read from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// The store cannot be asked, is not fresh enough, or said something odd.
+    /// The store cannot be asked, is not fresh enough, or sent an unexpected answer.
     Unfit,
-    /// Its replies are longer than [`BATCH_REPLY_BYTES_MAX`].
+    /// The batch's replies are longer than [`BATCH_REPLY_BYTES_MAX`].
     Large,
 }
 
@@ -133,7 +135,7 @@ impl Batch {
         }
     }
 
-    /// Where it is read after the head's MISS if no replica will do.
+    /// Returns the stage after the head's MISS if no replica can be read from.
     pub(super) fn at_master(&self, shared: &Shared, protocol: Protocol) -> BatchStage {
         match self.missed {
             Some(Missed { epoch, need, .. })
@@ -151,7 +153,7 @@ impl Batch {
         get: Option<&[u8]>,
         mut keys: impl Iterator<Item = &'a [u8]>,
     ) {
-        // One more than fit says that they do not.
+        // The list gets at most one hash more than the maximum. This one shows that there are too many.
         while self.hashes.len() <= READ_KEYS_MAX
             && let Some(key) = keys.next()
         {
@@ -173,7 +175,7 @@ impl Batch {
         self.ends.len() < COMMANDS_PER_TURN && self.commands.len() < BATCH_BYTES_MAX
     }
 
-    /// The store's reply to the command at `index`, as clients see it.
+    /// Returns the store's reply to the command at `index` as clients see it.
     pub(super) fn shown(&self, index: usize, reply: Bytes) -> Bytes {
         let found = self.listings.iter().find(|(at, _)| *at == index);
         match found {
@@ -182,18 +184,18 @@ impl Batch {
         }
     }
 
-    /// The command at `index`.
+    /// Returns the command at `index`.
     pub(super) fn frame(&self, index: usize) -> &[u8] {
         let from = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.commands[from..self.ends[index]]
     }
 
-    /// The value that this update gives to its key, if the batch has only one, and reads nothing but that.
+    /// Returns the value that this update gives to the key, if the batch consists of GETs of one key.
     pub(super) fn value_in<'a>(&self, payload: &'a [u8], database: u32) -> Option<&'a [u8]> {
         value_of(payload, database, self.key.as_ref()?)
     }
 
-    /// The hash of its keys, if they have one in common.
+    /// Returns the hash of the key that all commands share; 0 if they have several keys.
     pub(super) fn key_hash(&self) -> u64 {
         match self.hashes[..] {
             [hash] => hash,
@@ -201,7 +203,7 @@ impl Batch {
         }
     }
 
-    /// Asks the head, if that can be of use.
+    /// Asks the head, if its answer can be of use.
     pub(super) fn ask_head(
         &mut self,
         protocol: Protocol,
@@ -230,7 +232,7 @@ impl Batch {
     }
 }
 
-/// The value that an update gives to this key, if it is a plain SET of it.
+/// Returns the value that an update gives to this key, if the update is a plain SET of it.
 fn value_of<'a>(payload: &'a [u8], database: u32, key: &[u8]) -> Option<&'a [u8]> {
     let commands = Commands::parse(payload).ok()?;
     if commands.form != Form::Single || commands.database != database {

@@ -1,8 +1,9 @@
-//! Reads that travel with the writes in front of them.
+//! Reads that travel with the writes before them.
 //!
-//! A read after a write of its pipeline would have to wait for the write's reply, and then travel alone: two round trips for two commands. It
-//! may as well be a part of the writes' pack: there it is executed at its place, and its reply is kept with theirs. A long reply
-//! is better not kept, so the store ends the pack in front of such a read. Then it travels alone.
+//! A read after a write of its pipeline would have to wait for the write's reply, and then travel alone: two
+//! round trips for two commands. Instead, the read can be a part of the pack of writes. The store executes it
+//! at its place, and keeps its reply with the replies of the writes. A long reply should not be kept, so the
+//! store ends the pack before a read whose reply is long. That read then travels alone.
 
 use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
@@ -11,7 +12,8 @@ use super::reads::Reads;
 use crate::client::command::Command;
 use crate::upstream::Time;
 
-/// Their replies are integers, scores or names of types. The store runs them in the script of the writes (`exact` in `crates/store`).
+/// Commands whose replies are integers, scores or names of types. The store runs them in the script of the
+/// writes (`exact` in `crates/store`).
 const SHORT: [&str; 20] = [
     "BITCOUNT",
     "BITPOS",
@@ -34,8 +36,8 @@ const SHORT: [&str; 20] = [
     "ZCOUNT",
     "ZSCORE",
 ];
-/// The replies to these may be long. If one is, the store leaves it and what is after it out of the pack. They come back from a script as
-/// they were.
+/// Commands whose replies may be long, and come back from a script unchanged. If a reply is long, the store
+/// leaves its read and all later parts out of the pack.
 const ANY_LENGTH: [&str; 24] = [
     "BITFIELD_RO",
     "GEODIST",
@@ -62,7 +64,7 @@ const ANY_LENGTH: [&str; 24] = [
     "ZLEXCOUNT",
     "ZMSCORE",
 ];
-/// The same, under RESP2 only.
+/// Further commands of this kind, under RESP2 only.
 const ANY_LENGTH_RESP2: [&str; 13] = [
     "HGETALL",
     "HRANDFIELD",
@@ -78,7 +80,7 @@ const ANY_LENGTH_RESP2: [&str; 13] = [
     "ZREVRANGEBYLEX",
     "ZREVRANGEBYSCORE",
 ];
-/// Most reads that follow each other in a pack. More of them are faster on their own way.
+/// Most reads in a row that join packs. A longer row of reads is faster if it is sent separately.
 const IN_A_ROW_MAX: usize = 16;
 
 /// Whether this read travels with the writes before it.
@@ -98,7 +100,7 @@ pub(in crate::client) fn goes_beside_writes(
     };
     let bytes = command.frame.len();
     let has_room = match packs.current() {
-        // Code can be ended as long as nothing comes before it or after it.
+        // A pack with code must have nothing before or after the code, so that the code can be stopped.
         Some(pack) => {
             !pack.runs_code()
                 && !pack.is_transaction_of_reads()
@@ -113,8 +115,9 @@ pub(in crate::client) fn goes_beside_writes(
     fits && has_room
 }
 
-/// Whether a command of this length, which could go alone, opens the next pack. It does if the pack before is out and not too many
-/// such commands in a row have joined packs already.
+/// Whether a command of this length, which could be sent by itself, opens the next pack instead. This
+/// requires that the previous pack is under way, and that at most [`IN_A_ROW_MAX`] such commands in a row
+/// have joined packs.
 pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
     packs.is_out()
         && !reads.has_batch()

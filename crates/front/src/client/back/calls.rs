@@ -1,4 +1,4 @@
-//! Calls to the store: how they are submitted, and what each is for.
+//! Calls to the store: how they are submitted, and the purpose of each.
 
 use bytes::Bytes;
 use pmnet_resp::{reply, write_command};
@@ -11,43 +11,46 @@ use crate::client::settings::Selected;
 use crate::client::transaction::Rest;
 use crate::upstream::{Call, CallId, Calls, Outcome, Refused, SessionHandle, Time};
 
-/// The time was up before anything was sent.
+/// Error of a command whose time was over before anything was sent.
 const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
 
-/// What a call was for.
+/// The purpose of a call.
 #[derive(Debug)]
 pub(in crate::client) enum Purpose {
-    /// An update: `+OK` once committed. `readers`: GETs that wait for it.
+    /// An update: `+OK` once committed. `readers`: number of GETs that wait for it.
     Update { readers: usize },
-    /// A bypass of `replies` commands: the reply as it is. `again`: the payload, if it is a pack of
-    /// reads that may have to be sent one by one. `plain`: reads that run no code.
+    /// A bypass of `replies` commands; clients get its reply unchanged. `again`: the payload, if the bypass
+    /// is a pack of reads that may have to be sent one by one. `plain`: its commands only read, and run no
+    /// code.
     Bypass {
         replies: u32,
         again: Option<Bytes>,
         plain: bool,
     },
-    /// Commands and transactions of which the store may leave the last ones out.
+    /// A pack of commands and transactions. The store may leave the last ones out.
     Pack(Packed),
-    /// A PUBLISH of a subscriber: the reply as it is, after the messages before it.
+    /// A PUBLISH of a subscriber. The client gets the reply unchanged, after the messages before it.
     Publish,
-    /// Whether the store has this database.
+    /// A SELECT: asks whether the store has this database.
     Select { database: u32 },
-    /// The same, for a SELECT that is to be queued in MULTI.
+    /// A SELECT that is to be queued in MULTI: asks whether the store has this database.
     SelectQueued { database: u32, frame: Vec<u8> },
-    /// EXEC of a transaction of which the front answers a part.
+    /// EXEC of a transaction. The front answers a part of its commands.
     Exec(Rest),
     /// The question for the store's facts, from a HELLO.
     Hello {
         protocol: Protocol,
         name: Option<Bytes>,
     },
-    /// An INFO, whose reply gets this section.
+    /// An INFO. The front adds this section to its reply.
     Info { section: String },
-    /// What the store says of its client, to know what to say of ours.
+    /// A question for the store's line about its own client. Its fields tell which fields the front must show
+    /// of its clients.
     ClientFields(ClientsAsk),
-    /// The question whether the store takes the conditions of a CLIENT LIST or KILL, before the front answers.
+    /// A question whether the store accepts the conditions of a CLIENT LIST or CLIENT KILL, before the front
+    /// answers.
     ClientsWhich(Option<ClientsAsk>),
-    /// Whether the store knows a command that is to be queued in MULTI.
+    /// A question whether the store knows a command that is to be queued in MULTI.
     Probe {
         name: Vec<u8>,
         frame: Vec<u8>,
@@ -56,7 +59,7 @@ pub(in crate::client) enum Purpose {
 }
 
 impl Purpose {
-    /// A bypass of one command or transaction.
+    /// Returns the purpose of a bypass of one command or transaction.
     pub(in crate::client) fn one() -> Purpose {
         Purpose::Bypass {
             replies: 1,
@@ -65,7 +68,7 @@ impl Purpose {
         }
     }
 
-    /// How many commands travel as this bypass; `None` if it is none.
+    /// Returns how many commands travel in this bypass; `None` if the call is no bypass.
     pub(in crate::client) fn bypassed(&self) -> Option<u32> {
         match self {
             Purpose::Bypass { replies, .. } => Some(*replies),
@@ -73,7 +76,7 @@ impl Purpose {
         }
     }
 
-    /// The same error as the reply to each of its commands.
+    /// Returns the replies to all commands of the call if it failed: the error, once for each.
     pub(in crate::client) fn failed(&self, error: &Bytes) -> Bytes {
         match self {
             Purpose::Pack(packed) => packed.failed(error),
@@ -81,18 +84,18 @@ impl Purpose {
         }
     }
 
-    /// How many replies of unknown length are to be expected.
+    /// Returns how many replies of unknown length the call will bring.
     pub(in crate::client) fn replies_expected(&self) -> usize {
         match self {
             Purpose::Bypass { replies, .. } => usize::try_from(*replies).unwrap_or(1),
-            // Two are enough: the store ends a pack when replies get long.
+            // Two are enough: the store ends a pack when replies become long.
             Purpose::Pack(_) => 2,
             Purpose::Info { .. } => 1,
             _ => 0,
         }
     }
 
-    /// Whether the next command waits for the outcome.
+    /// Whether the next command of the client waits for the outcome.
     pub(in crate::client) fn holds(&self) -> bool {
         match self {
             Purpose::Select { .. }
@@ -110,7 +113,7 @@ impl Purpose {
     }
 }
 
-/// The session of the endpoint that a client uses now.
+/// The session that a client uses now at the endpoint.
 #[derive(Default)]
 pub(in crate::client) struct Session(Option<SessionHandle>);
 
@@ -119,13 +122,13 @@ impl Session {
         self.0
     }
 
-    /// It is gone. The next call opens another.
+    /// Forgets the session. The next call opens another one.
     pub(in crate::client) fn close(&mut self) {
         self.0 = None;
     }
 
-    /// Submits a call, after opening a session if necessary. The inner error is the reply for a payload that can never be accepted, or
-    /// whose time is over.
+    /// Submits a call, after opening a session if necessary. The inner error is the reply to a command whose
+    /// payload can never be accepted, or whose time is over.
     ///
     /// # Errors
     /// [`Later::Busy`].
@@ -138,7 +141,8 @@ impl Session {
         if now >= call.deadline {
             return Ok(Err(reply::error(LATE)));
         }
-        // A session may have been closed without our having seen the event; a fresh one never is.
+        // The endpoint may have closed the session before its event was read. A fresh session is never
+        // closed.
         for _ in 0..2 {
             let session = match self.0.map_or_else(|| up.open(now), Ok) {
                 Ok(session) => session,
@@ -158,7 +162,7 @@ impl Session {
     }
 }
 
-/// Returns what precedes the commands of a payload.
+/// Returns the preamble of a payload, which precedes its commands.
 pub(in crate::client) fn head(form: Form, selected: Selected) -> [u8; PREAMBLE_LEN] {
     preamble(form, selected.protocol, selected.database)
 }
@@ -168,14 +172,14 @@ pub(in crate::client) fn single(frame: &[u8], selected: Selected) -> Bytes {
     Bytes::from([&head(Form::Single, selected), frame].concat())
 }
 
-/// Returns the payload of a question of the front's own.
+/// Returns the payload of a question that the front itself asks.
 pub(in crate::client) fn question(database: u32, command: &[&[u8]]) -> Bytes {
     let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
     write_command(&mut payload, command);
     payload.into()
 }
 
-/// The reply for an outcome; an error if there is no reply from the store.
+/// Returns the reply for an outcome; an error if the store gave no reply.
 pub(in crate::client) fn outcome_reply(outcome: Outcome) -> Result<Bytes, Bytes> {
     match outcome {
         Outcome::Committed { .. } => Ok(reply::OK),

@@ -1,4 +1,5 @@
-//! EXEC of a transaction that was queued here: it travels as one atomic call, alone or in a pack.
+//! EXEC of a transaction that was queued in the front. The transaction travels as one atomic call, alone or
+//! in a pack.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -12,21 +13,21 @@ use crate::client::mode::Mode;
 use crate::client::transaction::Rest;
 use crate::upstream::{Call, Submit};
 
-/// A transaction at its EXEC.
+/// Result of an EXEC.
 pub(in crate::client) enum Executed {
-    /// It is on its way, or has its reply.
+    /// The transaction is under way, or has its reply.
     Sent,
-    /// It has this reply.
+    /// The transaction has this reply.
     Reply(Bytes),
-    /// Nothing of it is for the store, and this is left to do.
+    /// No command of the transaction is for the store. The front still has to carry out its own part.
     Alone(Rest),
 }
 
 impl Back {
-    /// EXEC.
+    /// Executes the queued transaction.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the transaction cannot be sent now.
     pub(in crate::client) fn execute(
         &mut self,
         mode: &mut Mode,
@@ -73,7 +74,7 @@ impl Back {
                 if rest.is_nothing() {
                     cx.pending.expect(submitted, Purpose::one(), bytes);
                 } else {
-                    // It changes what the next command means.
+                    // The outcome changes the meaning of the next command.
                     cx.pending
                         .expect_first(submitted, Purpose::Exec(rest), bytes);
                 }

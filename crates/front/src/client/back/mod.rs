@@ -1,7 +1,7 @@
-//! The half of a client that concerns the store after the chain: calls, packs, reads, own writes, and commands that pass through on
-//! a connection of the client's own.
+//! The part of a client that uses the store: calls, packs, reads, own writes, and commands that pass through
+//! on a connection of the client's own.
 //!
-//! Each part owns its state. [`Back`] says in which order they have their turn.
+//! Each part owns its state. [`Back`] defines the order in which the parts are sent.
 
 pub(in crate::client) mod again;
 pub(in crate::client) mod batch;
@@ -29,7 +29,7 @@ use pack::{Packs, Part};
 use passing::Passing;
 use reads::Reads;
 
-/// A client's calls to the store, and its own connection there.
+/// A client's calls to the store, and its own connection to the store.
 #[derive(Default)]
 pub(in crate::client) struct Back {
     pub(in crate::client) session: Session,
@@ -39,7 +39,7 @@ pub(in crate::client) struct Back {
 }
 
 impl Back {
-    /// Submits the pack, and then the batch of reads after it. Then the next pack may be put together.
+    /// Submits the pack, and then the batch of reads after it. After that the next pack may be put together.
     ///
     /// # Errors
     /// [`Later`]: they could not be submitted now.
@@ -52,23 +52,26 @@ impl Back {
         Ok(())
     }
 
-    /// Submits the pack and the batch, and fails while a pack is out: nothing may come after it.
+    /// Submits the pack and the batch. Fails while a pack is under way, because no later call may be
+    /// submitted then.
     ///
     /// # Errors
-    /// [`Later`]: nothing may be submitted after them now.
+    /// [`Later`]: no later call may be submitted now.
     pub(in crate::client) fn submit_all(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         self.send_pack(cx)?;
         if self.packs.is_out() {
-            // The store may leave out a part of it, which comes before everything later.
+            // The store may leave out a part of the pack. That part must be sent again before every later
+            // command.
             return Err(Later::Outstanding);
         }
         Ok(())
     }
 
-    /// Prepares for a reply of the front's own: a pack of writes takes it in; a pack or batch of reads, which cannot, is sent.
+    /// Prepares for a reply that the front itself gives. An open pack of writes takes the reply in. A pack or
+    /// batch of reads cannot take it in, so it is sent first.
     ///
     /// # Errors
-    /// [`Later`]: that could not be sent now.
+    /// [`Later`]: the pack or batch could not be sent now.
     pub(in crate::client) fn make_room_for_reply(
         &mut self,
         cx: &mut Context<'_>,
@@ -79,15 +82,15 @@ impl Back {
         Ok(())
     }
 
-    /// Puts a reply of the front's own after all that are outstanding.
+    /// Puts a reply that the front itself gives after all outstanding replies.
     pub(in crate::client) fn reply(&mut self, pending: &mut Pending, reply: Bytes) {
         self.packs.reply(&mut pending.replies, reply);
     }
 
-    /// Adds a command to the pack, after sending the pack if it does not fit.
+    /// Adds a command to the pack. If the command does not fit, the pack is sent first.
     ///
     /// # Errors
-    /// [`Later`]: it could not be sent now.
+    /// [`Later`]: the pack could not be sent now.
     pub(in crate::client) fn pack(
         &mut self,
         part: Part<'_>,
@@ -100,11 +103,11 @@ impl Back {
         Ok(())
     }
 
-    /// Asks the store something that the front itself needs to know. The client's later commands wait for the answer. False if it could
-    /// not be asked; the client then has the error.
+    /// Asks the store a question of the front. The client's later commands wait for the answer. Returns false
+    /// if the question could not be sent; the client then has the error.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the question cannot be sent now.
     pub(in crate::client) fn ask(
         &mut self,
         payload: Bytes,
@@ -124,7 +127,7 @@ impl Back {
         self.packs.is_empty() && !self.reads.has_batch() && !self.passing.is_under_way()
     }
 
-    /// Drops what waits for an answer, but the places of the answers.
+    /// Drops all that waits for an answer. The slots of the answers stay.
     pub(in crate::client) fn drop_outstanding(&mut self, pending: &mut Pending) {
         pending.hold.release();
         self.packs.clear();
@@ -133,7 +136,7 @@ impl Back {
         self.passing.drop_direct();
     }
 
-    /// Drops what is outstanding: the client takes no answers.
+    /// Drops all outstanding calls: the client takes no more answers.
     pub(in crate::client) fn abandon(&mut self, face: &mut Face) {
         face.end.end();
         face.pending.replies = Replies::default();

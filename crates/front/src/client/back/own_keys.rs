@@ -1,7 +1,8 @@
-//! Commands that list the keys of a database, read from the store itself: pmnet's own keys are taken out of the reply.
+//! Commands that list the keys of a database and are read from the store directly: the front takes pmnet's
+//! own keys out of the reply.
 //!
-//! The pmnet server does the same for those that it executes. The two must agree, since a client may get one page of a SCAN from here
-//! and the next from there.
+//! The pmnet server removes the same keys from the listings that it executes. The two must agree, because a
+//! client may get one page of a SCAN from the front and the next from the server.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, read, write_bulk, write_header};
@@ -12,13 +13,13 @@ use crate::table::Facts;
 /// How a reply lists keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Listing {
-    /// The reply is a list.
+    /// The reply is a list of keys.
     Keys,
-    /// A cursor, and a list.
+    /// The reply is a cursor and a list of keys.
     Scan,
 }
 
-/// How the reply to this command lists the keys of its database, if it does.
+/// Returns how the reply to this command lists keys; `None` if it does not list the keys of its database.
 pub(in crate::client) fn listing(facts: &Facts, arguments: &Arguments<'_>) -> Option<Listing> {
     match (facts.name, arguments.len()) {
         ("KEYS", 2) => Some(Listing::Keys),
@@ -27,7 +28,7 @@ pub(in crate::client) fn listing(facts: &Facts, arguments: &Arguments<'_>) -> Op
     }
 }
 
-/// The reply without pmnet's own keys, which are in database 0.
+/// Returns the reply without pmnet's own keys, which are in database 0.
 pub(in crate::client) fn without_own(listing: Listing, reply: Bytes) -> Bytes {
     let Some(parts) = read::elements(&reply) else {
         return reply;

@@ -1,21 +1,24 @@
-//! A GET of what the same pipeline has just SET: answered with that value. No other process is asked.
+//! A GET of a key that the same pipeline has just SET is answered with that value. No other process is asked.
 //!
-//! A GET right after a plain `SET key value` of its key, of the same connection and database and
-//! **submitted in the same turn**, waits for that SET and for nothing else. Its reply is the value, once the SET
-//! is committed, in whatever way; or an error, if that is what the SET gets.
+//! Such a GET follows directly after a plain `SET key value` of its key. It comes from the same connection,
+//! is for the same database and is **submitted in the same turn**. The GET waits for that SET alone. When the
+//! SET is committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an
+//! error, so does the GET.
 //!
-//! Why that is right: nothing that is submitted leaves before [`Upstream::flush`](crate::upstream::Upstream::flush), which is not called while
-//! a connection takes commands. So the GET was called before the head could give the SET an order, and it is answered
-//! when the SET has one. The moment just after that order lies within the GET's call, and there the key has this
-//! value. The same holds if the SET takes its effect by fallback. A GET that is read in a later turn may be called
-//! when the SET has its order, and others have written after it: it asks the store.
+//! Why this is correct: submitted calls are sent by [`Upstream::flush`](crate::upstream::Upstream::flush),
+//! which is not called while a connection takes commands. So the GET was called before the head could give
+//! the SET an order, and the GET is answered after the SET has its order. The moment just after that order
+//! lies within the GET's call, and at that moment the key has this value. The same holds if the SET takes its
+//! effect by fallback. A GET of a later turn asks the store: at its call the SET may already have an order,
+//! and another client may have written the key since.
 //!
-//! Between the SET and the GET there are only GETs that are answered in the same way. Anything else of the connection has its
-//! moment after that of the SET, and this GET after that. An update of another key is no exception: others may have
-//! written this key between the orders of the two.
+//! Between the SET and the GET only GETs that are answered in the same way may stand. Any other command of
+//! the connection takes effect after the SET, and this GET must take effect after that command. An update of
+//! another key is no exception: between the orders of the two updates, another client may have written this
+//! key.
 //!
-//! Invariants: nothing is remembered from one turn to the next, so at most one
-//! write is; a value is shared with the SET's payload, and counted as in flight once for each GET that waits for it.
+//! Invariants: no write is remembered beyond its turn, so at most one write is remembered. A value shares the
+//! memory of the SET's payload, and counts as in flight once for each GET that waits for it.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};
@@ -29,7 +32,7 @@ use crate::upstream::{CallId, Outcome};
 /// Bytes of the end of a line.
 const LINE_END: usize = 2;
 
-/// The plain SET that was submitted last in this turn, if nothing came after it.
+/// The plain SET that was submitted last in this turn, if no other command followed it.
 #[derive(Debug, Default)]
 pub(in crate::client) struct OwnWrites(Option<OwnWrite>);
 
@@ -42,7 +45,7 @@ struct OwnWrite {
 }
 
 impl OwnWrites {
-    /// An update was submitted as `call`, or refused for good.
+    /// Notes an update that was submitted as `call`, or refused for good.
     pub(in crate::client) fn note(
         &mut self,
         call: Option<CallId>,
@@ -54,7 +57,7 @@ impl OwnWrites {
             .and_then(|call| OwnWrite::of(call, arguments, payload));
     }
 
-    /// Something came after that SET: no later GET may use it.
+    /// Notes that another command followed the SET: no later GET may use its value.
     pub(in crate::client) fn forget(&mut self) {
         self.0 = None;
     }
@@ -67,7 +70,7 @@ impl OwnWrites {
 }
 
 impl OwnWrite {
-    /// A `SET key value`: both are the end of its payload, which has the value as a reply has it.
+    /// Reads a `SET key value`. The value as a reply has it is the end of the SET's payload.
     fn of(call: CallId, arguments: &Arguments<'_>, payload: &Bytes) -> Option<OwnWrite> {
         let [key, value] = [arguments.get(1), arguments.get(2)];
         let text = payload.len().checked_sub(value.len() + LINE_END)?;
@@ -82,7 +85,8 @@ impl OwnWrite {
     }
 }
 
-/// Gives a GET of what this turn has SET its place after that; false if it is none. Nothing of its client may wait to be sent.
+/// If the command is a GET of a key that was SET in this turn, places its reply after that SET. Otherwise
+/// returns false. The client must have no commands that wait to be sent.
 pub(in crate::client) fn place_after_own_write(
     facts: &Facts,
     arguments: &Arguments<'_>,
@@ -109,7 +113,7 @@ pub(in crate::client) fn place_after_own_write(
     true
 }
 
-/// The update of slot `index` has its outcome: so have the `readers` after it that wait for it.
+/// Answers the `readers` that wait for the update of slot `index`, which has its outcome.
 pub(in crate::client) fn answer_readers(
     replies: &mut Replies,
     index: usize,
@@ -131,11 +135,11 @@ pub(in crate::client) fn answer_readers(
     }
 }
 
-/// The reply to a GET that waited for a SET of `value`.
+/// Returns the reply to a GET that waited for a SET of `value`.
 fn own_write_reply(value: Bytes, outcome: &Outcome) -> Bytes {
     match outcome {
         Outcome::Committed { .. } => value,
-        // It went as a request, since the store is short of room.
+        // The SET went as a request, since the store is short of memory.
         Outcome::Reply(done) if *done == reply::OK => value,
         Outcome::Unknown => reply::error(
             "ERR pmnet: outcome unknown of the SET whose value this is (deadline passed); the SET may or may not take \

@@ -1,12 +1,13 @@
-//! Bypasses of one client that travel as one.
+//! Several bypasses of one client that travel as one message.
 //!
-//! Neighbouring reads make a pack, and so do neighbouring writes with the reads and transactions between them. The store executes a
-//! pack of writes in order, in one step and with one record, but may end it after any of its parts; the rest is sent anew.
-//! Therefore nothing is submitted after a pack before its outcome is known. Meanwhile the next one is put together. A session has
-//! one bypass under way at a time, so waiting costs no extra round trip.
+//! Neighbouring reads make a pack, and so do neighbouring writes with the reads and transactions between
+//! them. The store executes a pack of writes in order, in one step and with one record, but may end the pack
+//! after any part. The rest is sent again. Therefore no call is submitted after a pack until the pack's
+//! outcome is known. Meanwhile the next pack is put together. A session has one bypass under way at a time,
+//! so waiting costs no extra round trip.
 //!
-//! Invariants: a command is in at most one pack that has been submitted and may still be executed; what the front answers between
-//! the commands of a pack stays in its place.
+//! Invariants: a command is in at most one submitted pack that may still be executed. A reply that the front
+//! itself gives between the commands of a pack keeps its place.
 
 use bytes::Bytes;
 use pmnet_resp::{Parser, Status, read, reply, scan};
@@ -24,16 +25,18 @@ use crate::limits::REQUESTS;
 use crate::table::{self, Action, Table};
 use crate::upstream::{Call, Outcome, Submit, Time};
 
-/// Most parts of a pack, which are commands or transactions. Bounds how long others wait for it at the store, and how many replies travel together.
+/// Most parts (commands or transactions) of a pack. Bounds how long others wait for it at the store, and how
+/// many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
-/// Most bytes of commands that are packed into one bypass, unless it has only one: a session has one bypass under way at a time, so
-/// a pack that is small costs a round trip to the store, and more than this many fragments add nothing to that.
+/// Most bytes of commands in one bypass, unless it has only one command. A session has one bypass under way
+/// at a time, so a smaller bound would cost more round trips to the store. More fragments than this save
+/// nothing.
 pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
-/// Contents of a pack.
+/// Kinds of packs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Kind {
-    /// Reads alone.
+    /// Reads only.
     Reads,
     /// Writes, and the reads and transactions between them.
     Writes,
@@ -45,7 +48,7 @@ impl Kind {
     }
 }
 
-/// Whether others may travel with a command.
+/// Whether other commands may travel with a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Company {
     Any,
@@ -58,27 +61,28 @@ impl Company {
     }
 }
 
-/// Bypasses that are to travel as one.
+/// Bypasses that are to travel as one message.
 pub(in crate::client) struct Pack {
     /// Preamble and parts; the preamble's form is set at the end.
     payload: Vec<u8>,
     parts: u32,
     kind: Kind,
-    /// One of them runs code.
+    /// One of the commands runs code.
     code: bool,
-    /// Its only part is a transaction, without MULTI and EXEC; what that is made of.
+    /// Kind of the commands in a transaction that is the pack's only part. The pack has this part without
+    /// MULTI and EXEC.
     transaction: Option<Kind>,
-    /// Whether more may be added.
+    /// Whether more commands may be added.
     company: Company,
-    /// The front's own replies, each with the number of parts before it.
+    /// Replies that the front itself gives, each with the number of parts before it.
     own: Vec<(u32, Vec<u8>)>,
     key_hash: u64,
-    /// When the time of the first of them began.
+    /// When the time of the first command began.
     begun: Time,
 }
 
 impl Pack {
-    /// Whether this many bytes more go with those that are in it.
+    /// Whether a command of this kind and length may be added.
     pub(in crate::client) fn has_room(&self, kind: Kind, bytes: usize) -> bool {
         self.company == Company::Any
             && self.kind == kind
@@ -86,17 +90,18 @@ impl Pack {
             && self.payload.len() + bytes <= PACK_BYTES_MAX
     }
 
-    /// Whether one of them runs code.
+    /// Whether one of the commands runs code.
     pub(in crate::client) fn runs_code(&self) -> bool {
         self.code
     }
 
-    /// Whether it is a transaction that only reads.
+    /// Whether the pack is a transaction that only reads.
     pub(in crate::client) fn is_transaction_of_reads(&self) -> bool {
         self.transaction == Some(Kind::Reads)
     }
 
-    /// Another part comes: a transaction that was alone is one of several.
+    /// Encloses the pack's only part, if it is a transaction, in MULTI and EXEC, because another part is
+    /// added.
     fn enclose(&mut self) {
         if self.transaction.take().is_some() {
             self.payload
@@ -115,83 +120,85 @@ impl Pack {
     }
 }
 
-/// The packs of a connection: the one that is put together, and the one that is under way.
+/// The packs of a connection: the open one, and the one that is under way.
 #[derive(Default)]
 pub(in crate::client) struct Packs {
-    /// None between turns unless the endpoint was busy, or a pack is under way.
+    /// The pack that is being put together. `None` between turns, unless the endpoint was busy or a pack is
+    /// under way.
     open: Option<Pack>,
-    /// A part of the one that is under way may have to be sent again, before anything else.
+    /// A pack is under way, and a part of it may have to be sent again before any other command.
     is_out: bool,
-    /// How many of the last commands in packs could have gone their own way: reads, and what is acknowledged early.
+    /// How many of the last commands in packs could have been sent by themselves: reads, and writes that are
+    /// acknowledged early.
     in_a_row: usize,
 }
 
 impl Packs {
-    /// Whether nothing is being put together.
+    /// Whether no pack is being put together.
     pub(in crate::client) fn is_empty(&self) -> bool {
         self.open.is_none()
     }
 
-    /// The one that is being put together.
+    /// The pack that is being put together.
     pub(in crate::client) fn current(&self) -> Option<&Pack> {
         self.open.as_ref()
     }
 
-    /// Whether it is one of reads.
+    /// Whether the open pack is one of reads.
     pub(in crate::client) fn has_reads(&self) -> bool {
         self.current().is_some_and(|pack| pack.kind == Kind::Reads)
     }
 
-    /// Whether one is under way of which a part may have to be sent again.
+    /// Whether a pack is under way that may have to be sent again in part.
     pub(in crate::client) fn is_out(&self) -> bool {
         self.is_out
     }
 
-    /// One of which a part may have to be sent again is under way.
+    /// Notes that a pack is under way that may have to be sent again in part.
     pub(in crate::client) fn went_out(&mut self) {
         self.is_out = true;
     }
 
-    /// That has its outcome.
+    /// Notes that the pack that was under way has its outcome.
     pub(in crate::client) fn came_back(&mut self) {
         self.is_out = false;
     }
 
-    /// Counts a command that went into a pack, although it could have been sent by itself.
+    /// Counts a command that joined a pack, although it could have been sent by itself.
     pub(in crate::client) fn count_detour(&mut self) {
         self.in_a_row += 1;
     }
 
-    /// A command went into a pack that has no other way.
+    /// Notes a command that can only travel in a pack.
     pub(in crate::client) fn count_own(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// How many of the last commands in packs could have gone their own way.
+    /// How many of the last commands in packs could have been sent by themselves.
     pub(in crate::client) fn detours(&self) -> usize {
         self.in_a_row
     }
 
-    /// Drops what is outstanding.
+    /// Drops all packs.
     pub(in crate::client) fn clear(&mut self) {
         self.open = None;
         self.is_out = false;
     }
 }
 
-/// A command that is to go into a pack.
+/// A command that is to join a pack.
 #[derive(Clone, Copy)]
 pub(in crate::client) struct Part<'a> {
     pub(in crate::client) frame: &'a [u8],
     pub(in crate::client) key_hash: u64,
     pub(in crate::client) kind: Kind,
     pub(in crate::client) company: Company,
-    /// It runs code.
+    /// Whether the command runs code.
     pub(in crate::client) code: bool,
 }
 
 impl<'a> Part<'a> {
-    /// This command as a part.
+    /// Returns this command as a part.
     pub(in crate::client) fn of(command: &Command<'a>, kind: Kind, company: Company) -> Part<'a> {
         let facts = command.verdict.facts;
         Part {
@@ -209,12 +216,12 @@ impl<'a> Part<'a> {
 pub(in crate::client) struct Packed {
     payload: Bytes,
     parts: u32,
-    /// The front's own replies between two parts, each with the number of parts before it.
+    /// Replies that the front itself gives between two parts, each with the number of parts before it.
     own: Vec<(u32, Vec<u8>)>,
 }
 
 impl Packed {
-    /// Joins the replies of the first parts with the front's own among them.
+    /// Joins the replies of the first parts with the front's own replies between them.
     fn with_own<'a>(&self, replies: impl Iterator<Item = &'a [u8]>) -> Bytes {
         let mut own = self.own.iter().peekable();
         let mut out = Vec::new();
@@ -227,20 +234,21 @@ impl Packed {
         out.into()
     }
 
-    /// The same error as the reply to each part.
+    /// Returns the replies to all parts of a failed pack: the error, once for each.
     pub(in crate::client) fn failed(&self, error: &Bytes) -> Bytes {
         let parts = usize::try_from(self.parts).unwrap_or(0);
         self.with_own(std::iter::repeat_n(&error[..], parts))
     }
 
-    /// Whether its first part is a command for which `reads` holds.
+    /// Whether `reads` returns true for the first part, and this part is a single command.
     fn begins(&self, reads: &impl Fn(&[u8]) -> bool) -> bool {
         let pack = Commands::parse(&self.payload).ok();
         let first = pack.and_then(|pack| pack.units().next());
         first.is_some_and(|unit| unit.commands.form == Form::Single && reads(unit.resp))
     }
 
-    /// Returns what is to be submitted again after the first `done` parts have run: first a read alone, if one is next, then the rest.
+    /// Returns the calls that must be submitted after the first `done` parts have run: if the next part is a
+    /// read, that read alone, and then the rest.
     fn rest(&self, done: u32, reads: &impl Fn(&[u8]) -> bool) -> Vec<Slot> {
         let Ok(pack) = Commands::parse(&self.payload) else {
             return Vec::new();
@@ -304,7 +312,8 @@ impl Packed {
 }
 
 impl Packs {
-    /// Puts a reply of the front's own after all that are outstanding: a pack of writes takes it in.
+    /// Puts a reply that the front itself gives after all outstanding replies. An open pack of writes takes
+    /// the reply in.
     pub(in crate::client) fn reply(&mut self, replies: &mut Replies, bytes: Bytes) {
         match &mut self.open {
             Some(pack) if pack.kind == Kind::Writes => match pack.own.last_mut() {
@@ -315,13 +324,13 @@ impl Packs {
         }
     }
 
-    /// Whether what is put together has to be sent before this part comes.
+    /// Whether the open pack must be sent before this part is added.
     pub(in crate::client) fn goes_before(&self, part: &Part<'_>) -> bool {
         let has_room = |pack: &Pack| pack.has_room(part.kind, part.frame.len());
         part.company == Company::Alone || !self.open.as_ref().is_some_and(has_room)
     }
 
-    /// Adds a command, for which there is room.
+    /// Adds a command. It must fit.
     pub(in crate::client) fn put(&mut self, part: Part<'_>, cx: &mut Context<'_>) {
         cx.shared.counters.bypassed_reads += u64::from(part.kind == Kind::Reads);
         let pack = self.take_in(part, cx.pending.times.begun(), cx.selected);
@@ -333,7 +342,7 @@ impl Packs {
         }
     }
 
-    /// Returns the pack that this part goes to.
+    /// Returns the pack that takes this part.
     fn take_in(&mut self, part: Part<'_>, begun: Time, selected: Selected) -> &mut Pack {
         let pack = self.open.get_or_insert_with(|| {
             let length = FRAGMENT_BYTES.max(PREAMBLE_LEN + part.frame.len());
@@ -355,7 +364,7 @@ impl Packs {
         pack
     }
 
-    /// Adds a transaction, which [`Packs::has_room_for_transaction`], to the pack: these commands.
+    /// Adds a transaction of these commands to the pack. [`Packs::has_room_for_transaction`] must hold.
     pub(in crate::client) fn put_transaction(
         &mut self,
         commands: &[u8],
@@ -383,7 +392,8 @@ impl Packs {
         pack.key_hash = 0;
     }
 
-    /// Whether a transaction of this many bytes may go with the pack that is there. If there is none, whether others may go with it.
+    /// Whether a transaction of this many bytes fits into the open pack. If no pack is open: whether other
+    /// commands could travel with the transaction.
     pub(in crate::client) fn has_room_for_transaction(&self, bytes: usize) -> bool {
         let whole = bytes + 2 * (MULTI.len() + EXEC.len());
         match &self.open {
@@ -392,10 +402,10 @@ impl Packs {
         }
     }
 
-    /// Sends the pack, if there is one.
+    /// Sends the open pack, if there is one.
     ///
     /// # Errors
-    /// [`Later`]: it could not be sent now, or nothing may be submitted after it.
+    /// [`Later`]: the pack could not be sent now, or no later call may be submitted.
     pub(in crate::client) fn send(
         &mut self,
         session: &mut Session,
@@ -416,13 +426,13 @@ impl Packs {
             payload: &payload,
             key_hash: pack.key_hash,
             how: Submit::Bypass { read_only },
-            // It may have waited for the one before it.
+            // The pack may have waited for the one before it.
             deadline: cx.shared.deadline(cx.pending.times.since(pack.begun)),
         };
         let submitted = match session.submit(call, cx.up, cx.shared.now) {
             Ok(submitted) => submitted,
             Err(later) => {
-                // The replies to what is packed have no slot yet, so it must be the next thing sent.
+                // The packed commands have no slots yet, so the pack must be sent before any other call.
                 self.open = Some(Pack {
                     payload: payload.into(),
                     company: Company::Alone,
@@ -450,7 +460,7 @@ impl Packs {
         } else {
             let purpose = Purpose::Bypass {
                 replies: 1,
-                // A read that is alone cannot be taken apart.
+                // A pack of one read cannot be divided.
                 again: None,
                 plain: pack.kind == Kind::Reads && !pack.code,
             };
@@ -465,7 +475,7 @@ impl Packs {
         Ok(())
     }
 
-    /// Gives this error to the commands of the pack that is being put together.
+    /// Gives this error as the reply to each command of the open pack.
     pub(in crate::client) fn fail(&mut self, replies: &mut Replies, error: &Bytes) {
         if let Some(pack) = self.open.take() {
             let unsent = Packed {
@@ -479,7 +489,8 @@ impl Packs {
 }
 
 impl Packed {
-    /// The pack at `index` has its outcome. What the store has left out is to be submitted again, before anything else.
+    /// Takes the outcome of the pack at `index`. Parts that the store left out will be submitted again,
+    /// before any other call.
     pub(in crate::client) fn done(
         &self,
         index: usize,
@@ -495,7 +506,7 @@ impl Packed {
         let is_read = |frame: &[u8]| is_read(frame, table);
         let done = read::elements(&reply).and_then(|parts| {
             let count = u32::try_from(parts.len()).ok()?;
-            // Only a read may be left out although it is the first.
+            // The store may leave out the first part only if it is a read.
             let least = u32::from(!self.begins(&is_read));
             (least..=self.parts)
                 .contains(&count)

@@ -1,4 +1,5 @@
-//! Commands that are no early writes: a read is answered by the nearest that can do it, everything else is a bypass.
+//! Commands that are not acknowledged early. A read is answered by the nearest component that can answer it,
+//! every other command is a bypass.
 
 use super::Back;
 use super::beside::goes_beside_writes;
@@ -10,7 +11,7 @@ use crate::client::command::Command;
 use crate::client::context::{Context, Later};
 use crate::table::{Facts, read_keys, touches_reserved};
 
-/// Commands whose result depends on who is subscribed.
+/// Commands whose result depends on the present subscriptions.
 const ABOUT_SUBSCRIPTIONS: [&str; 3] = ["PUBLISH", "SPUBLISH", "PUBSUB"];
 
 fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
@@ -18,10 +19,10 @@ fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
 }
 
 impl Back {
-    /// A command that only reads: what can answer it, the nearest first.
+    /// Executes a command that only reads. The nearest component that can answer it does so.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the command cannot be sent now.
     pub(in crate::client) fn read(
         &mut self,
         command: &Command<'_>,
@@ -45,10 +46,10 @@ impl Back {
         self.bypass(command, Kind::Reads, company, cx)
     }
 
-    /// A command that may change the store, and is not acknowledged early.
+    /// Executes a command that may change the store and is not acknowledged early.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the command cannot be sent now.
     pub(in crate::client) fn write(
         &mut self,
         command: &Command<'_>,
@@ -67,7 +68,7 @@ impl Back {
         self.bypass(command, Kind::Writes, company, cx)
     }
 
-    /// A command that Redis executes, unless it says that it is busy.
+    /// Sends a command to be executed by Redis, unless Redis says that it is busy.
     fn bypass(
         &mut self,
         command: &Command<'_>,
@@ -85,7 +86,7 @@ impl Back {
         Ok(())
     }
 
-    /// Lets the next command wait for the changes of subscriptions that were begun before it.
+    /// Makes the next command wait for the changes of subscriptions that began before it.
     fn wait_for_subscriptions(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         if cx.pending.hold.asks_others() {
             self.submit_all(cx)?;
@@ -93,9 +94,9 @@ impl Back {
         cx.pending.hold.come_behind(&cx.shared.subscribing)
     }
 
-    /// Answers a GET with what this turn has SET; false if it is none.
+    /// Answers a GET with a value that this turn has SET; false if there is none.
     fn read_own_write(&mut self, command: &Command<'_>, cx: &mut Context<'_>) -> bool {
-        // The commands of a pack or a batch have no place yet: the GET goes with them.
+        // The commands of a pack or batch have no slots yet: the GET goes with them.
         let facts = command
             .verdict
             .facts
@@ -105,10 +106,10 @@ impl Back {
         })
     }
 
-    /// Sends a read with the writes before it; false if it goes alone.
+    /// Sends a read with the writes before it; false if the read goes alone.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the read cannot be sent now.
     fn read_beside_writes(
         &mut self,
         command: &Command<'_>,
@@ -120,16 +121,16 @@ impl Back {
             return Ok(false);
         }
         cx.shared.counters.bypassed_reads += 1;
-        // The kind is that of the pack which it joins.
+        // The part has the kind of the pack which it joins.
         self.pack(Part::of(command, Kind::Writes, company), cx)?;
         self.packs.count_detour();
         Ok(true)
     }
 
-    /// Adds a read to the batch; false if it has to be a bypass.
+    /// Adds a read to the batch; false if the read must be a bypass.
     ///
     /// # Errors
-    /// [`Later`]: it has to wait for the batch.
+    /// [`Later`]: the read has to wait for the batch.
     fn batch_read(
         &mut self,
         command: &Command<'_>,

@@ -1,35 +1,39 @@
-//! Reads for which the store is asked at once, together with the head (`docs/spec/reads.md` §3).
+//! Early questions: the store is asked at the same time as the head (`docs/spec/reads.md` §3).
 //!
-//! Purpose: where the head will probably say MISS, a batch need not wait for that. What the store says is kept here, with its
-//! record, until the head has spoken, and counts only if the MISS names the version that the front had heard before
-//! it sent the batch; of a replica, if it has what the MISS says of replicas. Otherwise the store is asked again.
-//! Invariants: a connection has one such question at a time, also when its batch has been answered without it; what is kept
-//! of its replies is bounded by [`BATCH_REPLY_BYTES_MAX`].
+//! Purpose: if the head will probably say MISS, a batch need not wait for the MISS before it asks the store.
+//! The store's replies are kept here, with the store's record, until the head has answered. Replies of the
+//! master count only if the MISS names the version that the front knew before it sent the batch. Replies of a
+//! replica count if the replica has the order that the MISS requires of replicas. Otherwise the store is
+//! asked again.
+//! Invariants: a connection has one early question at a time, even if its batch was answered without the
+//! question. The bytes of kept replies are bounded by [`BATCH_REPLY_BYTES_MAX`].
 
 use bytes::Bytes;
 
 use super::batch::BATCH_REPLY_BYTES_MAX;
 
-/// This many MISSes one after the other make the next probable. What the store says beside a HIT is work for nothing.
+/// After this many MISSes in a row the next MISS is probable. An early question is wasted work if the head
+/// says HIT.
 pub(in crate::client) const MISSES: u32 = 8;
 
-/// What a head says of its index: the same as long as nothing that changed state without an order has left it.
+/// The version of a head's index. While the version stays the same, no change of state without an order has
+/// left the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) struct Version {
     pub(in crate::client) epoch: u32,
     pub(in crate::client) version: u64,
 }
 
-/// What the front has heard of the head's answers.
+/// The front's knowledge from the head's answers.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Heard {
     newest: Option<Version>,
-    /// MISSes of one version, one after the other.
+    /// Number of MISSes in a row with the same version.
     misses: u32,
 }
 
 impl Heard {
-    /// A MISS.
+    /// Notes a MISS with this version.
     pub(in crate::client) fn missed(&mut self, version: Version) {
         if self.newest == Some(version) {
             self.misses = self.misses.saturating_add(1);
@@ -39,64 +43,64 @@ impl Heard {
         }
     }
 
-    /// Anything else.
+    /// Notes an answer that was no MISS.
     pub(in crate::client) fn not_missed(&mut self) {
         self.misses = 0;
     }
 
-    /// The version that the next MISS will probably name.
+    /// Returns the version that the next MISS will probably name.
     pub(in crate::client) fn expected(&self) -> Option<Version> {
         self.newest.filter(|_| self.misses >= MISSES)
     }
 }
 
-/// Who is asked before the head has answered.
+/// The store that is asked before the head has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Asked {
-    /// The store; it counts if this is still the head's version.
+    /// The master. Its replies count if the head's answer has this version, too.
     Master(Version),
     /// A replica.
     Replica,
 }
 
-/// A MISS.
+/// The head's answer that a batch must be read from a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) struct Missed {
     pub(in crate::client) epoch: u32,
-    /// What the store must have applied.
+    /// Order that the store must have applied.
     pub(in crate::client) need: u64,
-    /// Of the head; `None`: it said HIT, which was of no use.
+    /// Version of the head's index. `None`: the head said HIT with a value that could not be used.
     pub(in crate::client) version: Option<Version>,
-    /// What a replica must have applied; 0: none may be read from.
+    /// Order that a replica must have applied; 0: no replica may be read from.
     pub(in crate::client) replicas: u64,
 }
 
-/// A question to the store that did not wait for the head's answer.
+/// An early question: it did not wait for the head's answer.
 pub(in crate::client) struct Before {
-    /// Of the question: [`crate::client::StoreRead::batch`].
+    /// Number of the question: [`crate::client::StoreRead::batch`].
     pub(in crate::client) number: u64,
-    /// Whom it asks.
+    /// The store that is asked.
     pub(in crate::client) asked: Asked,
-    /// It has been handed out.
+    /// The question has been handed to the shell.
     pub(in crate::client) is_sent: bool,
-    /// The batch still waits for it.
+    /// The batch still waits for the answer.
     pub(in crate::client) is_wanted: bool,
-    /// Replies still to come.
+    /// Number of replies still to come.
     left: usize,
-    /// Epoch and watermark of the store when it was read.
+    /// Epoch and watermark of the store at the time of the reads.
     record: Option<(u32, u64)>,
     replies: Vec<Bytes>,
     bytes: usize,
 }
 
-/// What has become of such a question.
+/// The state of an early question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Progress {
     /// Replies are still to come.
     Waits,
-    /// All are there.
+    /// All replies have come.
     Whole,
-    /// They are too long.
+    /// The replies are too long.
     Large,
 }
 
@@ -114,17 +118,17 @@ impl Before {
         }
     }
 
-    /// Whether the batch with this question waits for it.
+    /// Whether the batch with this question number waits for this question.
     pub(in crate::client) fn is_for(&self, number: u64) -> bool {
         self.is_wanted && self.number == number
     }
 
-    /// The store's record, as it was when the store was read.
+    /// Takes the store's record, as it was at the time of the reads.
     pub(in crate::client) fn recorded(&mut self, record: (u32, u64)) {
         self.record = Some(record);
     }
 
-    /// The next reply.
+    /// Takes the next reply.
     pub(in crate::client) fn replied(&mut self, reply: Bytes) -> Progress {
         self.left = self.left.saturating_sub(1);
         self.bytes += reply.len();
@@ -144,7 +148,8 @@ impl Before {
         }
     }
 
-    /// Returns the watermark that the asked store must have reached; `None`: its answer is of no use after this MISS.
+    /// Returns the watermark that the asked store must have reached; `None`: its answer cannot be used after
+    /// this MISS.
     pub(in crate::client) fn must_have(&self, missed: &Missed) -> Option<u64> {
         let need = match self.asked {
             Asked::Master(known) => (missed.version == Some(known)).then_some(missed.need),
@@ -153,19 +158,20 @@ impl Before {
         need.filter(|need| self.may_be_fresh(missed.epoch, *need))
     }
 
-    /// Whether the store may have been as fresh as this when it was read: false once its record says that it was not.
+    /// Whether the store may have been this fresh at the time of the reads. False once the store's record
+    /// shows that the store was older.
     pub(super) fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
         self.record
             .is_none_or(|(of, watermark)| of == epoch && watermark >= need)
     }
 
-    /// Ends the question: the batch is answered, or asks anew. Replies that still come are thrown away.
+    /// Ends the question, because the batch is answered or asks again. Later replies are discarded.
     pub(in crate::client) fn is_over(&mut self) {
         self.is_wanted = false;
         self.replies = Vec::new();
     }
 
-    /// The replies, if the store has given all.
+    /// Takes the replies, once the store has given all.
     pub(in crate::client) fn take(&mut self) -> Vec<Bytes> {
         std::mem::take(&mut self.replies)
     }

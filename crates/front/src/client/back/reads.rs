@@ -1,18 +1,21 @@
-//! Reads that are no bypasses: asked of the head, and answered by it or by the store itself (`docs/spec/reads.md`).
+//! Reads that are no bypasses: the head is asked first, and then the head or the store itself answers
+//! (`docs/spec/reads.md`).
 //!
-//! The reads that a connection has in one turn are a *batch*. It waits until everything before it is answered; then the
-//! head is asked once for all of it. A HIT is the value of the one key that is asked for. After a MISS the front
-//! reads from the store, on a connection of its own, and hands on what is as fresh as the MISS asks for
-//! ([`StoreRead`]). Where a MISS is probable, the store is asked together with the head ([`super::read_before`]). What cannot be answered so is sent as a bypass: the head does not answer, the store lags, anything is
-//! odd. From the first such read on, so is the rest of the batch. The batch is answered before anything after it is
-//! taken from the input, so what a client reads does not go back in time.
+//! The reads of a connection in one turn are a *batch*. The batch waits until everything before it is
+//! answered. Then the head is asked once for the whole batch. A HIT is the value of the batch's only key.
+//! After a MISS the front reads from the store on a connection of its own, and hands on replies that are as
+//! fresh as the MISS requires ([`StoreRead`]). If a MISS is probable, the store is asked at the same time as
+//! the head ([`super::read_before`]). A read goes as a bypass if the head does not answer, the store lags, or
+//! anything unexpected happens. The rest of the batch then goes as bypasses, too. The batch is answered
+//! before any later command is taken from the input, so a client's reads do not go back in time.
 //!
-//! A READ does not travel in the connection's session, so the head does not know what that has sent. Therefore a batch is only
-//! asked for when the session has nothing outstanding, and none of its calls had an unknown outcome since the last bypass that
-//! was answered: such a call may still take effect, and only a bypass comes after it for sure.
+//! A READ does not travel in the connection's session, so the head does not know the session's requests.
+//! Therefore the head is asked only if two conditions hold: the session has nothing outstanding, and no call
+//! of the session had an unknown outcome since its last answered bypass. A call with an unknown outcome may
+//! still take effect, and only a bypass surely follows it.
 //!
-//! Invariants: a batch has no places among the replies, since there are none in front of it when it is answered; it is bounded by
-//! [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
+//! Invariants: a batch needs no slots among the replies, because none precede it when it is answered. A batch
+//! is bounded by [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -31,35 +34,35 @@ use crate::client::{Shared, lane};
 use crate::table::{Facts, NONDETERMINISTIC};
 use crate::upstream::{CallId, ReadAnswer, Time};
 
-/// Longest read that is no bypass, in bytes.
+/// Longest read command that may join a batch, in bytes. A longer command is a bypass.
 const READ_BYTES_MAX: usize = 16 * 1024;
-/// After a listing that could not be read from the store: time for which none is tried, in nanoseconds.
+/// Time without listings from the store after one could not be read from it, in nanoseconds.
 const LISTING_PAUSE: Time = 10_000_000;
-/// A connection whose replies were longer does not read from the store for this time, in nanoseconds.
+/// Time without batches after the replies of one were too long, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
-/// A read with a longer reply, in bytes, keeps those after it from going with writes for a while.
+/// Length of a reply, in bytes. After a longer one, the next reads do not travel with writes for a time.
 const LONG_READ: usize = 16 * 1024;
-/// How long only short ones go with writes after one was long, in nanoseconds.
+/// For this time after a long reply, only reads with short replies travel with writes, in nanoseconds.
 const APART_PAUSE: Time = 1_000_000_000;
 
-/// What a connection reads otherwise than as bypasses.
+/// The reads of a connection that are no bypasses.
 #[derive(Default)]
 pub(in crate::client) struct Reads {
-    /// The present batch. No command after it is taken before it is answered or sent.
+    /// The present batch. No later command is taken until it is answered or sent.
     batch: Option<Batch>,
-    /// How many questions to the store there were.
+    /// Number of questions to the store so far.
     questions: u64,
     /// A question that the store was asked before the head had answered.
     early_question: Option<Before>,
-    /// Time before which only short reads go with writes, since one had a long reply.
+    /// Until this time only short reads travel with writes, because a read had a long reply.
     apart_before: Time,
-    /// Time before which there is no batch, since the replies of one were too long.
+    /// Until this time there are no batches, because the replies of one were too long.
     no_batch_before: Time,
-    /// A call had an unknown outcome, and no bypass was answered since.
+    /// A call had an unknown outcome, and no bypass has been answered since.
     uncertain: bool,
 }
 
-/// Whether a client may keep what it reads (CLIENT TRACKING).
+/// Whether a client may cache its reads (CLIENT TRACKING).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Kept {
     No,
@@ -67,7 +70,7 @@ pub(in crate::client) enum Kept {
 }
 
 impl Kept {
-    /// Whether the client is told when what it reads changes.
+    /// Whether the client is told of changes of the keys that it reads.
     pub(in crate::client) fn of(tracks: bool) -> Kept {
         if tracks { Kept::Yes } else { Kept::No }
     }
@@ -93,19 +96,19 @@ impl Reads {
         self.uncertain = true;
     }
 
-    /// Notes that a bypass was answered, and so everything before it.
+    /// Notes that a bypass was answered, and so everything before it is settled.
     pub(in crate::client) fn trust(&mut self) {
         self.uncertain = false;
     }
 
-    /// Notes the length of the reply to a read beside writes.
+    /// Notes the length of the reply to a read that travelled with writes.
     pub(in crate::client) fn note_length(&mut self, bytes: usize, now: Time) {
         if bytes > LONG_READ {
             self.apart_before = now.saturating_add(APART_PAUSE);
         }
     }
 
-    /// Whether a read that goes beside writes may have a long reply.
+    /// Whether a read whose reply may be long may travel with writes now.
     pub(in crate::client) fn may_be_long(&self, now: Time) -> bool {
         now >= self.apart_before
     }
@@ -116,7 +119,7 @@ impl Reads {
             && !self.uncertain
             && shared.now >= self.no_batch_before
             && bytes <= READ_BYTES_MAX
-            // It goes with those before it that are bypasses.
+            // The read joins a pack of reads, which are bypasses.
             && !packs.has_reads()
     }
 
@@ -139,7 +142,8 @@ impl Reads {
             kept,
         } = read;
         let kept = kept == Kept::Yes;
-        // What a client may keep comes from Redis itself, which tells of its changes.
+        // A client that caches its reads must read from Redis itself, because Redis reports changes of the
+        // keys that it has shown.
         let get = (facts.name == "GET" && !kept).then(|| command.arguments.get(1));
         let begun = cx.pending.times.begun();
         let batch = self.batch.get_or_insert_with(|| Batch::new(begun));
@@ -148,14 +152,14 @@ impl Reads {
         }
         batch.all_keys |= listing.is_some();
         batch.add(command.frame, get, keys);
-        // A client that keeps what it reads hears of changes from the master.
+        // The master reports changes to a client that caches its reads.
         batch.fits_replicas &= !kept && listing.is_none() && !is_of_one_process(facts);
     }
 
-    /// Gets the batch on, as far as it can go now.
+    /// Takes the batch through as many stages as possible now.
     ///
     /// # Errors
-    /// [`Later`], until all of it is answered or sent.
+    /// [`Later`], until the whole batch is answered or sent.
     pub(in crate::client) fn advance(
         &mut self,
         packs: &mut Packs,
@@ -230,7 +234,7 @@ impl Reads {
         result
     }
 
-    /// The head answered a READ, or has not in time.
+    /// Takes the head's answer to a READ, or notes that none came in time.
     pub(in crate::client) fn answered(
         &mut self,
         call: CallId,
@@ -260,7 +264,7 @@ impl Reads {
                     }
                     return self.finish_batch(pending, shared.now);
                 }
-                // Whatever it is, a store that has it is fresh enough.
+                // A store that has applied this order is fresh enough, whatever the update is.
                 shared.heard.not_missed();
                 Some(Missed {
                     epoch,
@@ -301,7 +305,7 @@ impl Reads {
                     need,
                 }
             }
-            // One that has been asked does not have it.
+            // A replica that was already asked does not have the required order.
             (Some(missed), _)
                 if missed.replicas > 0
                     && shared.replicas.fit[lane(selected.protocol)]
@@ -320,7 +324,7 @@ impl Reads {
         self.use_before(selected.protocol, pending, shared);
     }
 
-    /// What is to be read from the store now; each question once.
+    /// Returns the reads that the store must be asked for now. Returns each question once.
     pub(in crate::client) fn take_store_read(
         &mut self,
         connection: u64,
@@ -362,7 +366,7 @@ impl Reads {
             .filter(|batch| batch.question == number && batch.stage == BatchStage::HandedOut)
     }
 
-    /// The store's reply to the next read of this batch.
+    /// Takes the store's reply to the next read of this batch.
     pub(in crate::client) fn store_replied(
         &mut self,
         number: u64,
@@ -403,7 +407,7 @@ impl Reads {
         }
     }
 
-    /// The rest of this batch cannot be read from the store, or from the replica that was asked.
+    /// Notes that the rest of this batch cannot be read from the store, or from the replica that was asked.
     pub(in crate::client) fn store_unread(
         &mut self,
         number: u64,
@@ -426,12 +430,13 @@ impl Reads {
             shared.replicas.was_of_no_use(shared.now);
         }
         if batch.all_keys && !batch.of_replica {
-            // While others write, the store has seldom everything that the head has.
+            // While other clients write, the store rarely has all that the head has.
             shared.listing_after = shared.now.saturating_add(LISTING_PAUSE);
         }
-        // The master has all that a replica has shown of this batch, but is not asked for a part of it.
+        // The master has everything that the replica has shown of this batch, but a part of a batch is not
+        // read from the master.
         batch.store_failed |= !batch.of_replica || why == Unread::Large || batch.done > 0;
-        // The head's answer may be a HIT yet.
+        // The head may still answer with a HIT.
         if !matches!(batch.stage, BatchStage::Asked(_)) {
             batch.stage = batch.at_master(shared, protocol);
         }
@@ -440,7 +445,7 @@ impl Reads {
         }
     }
 
-    /// Drops the batch: no answer to it is awaited any more.
+    /// Drops the batch. No answer to it is awaited any longer.
     pub(in crate::client) fn drop_batch(&mut self) {
         self.batch = None;
         self.drop_before();
@@ -451,7 +456,7 @@ impl Reads {
         pending.times.answer(now);
     }
 
-    /// Asks the store, or a replica, now, if the head was asked and will probably say MISS.
+    /// If the head was asked and will probably say MISS, asks the store or a replica at once.
     fn ask_store_at_once(&mut self, selected: Selected, shared: &Shared) {
         let Some(batch) = &mut self.batch else {
             return;
@@ -469,7 +474,7 @@ impl Reads {
         }
     }
 
-    /// Drops the early question, or its answer.
+    /// Drops the early question and its answer.
     fn drop_before(&mut self) {
         match &mut self.early_question {
             Some(early) if early.is_sent && early.progress() == Progress::Waits => {
@@ -479,7 +484,7 @@ impl Reads {
         }
     }
 
-    /// If the early answer is complete, answers the batch with it; if it is too old, asks again.
+    /// If the early answer is complete, answers the batch with it. If that answer is too old, asks again.
     fn use_before(&mut self, protocol: Protocol, pending: &mut Pending, shared: &mut Shared) {
         let (Some(batch), Some(early)) = (&mut self.batch, &mut self.early_question) else {
             return;
@@ -523,7 +528,7 @@ impl Reads {
             .filter(|early| early.number == number)
     }
 
-    /// The store's record, for reads that were handed out before the head had answered.
+    /// Takes the store's record, for reads that were handed out before the head had answered.
     pub(in crate::client) fn store_recorded(
         &mut self,
         number: u64,
@@ -539,9 +544,9 @@ impl Reads {
     }
 }
 
-/// Whether the store's answer holds in that process alone. A cursor is valid in one process only: it is a place in a table that each
-/// process hashes with its own seed. TOUCH is meant for the master. For a command that this program does not know by name, the
-/// store's facts say it.
+/// Whether the reply is valid in one store process only. A cursor is an example: it is a place in a table
+/// that each process hashes with its own seed. TOUCH is meant for the master. For a command that this program
+/// does not know by name, the store's facts decide.
 fn is_of_one_process(facts: &Facts) -> bool {
     facts.has(NONDETERMINISTIC) || matches!(facts.name, "TOUCH" | "HSCAN" | "SSCAN" | "ZSCAN")
 }

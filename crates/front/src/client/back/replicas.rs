@@ -1,8 +1,9 @@
-//! Whether a read may go to a replica of the store, and whether that is worth it (`docs/spec/reads.md` §11).
+//! Whether a read may go to a replica of the store, and whether that is worthwhile (`docs/spec/reads.md`
+//! §11).
 //!
-//! Purpose: what a replica shows is used only where the head allows it, so a question to one that lags is work for nothing. What has
-//! become of the last ones decides whether the next read asks.
-//! May not decide how fresh a replica must be: the head says that.
+//! Purpose: replies of a replica are used only if the head allows it, so a question to a replica that lags is
+//! wasted. The results of the last questions decide whether the next read asks a replica.
+//! Not decided here: how fresh a replica must be. The head states that.
 
 use pmnet_wire::command::Protocol;
 
@@ -10,37 +11,39 @@ use super::read_before::MISSES;
 use crate::client::lane;
 use crate::upstream::Time;
 
-/// After a replica that lagged, none is asked for so long, in nanoseconds; twice as long after each further one, so many times.
+/// Time without questions to replicas after one lagged, in nanoseconds. It doubles with each further lag, up
+/// to [`LAGS_MAX`] times.
 const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
 /// How often the store is asked for its replicas, in nanoseconds.
 const FIND_EVERY: Time = 1_000_000_000;
-/// For how long its answer counts: a replica that it has not named for longer may be none any more.
+/// How long the master's answer about its replicas counts, in nanoseconds. A replica that the master has not
+/// named for longer than this may have left.
 const KNOWN_FOR: Time = 3_000_000_000;
 
-/// From which stores reads are answered that the head does not answer.
+/// The stores that answer reads which the head does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// From the one that the server works on.
+    /// Only the store on which the server works.
     #[default]
     Master,
-    /// From any replica of it, too.
+    /// The store on which the server works, and any replica of it.
     Any,
 }
 
-/// What is known of the replicas.
+/// The front's knowledge of the replicas.
 #[derive(Debug, Default)]
 pub struct ReplicaReads {
     any: bool,
-    /// Whether there is one that can be asked, in RESP2 and in RESP3.
+    /// Whether a replica can be asked, in RESP2 and in RESP3.
     pub fit: [bool; 2],
-    /// Whether a client reads in that version of RESP.
+    /// Whether a client reads in RESP2, and in RESP3.
     pub(crate) used: [bool; 2],
     misses: u32,
     lags: u32,
     after: Time,
     find_after: Time,
-    /// What the master has said of its replicas counts until then.
+    /// End of the time for which the master's last answer about its replicas counts.
     known_until: Time,
 }
 
@@ -60,7 +63,7 @@ impl ReplicaReads {
     /// Whether the next read that the head does not answer is to go to a replica.
     pub(in crate::client) fn are_wanted(&mut self, protocol: Protocol, now: Time) -> bool {
         self.used[lane(protocol)] = true;
-        // One read in each period goes to the master, which says who its replicas are.
+        // In each period one read goes to the master, whose answer names its replicas.
         self.any
             && self.fit[lane(protocol)]
             && self.misses >= MISSES
@@ -68,17 +71,17 @@ impl ReplicaReads {
             && now < self.find_after.min(self.known_until)
     }
 
-    /// Whether the master is to say now who its replicas are.
+    /// Whether the master must be asked for its replicas now.
     pub(crate) fn are_sought(&self, now: Time) -> bool {
         self.any && now >= self.find_after
     }
 
-    /// The master has been asked.
+    /// Notes that the master has been asked for its replicas.
     pub fn asked(&mut self, now: Time) {
         self.find_after = now.saturating_add(FIND_EVERY);
     }
 
-    /// The master has said who its replicas are.
+    /// Notes that the master has named its replicas.
     pub fn found(&mut self, now: Time) {
         self.known_until = now.saturating_add(KNOWN_FOR);
     }
@@ -91,12 +94,13 @@ impl ReplicaReads {
         self.misses = 0;
     }
 
-    /// A replica was as fresh as it must be.
+    /// Notes that a replica was as fresh as required.
     pub(in crate::client) fn was_fresh(&mut self) {
         self.lags = 0;
     }
 
-    /// It was not, or gave no answer. Those who were asked before the pause began make it no longer.
+    /// Notes that a replica was not fresh enough, or gave no answer. During a pause this has no effect,
+    /// because the questions may be from before the pause.
     pub(in crate::client) fn was_of_no_use(&mut self, now: Time) {
         if now < self.after {
             return;

@@ -10,10 +10,10 @@ use crate::table::{early_ack, key_hash};
 use crate::upstream::{Call, Submit};
 
 impl Back {
-    /// An update: acknowledged as soon as it is durable.
+    /// Submits an update, which is acknowledged as soon as it is durable.
     ///
     /// # Errors
-    /// [`Later`]: it cannot be sent now.
+    /// [`Later`]: the update cannot be sent now.
     pub(in crate::client) fn update(
         &mut self,
         command: &Command<'_>,
@@ -24,8 +24,8 @@ impl Back {
             frame,
             verdict,
         } = *command;
-        // Writes of this client are being packed. This one has to wait for them anyway, so it joins them as a bypass. Not with
-        // `--assume-ok`: as a bypass it would show the store's own reply.
+        // Writes of this client are being packed. This write has to wait for them anyway, so it joins the
+        // pack as a bypass. With `--assume-ok` it does not: as a bypass it would show the store's own reply.
         let packs = match self.packs.current() {
             Some(pack) => pack.has_room(Kind::Writes, frame.len()),
             None => may_open_pack(&self.packs, &self.reads, frame.len()),

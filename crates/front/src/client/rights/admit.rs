@@ -1,6 +1,6 @@
-//! Whether a command is run: asked of the rights of its client's user before it is looked at any further.
+//! Whether a command is run. The rights of its client's user decide, before the command is examined further.
 //!
-//! Nothing is answered here: [`Admission`] says what is to be done.
+//! Nothing is answered in this module: [`Admission`] tells the caller what to do.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, reply};
@@ -19,28 +19,28 @@ use crate::table::{Action, Facts, Local, MODULE, OPAQUE, Pass, Sub, Verdict, sor
 use crate::users::{Access, Reads, Ruling};
 
 const NOAUTH: &str = "NOAUTH Authentication required.";
-/// The error for a client whose user cannot be used from its machine.
+/// The error for a client whose user cannot be used from the client's machine.
 pub(in crate::client) const REMOTE: &str = "DENIED pmnet: this user needs no password, so it can be used from the front's own machine only. Give it a \
                       password in Redis (ACL SETUSER), or start the front with --requirepass-file or --anyone-may-connect";
 /// Commands that need no rights, not even a login.
 const FREE: [&str; 4] = ["AUTH", "HELLO", "QUIT", "RESET"];
 
-/// The decision about a command because of the rights of its client's user.
+/// The decision about a command, by the rights of its client's user.
 #[derive(Debug)]
 pub(in crate::client) enum Admission {
-    /// It is carried out.
+    /// The command is carried out.
     Admitted,
-    /// It is refused with this error.
+    /// The command is refused with this error.
     Denied(Bytes),
-    /// Redis takes it, and gives this error when it runs it.
+    /// Redis would accept the command, and give this error when it runs it.
     FailsWhenRun(Bytes),
-    /// The front has this answer to it.
+    /// The front answers the command with this.
     Answered(Bytes),
-    /// It waits for an answer of Redis.
+    /// The command waits for an answer of Redis.
     Awaits(Asking),
-    /// It is the last command: its user cannot be used from this machine.
+    /// The command is the last: its user cannot be used from this machine.
     Remote,
-    /// Its user is deleted: the connection ends without an answer.
+    /// The client's user is deleted: the connection ends without an answer.
     Gone,
 }
 
@@ -57,10 +57,10 @@ impl Applicant<'_> {
         self.mode.transaction().is_some()
     }
 
-    /// Whether Redis looks at its rights, because it runs on a connection of its client's own.
+    /// Whether Redis checks the rights for this command, because it runs on a connection of the client's own.
     fn is_looked_at_by_redis(&self) -> bool {
         let verdict = &self.command.verdict;
-        // CLIENT is answered here, even while keys are watched.
+        // The front answers CLIENT, even while keys are watched.
         let own = self.mode.watches() && matches!(verdict.action, Action::Local(Local::Client));
         let passed = self.passing.takes_all(self.mode, self.selected.protocol);
         passed && !own && !self.mode.leaves_to_server(verdict)
@@ -68,7 +68,7 @@ impl Applicant<'_> {
 }
 
 impl Rights {
-    /// Whether the client may run this command.
+    /// Decides whether the client may run this command.
     pub(in crate::client) fn admit(
         &mut self,
         mut applicant: Applicant<'_>,
@@ -90,13 +90,14 @@ impl Rights {
                 self.admit_in_time(changed, None, &mut applicant, shared)
             }
             _ if is_free(verdict, arguments) => Admission::Admitted,
-            // Its error comes first.
+            // The error for a command that is not possible in MULTI comes first.
             _ if applicant.queues() && not_in_multi(verdict).is_some() => Admission::Admitted,
             Standing::Some { at } => self.rule(at, &mut applicant, shared),
             Standing::NotLoggedIn => Admission::Denied(reply::error(NOAUTH)),
             Standing::Remote => Admission::Remote,
             Standing::Gone => Admission::Gone,
-            // It runs on a connection that logs in as the client, even while Redis is busy and says nothing about users.
+            // The command runs on a connection that is logged in as the client, even while Redis is busy and
+            // gives no answer about users.
             Standing::Unknown
                 if verdict.action == Action::Pass(Pass::Kill)
                     && self.user.is_some()
@@ -108,8 +109,9 @@ impl Rights {
         }
     }
 
-    /// The action for a command of this client. A command that may check the rights of its user itself runs as that user, unless the user
-    /// may do everything. Not one that the store has not named: it could change keys that it does not name, and nothing would keep it from
+    /// Returns the action for a command of this client. A command that may check the rights of its user
+    /// itself must run as that user, unless the user may do everything. A command that the store has not
+    /// named is excluded: it could change keys that it does not name, and nothing would keep it from changing
     /// pmnet's records.
     pub(in crate::client) fn as_its_user(
         &mut self,
@@ -127,7 +129,8 @@ impl Rights {
         verdict
     }
 
-    /// The user may run the command, under rules that `changed` then last. `at`: where it is, if it may not do everything.
+    /// Admits a command that the user may run. `changed`: when the user's rules last changed. `at`: the
+    /// user's place in the list, if it may not do everything.
     fn admit_in_time(
         &mut self,
         changed: u64,
@@ -158,14 +161,14 @@ impl Rights {
         Admission::Admitted
     }
 
-    /// Whether the user at this place may run the command.
+    /// Decides whether the user at this place of the list may run the command.
     fn rule(&mut self, at: usize, applicant: &mut Applicant<'_>, shared: &mut Shared) -> Admission {
         let Command {
             arguments, verdict, ..
         } = applicant.command;
         let facts = verdict.facts;
         let queues = applicant.queues();
-        // Where it runs, in a transaction after a SELECT as well.
+        // The database in which the command runs; inside a transaction, a SELECT may precede it.
         let queue = applicant.mode.transaction();
         let selected = queue.as_ref().and_then(|queue| queue.database());
         let is_checked = queue.is_some_and(|queue| queue.is_rechecked());
@@ -178,7 +181,7 @@ impl Rights {
             return Admission::Admitted;
         }
         let ruling = if facts.is_some_and(|facts| facts.name == "EXEC") && is_checked {
-            // EXEC itself was allowed; its queued commands are being checked.
+            // EXEC itself was allowed. Its queued commands are being checked.
             Ruling::Allowed
         } else if let Some(ruling) = self.take_ruling() {
             ruling
@@ -197,7 +200,7 @@ impl Rights {
             && !self.asks_others
             && reads_others(facts, arguments).is_some()
         {
-            // Redis, too, looks at its key first, and at those of its options when it runs.
+            // Like Redis, checks the command's key first, and the keys of its options as it runs.
             self.asks_others = true;
             return self.rule(at, applicant, shared);
         }
@@ -231,7 +234,7 @@ impl Rights {
         }
     }
 
-    /// Looks at the queued commands again, as Redis does at EXEC; `None`: all have been looked at.
+    /// Checks the queued commands again, as Redis does at EXEC. `None`: all have been checked.
     fn check_queue(
         &mut self,
         at: usize,
@@ -258,7 +261,7 @@ impl Rights {
             let reads = user.reads();
             let others = reads_others(verdict.facts, &arguments);
             let asks_others = others.is_some() && reads == Reads::Some;
-            // First what was asked: it may be remembered as well.
+            // The answer to the last question is used first, because it may be in the cache as well.
             let ruling = if let Some(ruling) = self.take_ruling() {
                 ruling
             } else if is_free(&verdict, &arguments) {
@@ -289,7 +292,7 @@ impl Rights {
         None
     }
 
-    /// The error for a command that has waited for an answer as long as it may.
+    /// Returns the error for a command whose time is over before Redis has answered.
     pub(in crate::client) fn overdue(shared: &Shared) -> Bytes {
         reply::error(&format!(
             "ERR pmnet: it is not known what this client may do: the front could not ask Redis{}; the command was not \
@@ -299,23 +302,25 @@ impl Rights {
     }
 }
 
-/// What Redis runs without looking at rights, or refuses whoever sends it.
+/// Whether the command needs no rights: Redis runs it without checking them, or refuses it to every client.
 fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     let free = |facts: &Facts| FREE.contains(&facts.name);
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
-/// Whether the command may check its user itself. Only modules do, where keys are not among the arguments.
+/// Whether the command may check its user itself. Only commands of modules do, where keys are not among the
+/// arguments.
 fn may_look_at_user(facts: Option<&Facts>) -> bool {
     let names_all = |facts: &Facts| !facts.keys.is_empty() && !facts.has(OPAQUE);
     facts.is_some_and(|facts| facts.has(MODULE) && !names_all(facts))
 }
 
-/// The error for a command that does more than its arguments say, which the pmnet server would do with its own rights.
+/// Returns the error for a command that does more than its arguments say. The pmnet server would run it with
+/// the server's own rights.
 fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let facts = verdict.facts;
     if matches!(verdict.action, Action::Refuse(_)) {
-        // Refused to every client; `carry_out` gives that error, which is better.
+        // The command is refused to every client; `carry_out` gives that error, which says more.
         return None;
     }
     if facts.is_none() || (may_look_at_user(facts) && !verdict.is_named()) {
@@ -342,7 +347,7 @@ fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Byte
     })
 }
 
-/// Redis's error for a SORT that reads other keys than its own, if it does, and its user may not.
+/// Returns Redis's error for a SORT that reads other keys than its own without the right to do so.
 fn reads_others(facts: Option<&Facts>, arguments: &Arguments<'_>) -> Option<Bytes> {
     let option = facts
         .filter(|facts| matches!(facts.name, "SORT" | "SORT_RO"))

@@ -17,7 +17,7 @@ const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already 
                             option can be used to authenticate the client and select the RESP protocol version at the same time";
 
 impl Rights {
-    /// AUTH, or that of HELLO: the reply.
+    /// Logs in by AUTH, or by the AUTH of HELLO. Returns the reply.
     ///
     /// # Errors
     /// The question that Redis has to answer first.
@@ -60,7 +60,8 @@ impl Rights {
         let answer = match &shared.users.access {
             _ if too_long => wrong,
             Access::Password(secret) => {
-                // Compared in any case, so that the time does not tell the user's name.
+                // The passwords are compared in any case, so that the time does not reveal whether the user
+                // exists.
                 let right = secret.is(password);
                 if right && name == DEFAULT {
                     reply::OK
@@ -68,7 +69,7 @@ impl Rights {
                     wrong
                 }
             }
-            // As a Redis whose only user needs no password.
+            // The reply is that of a Redis whose only user needs no password.
             Access::Anyone if user.is_none() => return Ok(none_set),
             Access::Anyone => {
                 if name == DEFAULT {
@@ -98,7 +99,7 @@ impl Rights {
         Ok(self.logged_in(answer, name, password, passing, shared))
     }
 
-    /// Redis, or the front, has looked at the password.
+    /// Handles the result of a password check by Redis or by the front.
     fn logged_in(
         &mut self,
         answer: Bytes,
@@ -119,7 +120,7 @@ impl Rights {
                 number,
             });
             self.place = None;
-            // It was made for another user.
+            // The connection was made for another user.
             passing.drop_direct();
         } else if answer.starts_with(b"-WRONGPASS") {
             shared.users.login_failed(self.address, shared.now);
@@ -127,17 +128,17 @@ impl Rights {
         answer
     }
 
-    /// Whether a client may be let in by HELLO without AUTH.
+    /// Decides whether a HELLO without AUTH is accepted from this client.
     pub(in crate::client) fn greets(&mut self, shared: &mut Shared) -> Admission {
         match self.standing(shared) {
             Standing::NotLoggedIn => Admission::Answered(reply::error(HELLO_NOAUTH)),
             Standing::Unknown if self.user.is_none() => Admission::Awaits(Asking::List),
-            // What comes next finds out.
+            // The next command will find out.
             _ => Admission::Admitted,
         }
     }
 
-    /// Whether it has still to log in, and to show who it is before it sends much; `None`: it is not known yet.
+    /// Whether the client still has to log in before it may send much; `None`: not known yet.
     pub(in crate::client) fn is_stranger(
         &mut self,
         begun: Time,

@@ -1,9 +1,11 @@
-//! The rights of a connection's user: looked up before each command, and asked for where they are not known.
+//! The rights of a connection's user: looked up before each command, and asked from Redis if they are not
+//! known.
 //!
-//! A command that has to wait for an answer stays in the input, as does an `AUTH`, and everything after it; it is looked at
-//! again when the answer is there. What passes through to the store runs on a connection that has logged in as the user,
-//! so Redis itself looks ([`super::back::passing`]). Everything else is executed by the pmnet server, which may do everything, or
-//! answered here: so it is looked at here. A script could do more than it says, so it needs a user with all rights.
+//! A command that has to wait for an answer stays in the input, and so do an `AUTH` and all later commands.
+//! When the answer has come, the command is checked again. A command that passes through to the store runs on
+//! a connection that is logged in as the user, so Redis itself checks the rights ([`super::back::passing`]).
+//! All other commands are executed by the pmnet server, which has all rights, or by the front, so the front
+//! checks the rights. A script could do more than its arguments say, so it needs a user with all rights.
 
 pub(super) mod admit;
 mod login;
@@ -17,35 +19,35 @@ use crate::store::rights::{About, Answer, Question};
 use crate::upstream::Time;
 use crate::users::{Access, Credentials, DEFAULT, Ruling, Secret, Users};
 
-/// Who the client is, and what it has asked.
+/// The client's user, and its questions to Redis.
 pub(crate) struct Rights {
     address: IpAddr,
-    /// Who it is, if it has logged in.
+    /// The user, if the client has logged in.
     user: Option<Login>,
-    /// Where that user is in the list of this generation.
+    /// The user's place in the list of users, with the generation of that list.
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Asking,
-    /// The SORT may read its key; now the keys in BY and GET are asked about.
+    /// A SORT may read its key; now its keys in BY and GET are being asked about.
     asks_others: bool,
-    /// How many lists of users had been asked for when the command was first to be refused because of what the list says.
+    /// Number of lists of users that had been asked for when the list first forbade the present command.
     refused: Option<u64>,
-    /// When the rights had changed last at the beginning of the present transaction.
+    /// Time of the last change of the rights, as known when the present transaction began.
     multi: u64,
-    /// It has not logged in, and need not, as far as was last known.
+    /// The client has not logged in and, as far as was last known, need not.
     admitted: bool,
-    /// How many lists of users had been asked for when it came.
+    /// Number of lists of users that had been asked for when the client connected.
     came: u64,
-    /// Whether it needed no login when it came: then it needs none later, as in Redis. As far as that is known, of these
-    /// [`Users::of_store`].
+    /// Whether the client needed no login when it connected; then, as in Redis, it needs none later. With the
+    /// [`Users::of_store`] for which this is known.
     let_in: Option<(u64, bool)>,
 }
 
 struct Login {
     credentials: Arc<Credentials>,
-    /// How many lists of users had been asked for by then.
+    /// Number of lists of users that had been asked for at the login.
     asked: u64,
-    /// Which of all logins it is.
+    /// Number of this login among all logins.
     number: u64,
 }
 
@@ -55,31 +57,31 @@ pub(super) enum Asking {
     Nothing,
     /// A newer list of users is needed.
     List,
-    /// To be handed out.
+    /// The question must be handed out.
     New(About),
     Asked,
     Answered(Answer),
 }
 
 impl Asking {
-    /// Whether it asks about a password.
+    /// Whether the question is about a password.
     pub(super) fn is_login(&self) -> bool {
         matches!(self, Asking::New(About::Login { .. }))
     }
 }
 
-/// What is known of a client's rights.
+/// The present knowledge of a client's rights.
 enum Standing {
     All {
         changed: u64,
     },
-    /// Those of the user at this place.
+    /// The rights of the user at this place of the list.
     Some {
         at: usize,
     },
     NotLoggedIn,
     Remote,
-    /// Its user is deleted.
+    /// The user is deleted.
     Gone,
     Unknown,
 }
@@ -101,7 +103,7 @@ impl Rights {
         }
     }
 
-    /// As if freshly connected.
+    /// Sets the rights back to those of a new connection.
     pub(crate) fn reset(&mut self, users: &Users) {
         self.user = None;
         self.place = None;
@@ -110,29 +112,29 @@ impl Rights {
         self.let_in = None;
     }
 
-    /// Whether it may be that it has still to log in.
+    /// Whether the client may still have to log in.
     pub(super) fn may_be_stranger(&self, users: &Users) -> bool {
         self.user.is_none() && !matches!(users.access, Access::Anyone)
     }
 
-    /// Whether it needs no login, as far as was last known.
+    /// Whether the client needs no login, as far as was last known.
     pub(super) fn is_admitted(&self) -> bool {
         self.admitted
     }
 
-    /// Name of its user.
+    /// Returns the name of the client's user.
     pub(super) fn name(&self) -> &[u8] {
         self.user
             .as_ref()
             .map_or(DEFAULT, |login| &login.credentials.user)
     }
 
-    /// Whether its command waits for an answer.
+    /// Whether the client's command waits for an answer.
     pub(crate) fn waits(&self) -> bool {
         !matches!(self.stage, Asking::Nothing | Asking::Answered(_))
     }
 
-    /// Redis's answer about the command that comes next, once.
+    /// Takes out Redis's answer about the next command.
     fn take_ruling(&mut self) -> Option<Ruling> {
         match std::mem::replace(&mut self.stage, Asking::Nothing) {
             Asking::Answered(Answer::May(ruling)) => Some(ruling),
@@ -143,19 +145,20 @@ impl Rights {
         }
     }
 
-    /// The command that comes next need not be asked about any more.
+    /// Drops the answer about the next command.
     fn forget_ruling(&mut self) {
         self.take_ruling();
     }
 
-    /// The command that was asked about is over: an answer that comes now is about nothing.
+    /// Notes that the command is over. A later answer about it is ignored.
     pub(super) fn command_over(&mut self) {
         self.stage = Asking::Nothing;
         self.asks_others = false;
         self.refused = None;
     }
 
-    /// Whether a command that the list of users forbids needs a newer list: the right may have been given meanwhile.
+    /// Whether a command that the list of users forbids needs a newer list, because the right may have been
+    /// given meanwhile.
     fn needs_newer_list(&mut self, users: &mut Users) -> bool {
         let asked = *self.refused.get_or_insert(users.asked);
         let older = users.answered <= asked;
@@ -164,7 +167,7 @@ impl Rights {
         older
     }
 
-    /// Where its user is in the list of users.
+    /// Returns the place of the client's user in the list of users.
     fn find(&mut self, users: &Users) -> Option<usize> {
         if let Some((generation, at)) = self.place
             && generation == users.generation
@@ -208,7 +211,7 @@ impl Rights {
         let Some((at, user)) = self.find(users).and_then(|at| Some((at, users.user(at)?))) else {
             return match &self.user {
                 Some(login) if users.answered <= login.asked => {
-                    // It logged in after the list was made.
+                    // The client logged in after the list was made.
                     (users.wanted, users.awaited) = (true, true);
                     Standing::Unknown
                 }
@@ -222,7 +225,7 @@ impl Rights {
         if user.needs_no_password() && remote {
             return Standing::Remote;
         }
-        // A client that needs no login and may do everything may do so while Redis does not answer, too.
+        // A client that needs no login and has all rights keeps them while Redis does not answer.
         let anybody = self.user.is_none() && user.may_everything();
         if !anybody && users.is_stale(now, timeout) {
             users.awaited = true;
@@ -235,7 +238,7 @@ impl Rights {
         Standing::Some { at }
     }
 
-    /// Whether it needed no login when it came.
+    /// Whether the client needed no login when it connected.
     fn was_let_in(&mut self, users: &Users) -> bool {
         if let Some((store, let_in)) = self.let_in
             && store == users.of_store
@@ -247,8 +250,8 @@ impl Rights {
         let_in.unwrap_or(false)
     }
 
-    /// As whom a connection to the store has to log in for this client, tried in this order; none: as the front. Another client of
-    /// its user may have shown a newer password.
+    /// Returns the logins that a connection to the store must try for this client, in this order. Empty: the
+    /// front's login is used. Another client of the same user may have logged in with a newer password.
     fn acts_as(&self, users: &Users, store: Option<&StoreAddress>) -> Vec<Arc<Credentials>> {
         if !users.are_asked_for() || users.has_none() {
             return Vec::new();
@@ -259,7 +262,7 @@ impl Rights {
         }
         let default = || Credentials {
             user: DEFAULT.into(),
-            // It needs none, so any will do.
+            // The user needs no password, so any password will do.
             password: Secret::new(b"none"),
         };
         let Some(login) = &self.user else {
@@ -273,13 +276,14 @@ impl Rights {
 }
 
 impl Rights {
-    /// Returns the credentials with which it has logged in, and the number of that login among all; `None`: it has not.
+    /// Returns the credentials of the client's login, and the number of that login among all; `None`: the
+    /// client has not logged in.
     pub(crate) fn login(&self) -> Option<(&Credentials, u64)> {
         let login = self.user.as_ref()?;
         Some((&login.credentials, login.number))
     }
 
-    /// Its next question to Redis about itself, once.
+    /// Returns the client's next question to Redis about itself. Returns each question once.
     pub(super) fn take_question(&mut self, connection: u64) -> Option<Question> {
         if !matches!(self.stage, Asking::New(_)) {
             return None;
@@ -295,36 +299,38 @@ impl Rights {
         })
     }
 
-    /// Redis has answered the question of this number.
+    /// Takes Redis's answer to the question of this number.
     pub(crate) fn answered(&mut self, number: u64, answer: Answer) {
         if matches!(self.stage, Asking::Asked) && self.questions == number {
             self.stage = Asking::Answered(answer);
         }
     }
 
-    /// The list of users came or changed. Whether its user is gone, and it with that.
+    /// Notes that the list of users came or changed. Returns whether the client must be disconnected, because
+    /// its user is deleted.
     pub(crate) fn users_changed(&mut self, shared: &mut Shared) -> bool {
         if matches!(self.stage, Asking::List) {
             self.stage = Asking::Nothing;
         }
-        // The list before this change is forgotten at the next one.
+        // The previous list is forgotten at the next change, so its answer is read now.
         self.was_let_in(&shared.users);
         matches!(self.standing(shared), Standing::Gone)
     }
 
-    /// Its command waits for this, unless a question of its own is under way: it has one at a time.
+    /// Makes the client's command wait for the answer to a question. A question that is under way continues:
+    /// a client has one question at a time.
     pub(super) fn ask(&mut self, stage: Asking) {
         if !matches!(self.stage, Asking::Asked | Asking::New(_)) {
             self.stage = stage;
         }
     }
 
-    /// Its command waits for a newer list of users, whatever it has waited for.
+    /// Makes the client's command wait for a newer list of users, whatever it waited for before.
     pub(super) fn await_list(&mut self) {
         self.stage = Asking::List;
     }
 
-    /// Its command waits no longer.
+    /// Ends the wait of the client's command.
     pub(super) fn stop_asking(&mut self) {
         self.stage = Asking::Nothing;
     }
@@ -346,7 +352,7 @@ mod tests {
         users
     }
 
-    /// What is known of a client with this address, logged in as this user if there is one.
+    /// Returns what is known of a client with this address, logged in as this user if there is one.
     fn standing(users: &mut Users, address: &str, user: Option<&str>) -> &'static str {
         let mut rights = Rights::new(address.parse().unwrap());
         rights.user = user.map(|user| {
@@ -392,7 +398,7 @@ mod tests {
             }
             assert_eq!(standing(&mut users, remote, Some("bob")), "all", "{remote}");
         }
-        // A store without users is one that needs no password.
+        // A store without users needs no password.
         users.store_has_none();
         assert_eq!(standing(&mut users, "127.0.0.1", None), "all");
         assert_eq!(standing(&mut users, "10.0.0.1", None), "remote");
@@ -403,7 +409,7 @@ mod tests {
         for default in ["on #aa ~* &* +@all", "off nopass ~* &* +@all"] {
             let mut users = users(Access::Redis, &[&format!("user default {default}")]);
             assert_eq!(standing(&mut users, "127.0.0.1", None), "not logged in");
-            // Of the first list; it logged in before that.
+            // The first list is the only one; the client logged in before it.
             assert_eq!(standing(&mut users, "127.0.0.1", Some("bob")), "gone");
             users.forget();
             for user in [None, Some("bob")] {

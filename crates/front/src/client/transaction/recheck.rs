@@ -1,6 +1,7 @@
-//! The commands of a transaction are looked at once more at EXEC if the rights of their user have changed since MULTI.
+//! If the rights of a user have changed since MULTI, the commands of its transaction are checked again at
+//! EXEC.
 //!
-//! As in Redis, each of them that is not allowed any more gets an error at its place, and the others run.
+//! As in Redis, a command that is no longer allowed gets an error at its place, and the other commands run.
 
 use bytes::Bytes;
 use pmnet_resp::{Parser, Status, read, reply};
@@ -10,26 +11,28 @@ use super::{Own, Transaction};
 use crate::client::settings::parse_database;
 use crate::limits::REQUESTS;
 
-/// How far that has come.
+/// State of this check.
 #[derive(Debug, Default)]
 pub(super) struct Recheck {
-    /// How many commands have been looked at; where the next one of the payload is; and which of the front's own is the next.
+    /// Number of checked commands; the position of the next command in the payload; the index of the next
+    /// command of the front's own.
     count: usize,
     offset: usize,
     own: usize,
-    /// The database that is selected so far, if one is.
+    /// The database that the checked commands have selected, if any.
     database: Option<u32>,
-    /// The places of those that are not allowed, and Redis's errors.
+    /// Places of the commands that are not allowed, with Redis's errors.
     denied: Vec<(usize, Bytes)>,
 }
 
 impl Transaction {
-    /// Whether it has begun.
+    /// Whether the check has begun.
     pub(in crate::client) fn is_rechecked(&self) -> bool {
         self.recheck.is_some()
     }
 
-    /// Begins, unless it has begun; false: there is nothing to look at, as EXEC will abort.
+    /// Begins the check unless it has begun. Returns false if there is nothing to check, because EXEC will
+    /// abort.
     pub(in crate::client) fn recheck(&mut self) -> bool {
         if !self.failed {
             self.recheck.get_or_insert_default();
@@ -37,12 +40,12 @@ impl Transaction {
         !self.failed
     }
 
-    /// The database of the next command to look at, if the transaction has selected one before it.
+    /// Returns the database of the next command, if the transaction has selected one before it.
     pub(in crate::client) fn checked_database(&self) -> Option<u32> {
         self.recheck.as_ref()?.database
     }
 
-    /// The next command to look at, if there is one left.
+    /// Returns the next command to check, if there is one left.
     pub(in crate::client) fn unchecked(&mut self) -> Option<Vec<u8>> {
         loop {
             let recheck = self.recheck.as_mut()?;
@@ -62,7 +65,8 @@ impl Transaction {
         }
     }
 
-    /// The command that [`Self::unchecked`] has named is allowed, or Redis says this.
+    /// Notes the result for the command that [`Self::unchecked`] returned: allowed, or denied with Redis's
+    /// error.
     pub(in crate::client) fn checked(&mut self, length: usize, denied: Option<Bytes>) {
         let Some(recheck) = &mut self.recheck else {
             return;
@@ -87,7 +91,7 @@ impl Transaction {
         recheck.count += 1;
     }
 
-    /// All have been looked at: those that are not allowed are taken out.
+    /// Ends the check: takes out the commands that are not allowed.
     pub(in crate::client) fn drop_denied(&mut self) {
         let denied = self.recheck.take().map(|recheck| recheck.denied);
         let Some(denied) = denied.filter(|denied| !denied.is_empty()) else {
@@ -123,7 +127,8 @@ impl Transaction {
     }
 }
 
-/// Redis's reply in place of a command that was allowed when it was queued, and for which it says `error` now.
+/// Returns Redis's reply for a command that was allowed when it was queued, and that Redis denies now with
+/// `error`.
 pub(in crate::client) fn not_allowed_any_more(error: &Bytes) -> Bytes {
     let text = read::error(error).unwrap_or_default();
     if !text.starts_with("NOPERM") {
@@ -152,7 +157,7 @@ fn first_frame(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The database that a command selects.
+/// Returns the database that a command selects.
 fn selected(frame: &[u8]) -> Option<u32> {
     let mut parser = Parser::new(REQUESTS);
     let Ok(Status::Complete) = parser.poll(frame) else {

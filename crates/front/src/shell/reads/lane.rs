@@ -1,7 +1,7 @@
-//! The reads for one Redis, in one version of RESP: its connection, and the clients that wait for it.
+//! The reads for one Redis, in one version of RESP: the connection, and the reads that wait for it.
 //!
-//! The connection to the store is made when a client waits for it; that to a replica before, since a read is handed to a replica only
-//! when it can answer at once.
+//! A connection to the store itself is made when a read waits for it. A connection to a replica is made in
+//! advance, because a read goes to a replica only if that can answer at once.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,17 +17,18 @@ use crate::shell::socket::Ended;
 use crate::store::reads::{Queued, ReadsLine, Told};
 use crate::upstream::Time;
 
-/// Part of a command's time for which the store may say nothing while a client waits here.
+/// Divisor of a command's time that gives the longest silence of the store while a read waits.
 const SILENCES_PER_TIMEOUT: Time = 8;
-/// Longest such time, in nanoseconds.
+/// Upper bound of the store's silence while a read waits, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
-/// Longest time that a read waits for a replica, whether that says something or not: the master can be asked.
+/// Longest time that a read waits for a replica, in nanoseconds, even if the replica sends something. After
+/// it the master can be asked.
 const REPLICA_WAIT_MAX: Time = 50_000_000;
-/// Divisor of the silence time while connecting: if nothing answers, many reads wait.
+/// Divisor of the longest silence while connecting: a store that cannot be reached delays many reads.
 const MAKING_PER_SILENCE: Time = 4;
-/// Part of a command's time after which a read is given up here, whatever the store says.
+/// Divisor of a command's time that gives the time after which a read is given up, whatever the store sends.
 const WAITS_PER_TIMEOUT: Time = 2;
-/// Longest time until a connection that was lost is made again, in nanoseconds.
+/// Longest pause before a lost connection is made again, in nanoseconds.
 const PAUSE_MAX: Time = 2_000_000_000;
 /// Most bytes read from one of the connections before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
@@ -36,51 +37,66 @@ const READ_BYTES_PER_TURN: usize = 1024 * 1024;
 pub(super) struct Lane {
     protocol: Protocol,
     token: Token,
-    /// The replica that it is for; `None`: it is for the store itself.
+    /// The replica to which the connection leads; `None`: it leads to the store itself.
     replica: Option<SocketAddr>,
     open: Option<Dialed<ReadsLine>>,
-    /// Reads that wait for a transaction, oldest first.
+    /// Reads that wait to be sent in a transaction, oldest first.
     waiting: VecDeque<Queued>,
-    /// How long the store may take.
+    /// Longest time for one read.
     wait: Time,
     patience: Patience,
 }
 
+/// Returns how long the store may be silent, and how long a read may wait.
+fn times(replica: Option<SocketAddr>, call_timeout: Time) -> (Time, Time) {
+    let (silence_max, wait_max) = match replica {
+        None => (SILENCE_MAX, Time::MAX),
+        Some(_) => (REPLICA_WAIT_MAX, REPLICA_WAIT_MAX),
+    };
+    (
+        (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max),
+        (call_timeout / WAITS_PER_TIMEOUT).clamp(1, wait_max),
+    )
+}
+
 impl Lane {
-    /// Without a connection. `replica`: for that one, and not for the store itself.
+    /// Makes a lane without a connection. `replica`: the lane is for this replica, not for the store itself.
     pub(super) fn new(
         protocol: Protocol,
         token: Token,
         replica: Option<SocketAddr>,
         call_timeout: Time,
     ) -> Lane {
-        let (silence_max, wait_max) = match replica {
-            None => (SILENCE_MAX, Time::MAX),
-            Some(_) => (REPLICA_WAIT_MAX, REPLICA_WAIT_MAX),
-        };
-        let silence = (call_timeout / SILENCES_PER_TIMEOUT).clamp(1, silence_max);
+        let (silence, wait) = times(replica, call_timeout);
         Lane {
             protocol,
             token,
             replica,
             open: None,
             waiting: VecDeque::new(),
-            wait: (call_timeout / WAITS_PER_TIMEOUT).clamp(1, wait_max),
+            wait,
             patience: Patience::new(silence).with_pause_max(PAUSE_MAX),
         }
     }
 
-    /// The replica that it is for.
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        let (silence, wait) = times(self.replica, call_timeout);
+        self.wait = wait;
+        self.patience.set_silence(silence);
+    }
+
+    /// Returns the replica that this lane is for.
     pub(super) fn replica(&self) -> Option<SocketAddr> {
         self.replica
     }
 
-    /// Whether there is something to read that no event will announce.
+    /// Whether there are unread bytes that no event will announce.
     pub(super) fn has_more(&self) -> bool {
         self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
-    /// Remembers what an event says about the connection, if it is about this one.
+    /// Notes an event, if it is about this connection.
     pub(super) fn note(&mut self, event: &Event) {
         if self.token == event.token()
             && let Some(open) = &mut self.open
@@ -89,7 +105,7 @@ impl Lane {
         }
     }
 
-    /// Takes what a client wants to read; it is sent at the end of the turn.
+    /// Takes a client's reads. They are sent at the end of the turn.
     pub(super) fn submit(&mut self, client: usize, read: StoreRead, now: Time) {
         self.waiting.push_back(Queued {
             client,
@@ -99,7 +115,7 @@ impl Lane {
         });
     }
 
-    /// By when the store must have said something, or be done with the oldest read.
+    /// Returns the time by which the store must send something, or complete the oldest read.
     pub(super) fn due(&self) -> Option<Time> {
         let sent = self.open.as_ref().and_then(|open| open.line.oldest());
         let oldest = sent.or_else(|| Some(self.waiting.front()?.since))?;
@@ -113,8 +129,8 @@ impl Lane {
         Some(silent.min(oldest.saturating_add(self.wait)))
     }
 
-    /// Whether reads may be handed in: there is a store to read from, and the connection is there or may be made; of a replica, it has
-    /// answered.
+    /// Whether reads may be handed in. There must be a store that may be read from. The connection must be
+    /// open, or may be made now. A replica must have answered on its connection.
     pub(super) fn is_fit(&self, shared: &Shared) -> bool {
         let ready = match (&self.open, self.replica) {
             (Some(open), Some(_)) => open.line.is_known(),
@@ -124,7 +140,7 @@ impl Lane {
         may_read(shared) && shared.store.is_some() && ready
     }
 
-    /// Gives the connection up; it is made again after a while.
+    /// Gives the connection up. It is made again after a pause.
     pub(super) fn give_up(&mut self, why: &str, now: Time, told: &mut Vec<Told>) {
         tracing::debug!(why, replica = ?self.replica, "the connection for reads to the store ends");
         self.patience.lose(now);
@@ -134,14 +150,14 @@ impl Lane {
         self.turn_away(told);
     }
 
-    /// Gives up the reads that wait.
+    /// Gives up the waiting reads.
     pub(super) fn turn_away(&mut self, told: &mut Vec<Told>) {
         for waiting in self.waiting.drain(..) {
             told.push(Told::Unread(waiting.reader(), Unread::Unfit));
         }
     }
 
-    /// Whether the connection leads elsewhere than the server's name for its store.
+    /// Whether the connection leads to another store than the one that the server names.
     fn leads_astray(&self, shared: &Shared) -> bool {
         let line = self.open.as_ref().map(|open| &open.line);
         line.is_some_and(|line| {
@@ -164,13 +180,13 @@ impl Lane {
         Ok(())
     }
 
-    /// The store has said that it is busy since this was asked last.
+    /// Takes the store's BUSY error, if it has sent one since the last call of this function.
     pub(super) fn take_busy(&mut self) -> Option<Bytes> {
         let open = self.open.as_mut().filter(|_| self.replica.is_none())?;
         open.line.busy.take()
     }
 
-    /// Takes in what has come.
+    /// Takes the bytes that have come.
     pub(super) fn receive(
         &mut self,
         scratch: &mut [u8],
@@ -201,8 +217,8 @@ impl Lane {
         })
     }
 
-    /// The end of a turn: makes the connection, sends what waits, and ends what takes too long. `asks_role`: the store is to name its
-    /// replicas. Whether it was asked for that.
+    /// At the end of a turn: makes the connection, sends the waiting reads, and gives up what takes too long.
+    /// `asks_role`: the store must also be asked for its replicas. Returns whether it was asked.
     pub(super) fn flush(
         &mut self,
         registry: &Registry,
@@ -249,7 +265,7 @@ impl Lane {
     }
 }
 
-/// Why a connection is of no more use.
+/// Why a connection is no longer usable.
 enum Failed {
     Line(String),
     Socket(Ended),
@@ -265,7 +281,7 @@ fn why(ended: &Ended) -> String {
     ended.why("closed by the store")
 }
 
-/// Whether the server lets fronts read by themselves.
+/// Whether the server lets fronts read from its store.
 fn may_read(shared: &Shared) -> bool {
     shared.name.as_ref().is_some_and(|name| name.reads)
 }

@@ -1,11 +1,11 @@
-//! Reads from the store itself, on connections of the front's own: one for each version of RESP; and as many to each replica that
-//! may be read from.
+//! Reads from the store itself, on the front's own connections: one for each version of RESP. Each replica
+//! that may be read from has as many connections.
 //!
-//! Purpose: brings together what the clients of one turn have to read, and hands on what comes back. A
-//! connection is made when it is first needed, and used only while it leads to the store that the server works on.
-//! No client waits long here: a read that is not answered in time becomes a bypass.
-//! Invariants: each client has at most two questions here, one of them asked before the head has answered, so their number
-//! bounds what waits; there are at most [`REPLICAS_MAX`] replicas.
+//! Purpose: collects the reads of all clients in a turn, and hands on the replies. A connection is made when
+//! it is first needed, and used only while it leads to the store on which the server works. No read waits
+//! long: a read that is not answered in time becomes a bypass.
+//! Invariants: each client has at most two outstanding questions, one of which was asked before the head
+//! answered. So the number of clients bounds the waiting reads. There are at most [`REPLICAS_MAX`] replicas.
 
 mod lane;
 
@@ -15,36 +15,36 @@ use mio::Token;
 use mio::event::Event;
 use pmnet_wire::command::Protocol;
 
-use super::Front;
+use super::{Class, Front};
 use crate::client::{Shared, StoreRead, Unread};
 use crate::store::reads::{Reader, Told};
 use crate::upstream::{Time, Upstream};
 use lane::Lane;
 
-/// How often the server is asked which store it works on while there are reads, in nanoseconds.
+/// Interval of the questions to the server which store it works on, while there are reads, in nanoseconds.
 const NAME_EVERY: Time = 1_000_000_000;
-/// Replicas of the store that are read from, at most (known gap G36).
+/// Most replicas of the store that are read from (known gap G36).
 pub(super) const REPLICAS_MAX: usize = 4;
-/// Connections to them.
+/// Number of connections to replicas.
 pub(super) const REPLICA_TOKENS: usize = 2 * REPLICAS_MAX;
 
-/// The connections, and who waits for them.
+/// The connections, and the reads that wait for them.
 pub(super) struct StoreReads {
-    /// To the store itself, for RESP2 and for RESP3.
+    /// The connections to the store itself, for RESP2 and for RESP3.
     lanes: [Lane; 2],
-    /// The same to its replicas; a replica keeps its place.
+    /// The connections to its replicas, for RESP2 and for RESP3. A replica keeps its index.
     replicas: [Option<[Lane; 2]>; REPLICAS_MAX],
     first_replica_token: usize,
-    /// The replica that the next read goes to, if it can.
+    /// Index of the replica to which the next read goes, if that replica can answer.
     turn: usize,
     told: Vec<Told>,
     call_timeout: Time,
-    /// When the server may be asked for the store's name again.
+    /// Until this time the server is not asked for the store's name again.
     ask_name_after: Time,
 }
 
 impl StoreReads {
-    /// `first_replica_token`: the first of [`REPLICA_TOKENS`].
+    /// `first_replica_token`: the first of [`REPLICA_TOKENS`] tokens.
     pub(super) fn new(
         tokens: [Token; 2],
         first_replica_token: usize,
@@ -58,6 +58,14 @@ impl StoreReads {
             told: Vec::new(),
             call_timeout,
             ask_name_after: 0,
+        }
+    }
+
+    /// Calls take this long at most from now on.
+    pub(super) fn set_call_timeout(&mut self, call_timeout: Time) {
+        self.call_timeout = call_timeout;
+        for lane in self.all_mut() {
+            lane.set_call_timeout(call_timeout);
         }
     }
 
@@ -78,22 +86,22 @@ impl StoreReads {
         tokens.contains(&token.0)
     }
 
-    /// When a read has waited long enough.
+    /// Returns when the next read has waited too long.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.all().filter_map(Lane::due).min()
     }
 
-    /// Whether there is something to read that no event will announce.
+    /// Whether there are unread bytes that no event will announce.
     pub(super) fn has_more(&self) -> bool {
         !self.told.is_empty() || self.all().any(Lane::has_more)
     }
 
-    /// Remembers what an event says about a connection.
+    /// Notes an event of one of the connections.
     pub(super) fn note(&mut self, event: &Event) {
         self.all_mut().for_each(|lane| lane.note(event));
     }
 
-    /// Takes what a client wants to read; it is sent at the end of the turn.
+    /// Takes a client's reads. They are sent at the end of the turn.
     pub(super) fn submit(&mut self, client: usize, read: StoreRead, shared: &Shared) {
         let at = crate::client::lane(read.protocol);
         if !read.replica {
@@ -111,11 +119,12 @@ impl StoreReads {
             client,
             connection: read.connection,
             batch: read.batch,
+            since: shared.now,
         };
         self.told.push(Told::Unread(reader, Unread::Unfit));
     }
 
-    /// The store has said who its replicas are.
+    /// Updates the replicas: the store has named them.
     fn replicas_are(&mut self, found: &[SocketAddr], now: Time) {
         for place in &mut self.replicas {
             if let Some(lanes) = place
@@ -155,7 +164,7 @@ fn lanes(tokens: [Token; 2], replica: Option<SocketAddr>, call_timeout: Time) ->
 }
 
 impl<U: Upstream> Front<U> {
-    /// Takes in what the store answered.
+    /// Takes the store's replies.
     pub(super) fn take_store_reads(&mut self) {
         let mut told = std::mem::take(&mut self.reads.told);
         for lane in self.reads.all_mut() {
@@ -175,7 +184,7 @@ impl<U: Upstream> Front<U> {
         self.shared.replicas.fit = any;
     }
 
-    /// The end of a turn: sends what was collected, and ends what takes too long.
+    /// At the end of a turn: sends the collected reads, and gives up what takes too long.
     pub(super) fn send_store_reads(&mut self) {
         let mut told = std::mem::take(&mut self.reads.told);
         let mut sought = self.shared.replicas.are_sought(self.shared.now);
@@ -189,7 +198,7 @@ impl<U: Upstream> Front<U> {
         self.tell(told);
     }
 
-    /// Asks the server now and then which store it works on, while there are reads.
+    /// While there are reads, asks the server from time to time which store it works on.
     pub(super) fn refresh_store_name(&mut self) {
         let now = self.shared.now;
         let wanted = self.vigil.wants_name || self.vigil.doubts_name;
@@ -231,6 +240,8 @@ impl<U: Upstream> Front<U> {
                     );
                 }
                 Told::Reply(reader, reply) => {
+                    let took = self.shared.now.saturating_sub(reader.since);
+                    self.up.took(Class::Store, took);
                     client
                         .connection
                         .store_replied(reader.batch, reply, &mut self.shared);
@@ -245,7 +256,7 @@ impl<U: Upstream> Front<U> {
             self.enqueue(index);
             self.mark_dirty(index);
         }
-        // Those of a replica that was taken away are told in the next turn.
+        // Reads of a replica that was removed get their result in the next turn.
         told.append(&mut self.reads.told);
         self.reads.told = told;
     }

@@ -3,7 +3,7 @@
 use crate::common::{Client, command};
 use pmnet_resp::read;
 
-/// Numbers that look random, the same ones for the same seed (splitmix64).
+/// Pseudo-random numbers, the same for the same seed (splitmix64).
 pub struct Random(pub u64);
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
         all[self.below(all.len())]
     }
 
-    /// One of a hundred, so many times.
+    /// Returns true with this probability, in percent.
     pub fn percent(&mut self, times: usize) -> bool {
         self.below(100) < times
     }
@@ -30,21 +30,22 @@ impl Random {
 pub struct Server {
     commands: Vec<Known>,
     categories: Vec<String>,
-    /// It has rules about databases.
+    /// The server has rules about databases.
     pub databases: bool,
-    /// It answers a wrong password although an answer before that is still to be sent, as some do not.
+    /// The server answers a wrong password even if an earlier answer is still to be sent. Some servers do
+    /// not.
     pub answers: bool,
 }
 
 struct Known {
-    /// The command, and its subcommand if it has some.
+    /// The command's name, and its subcommand if it has one.
     words: Vec<String>,
     arity: i64,
     blocks: bool,
 }
 
 impl Server {
-    /// Asks it.
+    /// Asks the server for its commands, categories and rules.
     pub fn learn(client: &mut Client) -> Server {
         client.send(&command("COMMAND"));
         let reply = client.next().expect("what it knows");
@@ -74,7 +75,7 @@ impl Server {
     }
 }
 
-/// Takes in what COMMAND says of one command, or of one subcommand of `of`.
+/// Adds a command from a row of COMMAND, or a subcommand of the command `of`.
 fn note(one: &[u8], of: &[String], all: &mut Vec<Known>) {
     let parts = read::elements(one).expect("a command");
     let name = String::from_utf8_lossy(read::bulk(parts[0]).expect("a name")).into_owned();
@@ -101,8 +102,9 @@ fn note(one: &[u8], of: &[String], all: &mut Vec<Known>) {
     }
 }
 
-/// They end the server or the connection, change who the server is, are about the machine, keep others waiting, or give another random
-/// result each time that what follows depends on.
+/// Commands that are never sent, for one of these reasons: they end the server or the connection, change the
+/// server's role, concern the machine, delay other clients, or give a random result on which later replies
+/// depend.
 const UNSENT: [&str; 66] = [
     "shutdown",
     "debug",
@@ -174,14 +176,15 @@ const UNSENT: [&str; 66] = [
 
 fn is_unsent(words: &[String]) -> bool {
     let name = words[0].as_str();
-    // Clusters, fields that expire, and imports, of newer servers.
+    // Commands about clusters, expiring fields and imports, which newer servers have.
     let prefixes = [
         "hexpire", "hpexpire", "hsetex", "hgetex", "himport", "backup", "cluster",
     ];
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || name.contains('.')
 }
 
-/// Their replies are about a process or a moment: only whether they are refused is compared.
+/// Commands whose replies depend on the process or the moment. The test only compares whether they are
+/// refused.
 const LOOSE: [&str; 33] = [
     "info",
     "client",
@@ -218,7 +221,7 @@ const LOOSE: [&str; 33] = [
     "hotkeys",
 ];
 
-/// Whether only that is compared.
+/// Whether only refusals of this command are compared.
 pub fn is_loose(words: &[String]) -> bool {
     LOOSE.contains(&words[0].to_ascii_lowercase().as_str())
 }
@@ -282,12 +285,12 @@ const DATABASES: [&str; 5] = ["db=0", "db=1,2", "db=0,1", "alldbs", "db=3"];
 /// A change of a user's rights.
 pub struct Change {
     pub words: String,
-    /// It takes nothing away.
+    /// The change takes no right away.
     pub gives_only: bool,
 }
 
 impl Server {
-    /// Words that change what a user may do that has rights already.
+    /// Returns a change of the rights of a user that already has some.
     pub fn change(&self, random: &mut Random) -> Change {
         let (words, gives_only) = match random.below(6) {
             0 => (self.rules(random), false),
@@ -306,7 +309,7 @@ impl Server {
         Change { words, gives_only }
     }
 
-    /// Words of ACL SETUSER about rights.
+    /// Returns words of ACL SETUSER about rights.
     pub fn rules(&self, random: &mut Random) -> String {
         let mut all = vec![self.selector(random)];
         for _ in 0..random.below(4).saturating_sub(1) {
@@ -345,13 +348,13 @@ impl Server {
         words.join(" ")
     }
 
-    /// A command that may be sent at any time, in or out of MULTI.
+    /// Returns a command that may be sent at any time, in or out of MULTI.
     pub fn command(&self, random: &mut Random) -> Vec<String> {
         if random.percent(35) {
             return self.any(random);
         }
         let template = random.of(&TEMPLATES);
-        // The front answers it for any store, so what follows in a MULTI is another thing.
+        // The front answers this command for any store, so the rest of a MULTI would differ.
         let is_own = template.starts_with("CLIENT SETINFO") && !self.knows("client setinfo");
         filled(if is_own { "CLIENT ID" } else { template }, random)
     }
@@ -362,7 +365,8 @@ impl Server {
             .any(|known| known.words.join(" ") == words)
     }
 
-    /// One that the server knows, with as many random arguments as it takes, or one more or less.
+    /// Returns a command that the server knows, with a valid number of random arguments, or with one more or
+    /// one less.
     fn any(&self, random: &mut Random) -> Vec<String> {
         let known = &self.commands[random.below(self.commands.len())];
         let mut words = known.words.clone();
@@ -391,7 +395,7 @@ impl Server {
     }
 }
 
-/// The words of a template, with random ones in place of those in braces.
+/// Returns the words of a template. Random words replace those in braces.
 pub fn filled(template: &str, random: &mut Random) -> Vec<String> {
     let fill = |word: &str, random: &mut Random| -> String {
         let owner = random.of(&["a", "a", "b", "b", "c"]);
@@ -409,7 +413,7 @@ pub fn filled(template: &str, random: &mut Random) -> Vec<String> {
     template.split(' ').map(|word| fill(word, random)).collect()
 }
 
-/// Commands of all kinds, also those of newer servers.
+/// Commands of all kinds, including those of newer servers.
 const TEMPLATES: [&str; 187] = [
     "GET {s}",
     "GET {k}",

@@ -34,14 +34,14 @@ use server::RedisServer;
 /// Every wait of the tests ends after this.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A redis-server of our own, gone with the value.
+/// A redis-server of this test. It ends when the value is dropped.
 pub struct Redis {
     pub address: SocketAddr,
     server: RedisServer,
 }
 
 impl Redis {
-    /// Starts a server; `None` if there is none: then the test counts as skipped.
+    /// Starts a server. `None` if there is no redis-server: then the test counts as skipped.
     pub fn start() -> Option<Redis> {
         Redis::start_with(&[])
     }
@@ -50,7 +50,7 @@ impl Redis {
         Some(Redis::of(RedisServer::start(arguments)?))
     }
 
-    /// One of those that `tests/compat/servers.py` fetches.
+    /// Starts one of the servers that `tests/compat/servers.py` fetches.
     pub fn start_named(name: &str) -> Option<Redis> {
         Some(Redis::of(RedisServer::start_named(name, &[])?))
     }
@@ -66,12 +66,12 @@ impl Redis {
         Client::connect(self.address)
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         self.server.kill();
     }
 
-    /// Stops the process, or lets it go on.
+    /// Sends a signal to the process, for example to stop or continue it.
     pub fn signal(&self, signal: &str) {
         let done = std::process::Command::new("kill")
             .args([signal, &self.server.pid().to_string()])
@@ -80,7 +80,7 @@ impl Redis {
     }
 }
 
-/// A blocking client that hands out raw replies.
+/// A blocking client that returns raw replies.
 pub struct Client {
     pub stream: TcpStream,
     inbox: Vec<u8>,
@@ -104,7 +104,7 @@ impl Client {
         self.stream.write_all(bytes).expect("send");
     }
 
-    /// The next reply; `None` at the end of the stream.
+    /// Returns the next reply; `None` at the end of the stream.
     pub fn next(&mut self) -> Option<Vec<u8>> {
         loop {
             if !self.inbox.is_empty()
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// The next reply as text.
+    /// Returns the next reply as text.
     pub fn text(&mut self) -> String {
         String::from_utf8_lossy(&self.next().expect("a reply, not the end")).into_owned()
     }
@@ -135,7 +135,7 @@ impl Client {
     }
 }
 
-/// A command given as words.
+/// Returns a command from its words.
 pub fn command(words: &str) -> Vec<u8> {
     let words: Vec<&str> = words.split(' ').collect();
     let mut out = Vec::new();
@@ -143,7 +143,7 @@ pub fn command(words: &str) -> Vec<u8> {
     out
 }
 
-/// Writes the record that a server would keep: its epoch, and how far it has applied.
+/// Writes the record that a server would keep: its epoch, and the order up to which it has applied.
 pub fn record(redis: &Redis, epoch: u32, watermark: u64) {
     let mut all = Vec::new();
     let chain = [&epoch.to_be_bytes()[..], b"members"].concat();
@@ -164,73 +164,73 @@ pub fn record(redis: &Redis, epoch: u32, watermark: u64) {
     assert_eq!(client.text(), ":3\r\n");
 }
 
-/// The run id of a server.
+/// Returns the run id of a server.
 pub fn run_id(client: &mut Client) -> String {
     let info = client.ask("INFO server");
     let line = info.lines().find_map(|line| line.strip_prefix("run_id:"));
     line.expect("a run id").trim().to_owned()
 }
 
-/// Sessions above this are marks.
+/// Numbers of marks' sessions begin here.
 pub const MARKS_FROM: u32 = 1_000_000;
 
-/// How the endpoint of the tests behaves, and what it has seen.
+/// The behaviour of the tests' endpoint, and its observations.
 #[derive(Default)]
 pub struct Knobs {
-    /// Nothing is executed while set, and calls end at their deadlines.
+    /// While set, nothing is executed, and calls end at their deadlines.
     pub hold: bool,
-    /// The same, but updates are committed at once if nothing is in front of them.
+    /// As `hold`, but updates are committed at once if no earlier call is outstanding.
     pub hold_bypasses: bool,
-    /// How long each bypass takes.
+    /// Duration of each bypass.
     pub delay: Duration,
     /// Most calls outstanding; 0: no limit.
     pub queue_max: usize,
-    /// Calls end so instead of being executed.
+    /// If set, calls end with this outcome and are not executed.
     pub outcome: Option<Outcome>,
-    /// What the store says about itself; `None`: the truth.
+    /// The store's answer about itself; `None`: the true one.
     pub address: Option<Bytes>,
-    /// The endpoint works on this store from now on: a failover.
+    /// From now on the endpoint works on this store, as after a failover.
     pub moved: Option<SocketAddr>,
-    /// Who claimed the records; empty: nobody.
+    /// The owner of the records; empty: there is none.
     pub owner: String,
-    /// Marks opened and ended; their sessions count from [`MARKS_FROM`].
+    /// Number of marks opened and ended. Their sessions count from [`MARKS_FROM`].
     pub marks: (u32, u32),
-    /// No mark is confirmed.
+    /// While set, no mark is confirmed.
     pub hold_marks: bool,
-    /// Whether the store may be read from past the server.
+    /// Whether the front may read from the store directly.
     pub reads_allowed: bool,
     /// All payloads of updates, as text.
     pub updates: Vec<String>,
     /// All payloads of bypasses: read-only or not, form, number of commands.
     pub bypasses: Vec<(bool, Form, usize)>,
-    /// How often it was asked what the store is.
+    /// How often the store's facts for HELLO were asked for.
     pub greetings: u32,
-    /// Sessions opened and ended.
+    /// Number of sessions opened and ended.
     pub sessions: (u32, u32),
-    /// Parts of a pack that are executed at most; 0: no limit.
+    /// Most parts of a pack that are executed; 0: no limit.
     pub parts_max: usize,
     /// Longest reply to a bypass, in bytes; 0: no limit.
     pub reply_max: usize,
-    /// What another client does on the store before each call is executed.
+    /// A command that another client executes on the store before each call.
     pub between: Option<&'static str>,
     /// A session to close, and whether acknowledged updates are lost with it.
     pub close: Option<(SessionHandle, bool)>,
-    /// How the head answers a READ of these hashes; `None`: it takes none.
+    /// The head's answer to a READ of these hashes; `None`: the head accepts no READ.
     pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
     /// The head does not answer yet.
     pub is_slow: bool,
-    /// How many READs asked what a replica must have applied.
+    /// Number of READs that asked what a replica must have applied.
     pub asked_replicas: u64,
     /// The hashes of all READs.
     pub reads: Vec<Vec<u64>>,
     /// How often a call was refused.
     pub refused: usize,
-    /// User and password of the server in the store.
+    /// User and password with which the server logs in to the store.
     pub login: Option<&'static str>,
 }
 
 impl Knobs {
-    /// A server that logs in to the store.
+    /// Makes the settings for a server that logs in to the store.
     pub fn logged_in(login: &'static str) -> Knobs {
         Knobs {
             login: Some(login),
@@ -248,7 +248,7 @@ struct Pending {
     deadline: Time,
 }
 
-/// Executes on a real server, in the order submitted, when the front flushes.
+/// An endpoint that executes calls on a real server when the front flushes, in the order of submission.
 pub struct Executor {
     knobs: Arc<Mutex<Knobs>>,
     store: SocketAddr,
@@ -310,7 +310,7 @@ impl Executor {
         Ok(call)
     }
 
-    /// Ends the calls whose deadlines have passed: of each session the first was sent, no other.
+    /// Ends calls whose deadlines have passed. Only the first call of each session counts as sent.
     fn expire(&mut self) {
         let mut sent = std::collections::HashSet::new();
         let (now, events) = (self.now, &mut self.events);
@@ -365,7 +365,7 @@ impl Executor {
     }
 }
 
-/// Runs what is no pack.
+/// Runs a payload that is no pack.
 fn run(client: &mut Client, commands: &Commands<'_>) -> Vec<u8> {
     if commands.form == Form::Transaction {
         client.ask("MULTI");
@@ -382,7 +382,8 @@ fn run(client: &mut Client, commands: &Commands<'_>) -> Vec<u8> {
         .collect()
 }
 
-/// Runs at most so many parts of a pack, if that is not 0, and ends it in front of a read with a long reply, as stores do.
+/// Runs at most `most` parts of a pack (0: all). As stores do, ends the pack before a read whose reply is
+/// longer than `reply_max`.
 fn run_pack(client: &mut Client, commands: &Commands<'_>, most: usize, reply_max: usize) -> Bytes {
     let (mut count, mut replies) = (0, Vec::new());
     for unit in commands.units() {
@@ -423,9 +424,9 @@ impl Calls for Executor {
             return Ok(call);
         };
         let commands = Commands::parse(p).expect("valid payload");
-        // The front asks which commands there are whenever it likes.
+        // The front's question for the store's commands may come at any time.
         let asks = commands.count == 2 && p.ends_with(b"*1\r\n$7\r\nCOMMAND\r\n");
-        // And for the first HELLO what the store is.
+        // The question for the store's facts, which the first HELLO causes.
         let greets = commands.count == 2 && p.ends_with(b"$6\r\nMODULE\r\n$4\r\nLIST\r\n");
         let mut knobs = self.knobs.lock().expect("knobs");
         knobs.greetings += u32::from(greets);
@@ -602,7 +603,7 @@ impl Running {
 
     pub fn start_with(redis: &Redis, change: impl FnOnce(&mut FrontConfig)) -> Running {
         Running::start_as(redis, Knobs::default(), |config| {
-            // What is tested as a rule is bypasses.
+            // Most tests are about bypasses.
             config.cache = Cache::Off;
             change(config);
         })
@@ -610,7 +611,7 @@ impl Running {
 
     pub fn start_as(redis: &Redis, knobs: Knobs, change: impl FnOnce(&mut FrontConfig)) -> Running {
         let mut config = FrontConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-        // The tests of users say so.
+        // The tests about users set another value.
         config.access = Access::Anyone;
         change(&mut config);
         let knobs = Arc::new(Mutex::new(knobs));
@@ -628,7 +629,7 @@ impl Running {
             stopper,
             thread: Some(thread),
         };
-        // It asks once by itself.
+        // The front asks once without being asked by a client.
         eventually("the front has asked", || running.knobs().sessions == (1, 1));
         let mut knobs = running.knobs();
         knobs.bypasses.clear();
@@ -641,7 +642,7 @@ impl Running {
         Client::connect(self.address)
     }
 
-    /// Name of the thread that serves.
+    /// Returns the name of the thread that serves.
     pub fn thread_name(&self) -> String {
         format!("front-{}", self.address.port())
     }
@@ -652,7 +653,7 @@ impl Running {
 }
 
 impl Running {
-    /// Ends it; how reads were answered.
+    /// Ends the front. Returns how reads were answered.
     pub fn stop(mut self) -> Counters {
         self.stopper.stop();
         let thread = self.thread.take().expect("it runs");

@@ -1,9 +1,10 @@
-//! The exact bytes that a connection sends: to the client, to the network, and to the store.
+//! The exact bytes that a connection sends to the client, to the network, and to the store.
 //!
-//! Inputs: every file of `fuzz/corpus/redis_front`, and the commands of the other tests here (`scripts.txt`), each in several
-//! worlds. The file `transcripts.txt` has the length and a hash of each direction. A change of one byte fails the test.
+//! Inputs: every file of `fuzz/corpus/redis_front`, and the commands of the other tests of this program
+//! (`scripts.txt`), each in several worlds. The file `transcripts.txt` has the length and a hash of the bytes
+//! in each direction. A change of one byte fails the test.
 //!
-//! - `UPDATE=1 cargo test -p pmnet-front --test front pinned::` accepts what is sent now.
+//! - `UPDATE=1 cargo test -p pmnet-front --test front pinned::` accepts the present bytes.
 //! - `PINNED=DIR cargo test …` also writes all transcripts to `DIR`, so that two versions can be compared with `diff -r`.
 
 #[path = "../../../../../fuzz/src/front.rs"]
@@ -17,16 +18,16 @@ mod scripts;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// What one input made the connection send.
+/// The bytes that a connection sent for one input.
 struct Case {
     name: String,
-    /// To the client, to the network, to the store.
+    /// Bytes to the client, to the network, and to the store.
     sent: [Vec<u8>; 3],
 }
 
 const DIRECTIONS: [&str; 3] = ["client", "upstream", "store"];
 
-/// Hexadecimal digits of a corpus file's name that tell it from the others.
+/// Number of hexadecimal digits of a corpus file's name that are kept: enough to tell the files apart.
 const NAME_DIGITS: usize = 12;
 
 /// FNV-1a.

@@ -1,4 +1,4 @@
-//! The commands of the other tests, for a connection whose network and store are played here.
+//! The commands of the other tests, for a connection whose network and store are simulated in this file.
 //!
 //! All answers depend on the question alone, so a transcript is a function of the script and its world.
 
@@ -21,9 +21,9 @@ use crate::common::command;
 
 /// A command's time, in nanoseconds.
 const TIMEOUT: Time = 1_000_000_000;
-/// What the server says about its store.
+/// The server's answer about its store.
 const NAME: &str = "redis://127.0.0.1:6379/?run_id=a&records=pmnet:{0}&owner=o";
-/// What the store answers to commands that mean nothing here.
+/// The store's replies to commands that this simulation does not implement.
 const REPLIES: &[&[u8]] = &[
     b"+OK\r\n",
     b":1\r\n",
@@ -34,18 +34,18 @@ const REPLIES: &[&[u8]] = &[
     b"*1\r\n*7\r\n$3\r\nget\r\n:2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n",
 ];
 
-/// Where a script runs.
+/// The environment of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum World {
     /// A Redis; reads are bypasses.
     Redis,
-    /// The same, and the head is asked: it says MISS, and the store is read from.
+    /// As `Redis`, and the head is asked: it says MISS, and the store is read from.
     Reads,
     /// A Redis, and a client that speaks RESP3.
     Resp3,
     /// A store that is no Redis.
     Embedded,
-    /// A Redis whose connections break now and then after a command that was passed.
+    /// A Redis whose connections break from time to time after a passed command.
     Breaks,
 }
 
@@ -125,10 +125,10 @@ impl Calls for Net {
 /// The other end of the client's own connection to the store.
 #[derive(Default)]
 struct Redis {
-    /// Which of the client's connections it is.
+    /// Number of the client's connection.
     number: u64,
     inbox: Vec<u8>,
-    /// Commands queued behind MULTI.
+    /// Number of commands queued after MULTI.
     queued: Option<usize>,
     subscribed: usize,
 }
@@ -147,7 +147,7 @@ fn pick(command: &[u8]) -> &'static [u8] {
 }
 
 impl Redis {
-    /// Takes in bytes; returns the replies.
+    /// Takes bytes. Returns the replies.
     fn receive(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.inbox.extend_from_slice(bytes);
         let mut out = Vec::new();
@@ -231,9 +231,9 @@ struct Stage {
     net: Net,
     redis: Redis,
     reads: VecDeque<StoreRead>,
-    /// To the client, and to the store.
+    /// Bytes to the client, and to the store.
     sent: [Vec<u8>; 2],
-    /// How often something was sent to the store.
+    /// How often bytes were sent to the store.
     parts: usize,
 }
 
@@ -269,7 +269,7 @@ impl Stage {
         self.connection.receive(&command(line));
     }
 
-    /// Everything is answered, until nothing moves any more.
+    /// Answers everything until nothing changes any more.
     fn settle(&mut self) {
         for _ in 0..1000 {
             self.shared.now += 1000;
@@ -287,7 +287,7 @@ impl Stage {
         }
     }
 
-    /// What the connection wants of the front.
+    /// Meets the requests of the connection to the front.
     fn take_outputs(&mut self) {
         while let Some(output) = self.connection.poll_output() {
             match output {
@@ -411,7 +411,7 @@ impl Stage {
         true
     }
 
-    /// What waits for something that never comes is given up.
+    /// Gives up all commands that wait for something that never comes.
     fn end(mut self) -> [Vec<u8>; 3] {
         self.shared.now += 2 * TIMEOUT;
         self.connection.look(&self.shared, false);
@@ -428,7 +428,8 @@ impl Stage {
 fn run(lines: &[&str], world: World, pace: Pace) -> [Vec<u8>; 3] {
     let mut stage = Stage::new(world);
     for line in lines {
-        // It ends the connection, or waits for other clients, which are the front's.
+        // These commands end the connection, or wait for other clients, which a single connection does not
+        // have.
         if ["QUIT", "CLIENT LIST", "CLIENT KILL", "CLIENT UNBLOCK"]
             .iter()
             .any(|begin| line.to_ascii_uppercase().starts_with(begin))

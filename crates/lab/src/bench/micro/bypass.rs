@@ -1,6 +1,7 @@
 //! Clients that bypass the kernel's network stack: one AF_XDP socket for all of them, a UDP port for each.
 //!
-//! Frames are made here. The network stack only provides the own address and the hardware address of the next hop.
+//! This module makes the frames. The network stack only provides the client's own address and the hardware address of
+//! the next hop.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::time::{Duration, Instant};
@@ -13,44 +14,46 @@ use super::carrier::{Arrived, Buffer, Carrier};
 use super::frame::{self, Path};
 use super::plan::PAYLOAD_BYTES_MAX;
 
-/// Ports of the first client: below those of pmnet, and different each time, so that late packets find no socket.
+/// Ports of the first client. They lie below those of pmnet, and differ in each run, so that late packets find no
+/// socket.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
 /// A veth has one queue.
 const QUEUE: u32 = 0;
 const FRAME_BYTES: u32 = 2048;
 /// Frames of an update.
 const PARTS: usize = PAYLOAD_BYTES_MAX.div_ceil(pmnet_wire::FRAGMENT_BYTES);
-/// A few clients use few frames, so that these stay in the caches.
+/// Smallest ring. A few clients use few frames, so that these stay in the caches.
 const RING_MIN: usize = 16;
-/// How often a wake-up that finds no room is tried.
+/// Most attempts to wake the kernel when its queue is full.
 const WAKES_MAX: usize = 100;
-/// The next hop tells its hardware address within this time.
+/// Longest wait for the hardware address of the next hop.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
 const RESOLVE_LOOK: Duration = Duration::from_millis(1);
-/// The discard port (RFC 863). No program listens there, and the other side answers that.
+/// The discard port (RFC 863). No program listens there, and the other side answers with an error.
 const DISCARD: u16 = 9;
 /// `ATF_COM` (linux/if_arp.h): the address is known.
 const COMPLETE: u32 = 2;
 
-/// See the module's text.
+/// One AF_XDP socket for all clients.
 pub struct Bypass {
-    // Before the program: what still comes passes.
+    // Declared before the program, so that packets that still arrive pass.
     socket: Socket<Anonymous>,
     _redirect: Redirect,
     paths: Vec<Path>,
     first_port: u16,
     /// Frames of each client that are ready to be sent, and their lengths.
     ready: Vec<Vec<(Frame, usize)>>,
-    /// What was received, in reverse.
+    /// Received packets in reverse order.
     burst: Vec<Received>,
-    /// Free frames that are kept for sending.
+    /// Number of free frames that are kept for sending.
     kept: usize,
 }
 
 impl Bypass {
     /// A socket at this interface of the calling thread's network namespace, which has no XDP program.
     pub fn open(interface: &str, target: SocketAddrV4, clients: usize) -> anyhow::Result<Bypass> {
-        // First, while the interface is as it was: an update sent twice needs two frames for a while.
+        // This comes first, while the interface is unchanged: an update that is sent twice needs two frames for a
+        // while.
         let (own, own_mac, far_mac) = resolve(target)?;
         let kept = (2 * PARTS * clients).max(RING_MIN).next_power_of_two();
         let first_port = fastrand::u16(PORTS);
@@ -120,7 +123,7 @@ impl Carrier for Bypass {
             self.socket.give_back(old);
         }
         for datagram in datagrams {
-            // Those that are missing are counted when they should be sent.
+            // Missing frames are counted when they should be sent.
             let Some(frame) = self.socket.take() else {
                 break;
             };
@@ -188,7 +191,7 @@ pub(crate) fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6]
             "{} does not tell its hardware address",
             target.ip()
         );
-        // Makes the kernel ask for it. What becomes of the datagram does not matter.
+        // Sending makes the kernel ask for the address. The datagram itself does not matter.
         let _ = socket.send(&[]);
         std::thread::sleep(RESOLVE_LOOK);
     }

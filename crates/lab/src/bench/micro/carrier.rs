@@ -1,4 +1,4 @@
-//! How the datagrams of clients get into the network and out of it.
+//! How the datagrams of clients are sent and received.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ pub enum ClientIo {
 }
 
 impl ClientIo {
-    /// As in titles.
+    /// Returns its name for titles.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -26,7 +26,7 @@ impl ClientIo {
         }
     }
 
-    /// A sentence about it.
+    /// Returns a sentence that describes it.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -43,15 +43,15 @@ impl ClientIo {
     }
 }
 
-/// Place for any datagram; one that fills it is too long.
+/// Buffer for any datagram; a datagram that fills it is too long.
 pub type Buffer = [u8; DATAGRAM_BYTES_MAX + 1];
 
-/// A datagram that came in.
+/// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
     /// The client that it is for.
     pub client: usize,
-    /// Bytes in the buffer.
+    /// Length of the datagram in the buffer, in bytes.
     pub length: usize,
     /// When it was seen.
     pub at: Instant,
@@ -59,16 +59,16 @@ pub struct Arrived {
 
 /// Sends and receives for clients that are numbered from 0. Never waits.
 pub trait Carrier {
-    /// Prepares these datagrams before the measured time begins. The next [`send`](Carrier::send) of this client
-    /// sends them.
+    /// Prepares these datagrams before the measured time begins. The next [`send`](Carrier::send) of this client sends
+    /// them.
     fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()>;
 
-    /// Sends them; gives how many could not be sent now.
+    /// Sends datagrams; returns how many could not be sent now.
     fn send(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<u64>;
 
-    /// Something that came in, if there is anything.
+    /// Returns a received datagram, if there is one.
     fn receive(&mut self, buffer: &mut Buffer) -> anyhow::Result<Option<Arrived>>;
 
-    /// The client waits for more than the last datagram received for it.
+    /// Notes that the client waits for more datagrams than the last one it received.
     fn unfinished(&mut self, client: usize);
 }

@@ -1,10 +1,10 @@
-//! Ethernet, IPv4 and UDP around a datagram: written, and taken off again with every checksum checked.
+//! Ethernet, IPv4 and UDP headers around a datagram: written, and removed after a check of every checksum.
 
 use std::net::SocketAddrV4;
 
 use anyhow::{Context, ensure};
 
-/// Bytes in front of a datagram.
+/// Number of bytes before a datagram.
 pub const HEADERS: usize = ETHERNET + IPV4 + UDP;
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;
@@ -17,24 +17,24 @@ const DO_NOT_FRAGMENT: u8 = 0x40;
 const TIME_TO_LIVE: u8 = 64;
 const PROTOCOL_UDP: u8 = 17;
 
-/// Both ends, as seen from here.
+/// Addresses of both ends of a link, as the client sees them.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     /// Own hardware address.
     pub own_mac: [u8; 6],
-    /// That of the next hop.
+    /// Hardware address of the next hop.
     pub far_mac: [u8; 6],
     /// Own address.
     pub own: SocketAddrV4,
-    /// To which is sent.
+    /// Address to which datagrams are sent.
     pub far: SocketAddrV4,
 }
 
 impl Path {
-    /// Writes a frame with this datagram; gives its length.
+    /// Writes a frame with this datagram; returns its length.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The frame is too short for it.
     pub fn write(&self, datagram: &[u8], frame: &mut [u8]) -> anyhow::Result<usize> {
         let length = HEADERS + datagram.len();
         let frame = frame.get_mut(..length).context("a frame is too short")?;
@@ -61,7 +61,7 @@ impl Path {
         udp[6..8].fill(0);
         udp[UDP..].copy_from_slice(datagram);
         let checksum = match !udp_sum(&frame[ETHERNET..]) {
-            // 0 says that there is none.
+            // A checksum of 0 would mean that there is none.
             0 => u16::MAX,
             other => other,
         };
@@ -70,28 +70,28 @@ impl Path {
     }
 }
 
-/// What is in a frame.
+/// Contents of a frame.
 #[derive(Debug)]
 pub struct Parsed<'a> {
-    /// Who sent it.
+    /// Address of the sender.
     pub from: SocketAddrV4,
-    /// To whom.
+    /// Address of the receiver.
     pub to: SocketAddrV4,
-    /// What.
+    /// The datagram.
     pub datagram: &'a [u8],
 }
 
-/// Takes a frame apart.
+/// Parses a frame.
 ///
 /// # Errors
-/// It is no UDP over IPv4, or its lengths or checksums are wrong.
+/// The frame is no UDP over IPv4, or its lengths or checksums are wrong.
 pub fn parse(frame: &[u8]) -> anyhow::Result<Parsed<'_>> {
     ensure!(frame.len() >= HEADERS, "a frame of {} bytes", frame.len());
     ensure!(frame[12..14] == TYPE, "a frame that is not IPv4");
     let number = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
     let ip = &frame[ETHERNET..ETHERNET + IPV4];
     ensure!(ip[0] == VERSION && ip[9] == PROTOCOL_UDP, "not UDP");
-    // Short frames are filled up.
+    // Short frames are padded.
     let end = ETHERNET + usize::from(number(ETHERNET + 2));
     let udp = ETHERNET + IPV4;
     ensure!(
@@ -161,7 +161,7 @@ mod tests {
             let parsed = parse(&frame[..written]).unwrap();
             assert_eq!((parsed.from, parsed.to), (PATH.own, PATH.far));
             assert_eq!(parsed.datagram, datagram);
-            // Bytes behind the packet are no part of it.
+            // Bytes after the packet do not belong to it.
             assert_eq!(parse(&frame[..written + 9]).unwrap().datagram, datagram);
             for at in 12..written {
                 let mut changed = frame[..written].to_vec();

@@ -1,10 +1,11 @@
-//! One run: one thread, some sessions, a closed loop that never sleeps.
+//! One run: one thread serves some sessions in a closed loop that never sleeps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use hdrhistogram::Histogram;
+use pmnet_wire::FrontKey;
 
 use super::bypass::Bypass;
 use super::carrier::{Arrived, Buffer, Carrier, ClientIo};
@@ -15,23 +16,25 @@ use super::system::{Answers, Recipe};
 use super::troubles::Troubles;
 use crate::testbed::END_INTERFACE;
 
-/// How often resends, and the end of the run, are checked.
+/// Time between two checks for resends, and for the end of the run.
 const LOOK: Duration = Duration::from_millis(1);
-/// Datagrams that are taken in before something is sent again, at most.
+/// Most datagrams that are received before something is sent again.
 const BURST_MAX: usize = 64;
-/// Longest round trip that the histogram distinguishes, in nanoseconds; an update is given up before.
+/// Longest round trip that the histogram distinguishes, in nanoseconds. An update is given up before this time.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// What to run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Who answers, and where.
+    /// The set-up, with the process that answers and its address.
     pub recipe: Recipe,
+    /// The clients' key, if the shard has keys.
+    pub key: Option<FrontKey>,
     /// What clients send and receive with.
     pub client_io: ClientIo,
-    /// Bytes of an update.
+    /// Length of an update, in bytes.
     pub payload_bytes: usize,
-    /// Sessions.
+    /// Number of sessions.
     pub clients: usize,
     /// Time before the measurement.
     pub warmup: Duration,
@@ -39,15 +42,15 @@ pub struct Run {
     pub duration: Duration,
 }
 
-/// The result.
+/// Result of a run.
 pub struct Sample {
     /// Round trips in nanoseconds, of updates that began in the measured time.
     pub histogram: Histogram<u64>,
     /// The measured time, in seconds.
     pub seconds: f64,
-    /// Resends and the like, warm-up included.
+    /// Numbers of resends and other troubles, with those of the warm-up.
     pub troubles: Troubles,
-    /// Fewest devices that held an update.
+    /// Smallest number of devices that held an update.
     pub copies: u8,
 }
 
@@ -72,12 +75,20 @@ pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
 fn by<C: Carrier>(run: &Run, mut carrier: C, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let recipe = &run.recipe;
     let mut sessions = (0..run.clients)
-        .map(|client| Session::open(&mut carrier, recipe.answers, run.payload_bytes, client))
+        .map(|client| {
+            Session::open(
+                &mut carrier,
+                recipe.answers,
+                run.key,
+                run.payload_bytes,
+                client,
+            )
+        })
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut turn = Turn::new(run, stop)?;
     turn.go(&mut carrier, &mut sessions)?;
     if recipe.answers == Answers::Device {
-        // The server's share of the work must not disturb the next run.
+        // The server's work must not disturb the next run.
         if let Some(session) = sessions.first_mut() {
             session.settle(&mut carrier)?;
         }
@@ -103,7 +114,7 @@ struct Turn<'a> {
     until: Instant,
     look: Instant,
     yields: bool,
-    /// Sessions with an update on its way.
+    /// Number of sessions with an update in flight.
     busy: usize,
     stop: &'a AtomicBool,
 }
@@ -123,8 +134,7 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// Takes in what is there, if anything is; when an update is complete with it, the next one begins, if there is
-    /// time.
+    /// Receives a datagram, if there is one. If it completes an update, the next update begins, unless the time is up.
     fn step<C: Carrier>(
         &mut self,
         carrier: &mut C,
@@ -151,7 +161,7 @@ impl<'a> Turn<'a> {
         Ok(true)
     }
 
-    /// Whether it is time to look for resends and the end.
+    /// Returns the time if it is time to check for resends and the end.
     fn due(&mut self) -> anyhow::Result<Option<Instant>> {
         let now = Instant::now();
         if now < self.look {
@@ -173,7 +183,7 @@ impl<'a> Turn<'a> {
                 std::thread::yield_now();
             }
             if let Some(now) = self.due()? {
-                // A late update is sent again, unless its answer is already waiting: then this thread was late.
+                // A late update is sent again, unless its answer is already waiting, because then this thread was late.
                 for _ in 0..BURST_MAX {
                     if !self.step(carrier, sessions, &mut buffer)? {
                         break;

@@ -10,7 +10,7 @@ use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
 
 use super::plan::{Handler, cores};
 
-/// How often a sleeping handler checks whether it must end.
+/// Time between two checks of a sleeping handler whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A handler that listens.
@@ -40,14 +40,14 @@ impl Ideal {
             match self.socket.recv_from(&mut buffer) {
                 Ok((length, from)) => {
                     if let Some(answer) = answer(&buffer[..length]) {
-                        // What is lost here is sent again by the client, and counted there.
+                        // If the answer is lost, the client sends the update again, and counts that.
                         let _ = self.socket.send_to(&answer, from);
                     }
                 }
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock if self.spins && alone => std::thread::yield_now(),
                     ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
-                    // About an answer that is not awaited any more.
+                    // The client no longer waits for the answer.
                     ErrorKind::ConnectionRefused => {}
                     _ => return Err(error).context("the ideal handler cannot receive"),
                 },
@@ -57,7 +57,8 @@ impl Ideal {
     }
 }
 
-/// The acknowledgement of an update; nothing else is answered. It names no copies: no device logged it.
+/// Returns the acknowledgement of an update; other packets are not answered. It states no copies, because no device
+/// logged the update.
 fn answer(datagram: &[u8]) -> Option<[u8; pmnet_wire::HEADER_LEN]> {
     let packet = Packet::parse(datagram).ok()?;
     (packet.header.kind == Kind::Update).then(|| {

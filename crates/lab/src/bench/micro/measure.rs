@@ -1,4 +1,4 @@
-//! All systems in turn, several rounds; medians.
+//! Measures all systems in turn, in several rounds; figures are medians.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +20,11 @@ use super::troubles::Troubles;
 use crate::demo::view::View;
 use crate::harness::Scratch;
 
-/// Binding a socket takes far less.
+/// Longest wait for a socket to be bound, which takes far less.
 const BIND_MAX: Duration = Duration::from_secs(5);
-/// Points of a CDF, without its tail.
+/// Number of points of a CDF without its tail.
 const CDF_POINTS: u32 = 400;
-/// Its tail.
+/// Fractions of the points in the tail.
 const CDF_TAIL: [f64; 5] = [0.998, 0.999, 0.9995, 0.9999, 1.0];
 
 /// One combination of system, payload and number of clients.
@@ -42,7 +42,7 @@ pub struct Cell {
     pub clients: usize,
     /// Updates that were measured, all rounds.
     pub updates: u64,
-    /// Updates a second, median over the rounds, as the next three.
+    /// Updates a second; this and the next three figures are medians over the rounds.
     pub throughput: f64,
     /// Median round trip in microseconds.
     pub p50_us: f64,
@@ -54,11 +54,11 @@ pub struct Cell {
     pub rounds_p50_us: Vec<f64>,
     /// How many times faster than the baseline: the same path with a device that only forwards (p50).
     pub faster: Option<f64>,
-    /// How many times as long as `limit` (p50).
+    /// How many times as long as the minimum, [`System::Limit`] (p50).
     pub of_limit: Option<f64>,
     /// Devices that held every update before it was acknowledged.
     pub copies: u8,
-    /// Resends and the like, all rounds.
+    /// Numbers of resends and other troubles, all rounds.
     pub troubles: Troubles,
     /// Distribution of the round with the median p50: (microseconds, fraction at or below).
     pub cdf: Vec<(f64, f64)>,
@@ -69,7 +69,7 @@ pub struct Cell {
 pub struct Outcome {
     /// What was measured, on what, with medium and R.
     pub title: String,
-    /// What to know about the figures.
+    /// Facts that a reader of the figures must know.
     pub notes: Vec<String>,
     /// The figures.
     pub cells: Vec<Cell>,
@@ -109,7 +109,7 @@ pub fn all(
     Ok(cells)
 }
 
-/// What is compared with each other.
+/// Systems that are compared with each other.
 #[derive(Clone, Copy)]
 struct Group {
     payload_bytes: usize,
@@ -137,7 +137,7 @@ fn measure(
     let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         let mut order: Vec<usize> = (0..stands.len()).collect();
-        // The order of the systems must not matter.
+        // The order alternates, because it must not matter.
         if round % 2 == 1 {
             order.reverse();
         }
@@ -149,6 +149,7 @@ fn measure(
             );
             let run = Run {
                 recipe: stands[index].recipe,
+                key: stands[index].front_key()?,
                 client_io: group.client_io,
                 payload_bytes: group.payload_bytes,
                 clients: group.clients,
@@ -164,8 +165,8 @@ fn measure(
     Ok(compare(cells.collect()))
 }
 
-/// One run: the generator in [`CLIENT`] on the first core, the handler, if one answers, in `server`
-/// on the last.
+/// Makes one run: the generator in [`CLIENT`] on the first core, and the handler, if one answers, in `server` on the
+/// last core.
 fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());
@@ -181,7 +182,7 @@ fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Res
                 drop(ready);
                 ideal.serve(done)
             }));
-            // Nothing is sent: the other end goes when it listens, or when it cannot.
+            // No value is sent: the sender is dropped when the handler listens, or when it cannot.
             let _ = listens.recv_timeout(BIND_MAX);
         }
         let generating = scope.spawn(move || {
@@ -199,7 +200,7 @@ fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Res
     })
 }
 
-/// Cores that this process may use.
+/// Returns the cores that this process may use.
 pub fn cpus() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU)

@@ -1,9 +1,9 @@
 //! The round trip of one update, with an ideal request handler (PMNet paper §VI, see protocol.md §8): how
 //! long until a client knows that its update is safe, and how close that is to the minimum.
 //!
-//! One thread sends for all clients, in a closed loop: each has at most one update in flight. All
-//! systems are set up in namespaces at the same time and measured in turn, several rounds, in both
-//! orders; figures are medians over the rounds. May not: leave anything behind.
+//! One thread sends for all clients, in a closed loop: each has at most one update in flight. All systems are set up in
+//! namespaces at the same time and measured in turn, in several rounds and both orders; figures are medians over the
+//! rounds. A run leaves nothing behind.
 
 pub(crate) mod bypass;
 mod carrier;
@@ -39,7 +39,7 @@ pub use plan::{Handler, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Plan, SESSIONS_MAX
 pub use system::{Medium, System};
 pub use troubles::Troubles;
 
-/// Where things go and how they are said.
+/// Places for the output, and its form.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// Folder for report and numbers, and for the files of the run while it lasts.
@@ -49,7 +49,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Removes what killed runs left, and makes the folder.
+    /// Removes what killed runs left, and creates the folder.
     pub(crate) fn prepare(&self) -> anyhow::Result<&Path> {
         crate::setup::sweep()?;
         let folder = self.folder.as_path();
@@ -59,7 +59,7 @@ impl Output {
     }
 }
 
-/// Why this process cannot measure; `None`: it can, as far as can be seen without trying.
+/// Returns the reason why this process cannot measure; `None`: none can be seen without a try.
 #[must_use]
 pub fn refusal() -> Option<String> {
     crate::testbed::refusal()
@@ -70,8 +70,8 @@ pub fn refusal() -> Option<String> {
 /// Measures, and writes table, JSON and page.
 ///
 /// # Errors
-/// No root or no tools; a system that does not start; an answer that is wrong or does not come
-/// within seconds; interrupted; a report that cannot be written. Nothing is left behind.
+/// This process is not root or lacks a tool; a system does not start; an answer is wrong or does not come within
+/// seconds; the run is interrupted; a report cannot be written. Nothing is left behind.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

@@ -1,4 +1,4 @@
-//! What an update says: one `SET` of exactly the length that is asked for.
+//! Payload of an update: one `SET` of exactly the wanted length.
 
 use anyhow::Context;
 use pmnet_wire::command;
@@ -8,10 +8,10 @@ const KEY_MORE_MAX: usize = 8;
 /// Most bytes that the length of a value takes as a number.
 const DIGITS_MAX: usize = 6;
 
-/// A `SET` that is exactly this long, preamble included; `number` chooses the key.
+/// Returns a `SET` with exactly this length, preamble included; `number` chooses the key.
 ///
 /// # Errors
-/// It is too short for that.
+/// The length is too short for a `SET`.
 pub fn payload(bytes: usize, number: usize) -> anyhow::Result<Vec<u8>> {
     // One byte more in the value may be two more in all, by the length of its length: then a
     // longer key fits.

@@ -1,4 +1,4 @@
-//! Removes what a device in the kernel leaves there when its process ends.
+//! Removes pinned objects of a device in the kernel when its process ends.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // What stays is removed by the next run.
+        // The next run removes what stays.
         let _ = remove(&self.0);
     }
 }
@@ -28,12 +28,12 @@ fn remove(name: &str) -> Result<(), KernelError> {
     Pins::open(name)?.remove()
 }
 
-/// Removes what killed owners left.
+/// Removes the objects of processes that were killed.
 ///
 /// # Errors
 /// The BPF file system cannot be used.
 pub fn sweep() -> Result<(), KernelError> {
-    // Opening makes the folder, so that its neighbours can be looked at.
+    // Opening creates the folder, so that the other folders in its parent can be listed.
     let own = Pins::open(&format!("{PREFIX}{}-sweep", std::process::id()))?;
     let neighbours = own.folder().parent().map(std::fs::read_dir);
     for entry in neighbours.into_iter().flatten().flatten().flatten() {
@@ -45,7 +45,7 @@ pub fn sweep() -> Result<(), KernelError> {
     own.remove()
 }
 
-/// The process that gave this name.
+/// Returns the id of the process that chose this name.
 fn owner(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse().ok()

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use pmnet_wire::packet::{Ack, Bypass, Fragment, Response, Stamp, TimeLeft};
-use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, Packet, command};
+use pmnet_wire::packet::{Ack, Bypass, Fragment, Identity, Response, Stamp, TimeLeft};
+use pmnet_wire::{FRAGMENT_BYTES, Flags, FrontKey, Header, Kind, Packet, SessionKeys, command};
 
 use super::carrier::{Buffer, Carrier};
 use super::payload::payload;
@@ -20,37 +20,42 @@ const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How often an answer to these is looked for.
 const ASK_LOOK: Duration = Duration::from_micros(50);
 
-/// See the module's text.
+/// One client with one update at a time; see the module's text.
 pub struct Session {
-    /// Its number with the carrier.
+    /// Number of the client at the carrier.
     client: usize,
     answers: Answers,
-    /// Session, token and epoch of every packet; `seq` is the last one given out.
+    /// Keys of the session, if the shard has keys.
+    keys: Option<SessionKeys>,
+    /// Session, token and epoch of every packet; `seq` is the last number used.
     stamp: Header,
     /// Header without seq, and its part of the payload.
     fragments: Vec<(Header, Vec<u8>)>,
-    /// The update on its way, as it was sent.
+    /// Packets of the update in flight, as they were sent.
     packets: Vec<Vec<u8>>,
-    /// Which of them were reflected.
+    /// For each packet, whether it was reflected.
     back: Vec<bool>,
     begun: Instant,
     sent: Instant,
     busy: bool,
-    /// Devices that held every update so far.
+    /// Smallest number of devices that held an update so far.
     copies: Option<u8>,
-    /// Resends and the like.
+    /// Numbers of resends and other troubles.
     pub troubles: Troubles,
 }
 
 impl Session {
-    /// A session of the device if one answers. `client` is its number with the carrier, and makes keys differ.
+    /// Opens a session if the device answers. `client` is its number at the carrier, and makes its keys differ from
+    /// others.
     pub fn open<C: Carrier>(
         carrier: &mut C,
         answers: Answers,
+        key: Option<FrontKey>,
         payload_bytes: usize,
         client: usize,
     ) -> anyhow::Result<Session> {
-        let token = fastrand::u64(1..);
+        // An even token: the session is no mark.
+        let token = fastrand::u64(1..1 << 60) << 1;
         let stamp = Header {
             session: fastrand::u64(1..),
             tag: token,
@@ -60,6 +65,7 @@ impl Session {
         let mut session = Session {
             client,
             answers,
+            keys: key.map(|key| key.session(stamp.shard, token)),
             stamp,
             fragments: Vec::new(),
             packets: Vec::new(),
@@ -75,8 +81,9 @@ impl Session {
                 tag: token,
                 ..Header::new(Kind::Open)
             };
-            let token = token.to_be_bytes();
-            let reply = session.ask(carrier, &open, &token, "OPEN", |packet| {
+            let front = key.map(|key| key.id());
+            let identity = Identity { token, front }.write();
+            let reply = session.ask(carrier, &open, &identity, "OPEN", |packet| {
                 (packet.header.kind == Kind::OpenReply).then_some(packet.header)
             })?;
             session.stamp.session = reply.session;
@@ -86,7 +93,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Devices that held every update; 0 if no device claims to.
+    /// Returns the number of devices that held every update; 0 if no device states one.
     pub fn copies(&self) -> u8 {
         self.copies.unwrap_or(0)
     }
@@ -118,7 +125,7 @@ impl Session {
                 epoch: self.stamp.epoch,
                 ..*header
             };
-            packet.extend_from_slice(&header.emit());
+            packet.extend_from_slice(&sealed(self.keys, header, part).emit());
             packet.extend_from_slice(part);
         }
         self.back.fill(false);
@@ -130,20 +137,28 @@ impl Session {
         Ok(())
     }
 
-    /// Takes in an answer. Gives when the update began, if it is complete now.
+    /// Handles an answer. Returns the start of the update if the answer completes it.
     pub fn receive(&mut self, datagram: &[u8]) -> anyhow::Result<Option<Instant>> {
         let complete = self.take(datagram)?;
         self.busy &= !complete;
         Ok(complete.then_some(self.begun))
     }
 
-    /// Checks an answer. True: the update on its way is complete with it.
+    /// Whether the answer has the session's token, or the head's MAC.
+    fn is_own(&self, packet: &Packet<'_>) -> bool {
+        self.keys
+            .map_or(packet.header.tag == self.stamp.tag, |keys| {
+                keys.to_client.verifies(packet)
+            })
+    }
+
+    /// Checks an answer. Returns true if it completes the update in flight.
     fn take(&mut self, datagram: &[u8]) -> anyhow::Result<bool> {
         let packet = Packet::parse(datagram)
             .map_err(|reason| anyhow::anyhow!("an answer is damaged: {reason}"))?;
         let header = &packet.header;
         ensure!(
-            header.session == self.stamp.session && header.tag == self.stamp.tag,
+            header.session == self.stamp.session && self.is_own(&packet),
             "an answer is of another session: {header}"
         );
         ensure!(
@@ -162,7 +177,7 @@ impl Session {
             }
             (Kind::Ack, Answers::Handler | Answers::Device) => {
                 if !self.busy || header.seq < self.stamp.seq {
-                    // Of a fragment before the last, or again.
+                    // The answer belongs to an earlier fragment, or came a second time.
                     self.troubles.stale += u64::from(self.fragments.len() == 1);
                     return Ok(false);
                 }
@@ -192,7 +207,7 @@ impl Session {
         }
     }
 
-    /// Sends again what is without an answer for too long.
+    /// Sends updates again whose answer is overdue.
     pub fn look<C: Carrier>(&mut self, carrier: &mut C, now: Instant) -> anyhow::Result<()> {
         if !self.busy || now.saturating_duration_since(self.sent) < RESEND {
             return Ok(());
@@ -261,7 +276,7 @@ impl Session {
         accept: impl Fn(&Packet<'_>) -> Option<T>,
     ) -> anyhow::Result<T> {
         let mut question = Vec::new();
-        header.write(payload, &mut question);
+        sealed(self.keys, header.for_payload(payload), payload).write(payload, &mut question);
         let question = [question];
         let mut buffer: Buffer = [0; _];
         let begun = Instant::now();
@@ -270,7 +285,7 @@ impl Session {
             if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
                 asked = Some(Instant::now());
                 carrier.prepare(self.client, &question)?;
-                // What is not sent is asked again.
+                // A question that cannot be sent now is asked again.
                 carrier.send(self.client, &question)?;
             }
             let Some(arrived) = carrier.receive(&mut buffer)? else {
@@ -278,9 +293,7 @@ impl Session {
                 continue;
             };
             let answer = Packet::parse(&buffer[..arrived.length]).ok();
-            let own = answer.filter(|packet| {
-                arrived.client == self.client && packet.header.tag == self.stamp.tag
-            });
+            let own = answer.filter(|packet| arrived.client == self.client && self.is_own(packet));
             if let Some(answer) = own.as_ref().and_then(&accept) {
                 return Ok(answer);
             }
@@ -288,6 +301,11 @@ impl Session {
         }
         bail!("no answer to {name} within {} s", PATIENCE.as_secs())
     }
+}
+
+/// The header, sealed if there are keys. It says length and checksum of the payload.
+fn sealed(keys: Option<SessionKeys>, header: Header, payload: &[u8]) -> Header {
+    keys.map_or(header, |keys| keys.to_head.seal(&header, payload))
 }
 
 #[cfg(test)]
@@ -321,7 +339,10 @@ mod tests {
 
     fn pair(answers: Answers, bytes: usize) -> (Session, Sent) {
         let mut sent = Sent::default();
-        (Session::open(&mut sent, answers, bytes, 3).unwrap(), sent)
+        (
+            Session::open(&mut sent, answers, None, bytes, 3).unwrap(),
+            sent,
+        )
     }
 
     fn ack(session: &Session, seq: u64) -> Vec<u8> {

@@ -96,8 +96,8 @@ impl Carrier for Sockets {
     }
 
     fn unfinished(&mut self, client: usize) {
-        // An event says once that something is there. What comes behind a complete update is old, and is taken in
-        // with the next event.
+        // An event reports only once that datagrams are waiting. Datagrams after a complete update are old, and are
+        // received with the next event.
         if self.sockets.len() > 1 {
             self.ready.push_front(client);
         }

@@ -1,34 +1,38 @@
-//! A system that is set up: its network, programs and processes; all are removed when it is dropped.
+//! A system that is set up: its network, programs and processes. All of them are removed when it is dropped.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context;
+use pmnet_wire::FrontKey;
 
 use super::carrier::ClientIo;
 use super::pinned::Pinned;
 use super::system::{Device, Medium, Recipe, SERVER, System};
 use crate::harness::namespaces::PREFIX;
-use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec};
+use crate::harness::{Binaries, Keys, Process, Ready, Role, Scratch, Spec};
 use crate::testbed::{END_INTERFACE, Layout, Network};
 use crate::xdp::plain::{self, Plain, Program};
 
 /// Node of the clients.
 pub const CLIENT: &str = "client1";
-/// If a process does not serve after this time, it is an error.
+/// Longest wait until a process serves.
 pub const START_MAX: Duration = Duration::from_secs(15);
 
-/// See the module's text. Fields are dropped in this order: first who uses the network.
+/// A system that is set up. Its fields are dropped in this order, so that everything that uses the network ends before
+/// the network.
 pub struct Stand {
-    /// Those that run, the last of the chain first.
+    /// Running devices, the last of the chain first.
     devices: Vec<(Role, Process)>,
     pinned: Vec<Pinned>,
     server: Option<Process>,
     _programs: Vec<Plain>,
-    /// What is at the client's end, for clients with sockets.
+    /// Program at the client's end, for clients with sockets.
     client_program: Option<Plain>,
     system: System,
     number: usize,
+    /// Key files, when the system serves and has keys.
+    keys: Option<Keys>,
     /// Its network.
     pub network: Network,
     /// What it is made of.
@@ -36,7 +40,8 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Makes the network of a system, with its programs, for clients with sockets. `number` keeps several apart.
+    /// Creates the network of a system with its programs, for clients with sockets. `number` distinguishes several
+    /// systems.
     pub fn build(system: System, number: usize) -> anyhow::Result<Stand> {
         let recipe = system.recipe();
         let prefix = format!("{PREFIX}{}-b{number}-", std::process::id());
@@ -53,6 +58,7 @@ impl Stand {
             client_program: None,
             system,
             number,
+            keys: None,
             network,
             recipe,
         };
@@ -86,12 +92,18 @@ impl Stand {
                 self.pinned.push(Pinned::new(self.number, *index));
             }
         }
+        if self.recipe.keyed {
+            let folder = scratch.disk().join(self.name("keys"));
+            std::fs::create_dir(&folder).context("no folder for keys")?;
+            self.keys = Some(Keys::make(&Binaries::own()?, &folder)?);
+        }
         let mut server = words(&["server", "--listen", &SERVER.to_string(), "--store", store]);
         if let (true, Some(pinned)) = (head.server_reads_log, self.pinned.first()) {
             server.extend(words(&["--device-log", &pinned.0]));
         }
+        server.extend(self.cluster_key());
         self.server = Some(self.start("server", "server", server, scratch)?);
-        // The last one first: the server knows a chain from its end.
+        // The last device starts first, because the server builds a chain from its end.
         for (index, device) in devices.into_iter().rev() {
             let process = self.start_device(index, device, medium, scratch)?;
             self.devices.push((Role::Device(index), process));
@@ -109,6 +121,13 @@ impl Stand {
         let role = format!("device{}", index + 1);
         let mut arguments = words(&["device"]);
         arguments.extend(words(device.flags));
+        if self.keys.is_some() {
+            // The next one has the next id; after the last one is the server, 0.
+            let last = index == self.recipe.behind.len();
+            let next = if last { 0 } else { index + 2 };
+            arguments.extend(words(&["--next-id", &next.to_string()]));
+            arguments.extend(self.cluster_key());
+        }
         if device.server_reads_log {
             arguments.push("--server-reads-log".into());
         }
@@ -125,6 +144,20 @@ impl Stand {
         self.start(&role, device.node, arguments, scratch)
     }
 
+    fn cluster_key(&self) -> Vec<OsString> {
+        crate::harness::keys::flag(self.keys.as_ref().map(|keys| &keys.cluster))
+    }
+
+    /// Returns the key of the clients.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn front_key(&self) -> anyhow::Result<Option<FrontKey>> {
+        let read = |keys: &Keys| pmnet_keys::Front::read(&keys.front);
+        let front = self.keys.as_ref().map(read).transpose()?;
+        Ok(front.map(|front| front.key))
+    }
+
     /// Starts a pmnet in a node and waits until it serves.
     pub fn start(
         &self,
@@ -136,7 +169,7 @@ impl Stand {
         launch(&self.network, self.name(role), node, arguments, scratch)
     }
 
-    /// Devices, head first, and server, where they run.
+    /// Returns devices (head first) and server, if they run.
     pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
         let devices = self.devices.iter().rev();
         let devices = devices.map(|(role, process)| (*role, process));

@@ -1,5 +1,5 @@
-//! The systems that are compared: which process is where, what is attached, who answers. A new system is
-//! a name, a sentence and a recipe here; no other code distinguishes them.
+//! The systems that are compared: place of each process, attached programs, and who answers. A new system needs a name,
+//! a sentence and a recipe in this module; no other code distinguishes systems.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -19,7 +19,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// As in titles.
+    /// Returns its name for titles.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Medium {
         }
     }
 
-    /// As in `--media`.
+    /// Returns its name as in `--media`.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -74,6 +74,14 @@ pub enum System {
     #[value(name = "router-3")]
     #[serde(rename = "router-3")]
     Router3,
+    /// As nic, with keys: each packet has a MAC.
+    NicKeyed,
+    /// As router, with keys.
+    RouterKeyed,
+    /// As router-3, with keys.
+    #[value(name = "router-3-keyed")]
+    #[serde(rename = "router-3-keyed")]
+    Router3Keyed,
 }
 
 /// Who answers an update.
@@ -90,13 +98,13 @@ pub enum Answers {
 /// A device and its flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// Node in which it runs.
+    /// Namespace in which it runs.
     pub node: &'static str,
     /// Flags besides those for the log.
     pub flags: &'static [&'static str],
-    /// Its log is memory of the kernel, where it stays until it is taken out.
+    /// Whether its log is memory of the kernel, and stays there until it is taken out.
     pub in_kernel: bool,
-    /// The server reads that log itself.
+    /// Whether the server reads the device's log directly.
     pub server_reads_log: bool,
 }
 
@@ -107,18 +115,20 @@ pub struct Recipe {
     pub devices: u8,
     /// Node, interface and what is attached there.
     pub programs: &'static [(&'static str, &'static str, Program)],
-    /// Something transmits from XDP to the client: a veth takes that only if it has a program itself.
+    /// Whether something transmits from XDP to the client. A veth receives that only if it has an XDP program itself.
     pub client_takes_xdp: bool,
     /// The device to which clients send.
     pub device: Option<Device>,
-    /// The others of its chain, in order; after the last one is a server at [`SERVER`].
+    /// The other devices of its chain, in order; the server at [`SERVER`] follows the last one.
     pub behind: &'static [Device],
     /// Where clients send.
     pub target: SocketAddrV4,
     /// Who answers.
     pub answers: Answers,
-    /// What it is to be compared with: the same path with a device that only forwards.
+    /// System with which it is compared: the same path with a device that only forwards.
     pub baseline: Option<System>,
+    /// Devices, server and clients have keys: each packet is sealed and verified.
+    pub keyed: bool,
 }
 
 /// Address of the server, or of the handler in its place.
@@ -131,7 +141,7 @@ const THIRD_HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 103),
 const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
 
 impl System {
-    /// What is measured if nothing else is said: R = 1.
+    /// Systems that are measured by default, with R = 1.
     pub const DEFAULT: [System; 9] = [
         System::Limit,
         System::ClientServerNic,
@@ -144,11 +154,11 @@ impl System {
         System::AfXdp,
     ];
 
-    /// The minimum that it is compared with.
+    /// Returns the minimum with which it is compared.
     #[must_use]
     pub const fn limit(self) -> System {
         match self {
-            System::Router3 => System::LimitRouter3,
+            System::Router3 | System::Router3Keyed => System::LimitRouter3,
             _ => System::Limit,
         }
     }
@@ -170,6 +180,9 @@ impl System {
             System::AfXdp => "af-xdp",
             System::Router2 => "router-2",
             System::Router3 => "router-3",
+            System::NicKeyed => "nic-keyed",
+            System::RouterKeyed => "router-keyed",
+            System::Router3Keyed => "router-3-keyed",
         }
     }
 
@@ -185,7 +198,7 @@ impl System {
         format!("{} ({}, R = {copies})", self.name(), medium.title())
     }
 
-    /// A sentence about it.
+    /// Returns a sentence that describes it.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -226,16 +239,19 @@ impl System {
                 "a chain of two devices in the kernel, of machines in a row in between; clients send to the first"
             }
             System::Router3 => "a chain of three of them",
+            System::NicKeyed => "as nic, with keys: each packet has a MAC",
+            System::RouterKeyed => "as router, with keys",
+            System::Router3Keyed => "as router-3, with keys",
         }
     }
 
-    /// Whether a log is part of it.
+    /// Returns whether it has a log.
     #[must_use]
     pub const fn has_device(self) -> bool {
         self.recipe().device.is_some()
     }
 
-    /// How to set it up.
+    /// Returns how to set it up.
     #[must_use]
     pub const fn recipe(self) -> Recipe {
         match self {
@@ -248,6 +264,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Itself,
                 baseline: None,
+                keyed: false,
             },
             System::LimitRouter => Recipe {
                 devices: 1,
@@ -258,6 +275,7 @@ impl System {
                 target: HOP,
                 answers: Answers::Itself,
                 baseline: None,
+                keyed: false,
             },
             System::LimitRouter3 => Recipe {
                 devices: 3,
@@ -274,6 +292,7 @@ impl System {
                 target: THIRD_HOP,
                 answers: Answers::Itself,
                 baseline: None,
+                keyed: false,
             },
             System::ClientServerNic => Recipe {
                 devices: 0,
@@ -284,6 +303,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Handler,
                 baseline: None,
+                keyed: false,
             },
             System::Nic => at_nic(false),
             System::NicMapped => at_nic(true),
@@ -312,6 +332,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::ClientServer => Recipe {
                 devices: 1,
@@ -322,6 +343,7 @@ impl System {
                 target: SERVER,
                 answers: Answers::Handler,
                 baseline: None,
+                keyed: false,
             },
             System::Router => Recipe {
                 devices: 1,
@@ -346,6 +368,7 @@ impl System {
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::Relay => Recipe {
                 devices: 1,
@@ -366,6 +389,7 @@ impl System {
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::AfXdp => Recipe {
                 devices: 1,
@@ -390,10 +414,21 @@ impl System {
                 target: HOP,
                 answers: Answers::Device,
                 baseline: Some(System::ClientServer),
+                keyed: false,
             },
             System::Router2 => chain(2, &[SECOND_OF_TWO]),
             System::Router3 => chain(3, &[SECOND, THIRD]),
+            System::NicKeyed => keyed(System::Nic.recipe()),
+            System::RouterKeyed => keyed(System::Router.recipe()),
+            System::Router3Keyed => keyed(System::Router3.recipe()),
         }
+    }
+}
+
+const fn keyed(recipe: Recipe) -> Recipe {
+    Recipe {
+        keyed: true,
+        ..recipe
     }
 }
 
@@ -410,7 +445,7 @@ const fn in_chain(node: &'static str, flags: &'static [&'static str]) -> Device 
     }
 }
 
-/// The first device of a chain, in front of [`SECOND`] or [`SECOND_OF_TWO`].
+/// The first device of a chain, before [`SECOND`] or [`SECOND_OF_TWO`].
 const FIRST: Device = in_chain(
     "device1",
     &[
@@ -482,6 +517,7 @@ const fn chain(devices: u8, behind: &'static [Device]) -> Recipe {
         target: HOP,
         answers: Answers::Device,
         baseline: Some(System::ClientServer),
+        keyed: false,
     }
 }
 
@@ -509,6 +545,7 @@ const fn at_nic(server_reads_log: bool) -> Recipe {
         target: NIC,
         answers: Answers::Device,
         baseline: Some(System::ClientServerNic),
+        keyed: false,
     }
 }
 

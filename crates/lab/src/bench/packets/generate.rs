@@ -1,4 +1,5 @@
-//! The client: one thread, an AF_XDP socket for each queue, a closed loop with this many requests on their way by each.
+//! The client: one thread, and one AF_XDP socket for each queue, in a closed loop with a fixed number of requests in
+//! flight on each.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ const PORTS: std::ops::Range<u16> = 20_000..40_000;
 const FRAME_BYTES: u32 = 2048;
 /// A few requests use few frames, so that these stay in the caches.
 const RING_MIN: usize = 16;
-/// Where the UDP checksum is in a frame. It is left out (0): computing it would be most of this thread's work.
+/// Position of the UDP checksum in a frame. It stays 0, because computing it would be most of this thread's work.
 const CHECKSUM: std::ops::Range<usize> = HEADERS - 2..HEADERS;
 /// Time after which a request without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(50);
@@ -49,21 +50,21 @@ pub struct Run {
     pub warmup: Duration,
     /// Measured time.
     pub duration: Duration,
-    /// There is only one core: who has nothing to do lets the other one go on.
+    /// Whether this is the only core, so that a thread without work must yield it.
     pub yields: bool,
 }
 
-/// The result.
+/// Result of a run.
 pub struct Sample {
     /// Round trips in nanoseconds, of requests that began and were answered in the measured time.
     pub histogram: Histogram<u64>,
     /// Requests that were sent again.
     pub resends: u64,
-    /// The highest order of an answer.
+    /// Highest order in an answer.
     pub last: u64,
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Copy)]
 struct Slot {
     number: u64,
@@ -124,10 +125,10 @@ impl Lane {
         })
     }
 
-    /// Queues the request of a slot.
+    /// Queues the request of a slot for sending.
     fn send(&mut self, slot: usize, payload_bytes: usize, now: Instant) -> anyhow::Result<()> {
         if self.socket.reserve(1)? == 0 {
-            // Too many were sent again. It will be once more.
+            // Too many requests were sent again. This one is sent later.
             return Ok(());
         }
         let Some(frame) = self.socket.take() else {
@@ -154,7 +155,7 @@ impl Lane {
         self.send(slot, run.payload_bytes, now)
     }
 
-    /// What is queued leaves.
+    /// Sends what is queued.
     fn flush(&mut self) -> anyhow::Result<()> {
         if self.unsent {
             self.unsent = false;
@@ -260,7 +261,7 @@ impl Client<'_> {
         Ok(())
     }
 
-    /// Takes in what one queue has, and sends the next requests.
+    /// Handles the answers of one queue, and sends the next requests.
     fn take(&mut self, lane: &mut Lane) -> anyhow::Result<bool> {
         let mut burst = std::mem::take(&mut lane.burst);
         lane.socket.receive(&mut burst)?;
@@ -277,7 +278,7 @@ impl Client<'_> {
             let answer = request::read_answer(parsed.datagram);
             let (number, order) = answer.context("an answer that is none")?;
             lane.socket.give_back(received.frame);
-            // Of a request that was sent twice, the second answer finds no request.
+            // If a request was sent twice, its second answer finds no request.
             let mut slots = lane.slots.iter();
             let slot = slots.position(|slot| slot.busy && slot.number == number);
             self.sample.last = self.sample.last.max(order);

@@ -1,9 +1,10 @@
-//! PASTE's comparison (M. Honda et al., HotNets 2016): a server that answers requests, and stores nothing, or copies each
-//! request into a log, or makes the packet buffer in which it came part of the log.
+//! PASTE's comparison (M. Honda et al., HotNets 2016) of three servers that answer requests. The first stores nothing,
+//! the second copies each request into a log, and the third makes the packet buffer with the request a part of the log.
 //!
-//! The three servers use the same AF_XDP sockets (crate `packets`) and differ in nothing else. One thread sends over one veth
-//! pair for each, in a closed loop; they are measured in turn, several rounds, in both orders; figures are medians. After
-//! each run the newest stored requests are compared with what was sent. May not: leave anything behind.
+//! The three servers use the same AF_XDP sockets (crate `packets`) and do not differ otherwise. One thread sends over
+//! one veth pair for each server, in a closed loop. The servers are measured in turn, in several rounds and both
+//! orders; figures are medians. After each run the newest stored requests are compared with what was sent. A run leaves
+//! nothing behind.
 
 mod generate;
 mod measure;

@@ -1,4 +1,4 @@
-//! The server under test: AF_XDP sockets that receive into packet buffers, and one of three things done with a request.
+//! The server under test: AF_XDP sockets receive into packet buffers, and each request is treated in one of three ways.
 //!
 //! May not: answer a request before it is as durable as its medium makes it.
 
@@ -17,7 +17,7 @@ use super::request;
 
 /// Bytes of frame space for each entry of the log that is copied into.
 const BYTES_PER_ENTRY: u64 = 2_048;
-/// Stored requests that are looked at after a run.
+/// Most stored requests that are checked after a run.
 const CHECKED_MAX: usize = 1_000;
 
 /// Longest time for a request that the histogram distinguishes, in nanoseconds.
@@ -29,19 +29,19 @@ pub struct Server {
     region: Region,
     /// What requests are copied into.
     log: Option<Log<AnyMedia>>,
-    /// Stored requests that are not forgotten.
+    /// Number of stored requests that are kept.
     kept: u64,
 }
 
-/// What a server did in a run.
+/// Result of a server's run.
 #[derive(Clone, Debug)]
 pub struct Served {
     /// Requests.
     pub requests: u64,
     /// Turns of its loop in which something was received.
     pub turns: u64,
-    /// Time for a request, in nanoseconds: of each turn, for each of its requests. A turn that lost the core to others is
-    /// an outlier in it, and no more.
+    /// Time for a request in nanoseconds: each turn counts its mean once for each of its requests. A turn that lost the
+    /// core to another program is an outlier.
     pub nanos: Histogram<u64>,
     /// The last order.
     pub last: u64,
@@ -131,7 +131,7 @@ impl Server {
         }
     }
 
-    /// Everything stored is durable, and what is too old is forgotten.
+    /// Makes everything stored durable, and forgets what is too old.
     fn persist(&mut self) -> anyhow::Result<()> {
         match (self.store, &mut self.log) {
             (Store::Buffers, _) => {
@@ -161,7 +161,7 @@ impl Server {
                 let mut newest = 0;
                 let newer = self.region.kept().filter(|one| one.order >= first);
                 for one in newer {
-                    // The run before may have had another size.
+                    // The last run may have used another size.
                     if one.bytes.len() == payload_bytes {
                         good(one.order, one.tag, one.bytes)?;
                     }

@@ -1,11 +1,10 @@
 //! What one packet costs the pipeline in the kernel: its program alone, on one core, without network,
 //! system call or wake-up.
 //!
-//! Thousands of prepared packets go through the loaded program in one system call. Each packet is
-//! different, and each update is really appended to a log and acknowledged. The cost of supplying the
-//! packets is measured in the same way and subtracted. The device's machine opens the sessions. Needs no
-//! interface, so it can run beside devices that serve. May not: count a packet whose result it did not
-//! check.
+//! Thousands of prepared packets go through the loaded program in one system call. Each packet is different, and each
+//! update is really appended to a log and acknowledged. The cost of supplying the packets is measured in the same
+//! manner and subtracted. The device's state machine opens the sessions. The benchmark needs no interface, so it can
+//! run beside devices that serve. It counts no packet whose result it has not checked.
 
 pub(crate) mod frame;
 mod measure;

@@ -1,5 +1,5 @@
-//! A device whose pipeline is loaded and whose packets come from here instead of from an interface. Its
-//! machine is the real one; this file plays the clients and the server.
+//! A device with a loaded pipeline that gets its packets from this module instead of an interface. Its state machine is
+//! the real one; this module plays the clients and the server.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -40,7 +40,7 @@ const LIFE: Life = Life {
 const PORT: u16 = 51_000;
 /// Of the first client; each has its own.
 const CLIENT_PORT: u16 = 40_001;
-/// Nothing is sent here any more after this many turns.
+/// Most turns until the device sends nothing more.
 const TURNS_MAX: u32 = 64;
 /// Longer than a measurement.
 const LEASE: Nanos = 24 * 3600 * SECOND;
@@ -62,7 +62,7 @@ impl Keys {
     }
 }
 
-/// The datagram, sealed if there is a key.
+/// Returns the datagram, sealed if there is a key.
 fn written(key: Option<MacKey>, header: Header, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let header = match key {
@@ -92,7 +92,7 @@ fn stamp(token: u64) -> Stamp {
     }
 }
 
-/// See the module's text.
+/// A device with prepared packets; see the module's text.
 pub struct Stand {
     pipeline: DeviceNode<MapMedia>,
     feeder: Feeder,
@@ -103,12 +103,12 @@ pub struct Stand {
     address: SocketAddr,
     server: Peer,
     now: Time,
-    /// Numbers the packets that are made.
+    /// Number of packets made so far, which makes each one different.
     made: usize,
-    /// Hash of the key that READs are answered with an update of.
+    /// Hash of the key whose update answers READs.
     shown: u64,
     _lock: File,
-    // Last: pinned objects go when nothing uses them any more.
+    // Dropped last: pinned objects are removed when nothing uses them any more.
     _pinned: Pinned,
 }
 
@@ -208,7 +208,7 @@ impl Stand {
         for index in 0..sessions {
             let port = CLIENT_PORT + u16::try_from(index)?;
             stand.open(SocketAddr::new(host(7), port))?;
-            // A small log has no room for all of them at once.
+            // A small log has no space for all updates at once.
             stand.apply()?;
         }
         // Every session has an update that can be repeated.
@@ -262,7 +262,7 @@ impl Stand {
         anyhow::bail!("the device does not begin to serve")
     }
 
-    /// The device works; what it then sends.
+    /// Lets the device work; returns what it sends.
     fn turn(&mut self) -> anyhow::Result<Vec<(Peer, Vec<u8>)>> {
         self.pipeline.finish(self.now)?;
         let sent = self.pipeline.out().iter();
@@ -308,7 +308,7 @@ impl Stand {
         Ok(())
     }
 
-    /// The machine follows what the pipeline has appended, and the server has applied all of it.
+    /// Lets the state machine follow the pipeline's appends, and the server apply all of them.
     pub fn apply(&mut self) -> anyhow::Result<()> {
         self.turn()?;
         let word = packet::Applied {
@@ -427,7 +427,7 @@ impl Stand {
         frame::udp(from, to, &datagram)
     }
 
-    /// Feeds the prepared packets to the pipeline: time for each. All must have the expected result.
+    /// Feeds the prepared packets to the pipeline; returns the time for each. All must have the expected result.
     pub fn run_pipeline(&mut self, packet: Packet, count: u32) -> anyhow::Result<Duration> {
         let before = self.feeder.counted()?;
         let (verdict, time) = self.feeder.run(Target::Pipeline, count)?;
@@ -497,7 +497,7 @@ impl Stand {
         Ok(time)
     }
 
-    /// Feeds the prepared packets to a program that does nothing: time for each.
+    /// Feeds the prepared packets to a program that does nothing; returns the time for each.
     pub fn run_nothing(&mut self, count: u32) -> anyhow::Result<Duration> {
         Ok(self.feeder.run(Target::Nothing, count)?.1)
     }

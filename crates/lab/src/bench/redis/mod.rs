@@ -1,8 +1,8 @@
-//! Redis behind pmnet, beside Redis without it and beside the bound of both, with different mixes of reads.
+//! Compares Redis behind pmnet, Redis alone, and an upper bound for both, with different mixes of reads.
 //!
-//! All rows run beside each other and are measured in turn, several rounds, in both orders; figures are medians over
-//! the rounds. The load waits until everything is in Redis before the next row has its turn. May not: leave anything
-//! behind, or take a reply that is wrong.
+//! All rows run at the same time and are measured in turn, in several rounds and both orders; figures are medians over
+//! the rounds. The load waits until everything is in Redis before the next row is measured. A run leaves nothing
+//! behind, and accepts no wrong reply.
 
 mod counts;
 mod measure;

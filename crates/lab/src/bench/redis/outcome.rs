@@ -20,7 +20,7 @@ pub struct Outcome {
     pub pairs: Vec<PairsCell>,
     /// What fronts counted, where they say.
     pub fronts: Vec<Counts>,
-    /// Rows that cannot be had here.
+    /// Rows that cannot be started on this machine.
     pub refused: Vec<Refused>,
 }
 

@@ -1,5 +1,5 @@
-//! One long pipeline: a connection writes all its pairs of `SET` and `GET` of the same key, without waiting for any
-//! reply. The time until the last one is there. Every value is another one, and what is read is compared with it.
+//! One long pipeline: a connection writes all its pairs of `SET` and `GET` of the same key without waiting for replies.
+//! The time ends with the last reply. Every value differs, and each value that is read is compared with it.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -17,7 +17,7 @@ use crate::resp::{Reply, parse, write_command};
 
 /// A pipeline that takes longer is given up, and counts as this long.
 const PIPELINE_MAX: Duration = Duration::from_secs(60);
-/// How often the end is looked for while nothing comes.
+/// Time between two checks for the end while no reply comes.
 const LOOK: Duration = Duration::from_millis(200);
 /// Bytes read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -188,7 +188,7 @@ impl Pipeline {
             let replies = self.replies(&stream, keeps_data, start, stop);
             let all = replies.as_ref().is_ok_and(|replies| replies.all);
             if !all {
-                // Who still writes is to end, too.
+                // The writing thread must end, too.
                 let _ = stream.shutdown(Shutdown::Both);
             }
             let written = writing
@@ -236,7 +236,7 @@ impl Pipeline {
         })
     }
 
-    /// Looks at reply `index`. Errors are kept; a value that is not what was written a command before ends it all.
+    /// Checks reply `index`. Errors are kept. If a value is not the one that the command before wrote, the run fails.
     fn judge(
         &self,
         index: usize,
@@ -283,7 +283,6 @@ mod tests {
             zipf: None,
             beside: 0,
             value_bytes: 20,
-            insecure: false,
             medium: Medium::Dram,
             duration: Duration::from_secs(1),
             warmup: Duration::ZERO,

@@ -39,6 +39,10 @@ pub enum Row {
     #[value(name = "relay-1-log")]
     #[serde(rename = "relay-1-log")]
     Relay1Log,
+    /// pmnet with one device, a process, and without keys.
+    #[value(name = "relay-1-insecure")]
+    #[serde(rename = "relay-1-insecure")]
+    Relay1Insecure,
     /// pmnet with two devices, processes.
     #[value(name = "relay-2")]
     #[serde(rename = "relay-2")]
@@ -92,6 +96,7 @@ impl Row {
             Row::AlwaysWait => "always-wait",
             Row::Relay1 => "relay-1",
             Row::Relay1Log => "relay-1-log",
+            Row::Relay1Insecure => "relay-1-insecure",
             Row::Relay2 => "relay-2",
             Row::Relay3 => "relay-3",
             Row::LinkRespLimit => "link-resp-limit",
@@ -117,6 +122,7 @@ impl Row {
             Row::AlwaysWait => format!("Redis, always, WAIT {REPLICAS}"),
             Row::Relay1 => format!("pmnet, R = 1, relay, {medium}"),
             Row::Relay1Log => format!("pmnet, R = 1, relay, {medium}, --cache log"),
+            Row::Relay1Insecure => format!("pmnet, R = 1, relay, {medium}, without keys"),
             Row::Relay2 => format!("pmnet, R = 2, relay, {medium}"),
             Row::Relay3 => format!("pmnet, R = 3, relay, {medium}"),
             Row::LinkRespLimit => "link: resp-limit (no data)".to_owned(),
@@ -148,6 +154,7 @@ impl Row {
             Row::Relay1Log | Row::NicLog => {
                 "the same with one device, and the front asks it for what Redis has, too, as long as its log keeps that"
             }
+            Row::Relay1Insecure => "the same with one device, and without keys (--insecure)",
             Row::Relay1 | Row::Relay2 | Row::Relay3 => {
                 "clients connect to a front; R devices in a chain, each a process of this machine, on the loopback; behind \
                  them a server, and Redis with appendfsync always"
@@ -176,6 +183,7 @@ impl Row {
             | Row::AlwaysWait
             | Row::Relay1
             | Row::Relay1Log
+            | Row::Relay1Insecure
             | Row::Relay2
             | Row::Relay3 => Some(Row::Direct),
             Row::Nic | Row::NicLog | Row::Router2 | Row::Router3 => Some(Row::LinkDirect),
@@ -228,6 +236,7 @@ impl Row {
                     .front_args
                     .extend(CACHE_LOG.iter().map(ToString::to_string));
             }
+            topology.keyed = self != Row::Relay1Insecure;
             Place::Loopback(topology)
         };
         match self {
@@ -237,7 +246,7 @@ impl Row {
                 replicas: REPLICAS,
                 synced: self == Row::AlwaysWait,
             },
-            Row::Relay1 | Row::Relay1Log => chain(1),
+            Row::Relay1 | Row::Relay1Log | Row::Relay1Insecure => chain(1),
             Row::Relay2 => chain(2),
             Row::Relay3 => chain(3),
             Row::LinkRespLimit => Place::LinkedLimit(value),
@@ -339,8 +348,6 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Where devices that are processes have their logs.
     pub medium: Medium,
-    /// No row has keys.
-    pub insecure: bool,
     /// Measured time of one run.
     pub duration: Duration,
     /// Time before it.

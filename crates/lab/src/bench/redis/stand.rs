@@ -11,7 +11,7 @@ use crate::bench::micro::refusal;
 use crate::demo::view::View;
 use crate::harness::{Binaries, Process, Ready, Spec, find_program};
 use crate::resp::{Client, Reply, write_command};
-use crate::setup::{Place, Running, ValueBytes, sweep};
+use crate::setup::{Running, ValueBytes, sweep};
 
 /// Keys that are written together before the first measurement.
 const FILL_BATCH: u64 = 500;
@@ -26,7 +26,7 @@ pub struct Stand {
     pub running: Running,
 }
 
-/// A row that cannot be had here.
+/// A row that cannot be started on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// Which.
@@ -57,12 +57,7 @@ pub fn start_all(
             continue;
         }
         view.step(&format!("starting {}", row.name()), 0);
-        let mut place = row.place(plan.medium, ValueBytes(plan.value_bytes));
-        if plan.insecure
-            && let Place::Loopback(topology) = &mut place
-        {
-            topology.keyed = false;
-        }
+        let place = row.place(plan.medium, ValueBytes(plan.value_bytes));
         let running = Running::start(&place, ("redis", number), &binaries, folder)
             .with_context(|| format!("cannot set up {}", row.name()))?;
         let stand = Stand { row: *row, running };

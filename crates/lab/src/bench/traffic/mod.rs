@@ -1,9 +1,9 @@
 //! How a switch with pmnet affects other traffic: the same switch bare, with a program that lets
 //! everything pass, and with a device at its ports.
 //!
-//! All variants of one MTU are set up at the same time and measured in turn, several rounds, in both
-//! orders; figures that are compared are from the same round. A benchmark asserts nothing: it succeeds
-//! if it could measure. May not: leave anything behind.
+//! All variants of one MTU are set up at the same time and measured in turn, in several rounds and both orders; figures
+//! that are compared come from the same round. A benchmark asserts nothing: it succeeds if it could measure. It leaves
+//! nothing behind.
 
 mod load;
 mod measure;

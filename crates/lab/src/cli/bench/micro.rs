@@ -18,6 +18,7 @@ Examples:
   pmnet-lab bench micro --client-io af-xdp,socket --clients 1
   pmnet-lab bench micro --systems limit,client-server,relay --media file --json
   pmnet-lab bench micro --systems limit-router,router,limit-router-3,router-3 --clients 1
+  pmnet-lab bench micro --systems nic,nic-keyed,router-3,router-3-keyed --clients 1
 
 Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
 stdout, curves in OUT/micro.html, numbers in OUT/micro.json.";

@@ -91,9 +91,6 @@ pub struct RedisArgs {
     /// Where devices that are processes have their logs.
     #[arg(long, value_enum, default_value_t = Medium::Dram)]
     media: Medium,
-    /// Without keys. (Else all rows have them but those in the kernel, which are measured without.)
-    #[arg(long)]
-    insecure: bool,
     /// Measured seconds of one run [default: 0.3, with --quick 0.1].
     #[arg(long)]
     seconds: Option<f64>,
@@ -188,7 +185,6 @@ fn plan(args: &RedisArgs) -> Result<Plan, ConfigError> {
         beside: args.beside,
         value_bytes,
         medium: args.media,
-        insecure: args.insecure,
         duration,
         warmup,
         rounds: usize::from(args.rounds.unwrap_or(defaults.rounds)),

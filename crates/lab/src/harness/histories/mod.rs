@@ -1,11 +1,10 @@
-//! Runs whose histories are checked: every process on a machine of its own, clients that contend
-//! for few keys, processes that are killed, networks that fail; then all is repaired, everything
-//! is read once more, and the whole history must be linearizable (`docs/spec/protocol.md` §10).
+//! Runs whose histories are checked. Every process has a machine of its own, clients contend for few keys, processes
+//! are killed, and networks fail. Then everything is repaired, every key is read once more, and the whole history must
+//! be linearizable (`docs/spec/protocol.md` §10).
 //!
-//! Purpose: the simulator's check, for the real processes. Invariants: a run ends within its bounds and
-//! leaves nothing behind; a run that could not be decided, or did almost nothing, does not count as
-//! passed. A seed repeats the plan of a run, but not its exact course: the timing of real processes
-//! differs.
+//! Purpose: make the simulator's check with real processes. Invariants: a run ends within its bounds and leaves nothing
+//! behind; a run that could not be decided, or did almost nothing, does not count as passed. A seed repeats the plan of
+//! a run, but not its exact course, because the timing of real processes differs.
 
 mod clients;
 mod plan;

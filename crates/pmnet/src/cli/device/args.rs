@@ -3,17 +3,20 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::config::{FileConfig, Sections};
+use crate::cli::reload::Section;
 
 use crate::cli::common::STATUS_HELP;
 use crate::cli::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
     EtcdArgs, etcd_args,
 };
-use crate::cli::keys::KeyArgs;
+use crate::cli::keys::{KeyArgs, key_args};
 
 /// Where updates are logged and acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// By this process, on its UDP socket: no privilege, any medium.
@@ -31,7 +34,7 @@ pub enum Mode {
 }
 
 /// How a driver moves packets into the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroCopy {
     /// Without a copy if the driver can, else with one; the ready line says which.
@@ -43,7 +46,7 @@ pub enum ZeroCopy {
 }
 
 /// Where a log lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MediaArg {
     /// An ordinary file, O_DIRECT and O_DSYNC: an acknowledgement survives a power cut.
@@ -55,7 +58,7 @@ pub enum MediaArg {
 }
 
 /// Settings of `pmnet device`; section `[device]` of the configuration file.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[derive(Clone, Debug, Default, Args, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct DeviceArgs {
     /// UDP address to listen on.
@@ -209,6 +212,14 @@ pub struct DeviceArgs {
     pub declare_data_loss: bool,
 }
 
+impl Section for DeviceArgs {
+    const NAME: &'static str = "device";
+
+    fn all_of(file: FileConfig) -> Sections<DeviceArgs> {
+        file.device
+    }
+}
+
 impl DeviceArgs {
     /// Returns how etcd is reached.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
@@ -218,8 +229,7 @@ impl DeviceArgs {
     /// These flags; what they do not say is as in the configuration file. The size of the log is said in one place as a whole. Only a
     /// command line takes a device out of the kernel.
     pub(super) fn over(self, file: DeviceArgs) -> DeviceArgs {
-        let KeyArgs { key, insecure } =
-            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(file.key, file.insecure));
+        let KeyArgs { key, insecure } = key_args!(self).over(key_args!(file));
         let says_size =
             self.log_size.is_some() || self.entries.is_some() || self.frame_bytes.is_some();
         let (log_size, entries, frame_bytes) = if says_size {

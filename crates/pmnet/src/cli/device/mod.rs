@@ -25,6 +25,7 @@ use super::common::{CommonArgs, copies};
 use super::names::wait_until_known;
 use super::process::{Part, Process};
 use super::ready::Line;
+use super::reload::{self, Again, Commit};
 use super::stop::unless_asked_to_stop;
 use crate::status;
 
@@ -144,8 +145,11 @@ pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
         return detach(args);
     }
     let line = Line::alone(command.common.json);
-    let process = Process::open("device", args.status.as_deref(), line)?;
-    run(args, &process.alone()?)
+    let file = command.common.config.as_deref();
+    let process = Process::open("device", args.status.as_deref(), line, file)?;
+    let flags = command.args.clone();
+    let again = reload::alone(move |file| flags.clone().over(file));
+    run(args, again, &process.alone()?)
 }
 
 /// Takes the device out of the kernel.
@@ -160,7 +164,10 @@ fn detach(args: DeviceArgs) -> anyhow::Result<bool> {
 }
 
 /// Serves until its part of the process is to end.
-pub fn run(args: DeviceArgs, part: &Part<'_>) -> anyhow::Result<bool> {
+pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
+    part.on_new_settings(&args, again, |new| {
+        check(new).map(|()| -> Commit { Box::new(|| ()) })
+    });
     if !wait_until_known("--next", args.next.as_deref())? {
         return Ok(true);
     }

@@ -26,7 +26,7 @@ use super::interfaces::Interfaces;
 use super::relay::announce;
 use super::settings::{FRAME_BYTES, Place, Settings, device_keys, id, relay_config};
 use crate::cli::common::size_max;
-use crate::cli::keys::KeyArgs;
+use crate::cli::keys::key_args;
 use crate::cli::process::Part;
 use crate::status::{DeviceWriter, ServerWriter};
 
@@ -51,7 +51,7 @@ pub fn settings(
     let region = region.map_err(|error| ConfigError(format!("--store: {error}")))?;
     let mut device = DeviceConfig::new(id, shard, SERVER);
     device.size_max = size_max(args.mtu, listen.is_ipv6())?;
-    let keys = KeyArgs::of(args.key.clone(), args.insecure).of_cluster(&[listen])?;
+    let keys = key_args!(args).of_cluster(&[listen])?;
     device.keys = device_keys(keys.as_ref(), args.next_id)?;
     if args.shrink_chain {
         device.flags |= Member::SHRINK;

@@ -3,17 +3,20 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::config::{FileConfig, Sections};
+use crate::cli::reload::Section;
 
 use crate::cli::common::STATUS_HELP;
 use crate::cli::etcd::{
     ETCD_CA_HELP, ETCD_CERT_HELP, ETCD_HELP, ETCD_KEY_HELP, ETCD_PASSWORD_HELP, ETCD_USER_HELP,
     EtcdArgs, etcd_args,
 };
-use crate::cli::keys::KeyArgs;
+use crate::cli::keys::{KeyArgs, key_args};
 
 /// Settings of `pmnet memcached`; section `[memcached]` of the configuration file.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[derive(Clone, Debug, Default, Args, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct MemcachedArgs {
     /// TCP address for memcached clients.
@@ -82,10 +85,27 @@ pub struct MemcachedArgs {
     pub(super) connections_max: Option<usize>,
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
-    pub(super) status: Option<String>,
+    pub(in crate::cli) status: Option<String>,
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
+}
+
+impl Section for MemcachedArgs {
+    const NAME: &'static str = "memcached";
+
+    fn all_of(file: FileConfig) -> Sections<MemcachedArgs> {
+        file.memcached
+    }
+
+    fn fixed(self) -> MemcachedArgs {
+        MemcachedArgs {
+            deadline_ms: None,
+            connections_max: None,
+            tcp_keepalive: None,
+            ..self
+        }
+    }
 }
 
 impl MemcachedArgs {
@@ -96,8 +116,7 @@ impl MemcachedArgs {
 
     /// These settings; what they do not say is as `below`. Settings that exclude each other win as a whole.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
-        let KeyArgs { key, insecure } =
-            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
+        let KeyArgs { key, insecure } = key_args!(self).over(key_args!(below));
         let (via, fleet) = match (self.via, self.fleet) {
             (None, None) => (below.via, below.fleet),
             said => said,

@@ -15,7 +15,7 @@ use pmnet_wire::MESSAGE_BYTES_MAX;
 use serde_json::json;
 
 use super::common::{CommonArgs, copies, required, size_max};
-use super::keys::{KeyArgs, OfFront, Reach};
+use super::keys::{OfFront, Reach, key_args};
 use super::names::{Named, wait_until_known};
 use super::process::{Part, Process};
 use super::ready::Line;
@@ -23,6 +23,7 @@ use super::redis::{
     CONNECTIONS_MAX, DEADLINE_MS_MAX, KEEPALIVE_SECONDS_MAX, SPIN_US_MAX, Way, name, places,
     within, within_files,
 };
+use super::reload::{self, Again};
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, MemcachedBoard};
 pub use args::MemcachedArgs;
@@ -71,19 +72,31 @@ struct Settings {
 pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
     let args = command.args.clone().over(file);
     let line = Line::alone(command.common.json);
-    let process = Process::open("memcached", args.status.as_deref(), line)?;
-    run(args, &process.alone()?)
+    let file = command.common.config.as_deref();
+    let process = Process::open("memcached", args.status.as_deref(), line, file)?;
+    let flags = command.args.clone();
+    let again = reload::alone(move |file| flags.clone().over(file));
+    run(args, again, &process.alone()?)
 }
 
 /// Serves until its part of the process is to end.
-pub fn run(args: MemcachedArgs, part: &Part<'_>) -> anyhow::Result<bool> {
-    serve(args, part).or_else(|error| unless_asked_to_stop(error).map(|()| true))
+pub fn run(
+    args: MemcachedArgs,
+    again: Again<MemcachedArgs>,
+    part: &Part<'_>,
+) -> anyhow::Result<bool> {
+    serve(args, again, part).or_else(|error| unless_asked_to_stop(error).map(|()| true))
 }
 
-fn serve(args: MemcachedArgs, part: &Part<'_>) -> anyhow::Result<bool> {
+fn serve(
+    args: MemcachedArgs,
+    again: Again<MemcachedArgs>,
+    part: &Part<'_>,
+) -> anyhow::Result<bool> {
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
     }
+    let in_use = args.clone();
     let mut settings = settings(args)?;
     settings.front.connections_max = within_files(settings.front.connections_max, clients_within)?;
     let copies = settings.client.copies_min;
@@ -105,6 +118,19 @@ fn serve(args: MemcachedArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     let (_follower, _watch) = (way.follower, way.watch);
     let (front, stopper) = Front::bind(&settings.front, way.node)?;
     part.on_end(move || stopper.stop());
+    part.on_new_settings(&in_use, again, {
+        let (limits, board) = (front.limits(), Arc::clone(&board));
+        move |new| {
+            check(new.clone())?;
+            let mut new = self::settings(new)?.front.limits();
+            new.connections_max = within_files(new.connections_max, clients_within)?;
+            let (limits, board) = (limits.clone(), Arc::clone(&board));
+            Ok(Box::new(move || {
+                board.set_deadline(new.call_timeout);
+                limits.replace(new);
+            }))
+        }
+    });
     let udp = front.udp_addr()?.map(|address| address.to_string());
     let mut fields = vec![("listen", json!(front.local_addr()?.to_string()))];
     fields.extend(udp.map(|udp| ("udp", json!(udp))));
@@ -174,7 +200,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     client.shard = shard;
     // Those of a fleet are found later.
     let known = client.heads().filter(|_| follow.is_none());
-    let keys = KeyArgs::of(args.key, args.insecure);
+    let keys = key_args!(args);
     let reach = keys.reach();
     let keys = keys.of_front(&known.collect::<Vec<SocketAddr>>())?;
     client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+
+use crate::cli::config::{FileConfig, Sections};
+use crate::cli::reload::Section;
 
 use crate::cli::common::STATUS_HELP;
 use crate::cli::etcd::{
@@ -12,11 +15,11 @@ use crate::cli::etcd::{
 };
 
 use super::super::access::{Hidden, Said};
-use super::super::keys::KeyArgs;
+use super::super::keys::{KeyArgs, key_args};
 use super::super::tls::{TlsClients, TlsFiles};
 
 /// Settings of `pmnet redis`; section `[redis]` of the configuration file.
-#[derive(Clone, Debug, Default, Args, Deserialize)]
+#[derive(Clone, Debug, Default, Args, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct RedisArgs {
     /// TCP address for Redis clients.
@@ -113,7 +116,7 @@ pub struct RedisArgs {
     pub(super) connections_max: Option<usize>,
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
-    pub(super) status: Option<String>,
+    pub(in crate::cli) status: Option<String>,
     /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
@@ -130,6 +133,25 @@ pub struct RedisArgs {
     /// Limit of --unread-max for all clients together; the one that has left most unread is closed [default: 2G].
     #[arg(long, value_name = "SIZE")]
     pub(super) unread_total_max: Option<String>,
+}
+
+impl Section for RedisArgs {
+    const NAME: &'static str = "redis";
+
+    fn all_of(file: FileConfig) -> Sections<RedisArgs> {
+        file.redis
+    }
+
+    fn fixed(self) -> RedisArgs {
+        RedisArgs {
+            deadline_ms: None,
+            connections_max: None,
+            tcp_keepalive: None,
+            unread_max: None,
+            unread_total_max: None,
+            ..self
+        }
+    }
 }
 
 impl RedisArgs {
@@ -154,8 +176,7 @@ impl RedisArgs {
         let said = said.unwrap_or_default();
         let own_etcd = self.etcd();
         let etcd = own_etcd.clone().over(below.etcd());
-        let KeyArgs { key, insecure } =
-            KeyArgs::of(self.key, self.insecure).over(KeyArgs::of(below.key, below.insecure));
+        let KeyArgs { key, insecure } = key_args!(self).over(key_args!(below));
         let (via, fleet, etcd, shards) = match (self.via, self.fleet, self.shards) {
             (None, None, None) => (below.via, below.fleet, etcd, below.shards),
             (None, fleet, shards) => (None, fleet, etcd, shards),
@@ -234,7 +255,7 @@ impl RedisArgs {
 }
 
 /// Values of `--read-from`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ReadFromArg {
     /// The one that the server works on.
@@ -245,7 +266,7 @@ pub(super) enum ReadFromArg {
 }
 
 /// Values of `--cache`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum CacheArg {
     /// The head device, with a write that the database may not have yet; else the database, read directly where it is

@@ -15,11 +15,11 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use pmnet_cli::{ConfigError, is_name, on_signals, warn_of_password};
-use pmnet_client::{ClientConfig, ClientNode, Whereabouts};
+use pmnet_client::{ClientConfig, ClientNode, Latest, Whereabouts};
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::client::Counters;
 use pmnet_front::store::StoreAddress;
-use pmnet_front::{DirectMover, Front, FrontConfig, clients_within};
+use pmnet_front::{Access, DirectMover, Front, FrontConfig, Limits, clients_within};
 use serde_json::json;
 
 use super::common::CommonArgs;
@@ -27,6 +27,7 @@ use super::keys::{OfFront, Reach};
 use super::names::{Named, Watch, wait_until_known};
 use super::process::{Part, Process};
 use super::ready::Line;
+use super::reload::{self, Again};
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, FrontBoard};
 pub use args::RedisArgs;
@@ -98,23 +99,26 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     }
     let args = command.args.clone().over(file);
     let line = Line::alone(command.common.json);
-    let process = Process::open("redis", args.status.as_deref(), line)?;
-    run(args, &process.alone()?)
+    let file = command.common.config.as_deref();
+    let process = Process::open("redis", args.status.as_deref(), line, file)?;
+    let flags = command.args.clone();
+    let again = reload::alone(move |file| flags.clone().over(file));
+    run(args, again, &process.alone()?)
 }
 
 /// Serves until its part of the process is to end.
-pub fn run(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
-    serve(args, part).or_else(|error| unless_asked_to_stop(error).map(|()| true))
+pub fn run(args: RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
+    serve(args, again, part).or_else(|error| unless_asked_to_stop(error).map(|()| true))
 }
 
-fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
+fn serve(args: RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
     let rdma = args.rdma.clone();
     if let Some(path) = args.shards.clone() {
         let known = sharded::vias(&path);
         if !wait_until_known("--via", known.iter().map(String::as_str))? {
             return Ok(true);
         }
-        return sharded::serve(&path, args, part);
+        return sharded::serve(&path, args, again, part);
     }
     if !wait_until_known("--via", args.via.as_deref())? {
         return Ok(true);
@@ -144,6 +148,7 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     }
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
+    let access = front.access.clone();
     let board = show(part, &front, &client, None);
     let mut way = Way::find(client, hosts, follow, keys, reach)?;
     if let Some(rdma) = rdma {
@@ -156,6 +161,25 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
         .transpose()?;
     let stopper = front.stopper();
     part.on_end(move || stopper.stop());
+    part.on_new_settings(&args, again, {
+        let running = Running {
+            limits: front.limits(),
+            board: Arc::clone(&board),
+        };
+        move |new| {
+            let is_password_here = new.requirepass.is_some();
+            let mut new = settings(new)?.front;
+            new.connections_max =
+                within_files(new.connections_max, |files| clients_within(files, 0))?;
+            let (running, access) = (running.clone(), access.clone());
+            Ok(Box::new(move || {
+                running.take(&new);
+                if is_password_here {
+                    take_password(&access, &new.access);
+                }
+            }))
+        }
+    });
     part.announce(
         "redis",
         &[
@@ -171,6 +195,27 @@ fn serve(args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
     };
     log_end(&counters, 0);
     Ok(true)
+}
+
+/// A front that runs, as far as it can be told of other settings.
+#[derive(Clone)]
+struct Running {
+    limits: Latest<Limits>,
+    board: Arc<FrontBoard>,
+}
+
+impl Running {
+    fn take(&self, new: &FrontConfig) {
+        self.board.set_deadline(new.call_timeout);
+        self.limits.replace(new.limits());
+    }
+}
+
+/// Puts another password in place of one that is in use.
+fn take_password(in_use: &Access, new: &Access) {
+    if let (Access::Password(in_use), Access::Password(new)) = (in_use, new) {
+        in_use.replace_by(new);
+    }
 }
 
 /// Checks these settings, as [`main`] would read them.

@@ -15,7 +15,7 @@ use pmnet_wire::record::CHAIN_MAX;
 use super::super::access::access;
 use super::super::common::{copies, hop_addresses, required, size_max};
 use super::super::etcd::EtcdArgs;
-use super::super::keys::{KeyArgs, OfFront, Reach};
+use super::super::keys::{OfFront, Reach, key_args};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
@@ -147,7 +147,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     client.shard = shard;
     // Those of a fleet are found later.
     let known = client.heads().filter(|_| follow.is_none());
-    let keys = KeyArgs::of(args.key, args.insecure);
+    let keys = key_args!(args);
     let reach = keys.reach();
     let keys = keys.of_front(&known.collect::<Vec<SocketAddr>>())?;
     client.keys = keys.as_ref().map(|keys| keys.keys.follow().0);

@@ -2,23 +2,27 @@
 //! entry is read as the section `[redis]` of a configuration is.
 
 use std::ops::RangeInclusive;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, anyhow};
 use pmnet_cli::{ConfigError, bounded_text};
+use pmnet_client::{ClientNode, Latest};
 use pmnet_front::client::Counters;
 use pmnet_front::shards::slot::{SlotMap, parse_slots};
-use pmnet_front::shards::{Router, RouterConfig};
-use pmnet_front::{Access, Front, FrontError, Stopper, clients_within};
+use pmnet_front::shards::{MapChanger, Router, RouterConfig};
+use pmnet_front::{Access, Front, FrontConfig, FrontError, Limits, Stopper, clients_within};
 use serde::Deserialize;
 use serde_json::json;
 use toml::{Table, Value};
 
 use super::super::process::Part;
+use super::super::reload::{Again, Section, differing, need_restart};
 use super::fresh::keep_fresh;
 use super::settings::{Settings, settings, within_files};
-use super::{RedisArgs, Way, log_end, show};
+use super::{RedisArgs, Running as RunningFront, Way, log_end, show, take_password};
+use crate::status::{FrontBoard, RouterBoard};
 
 /// Largest file of shards, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -44,6 +48,8 @@ pub struct Shards {
     /// The Redis of all shards are masters of one Redis Cluster.
     pub cluster: bool,
     pub settings: Vec<Settings>,
+    /// What each entry says itself, without what can change while the front runs.
+    fixed: Vec<RedisArgs>,
 }
 
 /// Reads the file. `common`: what its entries do not say.
@@ -80,12 +86,13 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
             "{key}: unknown; there are cluster, moving and entries [[shard]]"
         ));
     }
-    let (mut ranges, mut found) = (Vec::new(), Vec::new());
+    let (mut ranges, mut found, mut fixed) = (Vec::new(), Vec::new(), Vec::new());
     for (number, entry) in (1..).zip(entries) {
         let in_entry = |error: ConfigError| ConfigError(format!("shard {number}: {error}"));
-        let (own, settings) = shard(entry, common).map_err(in_entry)?;
-        ranges.push(own);
-        found.push(settings);
+        let (slots, own) = shard(entry).map_err(in_entry)?;
+        ranges.push(slots);
+        fixed.push(own.clone().fixed());
+        found.push(settings(own.over(common.clone())).map_err(in_entry)?);
     }
     let map = SlotMap::new(&ranges)
         .and_then(|map| map.with_moving(&moving))
@@ -104,14 +111,12 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
         map,
         cluster,
         settings: found,
+        fixed,
     })
 }
 
-/// An entry of the file.
-fn shard(
-    entry: Value,
-    common: &RedisArgs,
-) -> Result<(Vec<RangeInclusive<u16>>, Settings), ConfigError> {
+/// An entry of the file: its slots, and what else it says.
+fn shard(entry: Value) -> Result<(Vec<RangeInclusive<u16>>, RedisArgs), ConfigError> {
     let wrong = |what: &str| ConfigError(what.to_owned());
     let Value::Table(mut entry) = entry else {
         return Err(wrong("write an entry [[shard]] for each shard"));
@@ -133,7 +138,7 @@ fn shard(
     }
     let own = RedisArgs::deserialize(Value::Table(entry))
         .map_err(|error| ConfigError(error.to_string()))?;
-    Ok((slots, settings(own.over(common.clone()))?))
+    Ok((slots, own))
 }
 
 /// Returns the addresses of devices in a file, as they are written there. A file of another form has none.
@@ -198,13 +203,13 @@ impl Drop for EndsWith {
 
 type Running = JoinHandle<Result<Counters, FrontError>>;
 
-/// Returns the map that the file has now. Its shards must be those that the front began with.
-fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, ConfigError> {
+/// Returns what the file has now. Its shards must be those that the front began with.
+fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<Shards, ConfigError> {
     let same = now.cluster == cluster
         && now.settings.len() == before.len()
         && now.settings.iter().zip(before).all(|(a, b)| is_same(a, b));
     if same {
-        return Ok(now.map);
+        return Ok(now);
     }
     Err(ConfigError(
         "--shards: the shards are not those that this front began with, in their order: only slots can be changed while it runs. \
@@ -213,13 +218,144 @@ fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<SlotMap, C
     ))
 }
 
+/// Returns how many clients may connect to the router.
+fn clients_of(first: &FrontConfig, map: &SlotMap) -> Result<usize, ConfigError> {
+    within_files(first.connections_max, |files| {
+        clients_within(files, map.shards())
+    })
+}
+
+/// A router that runs, and its fronts, as far as they can be told of another file of shards, or of other settings for all of them.
+struct Following {
+    path: PathBuf,
+    /// Settings of all shards.
+    common: Mutex<RedisArgs>,
+    began_with: Vec<Settings>,
+    fixed: Vec<RedisArgs>,
+    cluster: bool,
+    changer: MapChanger,
+    limits: Latest<Limits>,
+    running: Vec<RunningFront>,
+}
+
+impl Following {
+    fn common(&self) -> MutexGuard<'_, RedisArgs> {
+        self.common.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, common: &RedisArgs) -> Result<Shards, ConfigError> {
+        changed(read(&self.path, common)?, &self.began_with, self.cluster)
+    }
+
+    /// Has the configuration and the file of shards read again at each SIGHUP, in this order.
+    fn on_hangup(self, args: &RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) {
+        let own = Arc::new(self);
+        part.on_new_settings(args, again, {
+            let own = Arc::clone(&own);
+            move |new| {
+                let common = new.of_all_shards();
+                let now = own.read(&common)?;
+                clients_of(&now.settings[0].front, &now.map)?;
+                let own = Arc::clone(&own);
+                // The file of shards, which is read again after this, has it taken.
+                Ok(Box::new(move || *own.common() = common))
+            }
+        });
+        part.on_reload("the file of shards", move || {
+            let taken = own.take();
+            taken.map_err(|error| format!("PM3002 {error}. The map stays as it was"))
+        });
+    }
+
+    /// Takes what the file says now.
+    fn take(&self) -> Result<(), ConfigError> {
+        let common = self.common().clone();
+        let now = self.read(&common)?;
+        let first = &now.settings[0].front;
+        let limits = Limits {
+            connections_max: clients_of(first, &now.map)?,
+            ..first.limits()
+        };
+        self.limits.replace(limits);
+        self.changer.change(now.map);
+        for (running, settings) in self.running.iter().zip(&now.settings) {
+            running.take(&settings.front);
+        }
+        if common.requirepass.is_some() {
+            let both = self.began_with.iter().zip(&now.settings);
+            both.for_each(|(before, now)| take_password(&before.front.access, &now.front.access));
+        }
+        for (at, (before, now)) in self.fixed.iter().zip(&now.fixed).enumerate() {
+            let what = format!("shard {} of {}", at + 1, self.path.display());
+            need_restart(&what, &differing(before, now));
+        }
+        Ok(())
+    }
+}
+
+fn warn_of_gaps(map: &SlotMap, path: &Path) {
+    if let Some(slots) = map.gaps() {
+        tracing::warn!(
+            slots,
+            "PM3001 no shard serves these slots: commands for their keys get CLUSTERDOWN. Give them to a shard in {}",
+            path.display()
+        );
+    }
+}
+
+/// Starts the fronts of all shards, each in a thread of its own. If one ends, the router does.
+fn start(
+    fronts: Vec<(Front<ClientNode>, Arc<FrontBoard>)>,
+    router: &Stopper,
+    is_shown: bool,
+) -> anyhow::Result<Vec<(Stopper, Running)>> {
+    let mut running = Vec::new();
+    for (number, (front, board)) in (1..).zip(fronts) {
+        let (own, ends) = (front.stopper(), EndsWith(router.clone()));
+        let thread = std::thread::Builder::new()
+            .name(format!("shard-{number}"))
+            .spawn(move || {
+                let _ends = ends;
+                if is_shown {
+                    front.run_observed(|turn| board.turn(turn))
+                } else {
+                    front.run()
+                }
+            })
+            .context("cannot start the thread of a shard")?;
+        running.push((own, thread));
+    }
+    Ok(running)
+}
+
+/// Ends the fronts of all shards.
+fn end(running: Vec<(Stopper, Running)>) -> anyhow::Result<()> {
+    for (own, _) in &running {
+        own.stop();
+    }
+    for (number, (_, thread)) in (1..).zip(running) {
+        let counters = thread
+            .join()
+            .map_err(|_| anyhow!("the front of shard {number} has panicked"))?
+            .with_context(|| format!("the front of shard {number}"))?;
+        log_end(&counters, number);
+    }
+    Ok(())
+}
+
 /// Serves until asked to end.
-pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bool> {
-    let common = args.of_all_shards();
+pub fn serve(
+    path: &Path,
+    args: RedisArgs,
+    again: Again<RedisArgs>,
+    part: &Part<'_>,
+) -> anyhow::Result<bool> {
+    let common = args.clone().of_all_shards();
     let Shards {
         map,
         cluster,
         settings,
+        fixed,
     } = read(path, &common)?;
     let began_with = settings.clone();
     keep_fresh(part, &common, settings.iter().map(|shard| &shard.front));
@@ -228,23 +364,16 @@ pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bo
     };
     let config = RouterConfig {
         listen: first.front.listen,
-        connections_max: within_files(first.front.connections_max, |files| {
-            clients_within(files, map.shards())
-        })?,
+        connections_max: clients_of(&first.front, &map)?,
         spin_micros: first.front.spin_micros,
         tls: first.front.tls.clone(),
         keepalive: first.front.keepalive,
         anyone: matches!(first.front.access, Access::Anyone),
         map: map.clone(),
         cluster,
+        pulse: Arc::default(),
     };
-    if let Some(slots) = map.gaps() {
-        tracing::warn!(
-            slots,
-            "PM3001 no shard serves these slots: commands for their keys get CLUSTERDOWN. Give them to a shard in {}",
-            path.display()
-        );
-    }
+    warn_of_gaps(&map, path);
     let (mut fronts, mut entrances, mut followers) = (Vec::new(), Vec::new(), Vec::new());
     for (number, settings) in (1..).zip(settings) {
         let of_shard = || format!("shard {number} of {}", path.display());
@@ -274,34 +403,28 @@ pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bo
         let stopper = stopper.clone();
         move || stopper.stop()
     });
-    part.on_reload("the file of shards", {
-        let (path, changer) = (path.to_owned(), router.map_changer());
-        let again = move || changed(read(&path, &common)?, &began_with, cluster);
-        move || {
-            let map =
-                again().map_err(|error| format!("PM3002 {error}. The map stays as it was"))?;
-            changer.change(map);
-            Ok(())
-        }
+    let running = fronts.iter().map(|(front, board)| RunningFront {
+        limits: front.limits(),
+        board: Arc::clone(board),
     });
-    let mut running: Vec<(Stopper, Running)> = Vec::new();
+    let following = Following {
+        path: path.to_owned(),
+        common: Mutex::new(common),
+        began_with,
+        fixed,
+        cluster,
+        changer: router.map_changer(),
+        limits: router.limits(),
+        running: running.collect(),
+    };
+    following.on_hangup(&args, again, part);
+    let board = Arc::new(RouterBoard::new(Arc::clone(&config.pulse)));
     let is_shown = part.is_shown();
-    for (number, (front, board)) in (1..).zip(fronts) {
-        let (own, ends) = (front.stopper(), EndsWith(stopper.clone()));
-        let thread = std::thread::Builder::new()
-            .name(format!("shard-{number}"))
-            .spawn(move || {
-                let _ends = ends;
-                if is_shown {
-                    front.run_observed(|turn| board.turn(turn))
-                } else {
-                    front.run()
-                }
-            })
-            .context("cannot start the thread of a shard")?;
-        running.push((own, thread));
+    if is_shown {
+        part.show(board.clone());
     }
-    let unserved: usize = map.ranges(None).iter().map(ExactSizeIterator::len).sum();
+    let running = start(fronts, &stopper, is_shown)?;
+    let unserved = map.unserved();
     part.announce(
         "redis",
         &[
@@ -313,17 +436,12 @@ pub fn serve(path: &Path, args: RedisArgs, part: &Part<'_>) -> anyhow::Result<bo
             ),
         ],
     );
-    let ended = router.run();
-    for (own, _) in &running {
-        own.stop();
-    }
-    for (number, (_, thread)) in (1..).zip(running) {
-        let counters = thread
-            .join()
-            .map_err(|_| anyhow!("the front of shard {number} has panicked"))?
-            .with_context(|| format!("the front of shard {number}"))?;
-        log_end(&counters, number);
-    }
+    let ended = if is_shown {
+        router.run_observed(|turn| board.turn(turn))
+    } else {
+        router.run()
+    };
+    end(running)?;
     drop(followers);
     tracing::info!(clients = ended?, "the router ends");
     Ok(true)
@@ -370,7 +488,7 @@ mod tests {
         let before = understand(TWO, &common()).unwrap().settings;
         let read_again = |text: &str| {
             let now = understand(text, &common())?;
-            changed(now, &before, false)
+            changed(now, &before, false).map(|now| now.map)
         };
         let moved = TWO
             .replace("0-8191", "0-8190")

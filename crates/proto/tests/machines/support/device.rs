@@ -22,6 +22,7 @@ pub const ROOM: Room = Room {
     entries: 1_000,
     entries_max: 1_024,
     frame_bytes: 1 << 20,
+    bytes_max: u64::MAX,
 };
 
 pub fn client() -> Peer {

@@ -1,5 +1,5 @@
-//! A real redis-server on a free port with a directory of its own, and short ways to make
-//! payloads. Killed and removed when dropped.
+//! A real redis-server on a free port with a directory of its own, and helpers that make payloads. The server is
+//! killed, and its directory removed, when it is dropped.
 
 #[allow(dead_code, reason = "the laboratory uses all of it")]
 #[path = "../../../../lab/src/harness/claims.rs"]
@@ -37,15 +37,15 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one with `appendfsync always` unless `options` say otherwise. `None` when
-    /// redis-server is not installed: then the test counts as skipped.
+    /// Starts a server with `appendfsync always` unless `options` say otherwise. Returns `None` if redis-server is not
+    /// installed: the test counts as skipped.
     pub fn start(options: &[&str]) -> Option<Redis> {
         let server = RedisServer::start(&[&BASE, options].concat())?;
         let port = server.port();
         Some(Redis { port, server })
     }
 
-    /// Starts one of those that `tests/compat/servers.py` fetches.
+    /// Starts one of the servers that `tests/compat/servers.py` fetches.
     pub fn start_named(name: &str, options: &[&str]) -> Option<Redis> {
         let server = RedisServer::start_named(name, &[&BASE, options].concat())?;
         let port = server.port();
@@ -61,7 +61,7 @@ impl Redis {
         self.server.pid()
     }
 
-    /// kill -9.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         self.server.kill();
     }
@@ -72,14 +72,14 @@ impl Redis {
         self.server.wait_ready();
     }
 
-    /// Kills it and starts it with these options instead, on the same data.
+    /// Kills the server, and starts it with these options on the same data.
     pub fn restart_as(&mut self, options: &[&str]) {
         self.server.set_options(&[&BASE, options].concat());
         self.restart();
     }
 
-    /// Kills it, writes these commands to the end of its AOF, the last without its last byte, and starts it: as if it had died in
-    /// the middle of that write.
+    /// Kills the server, appends these commands to its AOF, the last one without its last byte, and starts it: as if
+    /// Redis had died in the middle of that write.
     pub fn tear_aof(&mut self, commands: &[&[&str]]) {
         self.kill();
         let mut torn = Vec::new();
@@ -96,12 +96,13 @@ impl Redis {
         self.server.wait_ready();
     }
 
-    /// Bytes of that file.
+    /// Returns the length of the file to which Redis appends, in bytes.
     pub fn aof_bytes(&self) -> u64 {
         self.last_aof().metadata().unwrap().len()
     }
 
-    /// Kills it, takes away what came to its AOF after these bytes, and starts it: as if the power had failed before that was synced.
+    /// Kills the server, cuts its AOF to this length, and starts it: as if the power had failed before the rest was
+    /// synced.
     pub fn lose_aof_after(&mut self, bytes: u64) {
         self.kill();
         let file = std::fs::OpenOptions::new()
@@ -112,7 +113,7 @@ impl Redis {
         self.server.wait_ready();
     }
 
-    /// Returns the file to which it appends: the newest of several, or the only one (before Redis 7).
+    /// Returns the file to which Redis appends: the newest of several, or the only one (before Redis 7).
     fn last_aof(&self) -> PathBuf {
         let directory = self.server.directory();
         let Ok(files) = std::fs::read_dir(directory.join("appendonlydir")) else {
@@ -127,7 +128,7 @@ impl Redis {
         files.max_by_key(number).expect("an AOF")
     }
 
-    /// Kills it and starts it until it serves; a Redis that finds a torn file before its last one ends once.
+    /// Kills the server and starts it until it serves. A Redis that finds a torn file before its last one ends once.
     pub fn restart_patiently(&mut self) {
         for _ in 0..2 {
             self.kill();
@@ -147,12 +148,12 @@ impl Redis {
         pmnet_store::open(&self.url(), 0).unwrap()
     }
 
-    /// One command on a connection of its own: a reader that goes straight to Redis.
+    /// Sends one command on a connection of its own, as a reader that uses Redis directly.
     pub fn call(&self, arguments: &[&str]) -> String {
         self.exchange(Vec::new(), arguments).unwrap()
     }
 
-    /// Returns the same with a password; its +OK comes first.
+    /// Sends one command after a login with this password; the reply to the login, +OK, comes first.
     pub fn call_as(&self, password: &str, arguments: &[&str]) -> String {
         let mut out = Vec::new();
         write_command(&mut out, &["AUTH", password]);
@@ -165,7 +166,7 @@ impl Redis {
         write_command(&mut out, arguments);
         write_command(&mut out, &["ECHO", MARK]);
         stream.write_all(&out)?;
-        // Not until the end of the stream: a child of Redis that saves keeps that away.
+        // The mark ends the reply; the connection may stay open, because a child of Redis that saves holds it.
         let end = format!("${}\r\n{MARK}\r\n", MARK.len());
         let mut reply = Vec::new();
         while !reply.ends_with(end.as_bytes()) {
@@ -185,7 +186,7 @@ impl Redis {
     }
 }
 
-/// Text of a bulk reply.
+/// Returns the text of a bulk reply.
 pub fn bulk(reply: &str) -> Option<String> {
     let (head, rest) = reply.split_once("\r\n")?;
     (head.starts_with('$') && head != "$-1").then(|| rest.strip_suffix("\r\n").unwrap().to_owned())
@@ -200,26 +201,26 @@ pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[&str])
     out.into()
 }
 
-/// One command, RESP2, database 0.
+/// Returns a payload of one command, RESP2, database 0.
 pub fn single(command: &str) -> Bytes {
     payload(Form::Single, Protocol::Resp2, 0, &[command])
 }
 
-/// One command of any arguments.
+/// Returns a payload of one command with any arguments.
 pub fn arguments(arguments: &[&[u8]]) -> Bytes {
     let mut out = preamble(Form::Single, Protocol::Resp2, 0).to_vec();
     write_command(&mut out, arguments);
     out.into()
 }
 
-/// One command in either protocol.
+/// Returns a payload of one command in either protocol.
 pub fn script(protocol: Protocol, arguments: &[&str]) -> Bytes {
     let mut out = preamble(Form::Single, protocol, 0).to_vec();
     write_command(&mut out, arguments);
     out.into()
 }
 
-/// Raw reply of a bare Redis to the same command.
+/// Returns the raw reply of a bare Redis to a command.
 pub fn bare(redis: &Redis, protocol: Protocol, arguments: &[&str]) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", redis.port)).unwrap();
     let mut out = Vec::new();
@@ -297,7 +298,7 @@ pub fn change(store: &mut dyn Store, payload: Bytes) -> String {
     String::from_utf8_lossy(&replies[0]).into_owned()
 }
 
-/// Loads until the store is there.
+/// Loads until the store is ready.
 pub fn load(store: &mut dyn Store) -> Vec<(Vec<u8>, Bytes)> {
     let until = Instant::now() + START;
     loop {

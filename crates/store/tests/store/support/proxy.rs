@@ -1,7 +1,6 @@
-//! A TCP proxy before Redis that keeps back what one connection sends, lets the store believe that the
-//! connection is dead, and delivers the bytes when told to: the bytes that wait in a socket of a busy
-//! Redis, at a moment of the test's choice. It can also change what Redis answers, and let something happen
-//! just before Redis gets a command.
+//! A TCP proxy between the store and Redis. It holds the bytes of one connection, lets the store believe that the
+//! connection is dead, and delivers the bytes when the test says so, like bytes that wait in a socket of a busy Redis.
+//! It can also change Redis's answers, and run a function just before Redis gets a command.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything here.
+/// Longest wait of the proxy for any event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Longest text that may come in pieces.
@@ -18,16 +17,16 @@ const TAIL_BYTES: usize = 64;
 /// State that connections share with the test.
 #[derive(Default)]
 struct Shared {
-    /// The next connection that sends this is held from that piece on.
+    /// The next connection that sends this text is held from there on.
     needle: Option<Vec<u8>>,
-    /// In answers of Redis: this, and what stands there instead.
+    /// Text in answers of Redis, and the text that replaces it.
     replace: Option<(Vec<u8>, Vec<u8>)>,
     held: Option<Held>,
-    /// To be done once Redis has all of this but the last byte.
+    /// Function to run when Redis has all of this text except the last byte.
     before: Option<(Vec<u8>, Deed)>,
 }
 
-/// Action of a test in between.
+/// Function that a test runs at a certain moment.
 type Deed = Box<dyn FnOnce() + Send>;
 
 /// A held connection.
@@ -35,7 +34,7 @@ struct Held {
     bytes: Vec<u8>,
     client: TcpStream,
     redis: TcpStream,
-    /// Passes answers on until it sees that the connection is held.
+    /// Passes answers on until it notices that the connection is held.
     answers: JoinHandle<()>,
 }
 
@@ -78,25 +77,25 @@ impl Proxy {
         self.shared.lock().unwrap().replace = Some((from.into(), to.into()));
     }
 
-    /// When `needle` comes next, `deed` is done before Redis gets its last byte.
+    /// When `needle` comes next, `deed` runs before Redis gets the last byte of it.
     pub fn before(&self, needle: &str, deed: impl FnOnce() + Send + 'static) {
         self.shared.lock().unwrap().before = Some((needle.into(), Box::new(deed)));
     }
 
-    /// Returns whether what [`Proxy::before`] was told to do has been done.
+    /// Returns whether the function of [`Proxy::before`] has run.
     pub fn is_done(&self) -> bool {
         self.shared.lock().unwrap().before.is_none()
     }
 
-    /// From now on the first connection that sends `needle` is held.
+    /// Holds the first connection that sends `needle` from now on.
     pub fn hold(&self, needle: &str) {
         let mut shared = self.shared.lock().unwrap();
         assert!(shared.held.is_none());
         shared.needle = Some(needle.into());
     }
 
-    /// Waits until a connection is held and has sent all of a call that ends with `end`; then the
-    /// store sees the connection closed. Runs on a thread of its own, as the store waits meanwhile.
+    /// Waits until a connection is held and has sent a whole call, which ends with `end`. Then the store sees the
+    /// connection closed. This runs on a thread of its own, because the store waits at the same time.
     pub fn cut_after(&self, end: &str) -> JoinHandle<Late> {
         let shared = Arc::clone(&self.shared);
         let end = end.as_bytes().to_vec();
@@ -131,9 +130,9 @@ impl Proxy {
 }
 
 impl Late {
-    /// Delivers the bytes; returns what Redis answers once it has executed all of them.
+    /// Delivers the held bytes, and returns Redis's answer after all of them were executed.
     pub fn deliver(mut self) -> String {
-        // Or it would take the answer away, and pass it to a connection that is closed.
+        // Otherwise this thread would take the answer, and pass it to a closed connection.
         self.answers.join().unwrap();
         self.redis.write_all(&self.bytes).unwrap();
         self.redis.shutdown(Shutdown::Write).unwrap();
@@ -147,7 +146,7 @@ impl Late {
 fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
     let (mut from_client, mut to_redis) = (client.try_clone().unwrap(), redis.try_clone().unwrap());
     let (mut from_redis, mut to_client) = (redis, client);
-    // Answers stop being passed on when the connection is held: the test reads them.
+    // When the connection is held, answers are no longer passed on: the test reads them.
     from_redis
         .set_read_timeout(Some(Duration::from_millis(2)))
         .unwrap();

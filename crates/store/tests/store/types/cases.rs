@@ -1,4 +1,4 @@
-//! Edge cases of `docs/use/embedded-store.md`, on purpose: what random commands would seldom meet.
+//! Edge cases of `docs/use/embedded-store.md` that random commands would seldom produce.
 
 use pmnet_wire::command::Protocol;
 

@@ -1,7 +1,7 @@
 //! Random commands, wrong ones included.
 //!
-//! A template is words with blanks between them. `<name>` is drawn from a pool, `[ a | b ]` is an option that may
-//! be left out, `{ a | b }` a choice, and `*` behind either repeats it.
+//! A template is words separated by spaces. `<name>` is drawn from a pool, `[ a | b ]` is an option that may be left
+//! out, `{ a | b }` is a choice, and a `*` after either repeats it.
 
 use super::random::Random;
 
@@ -176,7 +176,7 @@ pub const BLOCKING: &[&str] = &[
     "BZMPOP <wait> { 1 <z> | 2 <z> <z> | <count> <z> } { MIN | MAX } [ COUNT <count> ]",
 ];
 
-/// Rare: what would keep everything small.
+/// Commands that are drawn rarely, because they would keep all collections small.
 pub const RARE: &[&str] = &[
     "FLUSHALL [ SYNC | ASYNC | <value> ]",
     "FLUSHDB [ SYNC | ASYNC ]",
@@ -389,7 +389,7 @@ const SECONDS: &[&str] = &[
     "x",
 ];
 const CURSORS: &[&str] = &["0", "x", "-", "", "18446744073709551616", " 1"];
-/// Absolute times, far from any test's.
+/// Absolute times, far from the time of any test.
 const SECOND: &[&str] = &[
     "32503680000",
     "32503690000",
@@ -400,15 +400,15 @@ const SECOND: &[&str] = &[
     "x",
 ];
 
-/// How commands are drawn.
+/// Settings of the random commands.
 #[derive(Clone, Copy)]
 pub struct Grammar {
-    /// Many members, and many of them at once, so that collections become large.
+    /// Draws many members, also in one command, so that collections become large.
     pub wide: bool,
 }
 
 impl Grammar {
-    /// One command; sometimes a damaged one.
+    /// Returns a random command, which is sometimes malformed.
     pub fn command(self, random: &mut Random, templates: &[&str]) -> Command {
         let template = random.pick(templates);
         let words: Vec<&str> = template.split(' ').collect();
@@ -462,7 +462,7 @@ impl Grammar {
     fn pool(self, random: &mut Random, name: &str) -> Vec<u8> {
         let words = |words: &[&str], random: &mut Random| random.pick(words).as_bytes().to_vec();
         match name {
-            // Mostly keys of the right type.
+            // The type of the key is right in most cases.
             "s" | "h" | "l" | "t" | "z" | "x" => {
                 let name = if random.below(25) == 0 {
                     random.pick(&["s", "h", "l", "t", "z", "x"])
@@ -524,14 +524,14 @@ impl Grammar {
     }
 }
 
-/// Keeps values in a size that a million commands can bear, and away from what Redis leaves undefined.
+/// Limits values to a size that a million commands can bear, and avoids what Redis leaves undefined.
 fn tame(command: &mut Command) {
     let name = command[0].to_ascii_uppercase();
     let large = |text: &Vec<u8>, limit: u64| {
         pmnet_resp::parse_integer(text)
             .is_some_and(|n| (limit + 1..1 << 33).contains(&n.unsigned_abs()))
     };
-    // Nothing ends while this runs.
+    // No key may expire during the test.
     for at in 1..command.len() {
         let before = command[at - 1].to_ascii_uppercase();
         let least = match (name.as_slice(), before.as_slice(), at) {

@@ -1,4 +1,5 @@
-//! Changes of memcached's items: the packet store's own command beside the script that a Redis runs, with the same arguments.
+//! Changes of memcached's items: compares the packet store's own command with the script that a Redis runs, with the
+//! same arguments.
 
 use pmnet_wire::command::Protocol;
 use pmnet_wire::item::{COMMAND, Change, Item, Mode, SCRIPT, Touch};
@@ -7,7 +8,7 @@ use super::random::Random;
 use super::sides::{Ours, Side, Theirs};
 
 const CHANGES: usize = 5_000;
-/// A time that is not over when the test ends, and one that is.
+/// A time of expiry that is still ahead when the test ends, and one that has passed.
 const TIMES: [u64; 4] = [0, 4_000_000_000_000, 5_000_000_000_000, 1];
 const NUMBERS: [&[u8]; 18] = [
     b"0",
@@ -37,7 +38,7 @@ fn data(random: &mut Random) -> Vec<u8> {
     random.pick(&NUMBERS).to_vec()
 }
 
-/// The arguments of a random change. Few uniques, so that conditions hold now and then.
+/// Returns the arguments of a random change. There are few unique numbers, so that conditions hold now and then.
 fn change(random: &mut Random) -> Vec<Vec<u8>> {
     let some = |random: &mut Random, limit| (random.below(3) == 0).then(|| random.below_u64(limit));
     let flag = |random: &mut Random| random.below(2) == 0;
@@ -45,7 +46,7 @@ fn change(random: &mut Random) -> Vec<Vec<u8>> {
         0 => Touch::Until(random.pick(&TIMES)),
         _ => Touch::Keep,
     };
-    // Around the edge where bytes of the numbers carry.
+    // Numbers around the value where the lowest byte carries.
     let unique = |random: &mut Random| 253 + random.below_u64(6);
     let compare = |random: &mut Random| some(random, 6).map(|number| 253 + number);
     let delta = |random: &mut Random| match random.below(3) {
@@ -90,7 +91,7 @@ fn words(words: &[&[u8]]) -> Vec<Vec<u8>> {
     words.iter().map(|word| word.to_vec()).collect()
 }
 
-/// A reply without how long the item has left, to which the two give other milliseconds.
+/// Returns a reply without the remaining time of the item, which differs by milliseconds between both stores.
 fn without_time(reply: &[u8]) -> String {
     let text = reply.escape_ascii().to_string();
     let parts = text

@@ -1,8 +1,7 @@
-//! The data types of the packet store beside those of a real Redis 7.0: the same commands, the same replies.
-//!
-//! Random commands over few keys, so that they meet: right and wrong types, odd arguments, binary names. A failure says its
-//! seed; `PMNET_TYPES_SEED` runs it again, `PMNET_TYPES_COMMANDS` says how many commands
-//! (`make types-diff`).
+//! Compares the data types of the packet store with those of a real Redis 7.0: the same commands must get the same
+//! replies. The random commands use few keys, so that they affect each other: right and wrong types, odd arguments,
+//! binary names. A failure names its seed. `PMNET_TYPES_SEED` runs a seed again, and `PMNET_TYPES_COMMANDS` sets the
+//! number of commands (`make types-diff`).
 
 mod cases;
 mod grammar;
@@ -18,17 +17,17 @@ use grammar::{BLOCKING, Command, Grammar, RARE, READS, WRITES};
 use pair::{DATABASES, Pair, may_be_chance};
 use random::Random;
 
-/// The packet store by itself, and beside a log.
+/// The packet store alone, and beside a log.
 const SCHEMES: [&str; 2] = ["packet", "region"];
-/// Commands of the short form.
+/// Number of commands in the short form of the test.
 const COMMANDS: usize = 20_000;
 /// Commands that are sent together.
 const BATCH: usize = 50;
 /// Most commands of a transaction.
 const TOGETHER: usize = 4;
-/// Batches between two looks at everything.
+/// Number of batches between two comparisons of all keys.
 const BETWEEN_LOOKS: usize = 40;
-/// Differences after which it ends.
+/// Number of differences after which the test ends.
 const DIFFERENCES_MAX: usize = 20;
 
 fn setting(name: &str) -> Option<u64> {
@@ -48,13 +47,13 @@ fn batch(random: &mut Random, grammar: Grammar, reads: bool) -> Vec<Command> {
         if let Some(value) = sides::plain_set(&command).then(|| &mut command[2])
             && random.below(3) > 0
         {
-            // Long enough to stay in the packet that it came in, where a store does so.
+            // Long enough to stay in the packet in which it arrived, if a store does that.
             value.resize(450 + random.below(800), b'l');
         }
         let popped = command[0]
             .eq_ignore_ascii_case(b"SPOP")
             .then(|| command.get(1).cloned());
-        // Redis counts this key until it notices that its time is over.
+        // Redis counts this key until it notices that the key has expired.
         let over = command
             .iter()
             .any(|word| word.eq_ignore_ascii_case(b"EXAT") || word.eq_ignore_ascii_case(b"PXAT"));
@@ -65,7 +64,7 @@ fn batch(random: &mut Random, grammar: Grammar, reads: bool) -> Vec<Command> {
             break;
         }
         if let Some(Some(key)) = popped {
-            // Both have drawn something else.
+            // The two stores have drawn different members.
             commands.push(vec![b"DEL".to_vec(), key]);
         } else if let (true, Some(key)) = (over, touched) {
             commands.push(vec![b"EXISTS".to_vec(), key]);

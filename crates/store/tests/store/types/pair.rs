@@ -1,4 +1,4 @@
-//! Both sides, and what differs between them.
+//! Both stores, and the comparison of their replies.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::sides::{Ours, Side, Theirs};
 
 /// Databases that are used.
 pub const DATABASES: u64 = 3;
-/// Commands that are shown with a difference.
+/// Number of earlier commands that are shown with a difference.
 const SHOWN_BEFORE: usize = 15;
 
 pub fn shown(command: &[Vec<u8>]) -> String {
@@ -28,11 +28,11 @@ pub struct Pair {
     theirs: Theirs,
     /// Commands that were run.
     pub run: usize,
-    /// Names of commands that were answered with something else than an error.
+    /// Names of commands that got at least one reply other than an error.
     pub answered: BTreeSet<Vec<u8>>,
-    /// Commands that changed something since both were empty, with their databases.
+    /// Commands that changed something since both stores were empty, with their databases.
     history: Vec<(u32, Command)>,
-    /// Transactions of a client that watched a key, and those of them that did not run.
+    /// Number of transactions of a client that watched a key, and number of those that did not run.
     pub watched: usize,
     pub aborted: usize,
     /// The difference.
@@ -53,8 +53,8 @@ impl Pair {
         })
     }
 
-    /// Returns whether this asks for a range of members of a sorted set whose scores differ, or for a set that is not to be sorted: what Redis
-    /// answers then is not specified, and depends on chance.
+    /// Returns whether the command asks for a range by members of a sorted set whose scores differ, or for unsorted
+    /// elements of a set. Redis does not specify these answers, which depend on chance.
     fn is_unspecified(&mut self, database: u32, command: &[Vec<u8>]) -> bool {
         if is_sort(command) {
             let look = [vec![b"TYPE".to_vec(), command[1].clone()]];
@@ -72,7 +72,8 @@ impl Pair {
         })
     }
 
-    /// Runs commands on both sides and compares their replies; what may be left to chance can only be the last.
+    /// Runs commands on both stores and compares their replies. Only the last command may have a reply that depends on
+    /// chance.
     pub fn compare(
         &mut self,
         protocol: Protocol,
@@ -138,7 +139,7 @@ impl Pair {
         }
     }
 
-    /// Runs commands as one transaction on both sides.
+    /// Runs commands as one transaction on both stores.
     pub fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) {
         if commands.iter().any(|command| may_be_chance(command)) {
             return;
@@ -171,7 +172,7 @@ impl Pair {
         self.start_over();
     }
 
-    /// Watches a key, runs a command, and then a transaction. Returns whether that runs.
+    /// Watches a key, runs a command, and then a transaction. Returns whether the transaction ran.
     pub fn watch(&mut self, random: &mut Random, database: u32, command: &Command) {
         let name = command[0].to_ascii_uppercase();
         if name == b"SPOP" || name == b"MOVE" || may_be_chance(command) {
@@ -246,7 +247,7 @@ impl Pair {
         lines.into_iter().rev().collect()
     }
 
-    /// Empties both, so that one difference does not make others.
+    /// Empties both stores, so that one difference does not cause others.
     fn start_over(&mut self) {
         self.history.clear();
         let flush = [vec![b"FLUSHALL".to_vec()]];
@@ -368,7 +369,8 @@ fn is_sort(command: &[Vec<u8>]) -> bool {
     command.len() > 1 && command[0].to_ascii_uppercase().starts_with(b"SORT")
 }
 
-/// Returns whether what it is about decides if the reply is left to chance: a range of members, or SORT by something that is the same for all.
+/// Returns whether the data decides if the command's reply depends on chance: a range by members, or SORT by equal
+/// values.
 pub fn may_be_chance(command: &[Vec<u8>]) -> bool {
     let name = command[0].to_ascii_uppercase();
     let is_by_nothing =

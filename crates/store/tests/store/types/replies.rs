@@ -1,10 +1,10 @@
-//! Comparing replies: byte for byte, but for the order where Redis has none, times, and what is drawn at random.
+//! Compares replies byte for byte, except for elements without an order in Redis, times, and random members.
 
-/// A reply as a tree; leaves are their bytes.
+/// A reply as a tree, whose leaves are bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     Leaf(Vec<u8>),
-    /// Type and parts.
+    /// Type of an aggregate reply, and its parts.
     Branch(u8, Vec<Node>),
 }
 
@@ -16,7 +16,7 @@ fn line(bytes: &[u8]) -> (&[u8], usize) {
     (&bytes[..end], end + 2)
 }
 
-/// Reads one reply, and how long it is.
+/// Reads one reply; returns it and its length.
 pub fn parse(bytes: &[u8]) -> (Node, usize) {
     let (head, mut at) = line(bytes);
     let count = || -> i64 { std::str::from_utf8(&head[1..]).unwrap().parse().unwrap() };
@@ -45,14 +45,14 @@ pub fn parse(bytes: &[u8]) -> (Node, usize) {
     }
 }
 
-/// Returns the elements of an array; `None` if it is none.
+/// Returns the elements of an array, or `None` for any other reply.
 pub fn parts(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (head, start) = line(bytes);
     let is_array = head[0] == b'*' && head[1] != b'-';
     is_array.then(|| split(&bytes[start..]))
 }
 
-/// Splits a row of replies.
+/// Splits several replies that follow each other.
 pub fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
@@ -70,13 +70,14 @@ enum Comparison {
     Unordered,
     /// Pairs in any order: a map, or the flat array of one.
     UnorderedPairs,
-    /// Only types and numbers of elements: they are drawn at random.
+    /// Only types and numbers of elements, which are drawn at random.
     Shape,
-    /// Numbers that a clock makes differ a little, in units of this many milliseconds.
+    /// Numbers that depend on the clock, in units of this many milliseconds.
     Time(i64),
     /// A page of a scan: its elements in any order, the cursor is ignored.
     Page,
-    /// Redis compares with strcoll(3), to which a zero byte is the end: elements with the same bytes before it come in any order.
+    /// Redis compares with strcoll(3), which stops at a zero byte: elements with the same bytes before it come in any
+    /// order.
     Collated,
 }
 
@@ -132,7 +133,7 @@ fn number(bytes: &[u8]) -> Option<i64> {
         .ok()
 }
 
-/// Returns whether both are the answer to the same command in the same state.
+/// Returns whether both replies answer the same command in the same state.
 pub fn same(name: &[u8], ours: &[u8], theirs: &[u8]) -> bool {
     if ours == theirs {
         return true;
@@ -148,7 +149,7 @@ pub fn same(name: &[u8], ours: &[u8], theirs: &[u8]) -> bool {
             (Some(a), Some(b)) => a > 0 && b > 0 && (a - b).abs() * unit <= APART_MS,
             _ => false,
         },
-        // Pages differ; whole iterations are compared elsewhere.
+        // Pages may differ; whole iterations are compared elsewhere.
         Comparison::Page => matches!((a, b), (Node::Branch(..), Node::Branch(..))),
     }
 }

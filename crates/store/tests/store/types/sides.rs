@@ -1,4 +1,4 @@
-//! The two that are compared: an embedded store, and a real Redis.
+//! The two stores that are compared: an embedded store, and a real Redis.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,10 +20,10 @@ use crate::support::Redis;
 
 /// Something that runs commands.
 pub trait Side {
-    /// Runs commands in one database; their replies.
+    /// Runs commands in one database; returns their replies.
     fn run(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<Vec<u8>>;
 
-    /// Runs commands as one transaction; its reply.
+    /// Runs commands as one transaction; returns its reply.
     fn transact(&mut self, protocol: Protocol, database: u32, commands: &[Command]) -> Vec<u8>;
 }
 
@@ -43,23 +43,24 @@ impl Open {
     }
 }
 
-/// An embedded store, and how it is opened.
+/// An embedded store, and the address to open it again.
 pub struct Ours {
     open: Option<Open>,
     url: String,
-    /// Strings that stayed where the log had them, and that were copied, before it was opened last.
+    /// Numbers of strings that stayed where the log had them, and of those that were copied, before the last time that
+    /// the store was opened.
     counts: [u64; 2],
     _directory: tempfile::TempDir,
 }
 
 impl Ours {
-    /// One with this scheme, in a new file.
+    /// Opens a store with this scheme, in a new file.
     pub fn new(scheme: &str) -> Ours {
-        // In memory where that is possible: this is not about disks.
+        // The file is in memory if possible, since this test is not about disks.
         let directory = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .unwrap();
-        // Enough for what the commands write; the whole of it is held in memory.
+        // Large enough for all that the commands write; the whole file is held in memory.
         let path = directory.path().join("store");
         let mut ours = Ours {
             open: None,
@@ -86,7 +87,7 @@ impl Ours {
         });
     }
 
-    /// Strings that stayed where the log had them, and that were copied.
+    /// Returns the number of strings that stayed where the log had them, and of those that were copied.
     pub fn counts(&self) -> [u64; 2] {
         match &self.open {
             Some(Open::Region(store)) => {
@@ -97,7 +98,7 @@ impl Ours {
         }
     }
 
-    /// Runs one payload; as a read if it changes nothing.
+    /// Runs one payload; `reads`: it changes nothing and is sent as a read.
     pub fn execute(&mut self, payload: Vec<u8>, reads: bool) -> Vec<u8> {
         let request = Request {
             source: pmnet_server::Source::default(),
@@ -110,7 +111,7 @@ impl Ours {
         replies[0].to_vec()
     }
 
-    /// Runs one command as an update out of the log, as a store device does; its reply is known before.
+    /// Runs one command as an update out of the log, as a store device does; its reply is known beforehand.
     fn apply(&mut self, payload: Vec<u8>) -> Vec<u8> {
         let Some(Open::Region(store)) = &mut self.open else {
             unreachable!("only a region has a log");
@@ -163,7 +164,7 @@ pub fn payload(form: Form, protocol: Protocol, database: u32, commands: &[Comman
     out
 }
 
-/// Returns whether this is a `SET key value`, which an update may be.
+/// Returns whether the command is a `SET key value`, which may be sent as an update.
 pub fn plain_set(command: &[Vec<u8>]) -> bool {
     command.len() == 3 && command[0].eq_ignore_ascii_case(b"SET")
 }

@@ -1,9 +1,10 @@
-//! How a passed command gets on: the front's mark if it may change the store, barrier, connection, command.
+//! The steps of a passed command: the front's mark if the command may change the store, barrier, connection,
+//! command.
 //!
-//! The barrier's reply names the store that the server uses now. The command is sent only on a
-//! connection that leads to exactly that store ([`crate::store::identity`]). Any other connection is closed, and
-//! its state is lost: a watch fails, a subscription ends. All of this has one deadline, and so has the
-//! reply, unless the command blocks ([`super::deadline`]).
+//! The barrier's reply names the store that the server uses now. The command is sent only on a connection
+//! that leads to exactly that store ([`crate::store::identity`]). Any other connection is closed, and its
+//! state is lost: a watch fails, a subscription ends. All these steps have one deadline together. The reply
+//! has one too, unless the command blocks ([`super::deadline`]).
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -22,11 +23,11 @@ use crate::upstream::{Call, CallId, Calls, Outcome, Submit};
 
 /// A barrier that changes nothing, and may be repeated.
 const READ: Submit = Submit::Bypass { read_only: true };
-/// A barrier that the server records in its store, and so finds out whether it still has it.
+/// A barrier that the server records in its store. A server that has lost the store notices it by this write.
 const RECORDED: Submit = Submit::Bypass { read_only: false };
 
 impl Passing {
-    /// Gets the passed command on, as far as it can go now.
+    /// Takes the passed command through as many stages as it can pass now.
     ///
     /// # Errors
     /// [`Later`]: a call could not be submitted now.
@@ -37,7 +38,7 @@ impl Passing {
         up: &mut dyn Calls,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        // In the order in which a command comes to them: it may pass several at once.
+        // The stages stand in the order in which a command reaches them. A command may pass several at once.
         if let Some(Stage::Address(None)) = self.stage() {
             self.find_store(face, session, up, shared)?;
         }
@@ -50,7 +51,7 @@ impl Passing {
         }
         if let Some(Stage::Barrier(None)) = self.stage() {
             if let (None, Some(store), Some(name)) = (&self.direct, &shared.store, &shared.name) {
-                // The front sees it and connects while the barrier is under way.
+                // The front connects while the barrier is under way.
                 self.new_direct(store, shared.now).identify(&name.records);
             }
             let call = self.ask(session, Form::Barrier, READ, up, shared)?;
@@ -75,7 +76,7 @@ impl Passing {
         Ok(())
     }
 
-    /// Asks where the store is, unless that is known.
+    /// Asks where the store is, unless the address is known.
     fn find_store(
         &mut self,
         face: &mut Face,
@@ -83,7 +84,7 @@ impl Passing {
         up: &mut dyn Calls,
         shared: &Shared,
     ) -> Result<(), Later> {
-        // If it has said before that it is no Redis, it serves the command itself.
+        // If the store is known to be no Redis, it serves the command itself.
         if shared.embedded && self.serve_embedded() {
             return Ok(());
         }
@@ -147,7 +148,7 @@ impl Passing {
         }
     }
 
-    /// Whether `call` was one of the passage's; if so, gets on with it.
+    /// Returns whether `call` belonged to the passage. If so, advances the passage with the call's outcome.
     pub(in crate::client) fn done(
         &mut self,
         face: &mut Face,
@@ -188,7 +189,7 @@ impl Passing {
                     self.refuse(face, reply::error(&text));
                 }
             },
-            // A barrier has no effect, whatever became of it.
+            // A barrier has no effect, whatever its outcome was.
             Err(_) => {
                 let why = match outcome {
                     Outcome::Failed(text) => text,
@@ -203,7 +204,7 @@ impl Passing {
         true
     }
 
-    /// The session closed: calls of the passage are lost.
+    /// The session was closed: the calls of the passage are lost.
     pub(in crate::client) fn session_closed(&mut self, face: &mut Face) {
         match self.stage() {
             Some(Stage::Address(Some(_)) | Stage::Barrier(Some(_))) => self.give_up(
@@ -218,15 +219,16 @@ impl Passing {
         self.embedded_session_closed(face);
     }
 
-    /// Everything acknowledged is applied in the store with this name. Sends the command if the connection
-    /// leads there; otherwise makes a connection, asks again, or ends what cannot go on.
+    /// All acknowledged writes are applied in the store with this name. If the connection leads to that
+    /// store, the command is sent. Otherwise the front makes a connection, asks again, or ends the passage if
+    /// it cannot continue.
     fn check_store(&mut self, face: &mut Face, name: &StoreName, shared: &Shared) {
         let stateful = self.stateful(&face.mode);
         let Some(passage) = &mut self.passage else {
             return;
         };
         if shared.now >= passage.begun.saturating_add(shared.call_timeout) {
-            // The barrier may be older than it looks: this process may have stood still.
+            // This process may have been suspended, so the barrier may be older than its arrival suggests.
             return self.expire(face);
         }
         let last_try = passage.last_try;
@@ -242,7 +244,7 @@ impl Passing {
                 self.new_direct(store, shared.now).identify(&name.records);
                 return;
             }
-            // Made in advance, to where the store was before.
+            // The connection was made in advance, to the store's earlier address.
             Some(direct) if !stateful && direct.line.address != store.address => Match::Other,
             Some(direct) if direct.identifies() => return,
             Some(direct) => match &direct.found {
@@ -260,7 +262,7 @@ impl Passing {
                     direct.identify(&name.records);
                 }
             }
-            // It cannot be asked now, but it is the same process.
+            // The identity cannot be asked again now, but the process is the same.
             Match::OtherOwner if !last_try && !face.mode.passed_multi() => self.send_passed(face),
             Match::Other if !last_try && !stateful => {
                 self.mark_identified();
@@ -281,7 +283,7 @@ impl Passing {
 }
 
 impl Passage {
-    /// It is known where the store is.
+    /// The address of the store is known: continues with the next stage.
     fn store_found(&mut self) {
         self.stage = if self.kills() {
             Stage::Kill

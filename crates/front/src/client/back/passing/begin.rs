@@ -1,4 +1,5 @@
-//! How a command begins to pass: what it will change, whether it needs the front's mark, and its place among the replies.
+//! How a command begins to pass: its expected effect, whether it needs the front's mark, and its place among
+//! the replies.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, write_command};
@@ -16,11 +17,12 @@ use crate::client::replies::Slot;
 use crate::client::settings::parse_database;
 use crate::table::{Action, Local, MODULE, Pass, READONLY, Sub, Verdict};
 
-/// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know it, and says so to
-/// every client: any command that it knows needs a right, or is refused to a subscriber.
+/// Prefix of the command that marks the end of the replies to a subscription command. Redis does not know
+/// this command, and sends the error for an unknown command to every client. A known command would need a
+/// right, or would be refused to a subscriber.
 const SENTINEL: &str = "pmnet-end";
 
-/// A command that begins to pass.
+/// Properties of a command that begins to pass.
 struct Begins {
     effect: Effect,
     kind: Option<Pass>,
@@ -41,8 +43,8 @@ impl Passing {
         !subscribed && !mode.queues() && !mode.monitors()
     }
 
-    /// The verdict on a command of this client. If the store keeps a state for its connection that pmnet does not know, commands of
-    /// modules run on that connection.
+    /// Returns the verdict on a command of this client. If the client's connection to the store may have
+    /// state that pmnet does not know, commands of modules run on that connection.
     pub(in crate::client) fn on_its_connection(
         &self,
         mode: &Mode,
@@ -59,7 +61,7 @@ impl Passing {
         verdict
     }
 
-    /// Begins to pass a command; everything after it waits.
+    /// Begins to pass a command. All later commands of the client wait.
     ///
     /// # Errors
     /// The reply to a command that may not pass.
@@ -112,10 +114,11 @@ impl Passing {
             face.mode.passed_multi(),
             matches!(effect, Effect::Subscribe(_)),
         );
-        // Inside a passed MULTI commands are only queued; their barrier is that of EXEC.
+        // Inside a passed MULTI, Redis only queues commands. The barrier before EXEC covers them.
         let queued = in_multi && !matches!(effect, Effect::Exec { .. } | Effect::Discard);
-        // A RESP2 client that is subscribed writes nothing that a barrier could wait for: its last
-        // write came before its first subscription, which had one.
+        // A subscribed RESP2 client cannot write, so there is no write for which a barrier would wait. Its
+        // last write came before its first subscription, and the barrier of that subscription covered the
+        // write.
         let subscribed = subscribes
             && face.settings.selected.protocol == Protocol::Resp2
             && self.subscriptions() > 0;
@@ -125,12 +128,12 @@ impl Passing {
             stage: Stage::Address(None),
             begun: face.pending.times.begun(),
             marks,
-            // Nothing blocks inside MULTI.
+            // No command blocks inside MULTI.
             blocks: matches!(kind, Some(Pass::Blocking | Pass::Wait)) && !in_multi,
             last_try: false,
             name: shown(arguments),
             frame: frame.to_vec(),
-            // A subscriber, who may not wait, may not select either.
+            // A subscriber may send neither WAIT nor SELECT.
             fresh: kind == Some(Pass::Wait) && !subscribes,
             confirm_run_id: (may_need(&effect, kind) && !queued).then(String::new),
             effect,
@@ -140,7 +143,8 @@ impl Passing {
         }
     }
 
-    /// A command whose replies end with a sentinel that no other command of any client has.
+    /// Returns the effect of a command whose replies end with a sentinel. No other command of any client has
+    /// the same sentinel.
     fn with_sentinel(&mut self, client: u64) -> Effect {
         self.sentinels += 1;
         Effect::Subscribe(Confirmations {
@@ -149,7 +153,8 @@ impl Passing {
         })
     }
 
-    /// A subscriber goes back to RESP2: so does its connection to the store, and messages from then on.
+    /// A subscriber changes to RESP2. Its connection to the store changes too, and later messages come in
+    /// RESP2.
     pub(in crate::client) fn begin_resp2(&mut self, face: &mut Face, arguments: &Arguments<'_>) {
         let mut frame = Vec::new();
         write_command(&mut frame, &["HELLO", "2"]);
@@ -161,7 +166,7 @@ impl Passing {
         self.begin(face, begins, arguments, &frame);
     }
 
-    /// Passes a command while its client watches, monitors, or (RESP2) is subscribed.
+    /// Passes a command of a client that watches or monitors, or that is subscribed with RESP2.
     ///
     /// # Errors
     /// The reply to a command that may not pass; a transaction fails with it.
@@ -190,11 +195,11 @@ impl Passing {
                 return Err(error);
             }
             _ if let Some(error) = objection(arguments) => return Err(error),
-            // A command that the front has not heard of could do anything.
+            // A command that the front does not know could do anything.
             _ if face.mode.watches() && verdict.facts.is_none() => {
                 return Err(unknown_command(arguments));
             }
-            // Redis itself runs nothing then but what has to do with subscriptions.
+            // In this state Redis itself executes only commands about subscriptions.
             _ if !face.mode.watches() => self.with_sentinel(face.id),
             Action::Local(Local::Hello | Local::Auth)
             | Action::Pass(Pass::Subscribe | Pass::Monitor) => {
@@ -216,7 +221,7 @@ impl Passing {
                 parse_database(arguments.get(1)).map_or(Effect::None, Effect::Select)
             }
             Action::Local(Local::Multi) if alone && !face.mode.passed_multi() => Effect::Multi,
-            // EXEC with arguments ends the transaction, too.
+            // EXEC ends the transaction even with arguments.
             Action::Local(Local::Exec) if face.mode.passed_multi() => Effect::Exec {
                 aborts: matches!(face.mode, Mode::WatchingMulti { failed: true }),
             },

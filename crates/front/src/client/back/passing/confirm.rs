@@ -1,9 +1,9 @@
-//! A second barrier confirms the reply to a command that passed through (`docs/spec/reads.md` §5).
+//! A second barrier that confirms the reply to a command that passed through (`docs/spec/reads.md` §5).
 //!
-//! Where the server waits for replicas, or for a sync, the store's own reply says less than the server's: it can be lost with
-//! the store. So the reply waits for another barrier, one that the server records as it does a write. Its answer is as durable as
-//! configured, and so is all that the same store did before. If it names another store, the outcome of the
-//! command is unknown.
+//! If the server waits for replicas or for a sync, the store's own reply is weaker than a reply of the
+//! server, because the effect can be lost with the store. So the reply waits for a second barrier, which the
+//! server records like a write. The barrier's answer is as durable as configured, and so is everything that
+//! the same store did before. If the answer names another store, the outcome of the command is unknown.
 
 use bytes::Bytes;
 
@@ -17,21 +17,22 @@ use crate::store::identity::store_name;
 use crate::table::Pass;
 use crate::upstream::{CallId, Outcome, Time};
 
-/// The store's reply, until the server has confirmed it.
+/// The store's reply, which is held until the server has confirmed it.
 pub(super) struct Answer {
     reply: Bytes,
-    /// Its time has begun.
+    /// Whether the time for the confirmation has begun.
     timed: bool,
 }
 
-/// Whether the reply can show a change that the store may still lose.
+/// Whether the reply to this command can show a change that the store may still lose.
 pub(super) fn may_need(effect: &Effect, kind: Option<Pass>) -> bool {
     let ends = matches!(effect, Effect::Exec { .. } | Effect::Discard);
     (ends || matches!(effect, Effect::None | Effect::State))
         && matches!(kind, None | Some(Pass::Blocking | Pass::State | Pass::User))
 }
 
-/// Whether this reply shows nothing, and nothing has happened: an error, nothing within the time, a transaction that was given up.
+/// Whether this reply shows that nothing has changed: an error, a timeout, or a transaction that was not
+/// executed.
 fn says_nothing(effect: &Effect, reply: &[u8]) -> bool {
     is_nothing(reply)
         || reply.starts_with(b"-")
@@ -39,12 +40,12 @@ fn says_nothing(effect: &Effect, reply: &[u8]) -> bool {
 }
 
 impl Passage {
-    /// Whether `reply`, the store's, has to wait for the server's word.
+    /// Whether the store's `reply` has to wait for the server's confirmation.
     pub(super) fn needs_confirmation(&self, reply: &[u8]) -> bool {
         self.confirm_run_id.is_some() && !says_nothing(&self.effect, reply)
     }
 
-    /// The store has answered. The reply is kept.
+    /// Keeps the store's reply until the server has confirmed it.
     pub(super) fn await_confirmation(&mut self, reply: Bytes) {
         let answer = Answer {
             reply,
@@ -53,14 +54,14 @@ impl Passage {
         self.stage = Stage::Confirm { call: None, answer };
     }
 
-    /// Whether the server's word is to be waited for, and its time has not begun.
+    /// Whether a confirmation is needed and its time has not begun.
     pub(super) fn is_just_answered(&self) -> bool {
         matches!(&self.stage, Stage::Confirm { answer, .. } if !answer.timed)
     }
 }
 
 impl Passing {
-    /// The time for the server's word begins, however long the command waited before.
+    /// Begins the time for the server's confirmation. The time that the command waited before does not count.
     pub(super) fn time_confirmation(&mut self, now: Time) {
         if let Some(passage) = &mut self.passage
             && let Stage::Confirm { answer, .. } = &mut passage.stage
@@ -70,7 +71,8 @@ impl Passing {
         }
     }
 
-    /// Whether `call` asked for a confirmation; if so, the client gets the reply, or the error that its outcome is unknown.
+    /// Returns whether `call` asked for a confirmation. If so, the client gets the reply, or the error that
+    /// its outcome is unknown.
     pub(super) fn confirm(
         &mut self,
         face: &mut Face,

@@ -1,15 +1,15 @@
-//! A connection's deadlines, other than those of its calls.
+//! The deadlines of a connection, except those of its calls.
 //!
-//! The time of a command begins when the front has read it or, if it waits for others of its
-//! client, when the one before it was answered; so a pipeline may be long. Once a command had no
-//! answer in time, later commands that have waited as long fail with it and are not sent: their
-//! times do not add up. Time spent waiting for a command that blocks, or for a client that does not
-//! read its replies, is not counted ([`crate::client::arrivals`]).
+//! The time of a command begins when the front has read it. If the command waits for earlier commands of its
+//! client, its time begins when the previous one is answered, so a pipeline may be long. If a command gets no
+//! answer in time, later commands that have waited as long fail together with it, and are not sent. So the
+//! times of several commands do not add up. Two kinds of waits do not count: waits for a command that blocks,
+//! and waits for a client that does not read its replies ([`crate::client::arrivals`]).
 //!
-//! A passed command has a deadline until it is sent and, unless it blocks, until it is answered. A
-//! blocking command, a subscriber and a monitor may wait for as long as the store is alive: until the
-//! store's process has answered no client for one command's time. A client that goes away does not
-//! wait at all.
+//! A passed command has a deadline for being sent and, unless it blocks, one for its answer. A blocking
+//! command, a subscriber and a monitor may wait while the store is alive. The store counts as dead when its
+//! process has answered no client during one command's time. The wait of a client that disconnects ends at
+//! once.
 
 use pmnet_wire::StoreName;
 
@@ -25,14 +25,15 @@ use crate::upstream::Time;
 pub const HALF_CLOSED_TIMEOUT: Time = 1_000_000_000;
 
 impl Passing {
-    /// Whether something is waited for that the store may send much later.
+    /// Whether the client waits for something that the store may send much later.
     pub(in crate::client) fn waits_on_store(&self, mode: &Mode) -> bool {
         let blocked = |passage: &Passage| passage.blocks && matches!(passage.stage, Stage::Sent);
         mode.monitors() || self.subscriptions() > 0 || self.passage.as_ref().is_some_and(blocked)
     }
 
-    /// Whether the time is over for the passed command, or for a silent store. `shared.alive` says when the store last gave a sign of
-    /// life; `pardon`: this process stood still, so silence proves nothing.
+    /// Whether the time of the passed command is over, or the store has been silent for too long.
+    /// `shared.alive` is the time at which the store last gave a sign of life. `pardon`: this process was
+    /// suspended, so silence proves nothing.
     pub(in crate::client) fn is_overdue(
         &mut self,
         mode: &Mode,
@@ -43,7 +44,8 @@ impl Passing {
         let overdue = self.passage.as_ref().is_some_and(|passage| {
             let open_end = match &passage.stage {
                 Stage::Sent => passage.blocks,
-                // A call has its own deadline, and a client that waits at an embedded store has no other.
+                // A call has its own deadline. A client that waits at an embedded store has no other
+                // deadline.
                 Stage::Embedded { call, waits } => call.is_some() || waits.is_some(),
                 Stage::Rest(_) => true,
                 _ => passage.is_just_answered(),
@@ -53,8 +55,8 @@ impl Passing {
         overdue | (self.is_silent(shared, pardon) && waits)
     }
 
-    /// Whether the store has not been known to answer for a command's time. `pardon`: this process could not have noticed a sign of
-    /// life.
+    /// Whether the store has given no known answer during one command's time. `pardon`: this process could
+    /// not have noticed a sign of life.
     fn is_silent(&mut self, shared: &Shared, pardon: bool) -> bool {
         let Some(direct) = &mut self.direct else {
             return false;
@@ -70,9 +72,9 @@ impl Passing {
         shared.now >= direct.proof.saturating_add(shared.call_timeout)
     }
 
-    /// The server now uses the store with this name. What waits for another store ends as if its
-    /// connection were lost. An idle connection with state on it (a watch) fails when it is used.
-    /// Returns whether anything has changed.
+    /// The server now uses the store with this name. A command that waits for another store ends as if its
+    /// connection were lost. An idle connection with state (a watch) fails at its next use. Returns whether
+    /// anything has changed.
     pub(in crate::client) fn store_named(&mut self, face: &mut Face, name: &StoreName) -> bool {
         let other = self
             .direct

@@ -1,7 +1,8 @@
-//! The client's own connection to the store: what is sent, and what happens to the replies.
+//! The client's own connection to the store: its output, and the handling of replies.
 //!
-//! Invariants: what is for the client leaves in the order in which the store sent it, between replies
-//! and never inside one; replies to the front's own AUTH, HELLO and SELECT never reach the client.
+//! Invariants: replies and messages for the client leave in the order in which the store sent them. A message
+//! stands between replies, never inside one. Replies to the front's own AUTH, HELLO and SELECT never reach
+//! the client.
 
 use std::sync::Arc;
 
@@ -19,58 +20,59 @@ use crate::store::line::Line;
 use crate::upstream::Time;
 use crate::users::Credentials;
 
-/// The first Redis whose WAIT is about what was written on its own connection.
+/// The first Redis version whose WAIT counts the writes of its own connection.
 const OWN_WRITES_VERSION: (u32, u32) = (7, 2);
 
-/// Command of a fence. Redis does not know it, so its answer needs no right.
+/// Command of a fence. Redis does not know it, so its reply needs no right.
 const FENCE: &str = "pmnet-fence";
 
 /// The client's own connection to the store, without its socket.
 pub(super) struct Direct {
-    /// Tells it from earlier ones of this client.
+    /// Number of the connection; tells it from earlier connections of this client.
     pub(super) serial: u64,
-    /// Asks for the front's own commands, a few for each passage; replies to others are known by their order.
+    /// Sends and matches the front's own commands, a few for each passage. Replies to client commands are
+    /// known by their order.
     pub(super) line: Line<Own>,
     pub(super) tls: Option<ClientTls>,
-    /// Something was written since the last command was put into the outbox, so the store may have
-    /// acted on that.
+    /// Bytes were written since the last command was put into the outbox, so the store may have executed a
+    /// part of it.
     pub(super) used: bool,
     pub(super) database: u32,
     pub(super) protocol: Protocol,
-    /// The Redis at the other end, once it has said which it is.
+    /// Identity of the Redis at the other end, once known.
     pub(super) found: Option<Found>,
     asked: Found,
-    /// Something came from it since [`Direct::proof`] was brought up to date.
+    /// Bytes came from the store since [`Direct::proof`] was updated.
     pub(super) heard: bool,
     /// When the store was last known to answer.
     pub(super) proof: Time,
-    /// Channels and patterns.
+    /// Number of subscribed channels and patterns.
     pub(super) subscribed: u64,
-    /// The patterns of these.
+    /// Number of subscribed patterns alone.
     pub(super) patterns: u64,
     pub(super) subscribed_sharded: u64,
-    /// The store's error for the write before WAIT.
+    /// The store's error for the write that precedes WAIT.
     pub(super) refused: Option<Bytes>,
     /// The answer to a fence has just come.
     pub(super) passed_fence: bool,
-    /// How it logs in for the front's own questions.
+    /// AUTH command of the front, for its own questions.
     own_auth: Vec<String>,
-    /// Credentials with which it logs in for the client's commands, tried in this order; none: those of the front.
+    /// Credentials for the client's commands, tried in this order. Empty: the front's own login serves.
     client: Vec<Arc<Credentials>>,
-    /// Number of them that have been tried since it was the front's.
+    /// Number of credentials tried since the connection was logged in as the front.
     tried: usize,
-    /// It has logged in as the client.
+    /// The connection is logged in as the client.
     is_client: bool,
-    /// Where the server keeps its records in that store, once it was asked about them.
+    /// Place of the server's records in the connected store, once the store was asked about them.
     records: String,
-    /// A command has run on it that sets a state of its connection, as far as is known.
+    /// A command has set a state of this connection, as far as is known.
     pub(super) has_state: bool,
 }
 
 /// Why a connection to the store is given up.
 pub(super) enum Failure {
     Lost(String),
-    /// The store does not let its client log in.
+    /// The store refuses the login of the client.
     Refused(String),
 }
 
@@ -117,19 +119,20 @@ impl Direct {
         direct
     }
 
-    /// Adds a command of the front's own that must succeed.
+    /// Adds a command of the front that must succeed.
     pub(super) fn set<A: AsRef<[u8]>>(&mut self, command: &[A]) {
         self.line.ask(Own::Setting, command);
     }
 
-    /// Logs in as the front, if it is the client's: a command follows for which the client may have no right.
+    /// If the connection is logged in as the client, logs in as the front. The client may have no right for
+    /// the next command.
     pub(super) fn act_as_front(&mut self) {
         self.tried = 0;
         if !std::mem::take(&mut self.is_client) {
             return;
         }
         if self.own_auth.is_empty() {
-            // The user `default`, which needs no password: any will do.
+            // The front's user is `default`, which needs no password: any password will do.
             self.set(&["AUTH", "default", "none"]);
         } else {
             let auth = std::mem::take(&mut self.own_auth);
@@ -138,17 +141,18 @@ impl Direct {
         }
     }
 
-    /// There may be another password of the same user by now.
+    /// Updates the credentials: the client's user may have another password by now.
     pub(super) fn set_client(&mut self, client: &[Arc<Credentials>]) {
-        // Those under way are tried to their end.
+        // Attempts that are under way continue with the old credentials.
         if self.tried == 0 || self.is_client {
             self.client = client.to_vec();
         }
     }
 
-    /// Whether what is added next runs as the client. If not, it logs in as soon as everything before that has its answer (some Redis
-    /// say nothing of a wrong password where an answer is still to be sent). The answer has to be awaited: what is sent after a login that
-    /// fails would run as the front.
+    /// Returns whether the next added command runs as the client. If not, logs in as the client as soon as
+    /// all earlier questions are answered, because some Redis versions report no wrong password while an
+    /// answer is still to be sent. The answer must be awaited: a command that follows a failed login would
+    /// run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;
@@ -171,7 +175,7 @@ impl Direct {
         true
     }
 
-    /// Asks who is at the other end, and who owns `records` there.
+    /// Asks for the identity of the store at the other end, and for the owner of `records` there.
     pub(super) fn identify(&mut self, records: &str) {
         self.act_as_front();
         records.clone_into(&mut self.records);
@@ -180,46 +184,48 @@ impl Direct {
             self.set(&["SELECT", "0"]);
         }
         self.found = None;
-        // A user who may not ask cannot be unblocked, that is all.
+        // If the user may not ask for the client id, the client cannot be unblocked. That is the only effect.
         self.line.ask(Own::Client, &ASK_CLIENT);
         self.line.ask(Own::Info, &ASK_RUN_ID);
         self.line.ask(Own::Owner, &ask_owner(records));
     }
 
-    /// Makes WAIT and WAITAOF wait for the earlier writes of other connections. Redis 7.0 waits for these if any command has
-    /// run on the connection. A newer Redis waits only for writes of the connection, so a key is written and removed there.
-    /// The store may refuse that write (no memory, no replicas, no right): then WAIT has that error.
+    /// Makes WAIT and WAITAOF wait for earlier writes of other connections. Redis 7.0 does so if the
+    /// connection has run any command. A newer Redis waits only for writes of the connection itself, so a key
+    /// is written and removed. The store may refuse that write (no memory, no replicas, no right): then WAIT
+    /// has that error.
     pub(super) fn come_behind_writes(&mut self) {
         self.refused = None;
         let writes = |found: &Found| found.version >= OWN_WRITES_VERSION;
         if self.found.as_ref().is_some_and(writes) {
             let key = format!("{}:wait", self.records);
-            // It does not stay if the connection breaks between the two.
+            // The key expires if the connection breaks between the two commands.
             self.line.ask(Own::Marker, &["SET", &key, "", "PX", "1000"]);
             self.line.ask(Own::Marker, &["DEL", &key]);
         }
     }
 
-    /// Adds a question whose answer comes after the messages that are there by now ([`super::fence`]).
+    /// Adds a question whose answer comes after all messages that the store has sent by then
+    /// ([`super::fence`]).
     pub(super) fn fence(&mut self) {
         self.line.ask(Own::Fence, &[FENCE]);
     }
 
-    /// Whether the answer to such a question is on its way.
+    /// Whether the answer to a fence is under way.
     pub(super) fn has_fence(&self) -> bool {
         self.line.asked().contains(&Own::Fence)
     }
 
-    /// Whether an answer about the other end is on its way.
+    /// Whether an answer about the store's identity is under way.
     pub(super) fn identifies(&self) -> bool {
         let asked = self.line.asked();
         asked.contains(&Own::Info) || asked.contains(&Own::Owner)
     }
 
-    /// Whether `value` answers a command of the front's own; if so, takes it in.
+    /// Returns whether `value` answers a command of the front. If so, takes the answer in.
     ///
     /// # Errors
-    /// Why it is of no use.
+    /// Why the connection is unusable.
     pub(super) fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
         if value.starts_with(b">") {
             return Ok(false);
@@ -257,7 +263,7 @@ impl Direct {
     }
 }
 
-/// The answer to WAIT if the store has refused the write before it with this error.
+/// Returns the reply to WAIT if the store has refused the write before it with this error.
 fn no_marker(error: &str) -> Bytes {
     let (code, text) = error.split_once(' ').unwrap_or((error, ""));
     let code = code.trim_start_matches('-');

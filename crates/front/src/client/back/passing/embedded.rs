@@ -1,9 +1,12 @@
 //! WATCH and blocking commands at a store that is no Redis (`docs/spec/embedded-store.md` §8).
 //!
-//! Purpose: commands that pass through to a Redis have no connection of their own here. WATCH asks the store for the versions of keys, and EXEC sends
-//! them along: the transaction runs if they are the same. A blocking command is sent as any other write, and the store does not wait. While the answer
-//! is null, the client waits here, and the front wakes it when its keys arrive ([`crate::shell`]'s `waiting`).
-//! Invariants: one command takes an element, exactly once; a client that waits has no call under way unless it was woken.
+//! Purpose: with an embedded store, commands that pass through to a Redis have no connection of their own.
+//! WATCH asks the store for the versions of keys, and EXEC sends these versions with the transaction, which
+//! runs if they are unchanged. A blocking command is sent like any other write, and the store does not wait.
+//! If its reply is null, the client waits in the front, which wakes it when its keys arrive (`waiting` of
+//! [`crate::shell`]).
+//! Invariants: one command takes an element, exactly once. A client that waits has no call under way unless
+//! it was woken.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};
@@ -20,27 +23,28 @@ use crate::client::output::Waiting;
 use crate::limits::REQUESTS;
 use crate::upstream::{Call, CallId, Calls, Outcome, Submit, Time};
 
-/// Most keys that a client may watch, or wait for, at such a store.
+/// Most keys that a client may watch, or wait for, at an embedded store.
 const KEYS_MAX: usize = 1024;
-/// Most bytes of the names of watched keys.
+/// Most bytes of the names of all watched keys.
 const WATCHED_BYTES_MAX: usize = 256 * 1024;
 
 /// Keys that a client watches.
 #[derive(Debug)]
 pub(super) struct Watching {
-    /// The store's process.
+    /// Start number of the store's process.
     start: i64,
-    /// Database, version, name.
+    /// Database, version and name of each key.
     keys: Vec<(u32, i64, Bytes)>,
     bytes: usize,
-    /// The process is another one since the first of them: no transaction will run.
+    /// The process has changed since the first WATCH: no transaction will run.
     broken: bool,
 }
 
 impl Watching {
-    /// The payload of a transaction of a client that watches keys: it says under which versions it may run.
+    /// Returns the payload of a transaction of a client that watches keys. The payload has the versions under
+    /// which the transaction may run.
     fn guard(&self, payload: &[u8]) -> Vec<u8> {
-        // A number that no process has.
+        // A start number that no process has.
         let start = if self.broken {
             "-"
         } else {
@@ -60,21 +64,21 @@ impl Watching {
     }
 }
 
-/// The wait of a blocking command.
+/// The wait of a blocking command at an embedded store.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// As [`arrival`] has it.
+    /// The awaited keys, as the numbers that [`arrival`] gives them.
     keys: Vec<i64>,
-    /// Until when; `None`: for ever.
+    /// End of the wait; `None`: no end.
     until: Option<Time>,
-    /// Something arrived, or may have, while it was trying.
+    /// A key arrived, or may have, while the command was trying.
     again: bool,
     /// If the next try finds nothing, the wait ends with this reply.
     ended: Option<Bytes>,
 }
 
 impl Waits {
-    /// The wait of a blocking command, which begins now; `None`: its time is no number.
+    /// Returns the wait of a blocking command, which begins now; `None`: its timeout is no number.
     fn of(arguments: &Arguments<'_>, database: u32, shared: &Shared) -> Option<Waits> {
         let (keys, time) = layout(arguments)?;
         let sorted = arguments
@@ -92,7 +96,7 @@ impl Waits {
     }
 }
 
-/// Where the keys of a blocking command are, and its time.
+/// Returns the positions of a blocking command's keys, and that of its timeout.
 fn layout(arguments: &Arguments<'_>) -> Option<(std::ops::Range<usize>, usize)> {
     let count = arguments.len();
     let is = |name: &str| arguments.is(0, name);
@@ -107,14 +111,15 @@ fn layout(arguments: &Arguments<'_>) -> Option<(std::ops::Range<usize>, usize)> 
         () if is("BRPOPLPUSH") => Some((1..2, 3)),
         () if is("BLMPOP") || is("BZMPOP") => {
             let keys = parse_integer(arguments.get(2)).and_then(|keys| usize::try_from(keys).ok());
-            // A wrong number is refused by the store.
+            // The store refuses a wrong number.
             Some((3..keys.unwrap_or(0).saturating_add(3).min(count), 1))
         }
         () => None,
     }
 }
 
-/// Seconds as the end of a wait that begins now: `None`: they are no number; 0: for ever.
+/// Returns the end of a wait of `seconds` that begins now. `None`: `seconds` is no number. `Some(None)`: 0,
+/// which means no end.
 fn end_of(seconds: &[u8], now: Time) -> Option<Option<Time>> {
     let seconds: f64 = std::str::from_utf8(seconds).ok()?.parse().ok()?;
     let millis = (seconds * 1000.0).ceil().max(0.0);
@@ -124,25 +129,26 @@ fn end_of(seconds: &[u8], now: Time) -> Option<Option<Time>> {
     Some((wait > 0).then(|| now.saturating_add(wait)))
 }
 
-/// Whether a reply says that there is nothing.
+/// Whether this reply says that there is no element.
 pub(super) fn is_nothing(reply: &[u8]) -> bool {
     matches!(reply, b"*-1\r\n" | b"$-1\r\n" | b"_\r\n")
 }
 
-/// The integers of an array.
+/// Reads the integers of an array.
 pub(crate) fn integers(reply: &[u8]) -> Option<Vec<i64>> {
     let number = |element: &[u8]| parse_integer(element.strip_prefix(b":")?.strip_suffix(b"\r\n")?);
     read::elements(reply)?.into_iter().map(number).collect()
 }
 
-/// Calls `look` with the arguments of a command that was read before.
+/// Calls `look` with the arguments of a command that was parsed before.
 fn with_arguments<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> T) -> Option<T> {
     let mut parser = Parser::new(REQUESTS);
     matches!(parser.poll(frame), Ok(Status::Complete)).then(|| look(&parser.arguments(frame)))
 }
 
 impl Passing {
-    /// Whether the passed command can be served by a store that is no Redis; if so, it will be.
+    /// For a store that is no Redis. If calls can serve the passed command, prepares that and returns true;
+    /// otherwise returns false.
     pub(super) fn serve_embedded(&mut self) -> bool {
         let Some(passage) = &mut self.passage else {
             return false;
@@ -153,7 +159,7 @@ impl Passing {
         if !waits && passage.effect != Effect::Watch {
             return false;
         }
-        // It goes through the devices as any other command.
+        // The command goes through the devices like any other command.
         passage.marks = Marks::No;
         passage.confirm_run_id = None;
         passage.stage = Stage::Embedded {
@@ -163,7 +169,7 @@ impl Passing {
         true
     }
 
-    /// Gets on with it.
+    /// Takes the command through as many steps as possible now.
     pub(super) fn advance_embedded(
         &mut self,
         face: &mut Face,
@@ -226,7 +232,8 @@ impl Passing {
         Ok(())
     }
 
-    /// Whether `call` was that of such a command; if so, gets on with it.
+    /// Returns whether `call` belonged to a command at an embedded store. If so, advances the command with
+    /// its outcome.
     pub(super) fn embedded_answered(
         &mut self,
         face: &mut Face,
@@ -245,7 +252,8 @@ impl Passing {
             Ok(reply) if watches => self.versions_known(face, &reply, shared),
             Ok(reply) if is_nothing(&reply) => self.nothing_yet(face, shared),
             Ok(reply) => self.end_wait(face, reply, shared.now),
-            // Nothing has changed, whatever became of it; but its client must not go on as if it watched.
+            // A WATCH that has failed has changed nothing at the store. But its client must not continue as
+            // if the keys were watched.
             Err(error) if watches => self.give_up(face, error),
             Err(error) => self.end_wait(face, error, shared.now),
         }
@@ -363,13 +371,13 @@ impl Passing {
         }
     }
 
-    /// The keys that it waits for at an embedded store, and until when it waits.
+    /// Returns the keys for which the client waits at an embedded store, and the end of its wait.
     pub(in crate::client) fn waits_for(&self) -> Option<(&[i64], Option<Time>)> {
         let waits = self.passage.as_ref()?.waits()?;
         Some((&waits.keys, waits.until))
     }
 
-    /// Whether it waits.
+    /// Returns the state of the client's wait.
     pub(in crate::client) fn waiting(&self) -> Waiting {
         match self.waits_for() {
             None => Waiting::No,
@@ -378,12 +386,12 @@ impl Passing {
         }
     }
 
-    /// Whether it has found nothing and was not woken since.
+    /// Whether the client has found nothing and was not woken since.
     fn rests(&self) -> bool {
         matches!(self.stage(), Some(Stage::Rest(_)))
     }
 
-    /// One of its keys may have arrived.
+    /// Wakes the client: one of its keys may have arrived.
     pub(in crate::client) fn wake(&mut self) {
         let Some(passage) = &mut self.passage else {
             return;
@@ -400,7 +408,7 @@ impl Passing {
         }
     }
 
-    /// Ends its wait with this, unless it finds something before.
+    /// Ends the client's wait with this reply, unless its next try finds an element.
     pub(in crate::client) fn stop_waiting(&mut self, face: &mut Face, answer: Bytes, now: Time) {
         if self.rests() {
             return self.end_wait(face, answer, now);
@@ -416,22 +424,23 @@ impl Passing {
         }
     }
 
-    /// EXEC, DISCARD, UNWATCH and RESET: it watches nothing any more.
+    /// Ends the watch of all keys, after EXEC, DISCARD, UNWATCH or RESET.
     pub(in crate::client) fn unwatch(&mut self) {
         self.watching = None;
     }
 
-    /// Whether it watches keys, here or at a Redis.
+    /// Whether the client watches keys, at an embedded store or at a Redis.
     pub(in crate::client) fn watches_keys(&self, mode: &Mode) -> bool {
         self.watches_here() || mode.watches()
     }
 
-    /// Whether it watches keys at a store that is no Redis.
+    /// Whether the client watches keys at a store that is no Redis.
     pub(in crate::client) fn watches_here(&self) -> bool {
         self.watching.is_some()
     }
 
-    /// Returns the payload of a transaction, with the versions under which it may run if its client watches keys.
+    /// Returns the payload of a transaction. If the client watches keys, the payload has the versions under
+    /// which the transaction may run.
     pub(in crate::client) fn guarded(&self, payload: &Bytes) -> Bytes {
         match &self.watching {
             Some(watching) => Bytes::from(watching.guard(payload)),
@@ -440,7 +449,7 @@ impl Passing {
     }
 }
 
-/// The reply that CLIENT UNBLOCK gives to a client that waits.
+/// Returns the reply of a waiting command that CLIENT UNBLOCK ends.
 pub(in crate::client) fn unblocked(error: bool, protocol: Protocol) -> Bytes {
     if error {
         return reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK");
@@ -448,7 +457,7 @@ pub(in crate::client) fn unblocked(error: bool, protocol: Protocol) -> Bytes {
     nothing(protocol)
 }
 
-/// The reply for a client whose time is over.
+/// Returns the reply of a waiting command whose time is over.
 pub(super) fn nothing(protocol: Protocol) -> Bytes {
     match protocol {
         Protocol::Resp2 => Bytes::from_static(b"*-1\r\n"),

@@ -1,4 +1,5 @@
-//! How a command that passes through ends: with its reply, with an error, or with its client's connection.
+//! How a command that passes through ends: with its reply, with an error, or with the end of its client's
+//! connection.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -13,7 +14,7 @@ use crate::client::mode::Mode;
 use crate::upstream::Time;
 
 impl Passing {
-    /// Ends the passage with an error before anything of it was sent. The store's connection has not
+    /// Ends the passage with an error before any part of the command was sent. The store's connection has not
     /// changed, so a client that is only subscribed stays subscribed.
     pub(super) fn give_up(&mut self, face: &mut Face, error: Bytes) {
         let subscriber = self.subscriptions() > 0 && !face.mode.watches();
@@ -25,8 +26,8 @@ impl Passing {
         face.pending.settle(error);
     }
 
-    /// Ends the passage with an error, and the client's connection. Otherwise commands after a failed WATCH
-    /// would run as if the keys were watched, or half of a reply would be taken for a whole one.
+    /// Ends the passage with an error, and closes the client's connection. Otherwise commands after a failed
+    /// WATCH would run as if the keys were watched, or half of a reply would be taken for a whole one.
     pub(super) fn fail(&mut self, face: &mut Face, error: Bytes) {
         let broken = |passage: &Passage| passage.is_handed_on() || passage.effect == Effect::Watch;
         if self.passage.as_ref().is_some_and(broken) {
@@ -35,7 +36,7 @@ impl Passing {
         self.refuse(face, error);
     }
 
-    /// Ends the passage with an error. State on the store's connection cannot be trusted then.
+    /// Ends the passage with an error. After that, state on the store's connection cannot be trusted.
     pub(super) fn refuse(&mut self, face: &mut Face, error: Bytes) {
         if let Some(passage) = self.end_unanswered(face) {
             tracing::debug!(
@@ -51,8 +52,8 @@ impl Passing {
         self.drop_direct();
     }
 
-    /// The passage is over, without an answer to its command. Later commands that are as old must not wait
-    /// for another whole deadline, unless the command blocked: then it made them wait.
+    /// Ends the passage without an answer. Later commands of the same age must not wait for another whole
+    /// deadline. A blocking command is an exception: it made the later commands wait.
     fn end_unanswered(&mut self, face: &mut Face) -> Option<Passage> {
         let passage = self.drop_passage()?;
         let waited = matches!(passage.stage, Stage::Sent | Stage::Confirm { .. });
@@ -60,14 +61,14 @@ impl Passing {
         Some(passage)
     }
 
-    /// The store has answered, and the reply may be lost with it.
+    /// The store has answered, but the effect may be lost with the store.
     pub(super) fn unconfirmed(&mut self, face: &mut Face, why: &str) {
         self.fail(face, reply::error(&format!(
             "ERR pmnet: outcome unknown (Redis answered, and then {why}); the command may or may not have taken effect"
         )));
     }
 
-    /// The store does not let the client log in on its connection.
+    /// The store refuses the login of the client on its connection.
     pub(super) fn login_refused(&mut self, face: &mut Face, why: &str) {
         let name = self.passage.as_ref().map_or("", |passage| &passage.name);
         let why = why.trim_start_matches('-');
@@ -78,7 +79,7 @@ impl Passing {
         self.refuse(face, error);
     }
 
-    /// The time is over for the passed command, or for a silent store.
+    /// Ends a passed command whose time is over, or whose store has been silent for too long.
     pub(in crate::client) fn expire(&mut self, face: &mut Face) {
         let sent = self.direct.as_ref().is_some_and(|direct| direct.used);
         let text = match &self.passage {
@@ -112,12 +113,13 @@ impl Passing {
         }
         let used = self.direct.take().is_some_and(|direct| direct.used);
         match &mut self.passage {
-            // It was made in advance, to where the store was; the barrier will say where it is.
+            // The connection was made in advance, to the store's earlier address. The barrier's reply will
+            // name the present address.
             Some(Passage { stage: Stage::Address(_) | Stage::Mark | Stage::Barrier(_), .. }) if !stateful => {}
             Some(passage @ Passage { stage: Stage::Connection(_), last_try: false, .. }) if !stateful => {
                 passage.last_try = true;
             }
-            // The store's part is done.
+            // The store has already answered.
             Some(Passage { stage: Stage::Confirm { .. }, .. }) if !stateful => {}
             Some(Passage { stage: Stage::Confirm { .. }, .. }) => self.unconfirmed(face, why),
             Some(Passage { stage: Stage::Sent, .. }) if used => self.fail(face, reply::error(&format!(
@@ -135,7 +137,7 @@ impl Passing {
         let Some(passage) = &self.passage else {
             return;
         };
-        // A watch on another store is worth nothing: EXEC fails, as if a key had been changed.
+        // A watch on another store is useless: EXEC fails, as if a key had been changed.
         let answer = match passage.effect {
             Effect::Exec { aborts: true } => Some(EXECABORT),
             Effect::Exec { aborts: false } => Some(nothing(face.protocol())),
@@ -147,7 +149,8 @@ impl Passing {
             self.passage = None;
             face.pending.times.make_way();
             if self.has_state() {
-                // It is lost as well, and only the end of its connection says that.
+                // The subscription is lost as well. The client learns this only from the end of its
+                // connection.
                 face.end.cut_off();
             }
             self.drop_direct();
@@ -165,12 +168,12 @@ impl Passing {
         )));
     }
 
-    /// The command has its reply.
+    /// Gives the command its reply.
     pub(super) fn end_wait(&mut self, face: &mut Face, reply: Bytes, now: Time) {
         let waited = self
             .drop_passage()
             .is_some_and(|passage| passage.waits().is_some());
-        // Later commands have waited for this one, and not for the store.
+        // Later commands have waited for this blocking command, not for the store.
         if waited {
             face.pending.times.make_way();
         }

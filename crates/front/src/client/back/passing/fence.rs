@@ -1,10 +1,11 @@
-//! A subscriber that publishes, in RESP3: the message to itself comes before the reply, as with Redis 7.0, or right after it, as with newer
-//! ones.
+//! PUBLISH of a RESP3 client to a channel to which it is subscribed. With Redis 7.0 the message comes before
+//! the reply, with newer versions right after it. The front keeps that order.
 //!
-//! The message comes on the connection to the store, the reply from the server. So the reply is held back
-//! until the store has answered something that is sent on that connection when the reply is here (a *fence*): the store had put
-//! the message there before. Nothing that follows is taken from the client meanwhile. Messages of others that came before its own come
-//! before the reply in either case.
+//! The message comes on the connection to the store, the reply comes from the server. When the reply has
+//! come, the front sends a command (a *fence*) on the connection to the store, and holds the reply back until
+//! the fence is answered. The store sent the message before that answer. Meanwhile no further command is
+//! taken from the client. Messages of other clients that came before the client's own message precede the
+//! reply in both cases.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -18,22 +19,23 @@ use crate::client::face::Pending;
 use crate::client::replies::Slot;
 use crate::upstream::{Call, Submit};
 
-/// The first Redis that sends the reply to a PUBLISH before the message, if a RESP3 client is subscribed to what it publishes.
+/// The first Redis version that sends the reply to a PUBLISH before the message, if a RESP3 client publishes
+/// to its own subscription.
 const REPLY_FIRST: (u32, u32) = (7, 2);
 
 /// A PUBLISH that is under way.
 pub(super) struct Published {
     channel: Vec<u8>,
     message: Vec<u8>,
-    /// The message has come to the client itself: later messages follow the reply, too.
+    /// The client's own message has come: later messages follow the reply, too.
     came: bool,
 }
 
 impl Passing {
-    /// PUBLISH of a client that is subscribed.
+    /// Begins a PUBLISH of a client that is subscribed.
     ///
     /// # Errors
-    /// [`Later`]: it could not be sent now.
+    /// [`Later`]: the PUBLISH could not be sent now.
     pub(in crate::client) fn publish_to_itself(
         &mut self,
         command: &Command<'_>,
@@ -56,7 +58,7 @@ impl Passing {
         Ok(())
     }
 
-    /// The reply to a PUBLISH is here, for the slot at `index`: it waits for the messages before it.
+    /// Takes the reply to a PUBLISH, for the slot at `index`. The reply waits for the messages before it.
     pub(in crate::client) fn fence(&mut self, index: usize, reply: Bytes, pending: &mut Pending) {
         let Some(direct) = &mut self.direct else {
             self.has_published();
@@ -67,7 +69,7 @@ impl Passing {
         pending.replies.slots[index] = Slot::Fenced(reply);
     }
 
-    /// The messages before the reply that is held back are here.
+    /// Releases the reply that is held back: the messages before it have come.
     pub(super) fn pass_fence(&mut self, pending: &mut Pending) {
         let replies = &mut pending.replies;
         let fenced = |slot: &Slot| matches!(slot, Slot::Fenced(_));
@@ -83,7 +85,7 @@ impl Passing {
         replies.drain();
     }
 
-    /// Gives the reply that is held back if the connection is gone on which the fence was.
+    /// Releases the reply that is held back if the connection with the fence is lost.
     pub(in crate::client) fn drop_stale_fence(&mut self, pending: &mut Pending) {
         let has_fence = self.direct.as_ref().is_some_and(Direct::has_fence);
         if pending.hold.is_for_outcome() && !has_fence {
@@ -91,7 +93,7 @@ impl Passing {
         }
     }
 
-    /// The client publishes this.
+    /// Notes what the client publishes.
     fn publishes(&mut self, channel: &[u8], message: &[u8]) {
         let found = self
             .direct
@@ -106,7 +108,7 @@ impl Passing {
             });
     }
 
-    /// The client has the reply to what it published.
+    /// Notes that the client has the reply to its PUBLISH.
     pub(in crate::client) fn has_published(&mut self) {
         self.published = None;
     }
@@ -124,7 +126,7 @@ impl Passing {
     }
 }
 
-/// Channel and text, if this is a message to a subscriber.
+/// Returns channel and text, if this is a message to a subscriber.
 fn message_of(value: &[u8]) -> Option<(&[u8], &[u8])> {
     let parts = read::elements(value)?;
     let bulk = |at: usize| read::bulk(parts.get(at)?);

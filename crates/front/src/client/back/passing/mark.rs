@@ -1,7 +1,8 @@
 //! Commands that pass through under the front's mark (`docs/spec/reads.md` §5).
 //!
 //! A command that may change the store and passes no device is sent only while the front's mark is open. If
-//! the mark is lost, the commands under it end first: the connection to the store is closed.
+//! the mark is lost, the commands under it end first, because the front closes their connections to the
+//! store.
 
 use super::Passing;
 use super::passage::{Marks, Stage};
@@ -10,13 +11,13 @@ use crate::client::face::Face;
 use crate::client::mode::Mode;
 
 impl Passing {
-    /// Whether something passes, or may pass, that changes the store.
+    /// Whether a command of this client passes, or may pass, that changes the store.
     pub(in crate::client) fn needs_mark(&self, mode: &Mode) -> bool {
         let marks = matches!(&self.passage, Some(passage) if passage.marks == Marks::Yes);
         mode.watches() || marks
     }
 
-    /// Lets the command come to its barrier if it needs no mark, or the mark is open.
+    /// Moves the command to its barrier if it needs no mark, or if the mark is open.
     pub(super) fn await_mark(&mut self, face: &mut Face, shared: &Shared) {
         let Some(passage) = &mut self.passage else {
             return;
@@ -28,13 +29,13 @@ impl Passing {
         }
     }
 
-    /// The client leaves. Returns whether a command was given up unanswered.
+    /// The client disconnects. Returns whether a command was given up without a reply.
     pub(in crate::client) fn close_unanswered(&mut self) -> bool {
         self.drop_passage();
         self.take_unanswered()
     }
 
-    /// The mark is open no longer. Returns whether that changes something for this client.
+    /// Handles that the mark is no longer open. Returns whether the client's state has changed.
     pub(in crate::client) fn mark_lost(&mut self, face: &mut Face) -> bool {
         if !self.needs_mark(&face.mode) {
             return false;
@@ -44,7 +45,7 @@ impl Passing {
                 if !face.mode.watches()
                     && !matches!(passage.stage, Stage::Sent | Stage::Confirm { .. }) =>
             {
-                // Another mark, and then a barrier after it.
+                // The command needs another mark, and then a barrier after it.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;
                 }

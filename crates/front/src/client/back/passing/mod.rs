@@ -1,8 +1,11 @@
-//! A command that passes through: it depends on the state of a real connection, and so goes to the store on the client's own.
+//! A command that passes through: it depends on the state of a real connection, so it goes to the store on
+//! the client's own connection.
 //!
-//! These are WATCH and what follows it, blocking commands, WAIT, subscriptions, MONITOR, SCRIPT KILL, and commands of newer servers and modules
-//! that keep state in a connection: a client that has used one of these sends all commands that only the store knows on its own
-//! connection. One command at a time passes; later commands of its client wait, and its reply has its place in the order of replies.
+//! These commands pass through: WATCH and the commands after it, blocking commands, WAIT, subscriptions,
+//! MONITOR, SCRIPT KILL, and commands of newer servers and modules that keep state in a connection. A client
+//! that has used a command of the last kind sends all commands that only the store knows on its own
+//! connection. One command at a time passes. Later commands of its client wait, and its reply has its place
+//! in the order of replies.
 //!
 //! The path of such a command, from file to file:
 //!
@@ -20,13 +23,16 @@
 //! end.rs        give_up, fail, lost      without a reply: an error, or the end of the client's connection
 //! ```
 //!
-//! At any stage its time can be over (deadline.rs), the mark be lost (mark.rs), or the connection (end.rs). A store that is no Redis serves WATCH and
-//! blocking commands by calls instead: `Stage::Embedded` and `Stage::Rest` (embedded.rs).
+//! At any stage the command's time can be over (deadline.rs), the mark can be lost (mark.rs), or the
+//! connection can be lost (end.rs). A store that is no Redis serves WATCH and blocking commands by calls
+//! instead: `Stage::Embedded` and `Stage::Rest` (embedded.rs).
 //!
-//! Invariants: before each command a barrier travels through the log, so that everything acknowledged before is applied when the store
-//! sees the command (protocol.md §2 rule 8). Only what cannot depend on that goes without one: commands between MULTI and EXEC, and those
-//! of a RESP2 client that is subscribed. When the connection to the store is lost with state on it (a watch, a subscription), so is
-//! the client's, as it would be with Redis.
+//! Invariants: before each command a barrier travels through the log, so that all acknowledged writes are
+//! applied when the store gets the command (protocol.md §2 rule 8). Two kinds of commands cannot depend on
+//! these writes, and go without a barrier. These are commands between MULTI and EXEC, and commands of a RESP2
+//! client that is subscribed. If the connection to the store is lost with state on it (a watch, a
+//! subscription), the front closes the client's connection too. A Redis that fails would have the same
+//! effect.
 
 mod advance;
 mod begin;
@@ -63,32 +69,33 @@ use passage::{Effect, Marks, Passage, Stage};
 pub(in crate::client) struct Passing {
     passage: Option<Passage>,
     direct: Option<Direct>,
-    /// Credentials of its client, with which the next connection to the store logs in for the client's commands.
+    /// Credentials of the client. The next connection to the store uses them to log in for the client's
+    /// commands.
     acts_as: Vec<Arc<Credentials>>,
-    /// How many connections to the store there were.
+    /// Number of connections to the store so far.
     directs: u64,
     /// Number of the next sentinel.
     sentinels: u64,
-    /// A command that may have changed the store was given up without its reply.
+    /// A command that may have changed the store was given up without a reply.
     unanswered: bool,
     /// A script was killed.
     killed: bool,
-    /// Keys that it watches at a store that is no Redis.
+    /// Keys that the client watches at a store that is no Redis.
     watching: Option<Watching>,
-    /// The PUBLISH of a client that is subscribed, where the reply comes before the message.
+    /// The PUBLISH of a client that is subscribed, if the store sends the reply before the message.
     published: Option<Published>,
 }
 
 impl Passing {
-    /// Begins a connection to the store; the front sees it and connects.
+    /// Begins a connection to the store. The front notices this and connects.
     fn new_direct(&mut self, store: &StoreAddress, now: Time) -> &mut Direct {
         self.directs += 1;
         let direct = Direct::new(store, self.directs, now, self.acts_as.clone());
         self.direct.insert(direct)
     }
 
-    /// Sets the credentials with which connections to the store log in for its client's commands, tried in this order; none: those of
-    /// the front.
+    /// Sets the credentials for the client's commands, tried in this order on connections to the store.
+    /// Empty: the front's own credentials are used.
     pub(in crate::client) fn set_acts_as(&mut self, acts_as: Vec<Arc<Credentials>>) {
         if let Some(direct) = &mut self.direct {
             direct.set_client(&acts_as);
@@ -96,18 +103,18 @@ impl Passing {
         self.acts_as = acts_as;
     }
 
-    /// The address of the store for its client's own connection, and the connection's number.
+    /// Returns the address of the store for the client's own connection, and the connection's number.
     pub(in crate::client) fn target(&self) -> Option<(u64, SocketAddr)> {
         let direct = self.direct.as_ref()?;
         Some((direct.serial, direct.line.address))
     }
 
-    /// How that connection speaks TLS, if it does.
+    /// Returns the TLS settings of the client's own connection to the store, if it uses TLS.
     pub(in crate::client) fn tls(&self) -> Option<&ClientTls> {
         self.direct.as_ref()?.tls.as_ref()
     }
 
-    /// Bytes to be written to the store.
+    /// Returns the bytes that must be written to the store.
     pub(in crate::client) fn unwritten(&self) -> &[u8] {
         let direct = self.direct.as_ref();
         direct
@@ -115,7 +122,7 @@ impl Passing {
             .unwrap_or_default()
     }
 
-    /// `count` bytes were written to the store.
+    /// Notes that `count` bytes were written to the store.
     pub(in crate::client) fn wrote(&mut self, count: usize) {
         if let Some(direct) = &mut self.direct {
             direct.used = true;
@@ -128,7 +135,7 @@ impl Passing {
         self.passage.is_some()
     }
 
-    /// The stage of the command that is being passed.
+    /// Returns the stage of the command that is being passed.
     fn stage(&self) -> Option<&Stage> {
         self.passage.as_ref().map(|passage| &passage.stage)
     }
@@ -143,14 +150,14 @@ impl Passing {
         self.direct = None;
     }
 
-    /// Returns its number among Redis's clients while it is blocked there.
+    /// Returns the client's number in the store's Redis while the client is blocked in that Redis.
     pub(in crate::client) fn blocked_as(&self) -> Option<i64> {
         let blocked = self.passage.as_ref()?.blocks && self.is_sent();
         let direct = self.direct.as_ref().filter(|_| blocked)?;
         direct.found.as_ref()?.client
     }
 
-    /// How many channels, patterns and shard channels it is subscribed to.
+    /// Returns the numbers of channels, patterns and shard channels to which the client is subscribed.
     pub(in crate::client) fn subscribed(&self) -> [u64; 3] {
         self.direct.as_ref().map_or([0; 3], |direct| {
             let channels = direct.subscribed.saturating_sub(direct.patterns);
@@ -158,14 +165,15 @@ impl Passing {
         })
     }
 
-    /// Subscriptions that this client has.
+    /// Returns the number of the client's subscriptions.
     pub(in crate::client) fn subscriptions(&self) -> u64 {
         self.direct.as_ref().map_or(0, |direct| {
             direct.subscribed.saturating_add(direct.subscribed_sharded)
         })
     }
 
-    /// Returns the number of the change of this client's subscriptions that is under way, counted since it came.
+    /// Returns the number of the change of subscriptions that is under way. Changes are numbered from the
+    /// beginning of the client's connection.
     pub(in crate::client) fn changes_subscriptions(&self) -> Option<u64> {
         let passage = self.passage.as_ref()?;
         let changes = passage.is_about_subscriptions() && passage.name != "PING";
@@ -184,29 +192,29 @@ impl Passing {
         self.lets_messages_pass() || monitors || mode.monitors() || self.subscriptions() > 0
     }
 
-    /// Whether the connection to the store has state that another one has not.
+    /// Whether the connection to the store has state that a new connection would not have.
     fn stateful(&self, mode: &Mode) -> bool {
         mode.monitors() || mode.watches() || self.subscriptions() > 0 || self.has_state()
     }
 
-    /// Whether the store keeps something for its connection that pmnet does not know.
+    /// Whether the store may keep connection state that pmnet does not know.
     pub(in crate::client) fn has_state(&self) -> bool {
         self.direct.as_ref().is_some_and(|direct| direct.has_state)
     }
 
-    /// Gives the passed command up: the store may still execute it.
+    /// Gives up the passed command. The store may still execute it.
     pub(in crate::client) fn drop_passage(&mut self) -> Option<Passage> {
         let passage = self.passage.take()?;
         self.unanswered |= passage.marks == Marks::Yes && matches!(passage.stage, Stage::Sent);
         Some(passage)
     }
 
-    /// Whether a script was killed since this was last asked.
+    /// Returns whether a script was killed since the last call of this function.
     pub(in crate::client) fn take_killed(&mut self) -> bool {
         std::mem::take(&mut self.killed)
     }
 
-    /// Whether something was given up without an answer since this was last asked.
+    /// Returns whether a command was given up without an answer since the last call of this function.
     pub(in crate::client) fn take_unanswered(&mut self) -> bool {
         std::mem::take(&mut self.unanswered)
     }

@@ -1,4 +1,4 @@
-//! The command that is being passed: what it will change, and its stage with all that the stage needs.
+//! The command that is being passed: its effect, and its stage with the data that the stage needs.
 
 use pmnet_resp::write_command;
 use pmnet_wire::StoreName;
@@ -19,7 +19,7 @@ pub(super) enum Effect {
     Unwatch,
     Multi,
     Exec {
-        /// A command of the transaction was refused here.
+        /// The front refused a command of the transaction.
         aborts: bool,
     },
     Discard,
@@ -37,13 +37,14 @@ pub(super) enum Effect {
 /// The replies to a command about subscriptions, which are confirmations and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Confirmations {
-    /// A command that Redis does not know: its error comes after all of them.
+    /// The marker of their end: a command that Redis does not know. The error for this command follows all
+    /// confirmations.
     pub(super) sentinel: Vec<u8>,
-    /// A part of them has been handed on, so nothing else can be the command's reply.
+    /// Some of the confirmations were handed on, so no other reply can answer the command.
     pub(super) handed_on: bool,
 }
 
-/// Whether a command may change the store, and so passes under the front's mark.
+/// Whether a command may change the store, and so needs the front's mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Marks {
     No,
@@ -56,33 +57,35 @@ impl Marks {
     }
 }
 
-/// How far a passed command has come, in the usual order.
+/// The stages of a passed command, in the usual order.
 pub(super) enum Stage {
-    /// Needs the store's name; asked for with this call.
+    /// Needs the store's name. `Some`: the call that asks for it.
     Address(Option<CallId>),
-    /// Needs a connection to where the store is, and no more: a busy store would not say which it is.
+    /// Needs only a connection to the store's address: a busy store would not give its name.
     Kill,
     /// Needs the front's mark to be open.
     Mark,
-    /// Needs everything acknowledged to be applied; asked for with this call.
+    /// Needs a barrier: all acknowledged writes must be applied. `Some`: the call with the barrier.
     Barrier(Option<CallId>),
     /// Needs a connection that leads to the store with this name.
     Connection(StoreName),
-    /// Needs the connection to have logged in as the client.
+    /// Needs a connection that is logged in as the client.
     Login,
     /// Sent to the store.
     Sent,
-    /// Answered by the store. Needs the server to confirm that; asked for with this call.
+    /// The store has answered, and the server must confirm the reply. `call`: asks for the confirmation, once
+    /// it is made.
     Confirm {
         call: Option<CallId>,
         answer: Answer,
     },
-    /// The store is no Redis: served with this call ([`super::embedded`]). It waits if there was nothing before.
+    /// The store is no Redis and serves the command with this call ([`super::embedded`]). `waits`: the wait,
+    /// if an earlier try found nothing.
     Embedded {
         call: Option<CallId>,
         waits: Option<Waits>,
     },
-    /// The same, and there is nothing: waits to be woken.
+    /// The store is no Redis and had no element: the command waits to be woken.
     Rest(Waits),
 }
 
@@ -90,40 +93,42 @@ pub(super) enum Stage {
 pub(in crate::client) struct Passage {
     pub(super) effect: Effect,
     pub(super) stage: Stage,
-    /// When its time began. When that is up it must have been sent, and answered unless it blocks.
+    /// When the command's time began. When that time is over, the command must have been sent and, unless it
+    /// blocks, answered.
     pub(super) begun: Time,
     pub(super) marks: Marks,
-    /// It may wait for others before it answers.
+    /// The command may block: it may wait for other clients before it answers.
     pub(super) blocks: bool,
-    /// The connection was replaced, lost or asked again since the barrier: no further try.
+    /// Since the barrier the connection was replaced, lost or asked again: there is no further try.
     pub(super) last_try: bool,
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
-    /// WAIT: send SELECT first in any case, and a write where Redis counts from the connection's last write (7.2).
+    /// For WAIT: SELECT is sent first in any case. Since 7.2, Redis counts from the connection's last write,
+    /// so a write is sent too.
     pub(super) fresh: bool,
-    /// Run id of the store whose server must confirm the reply ([`super::confirm`]); empty until the barrier names it; `None`: no
-    /// confirmation.
+    /// Run id of the store whose server must confirm the reply ([`super::confirm`]). This id is empty until
+    /// the barrier names it. `None`: no confirmation is needed.
     pub(super) confirm_run_id: Option<String>,
 }
 
 impl Passage {
-    /// Whether it is sent as soon as there is a connection to where the store is.
+    /// Whether the command is sent as soon as a connection to the store's address exists.
     pub(super) fn kills(&self) -> bool {
         self.effect == Effect::Kill
     }
 
-    /// Whether its replies end with a sentinel's.
+    /// Whether the command's replies end with a sentinel.
     pub(super) fn is_about_subscriptions(&self) -> bool {
         matches!(self.effect, Effect::Subscribe(_))
     }
 
-    /// Whether a part of its reply is with the client.
+    /// Whether the client already has a part of the reply.
     pub(super) fn is_handed_on(&self) -> bool {
         matches!(&self.effect, Effect::Subscribe(so_far) if so_far.handed_on)
     }
 
-    /// Its wait, at a store that is no Redis.
+    /// Returns the command's wait at a store that is no Redis.
     pub(super) fn waits(&self) -> Option<&Waits> {
         match &self.stage {
             Stage::Rest(waits) => Some(waits),
@@ -132,12 +137,13 @@ impl Passage {
         }
     }
 
-    /// Whether the store has answered, and the server's word is waited for.
+    /// Whether the store has answered, and the server's confirmation is awaited.
     pub(super) fn is_answered(&self) -> bool {
         matches!(self.stage, Stage::Confirm { .. })
     }
 
-    /// Puts it into the outbox of the connection to the store. From now on the store has time to answer.
+    /// Puts the command into the outbox of the connection to the store. The store's time to answer begins
+    /// now.
     pub(super) fn put_into(&mut self, direct: &mut Direct) {
         direct.line.outbox().append(&mut self.frame);
         if let Effect::Subscribe(Confirmations { sentinel, .. }) = &self.effect {
@@ -148,14 +154,15 @@ impl Passage {
         self.stage = Stage::Sent;
     }
 
-    /// The store has answered the command with `reply`.
+    /// Applies the effect of the command, which the store answered with `reply`.
     pub(super) fn apply(&self, reply: &[u8], direct: &mut Direct, face: &mut Face) {
         let ok = reply.starts_with(b"+");
         match self.effect {
             Effect::Watch if ok => face.mode = Mode::Watching,
             Effect::Unwatch if ok => face.mode = Mode::Ordinary,
             Effect::Multi if ok => face.mode = Mode::WatchingMulti { failed: false },
-            // EXEC always ends the transaction and the watch. A DISCARD that Redis refuses, because of its user's rights, does not.
+            // EXEC always ends the transaction and the watch. If Redis refuses a DISCARD for lack of rights,
+            // both continue.
             Effect::Exec { .. } => face.mode = Mode::Ordinary,
             Effect::Discard if ok => face.mode = Mode::Ordinary,
             Effect::Select(database) if ok => {

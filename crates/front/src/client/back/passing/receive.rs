@@ -1,5 +1,5 @@
-//! Replies and messages of the store on a client's own connection: answers to the front, messages to the client, and the reply to the
-//! command that passes through.
+//! Replies and messages that the store sends on a client's own connection: answers to the front, messages to
+//! the client, and the reply to the command that passes through.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -11,11 +11,11 @@ use crate::client::Shared;
 use crate::client::face::Face;
 use crate::store::line::UNASKED;
 
-/// Why a connection without valid replies is given up.
+/// Error text for a connection that is given up because its replies are invalid.
 const NOT_RESP: &str = "the store sent something that is not an acceptable RESP reply";
 
 impl Passing {
-    /// Takes in bytes from the store.
+    /// Takes bytes from the store.
     pub(in crate::client) fn receive(&mut self, bytes: &[u8], face: &mut Face, shared: &Shared) {
         let Some(mut direct) = self.direct.take() else {
             return;
@@ -40,7 +40,7 @@ impl Passing {
         }
     }
 
-    /// One reply, or one message.
+    /// Handles one reply or message.
     fn value(
         &mut self,
         direct: &mut Direct,
@@ -55,7 +55,8 @@ impl Passing {
             return Ok(());
         }
         let sent = self.is_sent();
-        // Data may look like a subscription message; it is one only where such messages can come.
+        // Data may look like a subscription message. The value is a message only if messages can come at this
+        // point.
         let subscribes = match &self.passage {
             Some(passage) if sent => passage.is_about_subscriptions(),
             _ => direct.subscribed + direct.subscribed_sharded > 0,
@@ -65,15 +66,15 @@ impl Passing {
         }
         let Some(passage) = self.passage.as_mut().filter(|_| sent) else {
             if !(subscribes || face.mode.monitors() || value.starts_with(b">")) {
-                // Given to the client, it would be taken for the reply to something.
+                // The client would take this value for the reply to another command.
                 return Err(UNASKED.to_owned().into());
             }
-            // It comes from before the command that waits to be sent, if one does.
+            // The value precedes the command that waits to be sent, if there is one.
             self.hand_on(value, face);
             return Ok(());
         };
         let is_reply = match &mut passage.effect {
-            // Until the sentinel: confirmations and messages, in the order of the store.
+            // Up to the sentinel: confirmations and messages, in the order of the store.
             Effect::Subscribe(Confirmations {
                 sentinel,
                 handed_on,
@@ -95,7 +96,7 @@ impl Passing {
         Ok(())
     }
 
-    /// The store's reply to the command.
+    /// Handles the store's reply to the command.
     fn answer(
         &mut self,
         mut passage: Passage,
@@ -115,7 +116,7 @@ impl Passing {
         let reply = match passage.effect {
             Effect::Subscribe(_) => Bytes::new(),
             Effect::Protocol if !value.starts_with(b"-") => face.hello_reply(shared),
-            // A client that followed it would go past pmnet.
+            // A client that followed a redirection would bypass pmnet.
             _ if value.starts_with(b"-MOVED ") || value.starts_with(b"-ASK ") => reply::error(
                 "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the command was not \
                  executed",
@@ -130,8 +131,9 @@ impl Passing {
         }
     }
 
-    /// Forwards what came from the store, in the same order: after all replies that are due before it,
-    /// but before the reply to the command that is being passed, or that may have caused it.
+    /// Forwards a value of the store in the store's order. It follows all replies that are due before it. It
+    /// precedes the reply to the command that is being passed, because that command may have caused the
+    /// value.
     fn hand_on(&mut self, value: &Bytes, face: &mut Face) {
         let replies = &mut face.pending.replies;
         let behind_all = replies.slots.len();
@@ -145,7 +147,7 @@ impl Passing {
 }
 
 fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
-    // "ERR unknown command 'NAME', with args …", before Redis 7 with other quotes.
+    // "ERR unknown command 'NAME', with args …"; before Redis 7 with other quotes.
     let name = value
         .strip_prefix(b"-ERR unknown command ")
         .and_then(|rest| rest.get(1..))

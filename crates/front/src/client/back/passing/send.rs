@@ -43,14 +43,16 @@ impl Passing {
             return;
         }
         if passage.effect == (Effect::Exec { aborts: true }) {
-            // A command that Redis does not know makes it abort the transaction; DISCARD would need a right.
+            // The fence is a command that Redis does not know, so it makes Redis abort the transaction.
+            // DISCARD would need a right.
             direct.fence();
         }
         passage.put_into(direct);
     }
 
-    /// Puts SCRIPT KILL into the store connection's outbox. Nothing that a busy store would refuse may come before it, so the
-    /// connection is not asked where it leads. A script that has changed nothing can be killed, no other.
+    /// Puts SCRIPT KILL into the store connection's outbox. A busy store would refuse any other command, so
+    /// the connection is not asked for the store's identity first. A script that has written cannot be
+    /// killed.
     pub(super) fn send_kill(&mut self, mode: &Mode, shared: &Shared) {
         let stateful = self.stateful(mode);
         let Some(store) = &shared.store else { return };

@@ -1,4 +1,4 @@
-//! Counts a client's subscriptions, by the store's confirmations on its pass-through connection.
+//! Counts a client's subscriptions by the store's confirmations on its pass-through connection.
 
 use pmnet_resp::read;
 
@@ -7,16 +7,16 @@ use super::direct::Direct;
 /// A confirmation of a subscription, or of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Subscription {
-    /// About shard channels, which are counted apart.
+    /// The confirmation is about shard channels, which are counted separately.
     sharded: bool,
-    /// About patterns.
+    /// The confirmation is about patterns.
     pattern: bool,
-    /// Subscriptions that remain after it.
+    /// Number of subscriptions after it.
     remaining: u64,
 }
 
 impl Direct {
-    /// Counts the client's subscriptions, if the store says something about them.
+    /// Updates the count of the client's subscriptions if `value` is a confirmation.
     pub(super) fn note_subscription(&mut self, value: &[u8]) {
         let Some(subscription) = subscription(value) else {
             return;
@@ -31,13 +31,13 @@ impl Direct {
             let patterns = self.patterns + subscription.remaining;
             self.patterns = patterns.saturating_sub(before);
         }
-        // At the end there is none, whatever was missed.
+        // If no subscription remains, no pattern remains, even if a confirmation was missed.
         self.patterns = self.patterns.min(subscription.remaining);
     }
 }
 
-/// Reads a confirmation: `subscribe`, `psubscribe`, `ssubscribe` and their opposites, as an array
-/// (RESP2) or a push (RESP3).
+/// Reads a confirmation: `subscribe`, `psubscribe`, `ssubscribe` or their opposites, as an array (RESP2) or a
+/// push (RESP3).
 fn subscription(value: &[u8]) -> Option<Subscription> {
     if !value.starts_with(b"*3\r\n") && !value.starts_with(b">3\r\n") {
         return None;

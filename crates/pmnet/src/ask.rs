@@ -1,0 +1,268 @@
+//! Questions to the status ports of processes: `pmnet status --at`, `pmnet top`, `pmnet doctor --bundle`.
+
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use pmnet_cli::ConfigError;
+use pmnet_status::Place;
+use pmnet_tls::{ClientTls, Distrust, Flags, Stream};
+use serde_json::Value;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::cli::statuses;
+use crate::status::{Scheme, Spot, spot};
+
+/// Options of the address that a person can mend.
+const FLAGS: Flags = Flags {
+    ca: "ca=FILE",
+    certificate: "cert=FILE&key=FILE",
+};
+/// Time for a connection, a handshake, and an answer, each.
+pub const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Longest answer.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Most processes that are asked.
+const PLACES_MAX: usize = 256;
+
+/// Processes, by the addresses of their status ports.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Processes {
+    /// Processes of any role, by the addresses of their status ports (--status): HOST:PORT, unix:PATH, http://HOST:PORT or
+    /// https://HOST:PORT?ca=FILE&cert=FILE&key=FILE, with commas between them.
+    #[arg(long, value_name = "HOST:PORT,…")]
+    pub at: Option<String>,
+    /// The processes of this configuration file: status of section [run], or without it that of each other section.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+impl Processes {
+    /// Returns whether some are named.
+    pub const fn are_named(&self) -> bool {
+        self.at.is_some() || self.config.is_some()
+    }
+
+    /// Returns where they are: one at least.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: an address is wrong, the file is, or there are none or too many.
+    pub fn places(&self) -> Result<Vec<Spot>, ConfigError> {
+        let mut all = match &self.at {
+            None => Vec::new(),
+            Some(at) => places(at)?,
+        };
+        if let Some(path) = &self.config {
+            all.extend(of_file(path)?);
+        }
+        match all.len() {
+            0 => Err(ConfigError(
+                "no process is named: give --at HOST:PORT,… or --config FILE".into(),
+            )),
+            1..=PLACES_MAX => Ok(all),
+            more => Err(ConfigError(format!(
+                "{more} processes are named, and at most {PLACES_MAX} can be asked"
+            ))),
+        }
+    }
+}
+
+fn places(at: &str) -> Result<Vec<Spot>, ConfigError> {
+    let places = at.split(',').filter(|text| !text.is_empty());
+    let places: Vec<Spot> = places
+        .map(|text| spot("--at", text))
+        .collect::<Result<_, _>>()?;
+    if places.is_empty() {
+        return Err(ConfigError("--at: give HOST:PORT or unix:PATH".into()));
+    }
+    Ok(places)
+}
+
+fn of_file(path: &Path) -> Result<Vec<Spot>, ConfigError> {
+    let found = statuses(path)?;
+    if found.is_empty() {
+        return Err(ConfigError(format!(
+            "configuration {}: no section has a status",
+            path.display()
+        )));
+    }
+    found.iter().map(|text| spot("status", text)).collect()
+}
+
+/// Returns the state of a process.
+///
+/// # Errors
+/// It does not answer, or not as pmnet does.
+pub fn state(spot: &Spot) -> anyhow::Result<Value> {
+    serde_json::from_str(&get(spot, "/api/v1/status")?).context("its answer is no JSON")
+}
+
+/// Returns what is at a path of its status port.
+///
+/// # Errors
+/// As [`state`].
+pub fn get(spot: &Spot, path: &str) -> anyhow::Result<String> {
+    let (domain, address) = match &spot.place {
+        Place::Tcp(address) => (Domain::for_address(*address), SockAddr::from(*address)),
+        Place::Unix(path) => (Domain::UNIX, SockAddr::unix(path)?),
+    };
+    let socket = Socket::new(domain, Type::STREAM, None)?;
+    socket.set_read_timeout(Some(ANSWER_MAX))?;
+    socket.set_write_timeout(Some(ANSWER_MAX))?;
+    socket
+        .connect_timeout(&address, ANSWER_MAX)
+        .context("it cannot be reached")?;
+    match &spot.scheme {
+        Scheme::Https { host, query } => exchange(speak_tls(socket, host, query)?, path),
+        Scheme::Bare | Scheme::Http => exchange(socket, path),
+    }
+}
+
+/// Returns the connection with TLS, after its handshake.
+fn speak_tls(socket: Socket, host: &str, query: &str) -> anyhow::Result<Stream<Socket>> {
+    let mut stream = ClientTls::of_query(host, query)?.connect(socket)?;
+    let until = Instant::now() + ANSWER_MAX;
+    while stream.is_handshaking() {
+        if Instant::now() >= until {
+            bail!("it does not answer");
+        }
+        stream.shake_hands().map_err(told)?;
+    }
+    Ok(stream)
+}
+
+/// Returns an error with what to do, if it is about certificates.
+fn told(error: std::io::Error) -> anyhow::Error {
+    match Distrust::of(&error) {
+        Some(why) => anyhow!("{}", why.sentence(FLAGS)),
+        None => error.into(),
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, path: &str) -> anyhow::Result<String> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: pmnet\r\nConnection: close\r\n\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .and_then(|()| stream.flush())
+        .map_err(told)
+        .context("it takes no request")?;
+    let text = answer(stream, Instant::now() + ANSWER_MAX)?;
+    let (head, body) = text
+        .split_once("\r\n\r\n")
+        .ok_or_else(|| anyhow!("its answer is no HTTP"))?;
+    let status = head.split(' ').nth(1).unwrap_or_default();
+    if status != "200" {
+        bail!("it answers {status}: is this the status port of pmnet?");
+    }
+    Ok(body.to_owned())
+}
+
+/// Returns all that comes until the end, which must come in time: who sends a little again and again is not waited for.
+fn answer(mut stream: impl Read, until: Instant) -> anyhow::Result<String> {
+    let (mut all, mut part) = (Vec::new(), vec![0; 64 << 10]);
+    loop {
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(count) => all.extend_from_slice(&part[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(told(error)).context("it does not answer"),
+        }
+        if all.len() > ANSWER_BYTES_MAX {
+            bail!("its answer is longer than {} MiB", ANSWER_BYTES_MAX >> 20);
+        }
+        if Instant::now() >= until {
+            bail!(
+                "it does not answer: the end of it did not come in {} s",
+                ANSWER_MAX.as_secs()
+            );
+        }
+    }
+    String::from_utf8(all).context("its answer is no text")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that is stopped accepts no connection. One more, when there was no room for it, was waited for without end.
+    #[test]
+    fn a_unix_socket_that_has_no_room_for_a_connection_is_told_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("status.sock");
+        let _owner = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let connect = || {
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let connected = socket.connect(&SockAddr::unix(&path).unwrap());
+            connected.map(|()| socket)
+        };
+        let held: Vec<Socket> = std::iter::from_fn(|| connect().ok()).take(10_000).collect();
+        assert!(connect().is_err(), "there is room for {}", held.len());
+        let (tell, told) = std::sync::mpsc::channel();
+        let spot = spot("--at", &format!("unix:{}", path.display())).unwrap();
+        std::thread::spawn(move || tell.send(state(&spot).map_err(|error| format!("{error:#}"))));
+        let answer = told.recv_timeout(3 * ANSWER_MAX).unwrap();
+        assert!(answer.unwrap_err().starts_with("it cannot be reached"));
+    }
+
+    /// Sends a byte at each read.
+    struct Dripping;
+
+    impl Read for Dripping {
+        fn read(&mut self, part: &mut [u8]) -> std::io::Result<usize> {
+            part[0] = b'x';
+            Ok(1)
+        }
+    }
+
+    #[test]
+    fn who_sends_without_an_end_is_not_waited_for() {
+        let error = answer(Dripping, Instant::now()).unwrap_err().to_string();
+        assert!(error.contains("the end of it did not come"), "{error}");
+        let later = Instant::now() + Duration::from_secs(600);
+        let error = answer(std::io::repeat(b'x'), later)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("longer than 4 MiB"), "{error}");
+    }
+
+    #[test]
+    fn places_are_a_list_or_those_of_a_file() {
+        assert_eq!(places("127.0.0.1:9,unix:/a").unwrap().len(), 2);
+        assert!(places("").is_err() && places("127.0.0.1").is_err());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.toml");
+        let found = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            let processes = Processes {
+                at: None,
+                config: Some(path.clone()),
+            };
+            let places = processes.places().map_err(|error| error.0)?;
+            Ok::<_, String>(
+                places
+                    .iter()
+                    .map(|spot| spot.place.to_string())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let each =
+            "[server]\nstatus = \"unix:/s\"\n[[device]]\nstatus = \"127.0.0.1:1\"\n[[device]]\n";
+        assert_eq!(found(each).unwrap(), ["unix:/s", "127.0.0.1:1"]);
+        let together = format!("[run]\nstatus = \"127.0.0.1:2\"\n{each}");
+        assert_eq!(found(&together).unwrap(), ["127.0.0.1:2"]);
+        assert!(
+            found("[server]\n")
+                .unwrap_err()
+                .contains("no section has a status")
+        );
+        assert!(Processes::default().places().is_err());
+        let many = Processes {
+            at: Some("127.0.0.1:1,".repeat(257)),
+            config: None,
+        };
+        assert!(many.places().unwrap_err().0.contains("at most 256"));
+    }
+}

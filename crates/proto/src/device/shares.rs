@@ -1,0 +1,288 @@
+//! Shares of fronts in the log and in the table of sessions (`docs/spec/protocol.md` §4, "Shares").
+//!
+//! With keys the front of each session is known. While there is room for all, nobody is refused. When little is left, a front that holds more than an
+//! equal part is refused first, and goes on at the server's pace. Without keys there are no fronts, and all sessions are one row.
+//!
+//! Who is over its share is decided once in a burst ([`Device::weigh`]). So an update costs the look at one bit, here and in a fast path.
+
+use super::{Device, Room};
+use crate::Time;
+use crate::time::{Nanos, SECOND};
+use pmnet_wire::{FrontId, HEADER_LEN, Header};
+use rustc_hash::FxHashMap;
+
+/// Rows, at most: one bit each in a word. The first one is that of sessions without a front, and of fronts for which there is no other row.
+const ROWS_MAX: usize = 64;
+/// Row of sessions that have no row of their own.
+pub(super) const COMMON: u8 = 0;
+/// A front that was refused a session counts as one that is there for this long.
+const WAITS: Nanos = 10 * SECOND;
+/// Unit in which frames are counted, in bytes: the alignment of frames in a log.
+pub(super) const BLOCK: u64 = 64;
+
+/// What one front holds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Row {
+    front: Option<FrontId>,
+    /// In the table.
+    sessions: usize,
+    /// In the log, not applied.
+    entries: u64,
+    blocks: u64,
+    /// It was refused a session at that time.
+    waits_since: Option<Time>,
+    /// Updates and OPENs that were refused because it was over its share.
+    refused: u64,
+}
+
+impl Row {
+    fn waits(&self, now: Time) -> bool {
+        self.waits_since.is_some_and(|at| now.since(at) < WAITS)
+    }
+
+    fn is_there(&self, now: Time) -> bool {
+        self.sessions > 0 || self.entries > 0 || self.waits(now)
+    }
+}
+
+/// What each front holds, and who holds too much.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    /// The row of each front that has one of its own.
+    of: FxHashMap<FrontId, u8>,
+    rows: Vec<Row>,
+    blocks: u64,
+    /// A bit for each row that is over its share of the log.
+    over: u64,
+    /// OPENs of fronts below their share that found the table full.
+    pub(super) claims: usize,
+}
+
+/// Whether this number of `all` is an equal part, or more, if `parts` divide it.
+const fn is_a_part(held: u64, all: u64, parts: u64) -> bool {
+    held.saturating_mul(parts) >= all
+}
+
+impl Shares {
+    /// The row of a front. One that has none gets one: a free one, or that of a front that has nothing here any more.
+    pub(super) fn row_of(&mut self, now: Time, front: Option<FrontId>) -> u8 {
+        if self.rows.is_empty() {
+            self.rows.push(Row::default());
+        }
+        let Some(id) = front else {
+            return COMMON;
+        };
+        if let Some(&row) = self.of.get(&id) {
+            return row;
+        }
+        let free = (1..self.rows.len()).find(|&at| !self.rows[at].is_there(now));
+        let free = free.or_else(|| (self.rows.len() < ROWS_MAX).then_some(self.rows.len()));
+        let Some(at) = free else {
+            return COMMON;
+        };
+        let row = Row {
+            front,
+            ..Row::default()
+        };
+        match self.rows.get_mut(at) {
+            Some(left) => {
+                if let Some(before) = std::mem::replace(left, row).front {
+                    self.of.remove(&before);
+                }
+            }
+            None => self.rows.push(row),
+        }
+        self.over &= !(1 << at);
+        let at = u8::try_from(at).expect("bounded by ROWS_MAX");
+        self.of.insert(id, at);
+        at
+    }
+
+    fn row(&mut self, at: u8) -> Option<&mut Row> {
+        self.rows.get_mut(usize::from(at))
+    }
+
+    pub(super) fn session_begins(&mut self, at: u8) {
+        if let Some(row) = self.row(at) {
+            row.sessions += 1;
+            row.waits_since = None;
+        }
+    }
+
+    pub(super) fn session_ends(&mut self, at: u8) {
+        if let Some(row) = self.row(at) {
+            row.sessions = row.sessions.saturating_sub(1);
+        }
+    }
+
+    /// An entry is in the log. Returns its size in blocks.
+    pub(super) fn entry_comes(&mut self, at: u8, entry: &Header) -> u8 {
+        let header = u64::try_from(HEADER_LEN).expect("short");
+        let blocks = (header + u64::from(entry.payload_len)).div_ceil(BLOCK);
+        let blocks = u8::try_from(blocks).unwrap_or(u8::MAX);
+        self.blocks += u64::from(blocks);
+        if let Some(row) = self.row(at) {
+            row.entries += 1;
+            row.blocks += u64::from(blocks);
+        }
+        blocks
+    }
+
+    /// An entry of so many blocks is applied.
+    pub(super) fn entry_goes(&mut self, at: u8, blocks: u8) {
+        self.blocks = self.blocks.saturating_sub(u64::from(blocks));
+        if let Some(row) = self.row(at) {
+            row.entries = row.entries.saturating_sub(1);
+            row.blocks = row.blocks.saturating_sub(u64::from(blocks));
+        }
+    }
+
+    /// Whether this row holds more of the log than its share, and the log has little room.
+    pub(super) const fn is_over(&self, at: u8) -> bool {
+        (self.over >> at) & 1 == 1
+    }
+
+    /// A bit for each row that is over its share of the log.
+    pub(super) const fn over(&self) -> u64 {
+        self.over
+    }
+
+    pub(super) fn refused(&mut self, at: u8) {
+        if let Some(row) = self.row(at) {
+            row.refused += 1;
+        }
+    }
+
+    /// A session was refused to this front: until it comes again, or for some seconds, it counts as one that is there.
+    pub(super) fn waits(&mut self, now: Time, at: u8) {
+        if let Some(row) = self.row(at) {
+            row.waits_since = Some(now);
+        }
+    }
+
+    /// How many fronts are there: those that hold something, and those that wait.
+    fn fronts(&self, now: Time) -> usize {
+        self.rows.iter().filter(|row| row.is_there(now)).count()
+    }
+
+    /// Whether others are there, and this row holds less of the log than its share.
+    pub(super) fn is_below_in_log(&self, now: Time, at: u8, room: Room) -> bool {
+        let parts = self.parts_of_log(now);
+        let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
+        self.fronts(now) > 1
+            && !is_a_part(row.entries, room.entries_max, parts)
+            && !is_a_part(row.blocks, room.blocks_max(), parts)
+    }
+
+    /// Parts of the log: one for each front that has something in it, or waits to. There is always one for a newcomer.
+    fn parts_of_log(&self, now: Time) -> u64 {
+        let there = |row: &&Row| row.entries > 0 || row.waits(now);
+        let parts = self.rows.iter().filter(there).count().max(2);
+        u64::try_from(parts).unwrap_or(u64::MAX)
+    }
+
+    fn weigh(&mut self, now: Time, room: Room) {
+        self.over = 0;
+        if self.rows.len() < 2 {
+            return;
+        }
+        let few_entries = room.entries <= room.entries_max / 4;
+        let few_blocks = self.blocks >= room.blocks_max() / 4 * 3;
+        if !(few_entries || few_blocks) || self.fronts(now) < 2 {
+            return;
+        }
+        let parts = self.parts_of_log(now);
+        for (at, row) in self.rows.iter().enumerate() {
+            let over = few_entries && is_a_part(row.entries, room.entries_max, parts)
+                || few_blocks && is_a_part(row.blocks, room.blocks_max(), parts);
+            self.over |= u64::from(over) << at;
+        }
+    }
+
+    /// Whether this row has less than its share of the table, and others are there.
+    pub(super) fn is_below_in_table(&self, now: Time, at: u8, sessions_max: usize) -> bool {
+        let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
+        // It counts from now on: it waits.
+        let parts = self.fronts(now) + usize::from(!row.is_there(now));
+        parts > 1 && row.sessions < sessions_max / parts
+    }
+
+    /// Sessions that each row has beyond its share of the table.
+    pub(super) fn beyond_in_table(&self, now: Time, sessions_max: usize) -> Vec<usize> {
+        let share = sessions_max / self.fronts(now).max(1);
+        let beyond = |row: &Row| row.sessions.saturating_sub(share);
+        self.rows.iter().map(beyond).collect()
+    }
+
+    /// Whether this row may not begin another session: it has its share of the table, few places are left, and others are there.
+    fn is_over_in_table(&self, now: Time, at: u8, sessions: usize, sessions_max: usize) -> bool {
+        let few = sessions_max.saturating_sub(sessions) <= sessions_max / 4;
+        let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
+        let parts = self.fronts(now);
+        few && parts > 1 && row.sessions >= sessions_max / parts
+    }
+
+    /// The front that was refused most often for being over its share, and how often.
+    fn most_refused(&self) -> Option<(FrontId, u64)> {
+        let named = self.rows.iter().filter(|row| row.refused > 0);
+        let most = named.max_by_key(|row| row.refused)?;
+        Some((most.front?, most.refused))
+    }
+}
+
+/// What an OPEN lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// A place in the table of sessions.
+    InTable,
+    /// One in the log.
+    InLog,
+}
+
+impl Device {
+    /// Finds out who is over its share of the log, for the next burst: a head, before a fast path is told.
+    pub fn weigh(&mut self, now: Time, room: Room) {
+        if self.is_head() {
+            self.table.shares.weigh(now, room);
+        } else {
+            self.table.shares.over = 0;
+        }
+    }
+
+    /// What an OPEN of this front lacks: because of its share, or because nothing is left. Room is made in the table, if that may help.
+    pub(super) fn finds_no_place(
+        &mut self,
+        now: Time,
+        front: Option<FrontId>,
+        room: Room,
+    ) -> Option<NoPlace> {
+        let at = self.table.shares.row_of(now, front);
+        let (shares, most) = (&self.table.shares, self.config.sessions_max);
+        let sessions = self.table.sessions.len();
+        let beyond_in_table = shares.is_over_in_table(now, at, sessions, most);
+        let beyond_in_log = shares.is_over(at);
+        // Whoever has less than its share may begin when others have filled the log.
+        let log_admits = room.admits_sessions() || shares.is_below_in_log(now, at, room);
+        if beyond_in_table || sessions >= most || self.full {
+            self.make_room(now);
+        }
+        if beyond_in_table || beyond_in_log {
+            self.counters.over_share_opens += 1;
+            self.table.shares.refused(at);
+        } else if sessions >= most {
+            self.counters.crowded_opens += 1;
+            self.claim(now, at);
+        }
+        if beyond_in_table || sessions >= most {
+            Some(NoPlace::InTable)
+        } else {
+            (beyond_in_log || !log_admits).then_some(NoPlace::InLog)
+        }
+    }
+
+    /// The front that was refused most often because it was over its share, and how often. For people: the counters say it of all.
+    #[must_use]
+    pub fn most_over_share(&self) -> Option<(FrontId, u64)> {
+        self.table.shares.most_refused()
+    }
+}

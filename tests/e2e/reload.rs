@@ -1,0 +1,143 @@
+//! SIGHUP under checked load: log filter and limits change, what needs a restart says so, and a file that is broken changes nothing.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use pmnet_lab::check::verify;
+use pmnet_lab::harness::{Cluster, Medium, Role, Scratch, StoreKind, Topology, settle};
+use pmnet_lab::resp::{Client, Reply};
+use rustix::process::Signal;
+
+use crate::common;
+use crate::status::load_until;
+use crate::support::{SetOnDrop, connect, eventually};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Returns a front's file with this much room.
+fn text(filter: &str, connections: usize, more: &str) -> String {
+    format!(
+        "log-filter = \"{filter}\"\n[redis]\nconnections-max = {connections}\ndeadline-ms = 30000\n{more}"
+    )
+}
+
+/// Replaces the file as an editor does, and says so to the process.
+fn change(cluster: &mut Cluster, path: &Path, text: &str) -> usize {
+    std::fs::write(path, text).unwrap();
+    let front = cluster.process(Role::Front).unwrap();
+    let before = front.stderr().len();
+    front.signal(Signal::HUP).unwrap();
+    before
+}
+
+/// Waits until the front has said this since then.
+fn says(cluster: &mut Cluster, before: usize, text: &str) {
+    let front = cluster.process(Role::Front).unwrap();
+    let mut said = String::new();
+    let deadline = std::time::Instant::now() + SOON;
+    while std::time::Instant::now() < deadline {
+        said = front.stderr()[before..].to_owned();
+        if said.contains(text) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("not said: {text}\n{said}");
+}
+
+/// Whether one more client gets in.
+fn gets_in(endpoint: SocketAddr) -> bool {
+    let mut client: Client = connect(endpoint);
+    client
+        .call(&["PING"])
+        .is_ok_and(|reply| reply == Reply::Status(b"PONG".to_vec()))
+}
+
+fn begin(name: &str) -> Option<(Cluster, PathBuf, Scratch)> {
+    let scratch = Scratch::new(common::folder(), &format!("{name}-file")).unwrap();
+    let path = scratch.disk().join("front.toml");
+    std::fs::write(&path, text("info", 100, "")).unwrap();
+    let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
+    let words = ["--config", path.to_str().unwrap()];
+    topology.front_args.extend(words.map(String::from));
+    let cluster = common::start(name, topology)?;
+    Some((cluster, path, scratch))
+}
+
+#[test]
+fn limits_and_the_log_filter_change_under_load() {
+    let Some((mut cluster, path, _scratch)) = begin("reload-load") else {
+        return;
+    };
+    let endpoint = cluster.endpoint().unwrap();
+    let over = AtomicBool::new(false);
+    let (ledger, done) = std::thread::scope(|scope| {
+        let over = &over;
+        let _ends = SetOnDrop(over);
+        let load = scope.spawn(move || load_until(endpoint, None, over));
+        steps(&mut cluster, &path, endpoint);
+        over.store(true, Ordering::Relaxed);
+        load.join().unwrap()
+    });
+    settle(&cluster).unwrap();
+    let verdict = verify(&ledger, &mut cluster.reader().unwrap()).unwrap();
+    assert!(verdict.is_clean(), "{verdict}");
+    assert!(done.values().sum::<u64>() > 1000, "{done:?}");
+}
+
+/// Changes one thing after the other.
+fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
+    assert!(gets_in(endpoint));
+    // No room for one more: the load has four connections.
+    let _held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
+    let before = change(cluster, path, &text("debug", 10, ""));
+    says(
+        cluster,
+        before,
+        "PM6031 SIGHUP: read again: the configuration",
+    );
+    eventually("nobody gets in", SOON, || !gets_in(endpoint));
+    says(cluster, before, "DEBUG");
+    let before = change(cluster, path, &text("info", 100, ""));
+    says(cluster, before, "PM6031");
+    eventually("clients get in", SOON, || gets_in(endpoint));
+    // Back at the first filter.
+    let front = cluster.process(Role::Front).unwrap();
+    eventually("debug lines end", SOON, || {
+        let before = front.stderr().len();
+        assert!(gets_in(endpoint));
+        std::thread::sleep(Duration::from_millis(300));
+        !front.stderr()[before..].contains("DEBUG")
+    });
+    // A key that needs a restart is named, and no other one.
+    let before = change(
+        cluster,
+        path,
+        &text("info", 99, "spin-us = 7\ncache = \"log\"\n"),
+    );
+    says(
+        cluster,
+        before,
+        "PM6034 [redis]: other values than at the start",
+    );
+    says(cluster, before, "after a restart only: cache, spin-us");
+    // A file that is wrong, in one key or as a whole, changes nothing, and it is said.
+    for wrong in [
+        text("debug", 1, "unknown-key = 1\n"),
+        text("debug", 0, ""),
+        text("not=a=filter", 1, ""),
+        "[redis".to_owned(),
+    ] {
+        let before = change(cluster, path, &wrong);
+        says(
+            cluster,
+            before,
+            "PM6032 SIGHUP: wrong, and left as before: the configuration",
+        );
+        assert!(gets_in(endpoint), "{wrong}");
+        let front = cluster.process(Role::Front).unwrap();
+        assert!(!front.stderr()[before..].contains("DEBUG"), "{wrong}");
+    }
+}
