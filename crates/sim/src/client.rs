@@ -11,7 +11,7 @@ use crate::config::WorldConfig;
 use crate::direct::Direct;
 use crate::hosts::CLUSTER;
 use crate::reads::{Mark, Reading, hash};
-use crate::rollover::front_key;
+use crate::rollover::{Rollover, front_key};
 use crate::store::{Act, OPERATION_BYTES, Operation, Reply, SimStore};
 use crate::without::{Place, Without};
 use crate::world::address;
@@ -456,6 +456,14 @@ impl ClientHost {
                         Outcome::Reply(_) => false,
                         _ => self.doubtful,
                     };
+                    // What the store refuses, or its own connection loses, is none of pmnet's.
+                    let failed = matches!(outcome, Outcome::Failed(_) | Outcome::Unknown);
+                    if failed && config.rollover == Rollover::Quiet {
+                        let words = format!(
+                            "a call of client {node} ended as {outcome:?}, and nothing but keys has changed"
+                        );
+                        self.violations.push(words);
+                    }
                     let is_barrier = self.barrier_ends(at, &outcome, now);
                     let (observed, deadline) = &mut self.observed[at];
                     // A clock that jumped over the deadline makes the outcome as late as the jump.

@@ -292,7 +292,6 @@ impl World {
                 self.report.add(name, count);
             }
         }
-        self.look_at_failures(&history.calls);
         for observed in &history.calls {
             self.report.calls[0] += 1;
             let column = match observed.result {

@@ -158,7 +158,19 @@ impl WorldConfig {
 
     /// The same world with this kind of change.
     pub(crate) fn with_rollover(self, rollover: Rollover) -> WorldConfig {
-        let world = WorldConfig { rollover, ..self };
+        // The load goes on until keys have changed, so a world that is meant to end by its accidents at once would have no end.
+        let accident_every = match self.accident_every {
+            0 => 0,
+            every => every.max(3 * MILLISECOND),
+        };
+        let world = match rollover {
+            Rollover::Never => self,
+            _ => WorldConfig {
+                rollover,
+                accident_every,
+                ..self
+            },
+        };
         if rollover == Rollover::Quiet {
             world.quiet()
         } else {
@@ -173,7 +185,8 @@ impl WorldConfig {
             session_idle: 5 * SECOND,
             session_quiet: Nanos::MAX,
             sessions_max: 65_536,
-            deadline: 5 * SECOND,
+            // A bypass of many fragments may take a second, and thirty wait for one another.
+            deadline: 60 * SECOND,
             loss: self.loss.min(10),
             long_delay: 0,
             corruption: self.corruption.min(10),
@@ -567,22 +580,6 @@ impl World {
         if !ids.is_empty() {
             self.violation(format!(
                 "a front that is refused has called {ids:?} with effect"
-            ));
-        }
-    }
-
-    /// In a quiet world no call fails.
-    pub(crate) fn look_at_failures(&mut self, calls: &[crate::check::Observed]) {
-        use crate::check::Result;
-        if self.config.rollover != Rollover::Quiet {
-            return;
-        }
-        let failed = |call: &&crate::check::Observed| {
-            matches!(call.result, Result::Failed | Result::Unknown)
-        };
-        if let Some(call) = calls.iter().find(failed) {
-            self.violation(format!(
-                "a call failed, and nothing but keys has changed: {call:?}"
             ));
         }
     }

@@ -6,7 +6,7 @@ use super::support::server::{self, tail};
 use super::support::{self, EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, kinds, only};
 use bytes::Bytes;
 use pmnet_proto::Random;
-use pmnet_proto::client::{ClientConfig, Closed, Event, Refused};
+use pmnet_proto::client::{CallId, ClientConfig, Closed, Event, Outcome, Refused};
 use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
 use pmnet_proto::keys::{ClusterKeys, DeviceKeys, Unserved};
 use pmnet_proto::server::{Server, ServerConfig};
@@ -1020,6 +1020,56 @@ fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     );
 }
 
+/// The last step of a rollover came too early: no head has the key of the session any more, and nobody answers it. (Simulator, seed 55 with keys: its caller
+/// was told for ever to wait.)
+#[test]
+fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
+    for (update, again) in [(true, false), (false, false), (false, true)] {
+        let (mut bench, _, keys) = opened();
+        let call = match update {
+            true => bench.update(),
+            false => bench.bypass(false),
+        };
+        bench.flush();
+        if again {
+            // An unknown outcome is settled in its session, under the old key.
+            bench.after(SECOND);
+            assert_eq!(bench.outcomes(), [(call, Outcome::Unknown)]);
+        }
+        bench.client.rekey(bench.now, front_named("web-2"));
+        for sent in bench.after(SECOND / 4) {
+            is_sealed(&sent, keys.to_head);
+        }
+        let call = match again {
+            true => bench.bypass(false),
+            false => call,
+        };
+        assert_eq!(bench.client.sessions_of_other_keys(), 1);
+        bench.flush();
+        bench.after(SECOND);
+        let (outcomes, reason) = bench.closed();
+        let ended: Vec<CallId> = outcomes.iter().map(|(call, _)| *call).collect();
+        assert_eq!((ended, reason), (vec![call], Closed::Ended));
+        assert_eq!(bench.client.sessions_of_other_keys(), 0);
+        assert_eq!(bench.try_update(5), Err(Refused::Closed));
+        bench.session = bench.client.open(bench.now).expect("another one");
+        bench.try_update(5).expect("it takes calls at once");
+    }
+}
+
+/// An update without an answer at its deadline, and only then another key: the session is left at once.
+#[test]
+fn a_session_whose_calls_are_over_is_left_when_there_is_another_key() {
+    let (mut bench, _, _) = opened();
+    let call = bench.update();
+    bench.flush();
+    bench.after(SECOND);
+    assert_eq!(bench.outcomes(), [(call, Outcome::Unknown)]);
+    bench.client.rekey(bench.now, front_named("web-2"));
+    assert_eq!(bench.flush(), []);
+    assert_eq!(bench.closed(), (vec![], Closed::Ended));
+}
+
 /// The file of a key that was edited by hand has the right id and a wrong key: no head can verify the OPEN. Then the file is put right.
 #[test]
 fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
@@ -1045,6 +1095,33 @@ fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let sent = only(bench.flush());
     assert_eq!(sent.header.kind, Kind::Update);
     is_sealed(&sent, keys.to_head);
+}
+
+/// The session for READs goes on like that, too. (Simulator, seed 409 with keys: there were two then, and nobody ended the first one.)
+#[test]
+fn a_session_for_reads_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
+    let (mut bench, _, _) = opened();
+    bench.flush();
+    bench
+        .client
+        .read(bench.now, &[9], false, bench.now + SECOND)
+        .expect("asked");
+    let open = only(bench.flush());
+    assert_eq!(open.header.kind, Kind::Open);
+    let said = Identity::read(&open.payload).expect("an OPEN says whose it is");
+    let other = front_named("web-2");
+    bench.client.rekey(bench.now, other);
+    let sent = bench.flush();
+    let opens: Vec<&Sent> = sent
+        .iter()
+        .filter(|sent| sent.header.kind == Kind::Open)
+        .collect();
+    assert_eq!(opens.len(), 1, "{sent:?}");
+    is_sealed(opens[0], other.session(SHARD, said.token).to_head);
+    assert_eq!(
+        Identity::read(&opens[0].payload).map(|said| said.token),
+        Some(said.token)
+    );
 }
 
 #[test]

@@ -445,7 +445,7 @@ fn small_room(fronts: [u64; 8]) -> Bench {
         ..config()
     };
     let mut bench = Bench::with(small);
-    for (session, front) in (2..).zip(fronts) {
+    for (session, front) in (2_u64..).zip(fronts) {
         let mut said = session.to_be_bytes().to_vec();
         if front != 0 {
             said.extend_from_slice(&front.to_be_bytes());
