@@ -214,12 +214,7 @@ pub(crate) fn verify_in_another_epoch(
 }
 
 /// Whether a RECOVER was sealed by the last device of its path, for the hop with this id.
-pub(crate) fn verify_recover(
-    cluster: &ClusterKeys,
-    own: u32,
-    packet: &Packet<'_>,
-    rules: Rules,
-) -> Verified {
+pub(crate) fn verify_recover(cluster: &ClusterKeys, own: u32, packet: &Packet<'_>) -> Verified {
     let path = read_path(packet.payload);
     let Some(sender) = path.as_deref().and_then(<[Member]>::last) else {
         return Verified::No;
@@ -227,7 +222,7 @@ pub(crate) fn verify_recover(
     let key = |key: &ClusterKey| key.asking(packet.header.shard, sender.device);
     if !cluster.verify(packet, key) {
         Verified::No
-    } else if Recover::read(&packet.header).meant == said(own) || !rules.hold(Rule::NextHop) {
+    } else if Recover::read(&packet.header).meant == said(own) {
         Verified::Yes
     } else {
         Verified::ForAnother

@@ -489,7 +489,7 @@ impl WorldConfig {
             }
             Place::Machine(Rule::FragmentSize) => self = self.with_narrow_paths(),
             Place::Machine(Rule::Sealed) => self = self.with_keys(),
-            Place::Machine(Rule::SealAnew | Rule::NextHop | Rule::Neighbours)
+            Place::Machine(Rule::SealAnew)
             | Place::Nonce
             | Place::RollAccepted
             | Place::RollSent

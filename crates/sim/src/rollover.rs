@@ -11,12 +11,11 @@
 use crate::client::ClientHost;
 use crate::config::WorldConfig;
 use crate::hosts::{CLUSTER, NEXT};
-use crate::media::Kind;
 use crate::without::{Place, Without};
 use crate::world::{Event, World};
 use pmnet_proto::keys::{ClusterKey, ClusterKeys, FrontKey};
 use pmnet_proto::rules::Rule;
-use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
+use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Random, Time};
 
 /// A rollover begins within this time.
@@ -218,7 +217,6 @@ impl WorldConfig {
 
     /// The world in which this rule about keys is missed.
     pub(crate) fn lacking_of_keys(self, place: Place) -> WorldConfig {
-        let lose_devices = self.lose_devices.max(1);
         let keyed = self.with_keys();
         match place {
             Place::RefusedFronts => keyed.with_rollover(Rollover::Refused),
@@ -229,21 +227,6 @@ impl WorldConfig {
             Place::Machine(Rule::SealAnew) => WorldConfig {
                 rollover: Rollover::Orderly,
                 ..keyed.with_rollover(Rollover::Quiet)
-            },
-            Place::Machine(Rule::Neighbours | Rule::NextHop) => WorldConfig {
-                aim: None,
-                injection: 300,
-                media: Kind::Forgetful,
-                persist_max: 500 * MICROSECOND,
-                payload_max: 100,
-                calls: 150,
-                lost_clients: false,
-                declared_losses: false,
-                lose_devices,
-                accident_every: 3 * MILLISECOND,
-                down_max: MILLISECOND,
-                outage_max: 0,
-                ..keyed.of_devices(2)
             },
             Place::Nonce => WorldConfig {
                 rebirths: true,

@@ -420,22 +420,10 @@ impl Without {
             "keys.md §1: what nobody has sealed has no effect",
         ),
         machine(
-            "neighbours",
-            Rule::Neighbours,
-            6000,
-            "keys.md §3: a hop takes a packet of its neighbour on the right side only",
-        ),
-        machine(
             "seal-anew",
             Rule::SealAnew,
             2000,
             "keys.md §3, §7: what was stored before the present keys is sealed anew when it is sent",
-        ),
-        machine(
-            "next-hop",
-            Rule::NextHop,
-            6000,
-            "keys.md §5: a RECOVER is for the hop that it names",
         ),
         rule(
             "nonce",

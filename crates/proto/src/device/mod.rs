@@ -651,7 +651,7 @@ impl Device {
         let DeviceKeys { cluster, next } = self.config.keys.as_ref()?;
         let (shard, own) = (self.config.shard, self.config.id);
         let verified = match header.kind {
-            Kind::Recover => keys::verify_recover(cluster, own, packet, self.config.rules),
+            Kind::Recover => keys::verify_recover(cluster, own, packet),
             Kind::RecoverReply => {
                 Verified::of(cluster.verify(packet, |key| key.asking(shard, *next)))
             }
@@ -660,7 +660,7 @@ impl Device {
                 return None;
             }
             _ if keys::is_of_a_client(header) => return self.verify_client(packet),
-            _ if header.epoch == self.epoch && self.config.rules.hold(Rule::Neighbours) => {
+            _ if header.epoch == self.epoch => {
                 let keys = self.chain.keys.as_ref();
                 Verified::of(keys.is_some_and(|keys| keys.verify(packet)))
             }

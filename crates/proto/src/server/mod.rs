@@ -511,7 +511,7 @@ impl Server {
             return None;
         }
         let verified = if asks {
-            keys::verify_recover(cluster, 0, packet, self.config.rules)
+            keys::verify_recover(cluster, 0, packet)
         } else {
             self.verify_hop(packet)
         };
@@ -531,7 +531,6 @@ impl Server {
         let chain = self.chain.as_ref();
         if let (Some(chain), Some(keys)) = (chain, &self.keys)
             && header.epoch == chain.epoch
-            && self.config.rules.hold(Rule::Neighbours)
         {
             return Verified::of(keys.verify(packet));
         }
