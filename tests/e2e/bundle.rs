@@ -194,7 +194,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
         "deadline-ms = 4321",
         "10.0.0.7:26379",
         "PMNET_SERVER_STORE=redis://(removed)@10.0.0.7:6379",
-        "pmnet_device_copies_wanted",
+        "pmnet_device_log_entries_used",
         "\"role\":\"server\"",
         "\"usable\": true",
         "last words",

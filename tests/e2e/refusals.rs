@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use pmnet_client::{ClientConfig, Session};
 use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology};
 use pmnet_lab::resp::{Reply, write_command};
+use pmnet_wire::command::{Form, Protocol, preamble};
 
 use crate::common;
 use crate::support::{bulk, connect, eventually, front};
@@ -272,4 +274,30 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
         );
         reply == Reply::Integer(1)
     });
+}
+
+/// One update for a database that Redis never had was acknowledged, and everything after it waited for ever.
+#[test]
+fn an_update_that_redis_will_never_take_holds_up_nobody() {
+    let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram).unkeyed();
+    let Some(cluster) = common::start("refused-database", topology) else {
+        return;
+    };
+    let head = cluster.head().expect("it has a device");
+    let mut session = Session::start(ClientConfig::new(head), AFTERWARDS).unwrap();
+    for (database, command) in [
+        (2_147_483_646, &["SET", "p", "y"][..]),
+        (99, &["FLUSHALL"]),
+        (0, &["SET", "session", "here"]),
+    ] {
+        let mut payload = preamble(Form::Single, Protocol::Resp2, database).to_vec();
+        write_command(&mut payload, command);
+        let copies = session.update(payload.into(), 1).unwrap();
+        assert!(copies > 0, "{command:?} is acknowledged early");
+    }
+    let mut client = front(&cluster);
+    client.call(&["SET", "k", "v"]).unwrap();
+    assert_eq!(client.call(&["INCR", "n"]).unwrap(), Reply::Integer(1));
+    assert_eq!(direct(&cluster, &["GET", "k"]), bulk("v"));
+    assert_eq!(direct(&cluster, &["GET", "session"]), bulk("here"));
 }

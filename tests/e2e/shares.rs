@@ -11,7 +11,7 @@ use pmnet_lab::check::{Ledger, verify};
 use pmnet_lab::harness::{
     Cluster, Medium, Process, Ready, Role, Spec, StoreKind, Topology, free_port, settle,
 };
-use pmnet_lab::load::{CheckedOptions, Hooks, Op, Options, Outcome, Record, Workload, run};
+use pmnet_lab::load::{CheckedOptions, Hooks, Mix, Op, Options, Outcome, Record, Workload, run};
 use rustix::process::Signal;
 
 use crate::common::{binaries, pmnet, start};
@@ -25,8 +25,10 @@ const RUNS: Duration = Duration::from_millis(5);
 /// The flood has filled the log within this time.
 const FILLS: Duration = Duration::from_secs(3);
 const READY_MAX: Duration = Duration::from_secs(10);
-/// Checked load beside it, per second: less than half of what the slow store applies.
-const RATE: f64 = 200.0;
+/// Writes a second of the other front: less than half of what the slow store applies.
+const RATE: u32 = 200;
+/// Connections from which they come.
+const WRITERS: usize = 16;
 const CHECKED: Duration = Duration::from_secs(6);
 /// Sessions of the flood, and commands that each has under way.
 const FLOOD: (usize, usize) = (128, 32);
@@ -85,18 +87,38 @@ fn flood(at: SocketAddr, over: &AtomicBool) {
     (options.clients, options.pipeline) = FLOOD;
     options.duration = Duration::from_secs(60);
     options.deadline = Duration::from_secs(20);
-    let Workload::Mix { prefix, .. } = &mut options.workload else {
+    let Workload::Mix { prefix, mix, .. } = &mut options.workload else {
         unreachable!("the default")
     };
-    *prefix = "flood:".into();
+    (*prefix, *mix) = ("flood:".into(), Mix::only(Op::Set));
     run(&options, Hooks::default(), over).unwrap();
 }
 
-/// Checked load by way of the cluster's own front: acknowledged operations, by kind.
+/// Writes through the cluster's own front for as long as the checked load: acknowledged ones.
+fn write(at: SocketAddr) -> u64 {
+    let mut options = Options::new(at);
+    options.clients = WRITERS;
+    options.rate = Some(RATE.into());
+    options.duration = CHECKED;
+    options.deadline = Duration::from_secs(20);
+    let Workload::Mix { prefix, mix, .. } = &mut options.workload else {
+        unreachable!("the default")
+    };
+    (*prefix, *mix) = ("good:".into(), Mix::only(Op::Set));
+    let summary = run(&options, Hooks::default(), &AtomicBool::new(false)).unwrap();
+    assert_eq!(
+        (summary.unknown, summary.failed),
+        (0, 0),
+        "{:?}",
+        summary.errors
+    );
+    summary.acknowledged
+}
+
+/// Checked load through the cluster's own front: acknowledged operations, by kind.
 fn checked(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
     let mut options = Options::new(cluster.endpoint().unwrap());
     options.clients = 4;
-    options.rate = Some(RATE);
     options.duration = CHECKED;
     options.deadline = Duration::from_secs(20);
     options.workload = Workload::Checked(CheckedOptions {
@@ -143,7 +165,7 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
     let process = |role| place(cluster.processes().find(|(of, _)| *of == role).unwrap().1);
     let (head, front) = (process(Role::Device(0)), process(Role::Front));
     let over = AtomicBool::new(false);
-    let (ledger, done, early) = std::thread::scope(|scope| {
+    let (ledger, writes, early) = std::thread::scope(|scope| {
         let _ends = Ends(&over);
         let store = cluster
             .processes()
@@ -152,26 +174,29 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
             .1;
         scope.spawn(|| slow_down(store, &over));
         scope.spawn(|| flood(at, &over));
-        crate::support::eventually("the flood is refused", FILLS * 5, || {
+        crate::support::eventually("the flood is refused", FILLS * 10, || {
             Metrics::of(head).sum("pmnet_device_over_share_total", &["what=\"updates\""]) > 0.0
         });
         let before = Metrics::of(front);
+        let at = cluster.endpoint().unwrap();
+        let writer = scope.spawn(move || write(at));
         let (ledger, done) = checked(&cluster);
+        let writes = writer.join().unwrap() + done[&Op::Set];
         let fell_back = Metrics::of(front).since(&before, "pmnet_front_fallbacks_total", &[]);
         let used = Metrics::of(head).sum("pmnet_device_log_entries_used", &[]);
         println!(
             "{done:?}, of which {fell_back} went through the server; {used} of {ENTRIES} entries in use"
         );
         assert!(used > 512.0, "the log is contended: {used}");
-        let early = done[&Op::Set].saturating_sub(fell_back);
-        (ledger, done, early)
+        (ledger, writes, writes.saturating_sub(fell_back))
     });
-    let (writes, now) = (done[&Op::Set], Metrics::of(head));
+    let now = Metrics::of(head);
     let refused = now.sum("pmnet_device_over_share_total", &["what=\"updates\""]);
     println!(
         "{early} of {writes} writes acknowledged by devices; {refused} updates of the flood refused"
     );
-    assert!(writes > 100, "{writes} writes");
+    let wanted = u64::from(RATE) * CHECKED.as_secs();
+    assert!(writes * 100 >= wanted * 80, "{writes} writes of {wanted}");
     assert!(early * 100 >= writes * 80, "{early} of {writes}");
     assert!(refused > 100.0, "the flood is refused: {refused}");
     let said = cluster.process(Role::Device(0)).unwrap().stderr();

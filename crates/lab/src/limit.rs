@@ -211,7 +211,7 @@ impl Connection {
             if self.output.len() > UNREAD_BYTES_MAX {
                 self.flush()?;
                 if self.output.len() > UNREAD_BYTES_MAX {
-                    // When it takes more again, that is an event, and brings us back.
+                    // When the client can take more, an event leads back to this function.
                     return Ok(());
                 }
             }

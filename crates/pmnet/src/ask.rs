@@ -55,7 +55,14 @@ impl Processes {
             Some(at) => places(at)?,
         };
         if let Some(path) = &self.config {
-            all.extend(of_file(path)?);
+            let of_file = of_file(path)?;
+            if of_file.is_empty() && all.is_empty() {
+                return Err(ConfigError(format!(
+                    "configuration {}: no section has a status",
+                    path.display()
+                )));
+            }
+            all.extend(of_file);
         }
         match all.len() {
             0 => Err(ConfigError(
@@ -81,14 +88,10 @@ fn places(at: &str) -> Result<Vec<Spot>, ConfigError> {
 }
 
 fn of_file(path: &Path) -> Result<Vec<Spot>, ConfigError> {
-    let found = statuses(path)?;
-    if found.is_empty() {
-        return Err(ConfigError(format!(
-            "configuration {}: no section has a status",
-            path.display()
-        )));
-    }
-    found.iter().map(|text| spot("status", text)).collect()
+    statuses(path)?
+        .iter()
+        .map(|text| spot("status", text))
+        .collect()
 }
 
 /// Returns the state of a process.

@@ -53,7 +53,7 @@ pub enum DirectError {
     /// A socket.
     #[error(transparent)]
     Socket(#[from] AfXdpError),
-    /// The program before it.
+    /// Error of the XDP program before the sockets.
     #[error(transparent)]
     Program(#[from] KernelError),
     /// An interface, a log or an address that does not fit.

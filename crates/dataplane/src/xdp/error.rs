@@ -214,7 +214,7 @@ fn question(interface: &str, error: &KernelError) -> String {
     }
 }
 
-/// Lines at the end of what the verifier says that are shown; it may have thousands.
+/// Number of lines that are shown from the end of the verifier's output, which may have thousands.
 const VERIFIER_LINES: usize = 8;
 
 /// Rights that are missing, if it may be that.

@@ -49,7 +49,7 @@ impl Generator {
                 zipf,
                 ..
             } => (vec![b'x'; *value_bytes], Keys::new(*keys, *zipf)),
-            // Its keys are those of its clients, in turn.
+            // The checked workload draws its keys from its clients, in turn.
             Workload::Checked(checked) => (vec![b'.'; checked.value_bytes], Keys::new(1, None)),
         };
         Generator {

@@ -152,7 +152,7 @@ impl Running {
         }
     }
 
-    /// Ends the front, if there is one. Nothing can be asked of the set-up any more.
+    /// Ends the front, if there is one. Afterwards the set-up answers no requests.
     ///
     /// # Errors
     /// The kernel refuses.

@@ -12,7 +12,7 @@ const JOIN_MAX: Duration = Duration::from_secs(20);
 /// Time between looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// See the module's text.
+/// A set-up with its replicas; see the module's text.
 pub struct Replicated {
     // Dropped first: they would complain about a link that is lost.
     replicas: Vec<Cluster>,

@@ -26,7 +26,7 @@ struct Stream {
     held: VecDeque<(Packet, Range<usize>)>,
 }
 
-/// See the module's text.
+/// A region as the network interface of smoltcp.
 pub struct Segments {
     pub region: Region,
     burst: Vec<Packet>,

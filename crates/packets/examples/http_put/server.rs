@@ -143,7 +143,7 @@ impl Connection {
         self.sending = Some((text.into_bytes(), Object::new()));
     }
 
-    /// Takes in the next bytes of the request; `number` is for the next one that is stored.
+    /// Handles the next bytes of the request. `number` is the number of the next request that is stored.
     fn take(
         &mut self,
         segments: &mut Segments,

@@ -26,6 +26,7 @@ numbers! {
         Counter "pmnet_server_answered_again" [""] "Requests that were answered with the reply of their first execution." { answered_again }
         Counter "pmnet_server_expired" [""] "Requests that were not executed, because their callers had given up." { expired }
         Counter "pmnet_server_abandoned" [""] "Requests that lost their place among those that wait: incomplete and silent, over their front's share, or late." { abandoned }
+        Counter "pmnet_server_replies_let_go" [""] "Long replies of commands that change something, let go although they may be asked for again." { replies_let_go }
         Counter "pmnet_server_fallbacks" [""] "Updates that came as requests, because a log was full." { fallbacks }
         Counter "pmnet_server_retransmissions" [""] "Ranges that were asked for again." { retransmissions }
         Counter "pmnet_server_other_mode" [""] "Packets of devices with keys if this server has none, and the other way about." { other_mode }
@@ -57,6 +58,7 @@ numbers! {
         Gauge "pmnet_server_epoch" [""] "Epoch of the chain on record." { epoch }
         Gauge "pmnet_server_copies" [""] "Devices of the chain on record." { copies }
         Gauge "pmnet_server_sessions" [""] "Sessions on record." { sessions }
+        Gauge "pmnet_server_kept_reply_bytes" [""] "Long replies of commands that change something, kept in case that they are asked for again, in bytes." { kept_bytes }
         Gauge "pmnet_server_unapplied_orders" [""] "Entries that the server received and the store does not have yet." { queued }
         Gauge "pmnet_server_order" ["cursor"] "How far the server is, in orders." {
             /// Highest order that was received without a gap.
@@ -242,6 +244,7 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         dropped,
         no_room,
         abandoned,
+        replies_let_go,
         forged,
         misled,
         other_epoch,
@@ -268,6 +271,8 @@ fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumb
         refused: dropped,
         no_room,
         abandoned,
+        replies_let_go,
+        kept_bytes: count(machine.kept_bytes()),
         forged,
         misled,
         other_epoch,

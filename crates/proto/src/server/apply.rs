@@ -1,5 +1,6 @@
 //! From log entries to one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
 
+use super::kept::Kept;
 use super::records::{self, Loaded, Record};
 use super::{APPLIED_LATELY_MAX, Entry, InFlight, Part, Server, Session, Stop, Work};
 use crate::rules::{Rule, Rules};
@@ -366,13 +367,22 @@ impl Server {
                     // Replies and request ids may have moved on while the store was at work.
                     let session = self.sessions.entry(id).or_default();
                     session.token = changed.token;
-                    session.front = changed.front;
+                    if session.front != changed.front {
+                        // What is kept counts for its front.
+                        self.kept.take(session);
+                        session.front = changed.front;
+                        if let Some((request, reply)) = session.reply.take() {
+                            self.kept.give(id, session, request, reply);
+                        }
+                    }
                     session.last_seq = changed.last_seq;
                     session.stage.truncate(changed.kept);
                     session.stage.extend(changed.added);
                 }
                 None => {
-                    self.sessions.remove(&id);
+                    if let Some(mut ended) = self.sessions.remove(&id) {
+                        self.kept.take(&mut ended);
+                    }
                     self.turns.suspects.remove(&id);
                     self.room.forget(id);
                 }
@@ -404,6 +414,7 @@ impl Server {
                 self.answer_fallback(session, seq, out);
             }
             InFlight::Chain(chain) => self.chain_written(chain, out),
+            InFlight::Shorten => {}
             other => panic!("no apply was under way: {other:?}"),
         }
     }
@@ -499,10 +510,11 @@ impl Server {
                 self.entries.applied
             )));
         }
+        let mut kept = Kept::default();
         for (id, request, reply) in replies {
             if let Some(session) = sessions.get_mut(&id) {
                 session.highest_request = request;
-                session.reply = Some((request, super::bypass::bounded(reply)));
+                kept.give(id, session, request, super::bypass::bounded(reply));
             }
         }
         stages.sort_by_key(|(id, part)| (*id, part.seq));
@@ -522,6 +534,8 @@ impl Server {
             }
         }
         self.sessions = sessions;
+        self.kept = kept;
+        self.bound_kept();
         if let Some(chain) = &mut chain {
             chain.store = begun_in;
         }

@@ -432,7 +432,7 @@ impl Server {
                 // It may have come before its session was there.
                 session.highest_request = session.highest_request.max(request);
                 if !read_only {
-                    session.reply = Some((request, reply.clone()));
+                    self.kept.give(id, session, request, reply.clone());
                 } else if reply.starts_with(b"-") && reply.len() <= FRAGMENT_BYTES {
                     // A script that was killed must not run again.
                     session.failed_read = Some((request, reply.clone()));
@@ -443,6 +443,7 @@ impl Server {
                 self.send_reply(from, &asked, &reply, 0, out);
             }
         }
+        self.bound_kept();
     }
 
     /// The store did not answer these. One of them may be the cause, and the others only ran together with

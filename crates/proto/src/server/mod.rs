@@ -11,6 +11,7 @@ mod chain;
 pub mod decide;
 mod doubts;
 mod judge;
+mod kept;
 mod records;
 mod room;
 
@@ -27,6 +28,7 @@ use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
 use chain::{PendingRecover, Snapshot};
 use doubts::{Doubt, Doubts};
+use kept::Kept;
 use pmnet_wire::packet::{Append, Applied, Ping, Retrans, StaleEpoch, Stamp};
 use pmnet_wire::{FragmentSize, FrontId, Header, Kind, Packet};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -49,6 +51,8 @@ pub struct ServerConfig {
     pub waiting_bytes_max: usize,
     /// Bytes of long replies kept until their clients have fetched them, at most.
     pub replies_bytes_max: usize,
+    /// Bytes of long replies to bypasses that change state, at most: in memory, and on record after the next step of the store.
+    pub kept_bytes_max: usize,
     /// Requests executed at once, at most.
     pub execute_max: usize,
     /// No larger fragments, whatever the paths carry.
@@ -71,6 +75,7 @@ impl ServerConfig {
             waiting_max: 65_536,
             waiting_bytes_max: 256 << 20,
             replies_bytes_max: 256 << 20,
+            kept_bytes_max: 128 << 20,
             execute_max: 256,
             size_max: FragmentSize::MAX,
             keys: None,
@@ -133,6 +138,8 @@ pub struct Counters {
     pub no_room: u64,
     /// Bypasses that lost their place in the waiting room, incomplete and silent, over their front's share, or late.
     pub abandoned: u64,
+    /// Long replies to bypasses that change state, let go although a copy of their bypass may come.
+    pub replies_let_go: u64,
     /// Packets dropped: not sealed with the right key, or changed.
     pub forged: u64,
     /// Packets dropped: sealed for another hop than the server.
@@ -195,6 +202,8 @@ struct Session {
     stage: Vec<Part>,
     /// Last state-changing bypass and its reply.
     reply: Option<(u64, Bytes)>,
+    /// The number of that reply among the long ones; 0: it is short.
+    kept_at: u64,
     /// Last read that was answered with an error, and the error: for its copies that are still under way.
     failed_read: Option<(u64, Bytes)>,
     /// Highest request id seen by this process.
@@ -222,6 +231,8 @@ enum InFlight {
     },
     Chain(Chain),
     Execute(Vec<Executing>),
+    /// Records of replies that were let go.
+    Shorten,
 }
 
 /// The part of the log that has arrived here.
@@ -305,6 +316,7 @@ pub struct Server {
     room: WaitingRoom,
     turns: Turns,
     replies: Replies,
+    kept: Kept,
     recovers: Recovers,
     in_flight: InFlight,
     doubts: Doubts,
@@ -343,6 +355,7 @@ impl Server {
             room: WaitingRoom::default(),
             turns: Turns::default(),
             replies: Replies::default(),
+            kept: Kept::default(),
             recovers: Recovers::default(),
             in_flight: InFlight::Nothing,
             doubts: Doubts::default(),
@@ -390,6 +403,11 @@ impl Server {
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+    /// Bytes of long replies to bypasses that change state.
+    #[must_use]
+    pub const fn kept_bytes(&self) -> usize {
+        self.kept.bytes()
     }
     /// Highest order received without a gap.
     #[must_use]
@@ -773,6 +791,9 @@ impl Server {
             self.doubts.look();
             self.in_flight = InFlight::Chain(chain);
             return Ok(Some(Work::Apply(effects)));
+        }
+        if let Some(work) = self.shorten_records() {
+            return Ok(Some(work));
         }
         // Entries first, then the chain, then executions: a device that waits to be registered serves
         // nobody, and one execution may take as long as the store's adaptor waits.

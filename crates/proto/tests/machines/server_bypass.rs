@@ -395,6 +395,10 @@ fn a_reply_that_no_packet_count_can_carry_is_an_error() {
     );
 }
 
+fn is_said(bench: &mut Bench, id: &str) -> bool {
+    std::iter::from_fn(|| bench.server.poll_notice()).any(|notice| notice.starts_with(id))
+}
+
 #[test]
 fn the_waiting_room_is_bounded() {
     let mut bench = Bench::with(ServerConfig {
@@ -422,8 +426,7 @@ fn the_waiting_room_is_bounded() {
     });
     give(&mut bench, &bypass(9, 0, 1), b"too much");
     assert_eq!(bench.server.counters().no_room, 1);
-    let notice = bench.server.poll_notice().unwrap();
-    assert!(notice.starts_with("PM2608 "), "{notice}");
+    assert!(is_said(&mut bench, "PM2608 "));
 }
 
 #[test]
@@ -437,15 +440,10 @@ fn executions_and_batches_take_turns() {
     assert_eq!(bench.store.watermark(), 3);
 }
 
-/// A server with sessions 2 to 9, of the fronts that are given (0: none), and room for four incomplete bypasses of 4,200 bytes each: a hundred
-/// places and one part.
-fn small_room(fronts: [u64; 8]) -> Bench {
-    let small = ServerConfig {
-        waiting_bytes_max: 2 * 4 * 4_200,
-        ..config()
-    };
-    let mut bench = Bench::with(small);
-    for (session, front) in (2_u64..).zip(fronts) {
+/// A server with sessions 2 to 9, of the fronts that are given (0: none).
+fn of_fronts(config: ServerConfig, fronts: [u64; 8]) -> Bench {
+    let mut bench = Bench::with(config);
+    for (session, front) in (2u64..).zip(fronts) {
         let mut said = session.to_be_bytes().to_vec();
         if front != 0 {
             said.extend_from_slice(&front.to_be_bytes());
@@ -454,6 +452,15 @@ fn small_room(fronts: [u64; 8]) -> Bench {
     }
     bench.work();
     bench
+}
+
+/// One with room for four incomplete bypasses of 4,200 bytes each: a hundred places and one part.
+fn small_room(fronts: [u64; 8]) -> Bench {
+    let small = ServerConfig {
+        waiting_bytes_max: 2 * 4 * 4_200,
+        ..config()
+    };
+    of_fronts(small, fronts)
 }
 
 /// Part `index` of a hundred.
@@ -517,6 +524,53 @@ fn a_front_has_its_share_of_the_waiting_room() {
         give(&mut bench, &begun(session, 0), &[7; 1000]);
     }
     assert_eq!(lost(&bench), (3, 3), "which are not taken from them");
+}
+
+/// Each session of a front kept 16 MiB, in memory and on record, until the records could not be loaded any more.
+#[test]
+fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
+    let bounded = || ServerConfig {
+        kept_bytes_max: 10_000,
+        ..config()
+    };
+    let with_fronts = |fronts| {
+        let mut bench = of_fronts(bounded(), fronts);
+        bench.store.reply = Some(Bytes::from(vec![b'x'; 4000]));
+        bench
+    };
+    let mut bench = with_fronts([11, 11, 11, 22, 22, 22, 22, 22]);
+    let of = |session| Header {
+        session,
+        ..bypass(1, 0, 1)
+    };
+    let kept = |bench: &Bench, session: u64| {
+        let key = [&b"reply/"[..], &session.to_be_bytes()].concat();
+        bench.store.records[&key].len() > 4000
+    };
+    // The first is the other front's, and stays, however much comes after it.
+    for session in [2, 5, 6, 7, 8] {
+        let sent = ask(&mut bench, &of(session), b"EVAL");
+        assert!(sent.iter().any(|sent| sent.header.kind == Kind::Response));
+    }
+    assert_eq!(
+        [2, 5, 6, 7, 8].map(|id| kept(&bench, id)),
+        [true, false, false, false, true]
+    );
+    assert_eq!(bench.server.kept_bytes(), 8000);
+    assert_eq!(bench.server.counters().replies_let_go, 3);
+    assert!(is_said(&mut bench, "PM2609 "));
+    // Executed once all the same, also under the next process.
+    let mut bench = with_fronts([0; 8]);
+    for session in [5, 6, 7] {
+        ask(&mut bench, &of(session), b"EVAL");
+    }
+    assert_eq!([5, 6, 7].map(|id| kept(&bench, id)), [false, true, true]);
+    for _ in 0..2 {
+        let again = ask(&mut bench, &of(5), b"EVAL");
+        assert!(again[0].payload.starts_with(b"-ERR pmnet: applied"));
+        assert_eq!(bench.store.executed.len(), 3);
+        bench = bench.restarted();
+    }
 }
 
 /// A bypass whose caller waits for so many milliseconds more.

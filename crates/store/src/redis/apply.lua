@@ -2,7 +2,7 @@
 -- ARGV: hash, expected owner, expected watermark, number of keys for slots.lua and these keys (of a Redis Cluster only),
 -- number of records to remove and their names, number of records to write and their names and values; then runs of
 -- commands alike: what they have in common, number of commands, and the arguments of all of them. In common they have "KIND DATABASE WIDTH NAME", where WIDTH is the number of arguments
--- besides the name, and KIND 'plain' (SET key value), 'promised' (another one acknowledged early), 'flush' or 'other'.
+-- besides the name, and KIND 'plain' (SET key value), 'promised' (another one acknowledged early), 'assumed' (clients may have been told OK), 'flush' or 'other'.
 --
 -- Redis undoes nothing of a script that fails. So all that could fail is tried before anything changes: rights to the
 -- commands (redis.acl_check_cmd, Redis 7), and what this script itself calls. Nobody can change rights meanwhile: in a
@@ -57,7 +57,7 @@ local may = redis.acl_check_cmd
 -- What Redis refuses for good and nobody was promised: all of them, so that one answer names them.
 local refusals = {'REFUSED'}
 local function refuse(ordinal, why) refusals[#refusals + 1] = ordinal .. ' ' .. why end
--- Why one of `count` commands is not allowed, from number `ordinal` on. What was acknowledged early waits for the right.
+-- Why one of `count` commands is not allowed, from number `ordinal` on. What clients may have been told OK for waits for the right.
 local function refusal(run, count, ordinal, at)
   for i = 0, count - 1 do
     local from = at + i * run.width
@@ -66,7 +66,7 @@ local function refusal(run, count, ordinal, at)
       refuse(ordinal + i, 'Redis does not know the command')
     elseif not allowed then
       local why = 'NOPERM ' .. run.name .. ' is not allowed on its key'
-      if run.kind == 'plain' or run.kind == 'promised' then return {err = why} end
+      if run.kind ~= 'other' then return {err = why} end
       refuse(ordinal + i, why)
     end
   end
@@ -87,16 +87,12 @@ if refused then return refused end
 local unwritten = error_of(redis.pcall('HSET', HASH, 'owner', OWNER)) or error_of(redis.pcall('HDEL', HASH, ''))
 if unwritten then return {err = unwritten} end
 local tried, moved = {['0'] = true}, false
-local failure = each_run(function(run, count, ordinal)
+local failure = each_run(function(run)
   if run.kind == 'flush' then
     moved = true
     local kept, why = pcall(pmnet_kept, run.database, run.name)
     why = not kept and (error_of(why) or tostring(why))
-    if why then
-      for i = 0, count - 1 do
-        refuse(ordinal + i, 'NOPERM what ' .. run.name .. ' needs to keep the records: ' .. why)
-      end
-    end
+    if why then return {err = 'NOPERM what ' .. run.name .. ' needs to keep the records: ' .. why} end
   elseif not tried[run.database] then
     local why = error_of(redis.pcall('SELECT', run.database))
     if why then return {err = 'NOPERM SELECT ' .. run.database .. ': ' .. why} end

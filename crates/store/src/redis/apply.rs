@@ -95,11 +95,8 @@ impl RedisStore {
             Ok(nature) => nature,
             Err(why) => return Ok(Err(format!("{}: {why}", shown()))),
         };
-        if let Some(slot) = self.foreign_slot(link, &commands) {
-            return Ok(Err(format!(
-                "{}: slot {slot} is not of this shard, and its master does not serve it",
-                shown()
-            )));
+        if let Some(why) = self.misplaced(link, &commands) {
+            return Ok(Err(format!("{}: {why}", shown())));
         }
         let database = commands.database;
         if database >= promise::DATABASES_MAX {
@@ -128,16 +125,28 @@ impl RedisStore {
         )))
     }
 
-    /// Of a Redis Cluster: the first slot of these keys that is none of this shard's, and that the master did not serve when it was
-    /// connected to. What was sent here for it can never be applied here.
-    fn foreign_slot(&self, link: &Link, commands: &Commands<'_>) -> Option<u16> {
+    /// Of a Redis Cluster: why these keys can never be written here. They are of a slot that is none of this shard's, and that the master did not
+    /// serve when it was connected to; or one command has keys of several.
+    fn misplaced(&self, link: &Link, commands: &Commands<'_>) -> Option<String> {
         self.home?;
-        let slots = commands.iter().flat_map(|command| {
+        commands.iter().find_map(|command| {
             let arguments: Vec<&[u8]> = command.collect();
-            let keys = link.commands.slot_keys(&upper(arguments[0]), &arguments);
-            keys.iter().map(|key| slot_of(key)).collect::<Vec<_>>()
-        });
-        slots.into_iter().find(|slot| self.is_foreign(*slot))
+            let name = upper(arguments[0]);
+            let slots: Vec<u16> = if name == b"MSET" {
+                let keys = arguments[1..].iter().step_by(2);
+                keys.map(|key| slot_of(key)).collect()
+            } else {
+                let keys = link.commands.slot_keys(&name, &arguments);
+                keys.iter().map(|key| slot_of(key)).collect()
+            };
+            if let Some(slot) = slots.iter().find(|slot| self.is_foreign(**slot)) {
+                return Some(format!(
+                    "slot {slot} is not of this shard, and its master does not serve it"
+                ));
+            }
+            let several = slots.windows(2).any(|pair| pair[0] != pair[1]);
+            several.then(|| "CROSSSLOT its keys are of several slots".to_owned())
+        })
     }
 
     /// Applies the batch by MULTI, for commands that cannot run in a script.
@@ -332,7 +341,10 @@ impl RedisStore {
             Outcome::Refused(items) => {
                 for (index, error) in items {
                     if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
-                        if effect.nature.promised {
+                        // An operator's mistake with rights must not lose what clients were told.
+                        let waits =
+                            error.starts_with("NOPERM ") && promise::is_assumed(&effect.commands);
+                        if effect.nature.promised || waits {
                             return Err(kept(&effect.commands, &error));
                         }
                         why_rejected.push(dropped(&effect.commands, &error));

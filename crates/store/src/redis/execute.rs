@@ -504,7 +504,7 @@ impl RedisStore {
             let mut database = plan.database;
             let unguarded = plan.runs().any(|(name, _)| runs_code(name));
             if unguarded {
-                transaction.seal();
+                transaction.seal("begin")?;
             }
             for (index, item) in plan.items.iter().enumerate() {
                 match item {
@@ -527,7 +527,7 @@ impl RedisStore {
                 }
             }
             if unguarded {
-                transaction.seal();
+                transaction.seal("end")?;
             }
             let outcome = transaction.run(
                 &self.watermark,

@@ -15,6 +15,8 @@
 //! values read by this process would be old. A device that receives an old watermark or epoch assumes that the store
 //! lost data.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use pmnet_resp::read;
 use pmnet_server::{RecordKey, StoreError, TAKEN_OVER};
@@ -28,9 +30,16 @@ use crate::OpenError;
 pub const OWNER: &[u8] = b"owner";
 /// Field of the hash with the highest number of databases that a Redis of this shard had; no record.
 const DATABASES: &[u8] = b"databases";
+/// Field of the hash that is there while code of a client runs, and stays if the code changed the records (`transaction`).
+const SEAL: &[u8] = b"seal";
+/// Fields of one piece of the records, at least and at most, and its bytes: with more, the next piece has the fewest fields. (A reply has up to
+/// 16 MiB.)
+const PIECE_FIELDS_MIN: usize = 16;
+const PIECE_FIELDS_MAX: usize = 8192;
+const PIECE_BYTES: usize = 4 << 20;
 /// First word of the error of pmnet's scripts if the records have another owner.
 pub const FENCED: &str = "FENCED";
-/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], notes that its Redis has had ARGV[3] databases, and reads it.
+/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], notes that its Redis has had ARGV[3] databases. Returns the watermark.
 /// HDEL comes first because Redis permits it when memory is short, and then all that follows.
 const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
   return {err = 'TRYAGAIN another process loads the records, too'}
@@ -41,7 +50,7 @@ redis.call('HSET', KEYS[1], 'owner', ARGV[2])
 if tonumber(ARGV[3]) > (tonumber(redis.call('HGET', KEYS[1], 'databases')) or 0) then
   redis.call('HSET', KEYS[1], 'databases', ARGV[3])
 end
-return redis.call('HGETALL', KEYS[1])";
+return redis.call('HGET', KEYS[1], 'watermark') or ''";
 /// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; then come their names, then
 /// names and values of records to write. HDEL comes first for the same reason. The script selects database 0 itself:
 /// see `transaction`. If no key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its
@@ -117,6 +126,17 @@ pub(super) fn records_changed() -> StoreError {
     StoreError::Retry("PM2308 the records in Redis were changed by another process".into())
 }
 
+/// Returns the error for records that a client's code has changed.
+pub(super) fn forged(hash: &[u8]) -> StoreError {
+    let hash = String::from_utf8_lossy(hash);
+    StoreError::Fatal(format!(
+        "PM2007 a function or script of a client changed pmnet's records ({hash}) in Redis. Going on could \
+         skip acknowledged writes, or apply some twice. Remove that code (FUNCTION LIST), restore \
+         Redis's data, or start the shard anew. A server that is started before ends with this message, too. If you know that the \
+         records are right: redis-cli HDEL '{hash}' seal"
+    ))
+}
+
 /// Returns the error for records that belong to another process.
 pub fn taken_over(hash: &[u8]) -> StoreError {
     StoreError::Fatal(format!(
@@ -164,9 +184,10 @@ impl RedisStore {
             }
             return self.read_only(link, error);
         }
-        let records = self.records_of(&reply)?;
-        link.read_watch(&self.hash, false, &watermark_of(&records))?;
+        let watermark = read::text(&reply).unwrap_or_default().to_vec();
+        link.read_watch(&self.hash, false, &watermark)?;
         link.read_wait(WaitFor::Updates, self.url.wait_replicas)?;
+        let records = self.read_records(link)?;
         self.check_progress(&records)?;
         self.owner.was = true;
         self.in_flight = None;
@@ -222,34 +243,64 @@ impl RedisStore {
         for _ in 0..2 {
             link.connection.reply()?;
         }
-        let reply = link.connection.call(&[b"HGETALL", &self.hash])?;
-        if let Some(error) = read::error(&reply) {
-            return Err(self.patient(refused(error, "HGETALL")));
-        }
-        let records = self.records_of(&reply)?;
+        let records = self.read_records(link)?;
         self.check_progress(&records)?;
         Ok(records)
     }
 
-    /// Returns the records of a reply to HGETALL, without what is not one.
-    fn records_of(&mut self, reply: &Bytes) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
+    /// Reads all records, in pieces: each has its own deadline, so there may be as many bytes of them as there are. Nobody but their owner
+    /// changes them, and it is the same one afterwards.
+    fn read_records(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         let not_understood =
-            || StoreError::Retry("Redis's answer to HGETALL is not understood".into());
-        let fields = read::elements(reply).ok_or_else(not_understood)?;
-        let mut found = Vec::with_capacity(fields.len() / 2);
-        for pair in fields.chunks_exact(2) {
-            let key = read::text(pair[0]).ok_or_else(not_understood)?;
-            let value = read::text(pair[1]).ok_or_else(not_understood)?;
-            match key {
-                OWNER => {}
-                DATABASES => {
-                    let number = std::str::from_utf8(value).ok().and_then(|n| n.parse().ok());
-                    self.databases = self.databases.max(number.unwrap_or_default());
-                }
-                _ => found.push((key.to_vec(), reply.slice_ref(value))),
+            || StoreError::Retry("Redis's answer to HSCAN is not understood".into());
+        let (mut cursor, mut count) = (b"0".to_vec(), PIECE_FIELDS_MIN);
+        // A field can come twice.
+        let mut found = HashMap::new();
+        loop {
+            let number = count.to_string();
+            let call: [&[u8]; 5] = [b"HSCAN", &self.hash, &cursor, b"COUNT", number.as_bytes()];
+            let reply = link.connection.call(&call)?;
+            if let Some(error) = read::error(&reply) {
+                return Err(self.patient(refused(error, "HSCAN")));
+            }
+            let page = read::elements(&reply).ok_or_else(not_understood)?;
+            let [next, fields] = page[..] else {
+                return Err(not_understood());
+            };
+            let fields = read::elements(fields).ok_or_else(not_understood)?;
+            for pair in fields.chunks_exact(2) {
+                let key = read::text(pair[0]).ok_or_else(not_understood)?;
+                let value = read::text(pair[1]).ok_or_else(not_understood)?;
+                found.insert(key.to_vec(), reply.slice_ref(value));
+            }
+            cursor = read::text(next).ok_or_else(not_understood)?.to_vec();
+            if cursor == b"0" {
+                break;
+            }
+            if reply.len() > PIECE_BYTES {
+                count = PIECE_FIELDS_MIN;
+            } else if reply.len() < PIECE_BYTES / 16 {
+                count = (count * 2).min(PIECE_FIELDS_MAX);
             }
         }
-        Ok(found)
+        if found.contains_key(SEAL) {
+            return Err(forged(&self.hash));
+        }
+        let owner = found.remove(OWNER).unwrap_or_default();
+        if let Some(number) = found.remove(DATABASES) {
+            let number = std::str::from_utf8(&number)
+                .ok()
+                .and_then(|n| n.parse().ok());
+            self.databases = self.databases.max(number.unwrap_or_default());
+        }
+        let watermark = found.get(WATERMARK).cloned().unwrap_or_default();
+        let after = link
+            .connection
+            .call(&[b"HMGET", &self.hash, OWNER, WATERMARK])?;
+        if two_texts(&after) != (&owner[..], &watermark[..]) {
+            return Err(records_changed());
+        }
+        Ok(found.into_iter().collect())
     }
 
     /// Compares the loaded records with what this process knows of them.

@@ -65,13 +65,20 @@ pub fn shown(commands: &Commands<'_>) -> String {
     )
 }
 
+/// Returns whether clients may have been told OK for a command of this name because of `--assume-ok`.
+pub fn is_assumable(name: &[u8]) -> bool {
+    ASSUMABLE.contains(&upper(name).as_slice())
+}
+
+/// Returns whether that is so for all commands of an update.
+pub fn is_assumed(commands: &Commands<'_>) -> bool {
+    let mut names = commands.iter().map(|mut a| a.next().unwrap_or_default());
+    commands.count > 0 && names.all(is_assumable)
+}
+
 /// Returns the reason why an update that was not promised may be dropped.
 pub fn excuse(commands: &Commands<'_>) -> &'static str {
-    let assumed = commands.count > 0
-        && commands.iter().all(|mut arguments| {
-            ASSUMABLE.contains(&upper(arguments.next().unwrap_or_default()).as_slice())
-        });
-    if assumed {
+    if is_assumed(commands) {
         "its client was told OK because of --assume-ok"
     } else {
         "no front acknowledges it early"

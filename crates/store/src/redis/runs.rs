@@ -10,6 +10,7 @@ use pmnet_wire::promise::is_promised;
 use pmnet_resp::write_bulk;
 
 use super::commands::SCRIPT_ARGUMENTS_MAX;
+use super::promise::is_assumable;
 
 /// Facts about a command that the script needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ enum Kind {
     Promised,
     /// FLUSHALL, FLUSHDB.
     Flush,
+    /// Another one for which clients may have been told OK.
+    Assumed,
     Other,
 }
 
@@ -34,6 +37,8 @@ impl Kind {
             if i == 0 { name } else { arguments[i - 1] }
         }) {
             Kind::Promised
+        } else if is_assumable(name) {
+            Kind::Assumed
         } else {
             Kind::Other
         }
@@ -45,6 +50,7 @@ impl Kind {
             Kind::Plain => "plain",
             Kind::Promised => "promised",
             Kind::Flush => "flush",
+            Kind::Assumed => "assumed",
             Kind::Other => "other",
         }
     }
@@ -255,8 +261,8 @@ mod tests {
             (
                 format!("HMSET h {}", pairs.join(" ")),
                 [
-                    "other 0 2001 HMSET, 2, h, k0, v",
-                    "other 0 3 HMSET, 1, h, k2000, v",
+                    "assumed 0 2001 HMSET, 2, h, k0, v",
+                    "assumed 0 3 HMSET, 1, h, k2000, v",
                 ],
             ),
         ] {

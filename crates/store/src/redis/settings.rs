@@ -101,7 +101,7 @@ impl RedisStore {
             &[b"HDEL", hash, b"f"],
             &[b"HGET", hash, b"f"],
             &[b"HMGET", hash, b"f"],
-            &[b"HGETALL", hash],
+            &[b"HSCAN", hash, b"0"],
             &[b"EVAL", b"return 1", b"1", hash],
             &[b"EVALSHA", request_sha, b"1", hash],
             &[b"UNWATCH"],

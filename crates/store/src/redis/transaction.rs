@@ -14,7 +14,7 @@ use pmnet_server::{RecordChange, StoreError};
 
 use super::cluster::{ELSEWHERE_TEXT, is_elsewhere, probe};
 use super::config::WaitFor;
-use super::owner::{MAY_RECORD_LUA, OWNER, records_changed};
+use super::owner::{MAY_RECORD_LUA, OWNER, forged, records_changed};
 use super::passing::is_passing;
 use super::pending::expect_ok;
 use super::record::add_records;
@@ -32,13 +32,27 @@ enum Slot {
     Seal,
 }
 
-/// A digest of a hash of database 0 that does not depend on the order of its fields.
+/// A digest of a hash of database 0 that does not depend on the order of its fields: ARGV has the hash, a secret of this transaction, and whether it
+/// is to `begin` or to `end`. In between the digest stands in the hash. If it does not fit at the end, it stays there, so that no process takes the
+/// records for its own, also if the answer to this transaction is lost. Who changes the hash in between does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
-local all, names, of, out = redis.call('HGETALL', ARGV[1]), {}, {}, {}
-for i = 1, #all, 2 do names[#names + 1], of[all[i]] = all[i], all[i + 1] end
+local hash = ARGV[1]
+local all, names, of, out = redis.call('HGETALL', hash), {}, {}, {}
+for i = 1, #all, 2 do
+  if all[i] ~= 'seal' then names[#names + 1], of[all[i]] = all[i], all[i + 1] end
+end
 table.sort(names)
 for i, name in ipairs(names) do out[i] = redis.sha1hex(name) .. redis.sha1hex(of[name]) end
-return redis.sha1hex(table.concat(out))";
+local digest = redis.sha1hex(ARGV[2] .. table.concat(out))
+redis.call('HDEL', hash, '')
+if ARGV[3] == 'begin' then
+  redis.call('HSET', hash, 'seal', digest)
+elseif redis.call('HGET', hash, 'seal') == digest then
+  redis.call('HDEL', hash, 'seal')
+else
+  redis.call('HSET', hash, 'seal', 'broken')
+end
+return digest";
 
 /// The result of a transaction.
 #[derive(Debug)]
@@ -88,6 +102,8 @@ pub struct Transaction<'a> {
     /// Database in which the transaction began.
     home: u32,
     database: u32,
+    /// Of its seals; zeros: it has none yet.
+    secret: [u8; 16],
 }
 
 impl<'a> Transaction<'a> {
@@ -132,6 +148,7 @@ impl<'a> Transaction<'a> {
             slots: vec![Slot::Write],
             home: database,
             database,
+            secret: [0; 16],
         })
     }
 
@@ -154,13 +171,27 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Adds a check of the records. Code of a client may change the records between two such checks. The checks cannot
-    /// prevent that, but they stop the shard.
-    pub fn seal(&mut self) {
+    /// Adds a check of the records before (`"begin"`) and after (`"end"`) commands that run code. If a client's code, which we do not
+    /// control, changes them between the two, this cannot be prevented, but it stops the shard, and each server that is started after.
+    ///
+    /// # Errors
+    /// `Retry`: no randomness.
+    pub fn seal(&mut self, moment: &str) -> Result<(), StoreError> {
+        if self.secret == [0; 16] {
+            getrandom::fill(&mut self.secret)
+                .map_err(|error| StoreError::Retry(format!("no randomness: {error}")))?;
+        }
         self.slots.push(Slot::Seal);
-        self.link
-            .connection
-            .add(&[b"EVAL", SEAL_LUA.as_bytes(), b"0", self.hash]);
+        let call: [&[u8]; 6] = [
+            b"EVAL",
+            SEAL_LUA.as_bytes(),
+            b"0",
+            self.hash,
+            &self.secret,
+            moment.as_bytes(),
+        ];
+        self.link.connection.add(&call);
+        Ok(())
     }
 
     /// Adds `count` commands of an item, byte for byte.
@@ -303,12 +334,7 @@ impl<'a> Transaction<'a> {
         for (slot, result) in slots.iter().zip(results) {
             match (slot, read::error(result)) {
                 (Slot::Seal, None) if *seal.get_or_insert(result) != result => {
-                    return Err(StoreError::Fatal(format!(
-                        "PM2007 a function or script of a client changed pmnet's records ({}) in Redis. Going on could \
-                         skip acknowledged writes, or apply some twice. Remove that code (FUNCTION LIST), restore \
-                         Redis's data, or start the shard anew",
-                        String::from_utf8_lossy(hash)
-                    )));
+                    return Err(forged(hash));
                 }
                 (Slot::Seal, Some(error)) => {
                     unsealed.get_or_insert_with(|| error.to_owned());

@@ -315,3 +315,48 @@ fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
     fatal(before.load(), "taken over");
     assert_eq!(later.apply(&batch(&[single("SET k w")], 2)), Ok(0));
 }
+
+/// They were one reply of a script: with 750 MB of them Redis ended the connection, and the server never loaded again.
+#[test]
+fn many_and_long_records_are_read_in_pieces() {
+    let Some(redis) = Redis::start(&[]) else {
+        return;
+    };
+    let mut store = redis.store();
+    load(&mut *store);
+    let mut all = Vec::new();
+    for (number, key) in (1..=4u64).zip(["session", "reply", "stage", "more"]) {
+        let mut batch = batch(&[], number);
+        for at in 0..1000usize {
+            let long = if at % 100 == 0 { 200_000 } else { 20 };
+            let record = (
+                format!("{key}/{at}").into_bytes(),
+                Some(Bytes::from(vec![b'x'; long])),
+            );
+            batch.records.push(record);
+        }
+        assert_eq!(store.apply(&batch), Ok(0));
+        all.extend(batch.records);
+    }
+    let mut store = redis.store();
+    let mut found = load(&mut *store);
+    found.sort();
+    let mut wanted: Vec<_> = all
+        .into_iter()
+        .filter(|(key, _)| key != b"watermark")
+        .map(|(key, value)| (key, value.unwrap()))
+        .collect();
+    wanted.push((
+        b"watermark".to_vec(),
+        Bytes::copy_from_slice(&4u64.to_be_bytes()),
+    ));
+    wanted.sort();
+    assert!(
+        found == wanted,
+        "{} records of {}",
+        found.len(),
+        wanted.len()
+    );
+    let statistics = redis.call(&["INFO", "commandstats"]);
+    assert!(!statistics.contains("cmdstat_hgetall"), "{statistics}");
+}

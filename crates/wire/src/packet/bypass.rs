@@ -1,4 +1,5 @@
-//! BYPASS: a request for the server; as FALLBACK: an update that goes to it by itself.
+//! BYPASS: a request for the server. FALLBACK: an update that a client sends to the server because no device has logged
+//! it.
 //!
 //! ```text
 //!           24        32         40        48          56         64

@@ -11,7 +11,7 @@ use mio::unix::SourceFd;
 
 use super::carrier::{Arrived, Buffer, Carrier};
 
-/// See the module's text. A single one is asked alone, several by what the kernel says of all of them.
+/// Clients with a UDP socket each. A single socket is read directly; of several, the kernel's events say which to read.
 pub struct Sockets {
     sockets: Vec<UdpSocket>,
     poll: mio::Poll,

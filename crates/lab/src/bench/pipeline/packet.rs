@@ -88,7 +88,7 @@ impl Packet {
         matches!(self, Packet::ReadHit | Packet::ReadMiss)
     }
 
-    /// The verdict about it.
+    /// Returns the XDP verdict that the pipeline must give for such a packet.
     #[must_use]
     pub const fn verdict(self) -> u32 {
         match self {

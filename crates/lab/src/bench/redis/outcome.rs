@@ -7,7 +7,7 @@ use super::measure::Cell;
 use super::pairs::PairsCell;
 use super::stand::Refused;
 
-/// See the module's text.
+/// Everything that a run of the benchmark found out.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// What was measured, on what.

@@ -17,7 +17,8 @@ use crate::xdp::plain::{self, Plain, Program};
 const PORTS: [(&str, &str); 2] = [("device1", "client1"), ("device1", "server")];
 const CLIENT: (&str, &str) = ("client1", "eth0");
 
-/// See the module's text. Fields are dropped in this order: first who uses the network.
+/// A variant of the switch. Its fields are dropped in this order, so that everything that uses the network ends before
+/// the network.
 pub struct Stand {
     device: Option<Process>,
     pinned: Option<Pinned>,

@@ -1,0 +1,124 @@
+//! Long replies to bypasses that change state: how many bytes of them are kept (`docs/spec/protocol.md` §2, more on rule 8).
+//!
+//! Each session keeps the reply to its last one, in memory and on record, for copies that are still under way. A short one costs little. Of the
+//! long ones those are let go which are the oldest, of the front that keeps most, when all of them together are too long. What they were the reply
+//! to stays on record as executed: only its text is another one.
+
+use super::{Effects, InFlight, Server, Session, Work, records};
+use bytes::Bytes;
+use pmnet_wire::{FRAGMENT_BYTES, FrontId};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Stands for a reply that was let go.
+const LET_GO: &[u8] = b"-ERR pmnet: applied, its reply was too long to be kept\r\n";
+
+/// What sessions of one front keep.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    /// Sessions, in the order in which they got their replies.
+    order: BTreeMap<u64, u64>,
+}
+
+/// Sessions with long replies.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    fronts: FxHashMap<Option<FrontId>, Held>,
+    bytes: usize,
+    /// Number of the next reply.
+    next: u64,
+    /// Sessions whose reply was let go, and is still on record.
+    to_write: BTreeSet<u64>,
+}
+
+impl Kept {
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives a session this reply in place of the one it has.
+    pub(super) fn give(&mut self, id: u64, session: &mut Session, request: u64, reply: Bytes) {
+        self.take(session);
+        if reply.len() > FRAGMENT_BYTES {
+            let held = self.fronts.entry(session.front).or_default();
+            held.bytes += reply.len();
+            self.bytes += reply.len();
+            self.next += 1;
+            held.order.insert(self.next, id);
+            session.kept_at = self.next;
+        }
+        session.reply = Some((request, reply));
+    }
+
+    /// The session ends, or gets another reply.
+    pub(super) fn take(&mut self, session: &mut Session) {
+        let at = std::mem::take(&mut session.kept_at);
+        let Some(held) = self.fronts.get_mut(&session.front).filter(|_| at > 0) else {
+            return;
+        };
+        let bytes = session.reply.as_ref().map_or(0, |(_, reply)| reply.len());
+        held.order.remove(&at);
+        held.bytes -= bytes;
+        self.bytes -= bytes;
+        if held.order.is_empty() {
+            self.fronts.remove(&session.front);
+        }
+    }
+
+    /// The session with the oldest reply of the front that keeps most.
+    fn oldest_of_the_largest(&self) -> Option<u64> {
+        let fronts = self.fronts.iter();
+        let (_, held) = fronts.max_by_key(|(front, held)| (held.bytes, **front))?;
+        held.order.values().next().copied()
+    }
+}
+
+impl Server {
+    /// Lets replies go until the others are within the bound.
+    pub(super) fn bound_kept(&mut self) {
+        while self.kept.bytes > self.config.kept_bytes_max
+            && let Some(id) = self.kept.oldest_of_the_largest()
+        {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                return;
+            };
+            let request = session.confirmed().1;
+            self.kept
+                .give(id, session, request, Bytes::from_static(LET_GO));
+            self.kept.to_write.insert(id);
+            self.counters.replies_let_go += 1;
+            // Said less and less often.
+            if self.counters.replies_let_go.is_power_of_two() {
+                let front = session.front.map_or_else(
+                    || "no front has a key".to_owned(),
+                    |front| format!("of front {:016x}, which kept most", front.get()),
+                );
+                self.notice(format!(
+                    "PM2609 more long replies of commands that change something are kept for repetitions than fit in {} bytes: {} were let go \\
+                     so far, the last one {front}. If its client asks for it again, it hears that the command was applied",
+                    self.config.kept_bytes_max, self.counters.replies_let_go
+                ));
+            }
+        }
+    }
+
+    /// The step that takes from the records what was let go.
+    pub(super) fn shorten_records(&mut self) -> Option<Work> {
+        let ids = std::mem::take(&mut self.kept.to_write);
+        let changes = ids.into_iter().filter_map(|id| {
+            let (request, reply) = self.sessions.get(&id)?.reply.as_ref()?;
+            let value = [&records::reply_prefix(*request)[..], reply].concat();
+            (reply == LET_GO).then(|| (records::reply_key(id), Some(value.into())))
+        });
+        let effects = Effects {
+            records: changes.collect(),
+            ..Effects::default()
+        };
+        if effects.records.is_empty() {
+            return None;
+        }
+        self.in_flight = InFlight::Shorten;
+        Some(Work::Apply(effects))
+    }
+}
