@@ -99,6 +99,12 @@ COMMANDS = {
     ),
     "tail": ("cargo test --offline -p pmnet-tail --no-run", "cargo test --offline -p pmnet-tail", 240),
     "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
+    "wire": ("cargo test --offline -p pmnet-wire --lib --no-run", "cargo test --offline -p pmnet-wire --lib", 240),
+    "fleet-hand": (
+        "cargo test --offline -p pmnet-fleet --lib --no-run",
+        "cargo test --offline -p pmnet-fleet --lib hand::",
+        240,
+    ),
     # Needs redis-server.
     "store-fence": (
         "cargo test --offline -p pmnet-store --test store --no-run",

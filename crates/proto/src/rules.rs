@@ -77,6 +77,8 @@ pub enum Rule {
     Token,
     /// keys.md §1: with keys, a packet without the right seal has no effect.
     Sealed,
+    /// keys.md §3: what was stored before the present keys is sealed anew when it is sent.
+    SealAnew,
     /// §7: a message is cut into fragments that all hops carry.
     FragmentSize,
     /// reads.md §1: at or below the floor the index may not know everything.

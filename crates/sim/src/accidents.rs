@@ -379,6 +379,7 @@ impl World {
         self.struck = None;
         self.isolated.clear();
         self.earlier = None;
+        self.mend_keys();
         self.heal_fleet();
         self.wire_joiner();
         self.server.store.calm();

@@ -11,12 +11,14 @@ use crate::config::WorldConfig;
 use crate::direct::Direct;
 use crate::hosts::CLUSTER;
 use crate::reads::{Mark, Reading, hash};
+use crate::rollover::{Rollover, front_key};
 use crate::store::{Act, OPERATION_BYTES, Operation, Reply, SimStore};
 use crate::without::{Place, Without};
 use crate::world::address;
 use pmnet_proto::client::{
     CallId, Client, ClientConfig, ClientCounters, Event, Outcome, Refused, SessionHandle,
 };
+use pmnet_proto::keys::ClusterKey;
 use pmnet_proto::time::{MILLISECOND, SECOND, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use std::collections::BTreeMap;
@@ -30,7 +32,9 @@ const PROBE_DEADLINE: u64 = 20 * SECOND;
 
 /// A client process: one session after the other, with several calls under way.
 pub(crate) struct ClientHost {
-    node: usize,
+    pub(crate) node: usize,
+    /// The key from which its front's key follows.
+    pub(crate) cluster: ClusterKey,
     pub(crate) machine: Client,
     pub(crate) life: u32,
     pub(crate) alive: bool,
@@ -90,10 +94,12 @@ impl ClientHost {
     ) -> ClientHost {
         let mut random = Random::new(seed);
         let follows = random.next_u64().is_multiple_of(2);
-        let settings = client_config(node, 0, head, follows, config);
+        let settings = client_config(node, 0, head, follows, &CLUSTER, config);
+        let seed = seed_of(node, &mut random, config);
         ClientHost {
             node,
-            machine: Client::new(settings, Random::new(random.next_u64())),
+            cluster: CLUSTER,
+            machine: Client::new(settings, Random::new(seed)),
             follows,
             life: 0,
             alive: true,
@@ -145,6 +151,18 @@ impl ClientHost {
         client
     }
 
+    /// It makes so many calls more, if it makes any.
+    pub(crate) fn calls_more(&mut self, calls: u32) {
+        if !self.probe && !self.closing {
+            self.left += calls;
+        }
+    }
+
+    /// It makes so many calls, and no more.
+    pub(crate) fn calls_only(&mut self, calls: u32) {
+        self.left = calls;
+    }
+
     pub(crate) fn begin_probe(&mut self) {
         self.left = PROBE_CALLS;
     }
@@ -191,8 +209,9 @@ impl ClientHost {
         (self.reading, self.mark) = (None, None);
         self.session = None;
         self.take_counters();
-        let random = Random::new(self.random.next_u64());
-        let settings = client_config(self.node, self.life, self.head, self.follows, config);
+        let random = Random::new(seed_of(self.node, &mut self.random, config));
+        let (life, cluster) = (self.life, self.cluster);
+        let settings = client_config(self.node, life, self.head, self.follows, &cluster, config);
         self.machine = Client::new(settings, random);
     }
 
@@ -437,6 +456,14 @@ impl ClientHost {
                         Outcome::Reply(_) => false,
                         _ => self.doubtful,
                     };
+                    // What the store refuses, or its own connection loses, is none of pmnet's.
+                    let failed = matches!(outcome, Outcome::Failed(_) | Outcome::Unknown);
+                    if failed && config.rollover == Rollover::Quiet {
+                        let words = format!(
+                            "a call of client {node} ended as {outcome:?}, and nothing but keys has changed"
+                        );
+                        self.violations.push(words);
+                    }
                     let is_barrier = self.barrier_ends(at, &outcome, now);
                     let (observed, deadline) = &mut self.observed[at];
                     // A clock that jumped over the deadline makes the outcome as late as the jump.
@@ -492,11 +519,21 @@ impl ClientHost {
     }
 }
 
+/// The seed of a client's process: another one for each, unless a rule is broken.
+fn seed_of(node: usize, random: &mut Random, config: &WorldConfig) -> u64 {
+    let seed = random.next_u64();
+    match Without::breaks(config.without, Place::Nonce) {
+        true => u64::try_from(node).expect("few nodes"),
+        false => seed,
+    }
+}
+
 fn client_config(
     node: usize,
     life: u32,
     head: Peer,
     follows: bool,
+    cluster: &ClusterKey,
     config: &WorldConfig,
 ) -> ClientConfig {
     // Every other one has a name.
@@ -509,10 +546,7 @@ fn client_config(
         kept: config.kept_reads,
         size_max: config.paths.of(node, config.devices),
         rules: Without::rules(config.without),
-        keys: config.keyed.then(|| {
-            let id = CLUSTER.front_id(&node.to_be_bytes());
-            CLUSTER.front(id).expect("an id of this cluster")
-        }),
+        keys: config.keyed.then(|| front_key(node, cluster)),
         ..ClientConfig::new(head)
     }
 }

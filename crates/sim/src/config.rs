@@ -4,6 +4,7 @@
 use crate::cells::{Cell, Fault, Moment};
 use crate::media::Kind;
 use crate::paths::Paths;
+use crate::rollover::Rollover;
 use crate::without::{Place, Without};
 use pmnet_proto::Random;
 use pmnet_proto::rules::Rule;
@@ -137,6 +138,8 @@ pub struct WorldConfig {
     pub session_quiet: Nanos,
     /// Packets are sealed with keys, and injected packets are any seen before: changed, repeated or sent to another receiver.
     pub keyed: bool,
+    /// How keys change.
+    pub rollover: Rollover,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
     /// The rule that is switched off.
@@ -232,6 +235,7 @@ impl WorldConfig {
             sessions_max: 65_536,
             session_quiet: Nanos::MAX,
             keyed: false,
+            rollover: Rollover::Never,
             aim: None,
             without: None,
         }
@@ -485,6 +489,13 @@ impl WorldConfig {
             }
             Place::Machine(Rule::FragmentSize) => self = self.with_narrow_paths(),
             Place::Machine(Rule::Sealed) => self = self.with_keys(),
+            Place::Machine(Rule::SealAnew)
+            | Place::Nonce
+            | Place::RollAccepted
+            | Place::RollSent
+            | Place::RollFronts
+            | Place::Forgotten
+            | Place::RefusedFronts => self = self.lacking_of_keys(without.place),
             Place::Machine(Rule::DurableFirst | Rule::WriteAhead) | Place::Checksum => {
                 self.media = Kind::Forgetful;
                 self.persist_max = 500 * MICROSECOND;

@@ -7,12 +7,13 @@
 
 use crate::config::WorldConfig;
 use crate::media::{Handle, SimMedia};
+use crate::rollover::KeyFile;
 use crate::store::SimStore;
 use crate::without::{Place, Without};
 use crate::world::address;
 use pmnet_device::{Buffers, DeviceConfig, DeviceError, DeviceNode, Taken};
 use pmnet_log::{Expected, Identity, Log, LogError, Parameters, Payloads, Scan, format};
-use pmnet_proto::keys::{ClusterKeys, DeviceKeys};
+use pmnet_proto::keys::DeviceKeys;
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_server::ServerNode;
@@ -32,6 +33,9 @@ pub(crate) fn device_id(node: usize) -> u32 {
 
 /// The cluster key of worlds with keys.
 pub(crate) const CLUSTER: ClusterKey = ClusterKey::new(*b"of all the world");
+
+/// The one that follows it, in worlds in which it changes.
+pub(crate) const NEXT: ClusterKey = ClusterKey::new(*b"of another world");
 
 /// The id of the hop at this address; 0: the server.
 fn hop_id(peer: Peer, world: &WorldConfig) -> u32 {
@@ -96,6 +100,10 @@ pub(crate) struct DeviceHost {
     pub(crate) earlier: Option<Vec<u8>>,
     /// Its operator starts it with `--declare-data-loss`.
     pub(crate) declares: bool,
+    /// Its key file, in worlds with keys.
+    pub(crate) file: KeyFile,
+    /// The file as its process has read it.
+    pub(crate) used: KeyFile,
 }
 
 /// Why a device did not start.
@@ -124,6 +132,8 @@ impl DeviceHost {
             image: Image::Own,
             earlier: None,
             declares: false,
+            file: KeyFile::Old,
+            used: KeyFile::Old,
         }
     }
 
@@ -173,9 +183,10 @@ impl DeviceHost {
         config.size_max = world.paths.of(self.node, world.devices);
         config.rules = Without::rules(world.without);
         config.keys = world.keyed.then(|| DeviceKeys {
-            cluster: ClusterKeys::new(CLUSTER),
+            cluster: self.file.keys(world),
             next: hop_id(next, world),
         });
+        self.used = self.file;
         self.life += 1;
         self.next = Some(next);
         self.running = Some(DeviceNode::new(config, log, Random::new(seed), now));
@@ -238,6 +249,10 @@ pub(crate) struct ServerHost {
     pub(crate) down_until: Time,
     /// It has loaded its records and serves.
     pub(crate) is_loaded: bool,
+    /// Its key file, in worlds with keys.
+    pub(crate) file: KeyFile,
+    /// The file as its process has read it.
+    pub(crate) used: KeyFile,
 }
 
 impl ServerHost {
@@ -251,6 +266,8 @@ impl ServerHost {
             life: 0,
             down_until: Time(0),
             is_loaded: false,
+            file: KeyFile::Old,
+            used: KeyFile::Old,
         }
     }
 
@@ -261,7 +278,8 @@ impl ServerHost {
             let mut config = ServerConfig::new(0);
             config.size_max = world.paths.of(world.devices, world.devices);
             config.rules = Without::rules(world.without);
-            config.keys = world.keyed.then(|| ClusterKeys::new(CLUSTER));
+            config.keys = world.keyed.then(|| self.file.keys(world));
+            self.used = self.file;
             let machine = Server::new(config, Random::new(seed));
             self.running = Some(ServerNode::new(machine, self.store.handle()));
         }

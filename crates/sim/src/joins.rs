@@ -38,6 +38,8 @@ impl World {
         }
         let device = &mut self.devices[node];
         device.media.set_fuse(None);
+        // Who starts it gives it the key file that the server has, and is to have.
+        device.file = self.server.file;
         device.image = Image::Own;
         (device.lost, device.joins, device.gone) = (false, true, false);
         (device.unproven, device.served) = (true, false);

@@ -23,6 +23,7 @@ mod network;
 mod paths;
 mod reads;
 mod report;
+mod rollover;
 pub mod slots;
 mod standby;
 pub mod store;

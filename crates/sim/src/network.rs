@@ -8,7 +8,7 @@
 //! protects against anybody on the path; `--keyed` has an adversary of its own), and never has the operator's flags (`--declare-data-loss`).
 
 use crate::cells::Fault;
-use crate::hosts::{CLUSTER, device_id};
+use crate::hosts::{CLUSTER, NEXT, device_id};
 use crate::store::Operation;
 use crate::world::{Event, World, address};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND};
@@ -195,6 +195,9 @@ impl World {
         let packet = Packet::parse(&bytes).ok()?;
         let mut header = packet.header;
         if self.config.keyed {
+            if self.is_forgotten() && self.below(2) == 0 {
+                return self.with_the_old_key(&packet);
+            }
             return self.without_a_key(to, from, &packet);
         }
         if header.kind == Kind::Recover && self.server.store.is_fresh() {
@@ -259,6 +262,33 @@ impl World {
         Some((to, from, bytes))
     }
 
+    /// Returns what a thief makes of a packet that was seen before, with the cluster key that all have forgotten: the next entry for the server, in the
+    /// name of the tail.
+    fn with_the_old_key(&mut self, packet: &Packet<'_>) -> Option<Seen> {
+        let mut header = packet.header;
+        let chain = self.server.running.as_ref()?.machine().chain()?;
+        let (epoch, token) = (chain.epoch, chain.shard_token);
+        let tail = chain.members.last()?.device;
+        if header.kind != Kind::Append {
+            return None;
+        }
+        let mut payload = packet.payload.to_vec();
+        let bits = u64::try_from(payload.len() * 8).expect("short packets");
+        if bits > 0 {
+            let bit = self.below(bits);
+            payload[usize::try_from(bit / 8).expect("short packets")] ^= 1 << (bit % 8);
+        }
+        (header.epoch, header.order) = (epoch, self.watermark + 1 + self.below(2));
+        header.seq = header.seq.wrapping_add(self.below(3));
+        let key = CLUSTER.hop(Life { shard: 0, token }, epoch, tail);
+        let header = key.seal(&header.for_payload(&payload), &payload);
+        let mut bytes = Vec::new();
+        header.write(&payload, &mut bytes);
+        let node = (0..self.config.devices).find(|&node| device_id(node) == tail)?;
+        self.happened("packets that a thief has sealed");
+        Some((address(self.config.devices), address(node), bytes))
+    }
+
     /// Notes under which session an id is sent, for the checkers.
     pub(crate) fn note_session(&mut self, bytes: &[u8]) {
         let server = self.server.running.as_ref();
@@ -271,12 +301,23 @@ impl World {
         if !matches!(header.kind, Kind::Append | Kind::Bypass) || header.fragment_index != 0 {
             return;
         }
+        let forgotten = self.is_forgotten();
         let sealed_by = |sender| {
             let lives = self.lives.iter().map(|token| Life {
                 shard: 0,
                 token: *token,
             });
-            let mut keys = lives.map(|life| CLUSTER.hop(life, header.epoch, sender));
+            // What a thief has sealed with the forgotten key was sent by no device.
+            let accepted = if forgotten {
+                &[NEXT][..]
+            } else {
+                &[CLUSTER, NEXT]
+            };
+            let mut keys = lives.flat_map(|life| {
+                accepted
+                    .iter()
+                    .map(move |key| key.hop(life, header.epoch, sender))
+            });
             keys.any(|key| key.verifies(&packet))
         };
         if self.config.keyed && !(0..self.config.devices).map(device_id).any(sealed_by) {

@@ -78,7 +78,7 @@ impl World {
     pub(crate) fn next_phase(&mut self) {
         match self.phase {
             Phase::Load => {
-                if self.clients.iter().all(ClientHost::is_done) {
+                if self.clients.iter().all(ClientHost::is_done) && self.has_rolled() {
                     self.phase = Phase::Settle {
                         until: self.now + self.config.settle_max(),
                     };
@@ -276,6 +276,7 @@ impl World {
             let replica = self.clients[at].replica_reads;
             self.report
                 .add("of these, answered by a replica of the store", replica);
+            self.look_at_refused(at, &observed);
             history.calls.extend(observed);
             violations
                 .into_iter()

@@ -9,6 +9,7 @@
 
 use crate::store::{SimStore, TOOK_OVER};
 use crate::world::{Event, World, address};
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
 use pmnet_proto::{Outbox, Peer};
 use pmnet_server::ServerNode;
@@ -70,6 +71,13 @@ impl World {
             self.schedule(after, Event::Standby(Step::Wakes));
         } else {
             self.schedule(1, Event::Standby(Step::Turn));
+        }
+    }
+
+    /// The earlier one is told of other keys, too.
+    pub(crate) fn rekey_earlier(&mut self, keys: ClusterKeys) {
+        if let Some(earlier) = &mut self.earlier {
+            earlier.running.machine_mut().rekey(keys);
         }
     }
 

@@ -56,6 +56,18 @@ pub enum Place {
     LastLease,
     /// In the agents: a lease that a full store refused is none.
     Refused,
+    /// In the client: the token of a session is never used again.
+    Nonce,
+    /// In the operator: nobody sends under a new key before all accept it.
+    RollAccepted,
+    /// In the operator: the old key is forgotten when nobody sends under it.
+    RollSent,
+    /// In the operator: and when all fronts have their new keys.
+    RollFronts,
+    /// In the operator: the old key is forgotten.
+    Forgotten,
+    /// In the operator: a front whose key was taken away is on the list of those that are refused.
+    RefusedFronts,
     /// In the controllers: nobody is declared stopped but beside another one that holds everything and has a lease.
     Beside,
 }
@@ -406,6 +418,48 @@ impl Without {
             Rule::Sealed,
             2000,
             "keys.md §1: what nobody has sealed has no effect",
+        ),
+        machine(
+            "seal-anew",
+            Rule::SealAnew,
+            2000,
+            "keys.md §3, §7: what was stored before the present keys is sealed anew when it is sent",
+        ),
+        rule(
+            "nonce",
+            Place::Nonce,
+            2000,
+            "keys.md §2: a session's token is never used again",
+        ),
+        rule(
+            "roll-accepted",
+            Place::RollAccepted,
+            2000,
+            "keys.md §7: nobody sends under the new key before all accept it",
+        ),
+        rule(
+            "roll-sent",
+            Place::RollSent,
+            2000,
+            "keys.md §7: the old key is forgotten when nobody sends under it",
+        ),
+        rule(
+            "roll-fronts",
+            Place::RollFronts,
+            2000,
+            "keys.md §7: and when all fronts have keys that follow from the new one",
+        ),
+        rule(
+            "roll-forgotten",
+            Place::Forgotten,
+            2000,
+            "keys.md §7: after the last step the old key is good for nothing",
+        ),
+        rule(
+            "refused-fronts",
+            Place::RefusedFronts,
+            2000,
+            "keys.md §7: what a front sends that is refused has no effect",
         ),
         machine(
             "fragment-size",

@@ -4,7 +4,7 @@
 //! is repaired, logs must drain, a probe must find the service), *idle* (sessions are open and nobody
 //! asks for anything: machines must be nearly silent), *closing* (sessions end or expire, and only the
 //! watermark and the chain may be left in the store). Its faults are described at the heads of `network`,
-//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`, `standby` and `clock`.
+//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`, `standby`, `rollover` and `clock`.
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
@@ -16,6 +16,7 @@ use crate::fleet::{Fleet, Step};
 use crate::hosts::{DeviceHost, Image, ServerHost, arrive};
 use crate::network::Seen;
 use crate::report::Report;
+use crate::rollover::{self, Rolling};
 use crate::standby;
 use crate::store::{Operation, SimStore, StoreConfig};
 use crate::stores::Asking;
@@ -91,6 +92,8 @@ pub(crate) enum Event {
     Fleet(Step),
     /// Something about two servers.
     Standby(standby::Step),
+    /// Something about other keys.
+    Rollover(rollover::Step),
     Accident,
     IdleBegins,
     IdleEnds,
@@ -160,6 +163,8 @@ pub struct World {
     pub(crate) calm: bool,
     /// The lease store, and who looks at it, if devices have leases.
     pub(crate) fleet: Option<Fleet>,
+    /// The change of keys, if there is one.
+    pub(crate) rolling: Rolling,
     /// When each node notices that paths have shrunk; empty as long as they have not.
     pub(crate) noticed: Vec<Time>,
     pub(crate) phase: Phase,
@@ -217,10 +222,10 @@ impl World {
             None if narrow => config.with_paths(&mut more),
             _ => config,
         };
-        let config = if plan.keyed {
-            config.with_keys()
-        } else {
-            config
+        let config = match plan.without {
+            None if plan.keyed => config.with_keys().rolling(&mut more),
+            Some(_) if plan.keyed => config.with_keys(),
+            _ => config,
         };
         World::with_config(seed, config, random, trace)
     }
@@ -312,6 +317,7 @@ impl World {
             history: History::default(),
             calm: false,
             fleet: None,
+            rolling: Rolling::default(),
             noticed: Vec::new(),
             phase: Phase::Load,
             hash: rustc_hash::FxHasher::default(),
@@ -409,6 +415,7 @@ impl World {
         }
         self.begin_fleet();
         self.plan_paths();
+        self.plan_rollover();
         while self.phase != Phase::Done
             && self.report.events < EVENTS_MAX
             && let Some(((time, _), event)) = self.queue.pop_first()
@@ -488,6 +495,7 @@ impl World {
             Event::PathNoticed { node } => self.wake(node, 0),
             Event::Fleet(step) => self.fleet_goes_on(step),
             Event::Standby(step) => self.standby_goes_on(step),
+            Event::Rollover(step) => self.rollover_goes_on(step),
             Event::Accident => self.accident(),
             Event::IdleBegins => self.idle_begins(1),
             Event::IdleEnds => self.idle_ends(),

@@ -429,7 +429,7 @@ impl Client {
     }
 
     /// **From now on another key** (keys.md §7): new sessions begin with it. Those that are not open yet go on with it. The open ones end as soon as nothing of them is under way,
-    /// and take no new calls meanwhile ([`Refused::Busy`]). A mark keeps its key until its caller ends it. A client without a key stays so.
+    /// and take no new calls meanwhile ([`Refused::Busy`]). One whose calls end at their deadlines is left without a word: perhaps no head has its key any more. A mark keeps its key until its caller ends it. A client without a key stays so.
     pub fn rekey(&mut self, now: Time, key: FrontKey) {
         if self.config.keys.is_none_or(|present| present == key) {
             return;
@@ -441,7 +441,12 @@ impl Client {
                 self.dirty.push(*handle);
             }
         }
-        if let Some(reader) = self.reader.take() {
+        // One that is not open yet goes on with the new key.
+        let has_another_key = |reader: &SessionHandle| {
+            let session = self.sessions.get(reader);
+            session.is_some_and(|session| session.has_another_key(&self.config))
+        };
+        if let Some(reader) = self.reader.take_if(|reader| has_another_key(reader)) {
             self.retired.push(reader);
             // READs that are under way are asked again when it is open.
             self.reader = self.open(now).ok();
@@ -487,6 +492,15 @@ impl Client {
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Sessions that go on with another key than the present one (keys.md §7): they end as soon as nothing of them is under way.
+    #[must_use]
+    pub fn sessions_of_other_keys(&self) -> usize {
+        let sessions = self.sessions.values();
+        sessions
+            .filter(|session| session.has_another_front(&self.config))
+            .count()
     }
 
     /// What it was set up with.
@@ -794,8 +808,14 @@ impl Client {
                 events: &mut self.events,
                 counters: &mut self.counters,
             };
-            if session.has_another_key(context.config) && session.is_idle() {
-                session.retire(now + context.config.ping_every, context.config);
+            if session.has_another_key(context.config) {
+                if session.is_idle() {
+                    session.retire(now + context.config.ping_every, context.config);
+                } else if session.is_forsaken() {
+                    session.close(Closed::Ended, &mut context);
+                    self.forget(handle);
+                    continue;
+                }
             }
             requests |= session.pump(now, out, &mut context);
             if session.is_closed() {

@@ -163,6 +163,8 @@ pub(super) struct Session {
     earliest_deadline: Option<Time>,
     /// Its END is among the calls.
     ending: bool,
+    /// A call's deadline has passed since the client has another key: perhaps no head has the key of this session any more.
+    unheard: bool,
     log: Logged,
     window: Window,
     direct: Direct,
@@ -214,6 +216,7 @@ impl Session {
             queue: VecDeque::new(),
             earliest_deadline: None,
             ending: false,
+            unheard: false,
             log: Logged {
                 updates: VecDeque::new(),
                 sent: VecDeque::new(),
@@ -280,8 +283,9 @@ impl Session {
         if self.ending || self.is_closed() {
             return Err(Refused::Closed);
         }
-        // What has an unknown outcome is first settled in its own session.
-        if self.has_another_key(config) && !self.direct.doubtful && !matches!(work, Work::End) {
+        // What has an unknown outcome is first settled in its own session, if that is heard.
+        let settles = self.direct.doubtful && !self.unheard;
+        if self.has_another_key(config) && !settles && !matches!(work, Work::End) {
             return Err(Refused::Busy);
         }
         match &work {
@@ -302,7 +306,12 @@ impl Session {
 
     /// Whether it began with another key than the front has now. It takes no more calls, and ends as soon as it has none.
     pub(super) fn has_another_key(&self, config: &ClientConfig) -> bool {
-        self.front != config.keys && !is_mark(self.token)
+        self.has_another_front(config) && !is_mark(self.token)
+    }
+
+    /// The same; a mark, too.
+    pub(super) fn has_another_front(&self, config: &ClientConfig) -> bool {
+        self.front != config.keys
     }
 
     /// The client has another key. A session that is not open yet asks anew with it: the one before may be wrong, and then nobody answers.
@@ -318,6 +327,19 @@ impl Session {
     pub(super) fn retire(&mut self, deadline: Time, config: &ClientConfig) {
         // It is open, and its queue is empty: an END has its place.
         let _ = self.submit(CallId(u64::MAX), Work::End, deadline, config);
+    }
+
+    /// Whether it is to be left without an END: the client has another key, all calls have their outcomes, and what is still sent again
+    /// may never be answered, since no head may have the key of this session any more.
+    pub(super) fn is_forsaken(&self) -> bool {
+        let mut updates = self.log.updates.iter();
+        let waits = |call: Option<CallId>| call.is_some();
+        let under_way = self.ending
+            || !self.queue.is_empty()
+            || updates.any(|update| waits(update.call))
+            || self.direct.bypass.iter().any(|bypass| waits(bypass.call));
+        let unanswered = !self.log.updates.is_empty() && !self.direct.doubtful;
+        !under_way && (self.unheard || unanswered)
     }
 
     /// Whether it could end now: no call is under way, and nothing that it sent has an unknown outcome.
@@ -793,10 +815,13 @@ impl Session {
             "deadline passed before the call could be sent"
         };
         let mut end_expired = false;
+        let is_left = self.has_another_key(context.config);
+        let unheard = &mut self.unheard;
         self.queue.retain(|call| {
             if now < call.deadline {
                 return true;
             }
+            *unheard |= is_left;
             if matches!(call.work, Work::End) {
                 end_expired = true;
             } else {
@@ -812,6 +837,7 @@ impl Session {
         for update in &mut self.log.updates {
             if now >= update.deadline {
                 if let Some(call) = update.call.take() {
+                    self.unheard |= is_left;
                     context.events.push_back(Event::Done {
                         session: handle,
                         call,
@@ -828,6 +854,7 @@ impl Session {
             .is_some_and(|bypass| now >= bypass.deadline)
             && let Some(bypass) = self.direct.bypass.take()
         {
+            self.unheard |= is_left;
             let outcome = if bypass.read_only {
                 Outcome::Failed("deadline passed before the server answered")
             } else {

@@ -230,7 +230,8 @@ impl Device {
     /// Whether an entry is sent on with the bytes that the log has: it is of this epoch, and with keys this device has sealed it.
     #[must_use]
     pub fn sends_as_stored(&self, order: u64, frame_epoch: u32) -> bool {
-        frame_epoch == self.epoch && order > self.chain.stored_before
+        let unsealed = !self.config.rules.hold(Rule::SealAnew);
+        frame_epoch == self.epoch && (order > self.chain.stored_before || unsealed)
     }
 
     /// The same for an entry of this epoch that whoever sends takes out of the log: `frame` is its place there.

@@ -6,7 +6,7 @@ use super::support::server::{self, tail};
 use super::support::{self, EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, kinds, only};
 use bytes::Bytes;
 use pmnet_proto::Random;
-use pmnet_proto::client::{ClientConfig, Closed, Event, Refused};
+use pmnet_proto::client::{CallId, ClientConfig, Closed, Event, Outcome, Refused};
 use pmnet_proto::device::{DeviceConfig, LogState, Verdict};
 use pmnet_proto::keys::{ClusterKeys, DeviceKeys, Unserved};
 use pmnet_proto::server::{Server, ServerConfig};
@@ -372,6 +372,44 @@ fn a_recover_is_for_the_hop_that_it_names() {
     assert_eq!(passed.header.seq, 1, "for the server");
 }
 
+/// A device that has just started knows neither epoch nor sessions.
+#[test]
+fn until_it_serves_a_device_takes_recover_and_its_reply_only() {
+    let state = LogState {
+        log_uuid: 2,
+        incarnation: 1,
+        served: 1,
+        epoch: EPOCH,
+        last: 0,
+        applied: 0,
+    };
+    let mut bench = Bench::starting(keyed(2, 2), state, Vec::new());
+    is_sealed(&only(bench.tick()), CLUSTER.asking(SHARD, 2));
+    let open = Header {
+        session: 0,
+        tag: 0,
+        ..from_client(Kind::Open, 0)
+    };
+    let open = sealed(session().to_head, &open, &identity());
+    let (entry, payload) = support::device::entry(2);
+    let entry = sealed(hop_key(1), &entry, &payload);
+    let ping = sealed(hop_key(1), &from_hop(Kind::Ping, 1), &[]);
+    assert_eq!(bench.answer(client(), &open, &identity()), []);
+    assert_eq!(bench.answer(hop(2, 1), &entry, &payload), []);
+    assert_eq!(bench.answer(hop(2, 1), &ping, &[]), []);
+    assert_eq!(bench.device.counters().not_ready, 3);
+    let path = write_path(&[member(1)]);
+    let recover = Header {
+        tag: 0,
+        request: raw(77),
+        seq: 3,
+        ..from_hop(Kind::Recover, 1)
+    };
+    let recover = sealed(CLUSTER.asking(SHARD, 1), &recover, &path);
+    let passed = only(bench.answer(hop(2, 1), &recover, &path));
+    is_sealed(&passed, CLUSTER.asking(SHARD, 2));
+}
+
 /// Entries that were stored before the device served with these keys are sealed when they are sent.
 #[test]
 fn entries_of_before_are_sealed_anew() {
@@ -399,6 +437,50 @@ fn entries_of_before_are_sealed_anew() {
     let verdict = bench.give(support::device::server(), &reply, &table);
     bench.resume(&verdict);
     is_sealed(&only(bench.forwards()), hop_key(1));
+}
+
+/// The pipeline in the kernel of the last device appends entries without a MAC, and its process makes that when it sends them.
+#[test]
+fn an_entry_without_a_mac_is_sealed_when_it_is_sent() {
+    let mut bench = head();
+    let first = sealed(session().to_head, &update(1), b"payload");
+    let entry = bench.admit(&first, b"payload");
+    let as_it_appends = Header { tag: 0, ..entry };
+    let frame = support::datagram(&as_it_appends, b"payload");
+    *bench.frames.last_mut().expect("just appended") = frame;
+    bench.device.persisted(2);
+    let sent = bench.forwards();
+    assert_eq!(kinds(&sent), [Kind::Append; 2]);
+    for sent in sent {
+        is_sealed(&sent, hop_key(1));
+    }
+}
+
+/// A packet of another epoch is verified with the key of its own: it may be of a hop that was left out, or that knows a later chain.
+#[test]
+fn what_a_hop_has_sealed_in_another_epoch_is_genuine() {
+    let mut bench = serving(2, 2, &[]);
+    let in_epoch = |epoch, sender, by| {
+        let ping = Header {
+            epoch,
+            tag: 0,
+            ..from_hop(Kind::Ping, sender)
+        };
+        sealed(CLUSTER.hop(LIFE, epoch, by), &ping, &[])
+    };
+    let earlier = only(bench.answer(hop(2, 1), &in_epoch(EPOCH - 1, 7, 7), &[]));
+    assert_eq!(earlier.header.kind, Kind::StaleEpoch);
+    is_sealed(&earlier, hop_key(2));
+    let forged = bench.device.counters().forged;
+    assert_eq!(bench.answer(hop(2, 1), &in_epoch(EPOCH - 1, 7, 8), &[]), []);
+    assert_eq!(
+        bench.device.counters().forged,
+        forged + 1,
+        "of nobody known"
+    );
+    bench.give(hop(2, 1), &in_epoch(EPOCH + 1, 1, 1), &[]);
+    let asks = only(bench.tick());
+    assert_eq!(asks.header.kind, Kind::Recover, "of a later epoch");
 }
 
 #[test]
@@ -938,6 +1020,56 @@ fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     );
 }
 
+/// The last step of a rollover came too early: no head has the key of the session any more, and nobody answers it. (Simulator, seed 55 with keys: its caller
+/// was told for ever to wait.)
+#[test]
+fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
+    for (update, again) in [(true, false), (false, false), (false, true)] {
+        let (mut bench, _, keys) = opened();
+        let call = match update {
+            true => bench.update(),
+            false => bench.bypass(false),
+        };
+        bench.flush();
+        if again {
+            // An unknown outcome is settled in its session, under the old key.
+            bench.after(SECOND);
+            assert_eq!(bench.outcomes(), [(call, Outcome::Unknown)]);
+        }
+        bench.client.rekey(bench.now, front_named("web-2"));
+        for sent in bench.after(SECOND / 4) {
+            is_sealed(&sent, keys.to_head);
+        }
+        let call = match again {
+            true => bench.bypass(false),
+            false => call,
+        };
+        assert_eq!(bench.client.sessions_of_other_keys(), 1);
+        bench.flush();
+        bench.after(SECOND);
+        let (outcomes, reason) = bench.closed();
+        let ended: Vec<CallId> = outcomes.iter().map(|(call, _)| *call).collect();
+        assert_eq!((ended, reason), (vec![call], Closed::Ended));
+        assert_eq!(bench.client.sessions_of_other_keys(), 0);
+        assert_eq!(bench.try_update(5), Err(Refused::Closed));
+        bench.session = bench.client.open(bench.now).expect("another one");
+        bench.try_update(5).expect("it takes calls at once");
+    }
+}
+
+/// An update without an answer at its deadline, and only then another key: the session is left at once.
+#[test]
+fn a_session_whose_calls_are_over_is_left_when_there_is_another_key() {
+    let (mut bench, _, _) = opened();
+    let call = bench.update();
+    bench.flush();
+    bench.after(SECOND);
+    assert_eq!(bench.outcomes(), [(call, Outcome::Unknown)]);
+    bench.client.rekey(bench.now, front_named("web-2"));
+    assert_eq!(bench.flush(), []);
+    assert_eq!(bench.closed(), (vec![], Closed::Ended));
+}
+
 /// The file of a key that was edited by hand has the right id and a wrong key: no head can verify the OPEN. Then the file is put right.
 #[test]
 fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
@@ -963,6 +1095,33 @@ fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let sent = only(bench.flush());
     assert_eq!(sent.header.kind, Kind::Update);
     is_sealed(&sent, keys.to_head);
+}
+
+/// The session for READs goes on like that, too. (Simulator, seed 409 with keys: there were two then, and nobody ended the first one.)
+#[test]
+fn a_session_for_reads_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
+    let (mut bench, _, _) = opened();
+    bench.flush();
+    bench
+        .client
+        .read(bench.now, &[9], false, bench.now + SECOND)
+        .expect("asked");
+    let open = only(bench.flush());
+    assert_eq!(open.header.kind, Kind::Open);
+    let said = Identity::read(&open.payload).expect("an OPEN says whose it is");
+    let other = front_named("web-2");
+    bench.client.rekey(bench.now, other);
+    let sent = bench.flush();
+    let opens: Vec<&Sent> = sent
+        .iter()
+        .filter(|sent| sent.header.kind == Kind::Open)
+        .collect();
+    assert_eq!(opens.len(), 1, "{sent:?}");
+    is_sealed(opens[0], other.session(SHARD, said.token).to_head);
+    assert_eq!(
+        Identity::read(&opens[0].payload).map(|said| said.token),
+        Some(said.token)
+    );
 }
 
 #[test]

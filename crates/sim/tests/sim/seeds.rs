@@ -75,12 +75,20 @@ const COVERED: &[&str] = &[
     "zombies fenced",
 ];
 
-/// Why packets were dropped in worlds with keys.
-const FORGED: &[&str] = &[
+/// Why packets were dropped in worlds with keys, and what happened to the keys.
+const KEYED: &[&str] = &[
     "client forged",
+    "devices that began again in a rollover",
     "forged",
+    "fronts refused",
+    "fronts with a new key",
     "misled",
+    "mistakes in a rollover",
+    "packets that a thief has sealed",
+    "processes told of other keys",
+    "rollovers",
     "server forged",
+    "servers that began again in a rollover",
     "unknown_key",
 ];
 
@@ -131,7 +139,7 @@ fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
     assert!(short > 1_000, "{short}");
 }
 
-/// An adversary without a key sees, keeps, changes, redirects and repeats every packet: none of that has an effect.
+/// An adversary without a key sees, keeps, changes, redirects and repeats every packet: none of that has an effect. Nor has it that keys change meanwhile.
 #[test]
 fn worlds_with_keys() {
     let plan = Plan {
@@ -142,7 +150,7 @@ fn worlds_with_keys() {
     assert_eq!(summary.violations, Vec::new());
     let injected = summary.happened["packets injected"];
     assert!(injected > 10_000, "{injected}");
-    let missed: Vec<_> = FORGED
+    let missed: Vec<_> = KEYED
         .iter()
         .filter(|name| !summary.happened.contains_key(*name))
         .collect();
