@@ -4,10 +4,10 @@
 //! Invariants:
 //!
 //! - Every call ends within [`CALL_SECONDS`] (plus one socket timeout). If Redis says on another connection that it
-//! runs a script, the limit is [`SCRIPT_SECONDS`], because the caller must learn how the script ended.
+//!   runs a script, the limit is [`SCRIPT_SECONDS`], because the caller must learn how the script ended.
 //!
 //! - A connection that failed once is never used again: the owner drops it, because replies would no longer match
-//! commands.
+//!   commands.
 //!
 //! - Between calls of the store the connection is in database 0, outside MULTI.
 //!

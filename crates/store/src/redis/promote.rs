@@ -6,10 +6,10 @@
 //! - Sentinels watch the master. They are told to fail over.
 //!
 //! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, waits until the replica has
-//! everything, and then both change roles, so nothing is lost.
+//!   everything, and then both change roles, so nothing is lost.
 //!
 //! - The master is stopped for good, which only a person can know. The replica that has applied most is promoted, and
-//! the others follow it.
+//!   the others follow it.
 //!
 //! The server of the shard begins a new epoch at the new master, and the command waits for that epoch.
 

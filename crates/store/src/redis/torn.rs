@@ -10,8 +10,8 @@
 //! So pmnet writes nothing after such an end of the file:
 //!
 //! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is
-//! dropped, whether the rewrite succeeds or not. (If it fails, the next start of Redis fails once, because the file to
-//! be cut is not the last one. That start cuts the file, and the start after it succeeds.)
+//!   dropped, whether the rewrite succeeds or not. (If it fails, the next start of Redis fails once, because the file to
+//!   be cut is not the last one. That start cuts the file, and the start after it succeeds.)
 //!
 //! - Redis 6.2 has one file, so the rewrite has to end.
 //!
