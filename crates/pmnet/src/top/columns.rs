@@ -52,7 +52,7 @@ const fn if_some(title: &'static str, rank: u8, cell: fn(&Loop<'_>) -> String) -
 
 /// Returns a rate, or `-`.
 fn rate(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| short(value))
+    value.map_or_else(|| "-".into(), short)
 }
 
 fn short(value: f64) -> String {

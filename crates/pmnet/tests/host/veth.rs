@@ -2,7 +2,6 @@
 //! refuses something.
 
 use std::fs::File;
-use std::path::Path;
 use std::process::Command;
 
 use crate::chain::{Places, Running, eventually, product};

@@ -159,8 +159,8 @@ impl Secrets {
             self.add(value);
             return REMOVED.to_owned();
         }
-        let is_file = |file: &&str| lower == **file || lower.ends_with(&format!("-{file}"));
-        if FILES.iter().any(|file| is_file(&file)) {
+        let is_file = |file: &str| lower == file || lower.ends_with(&format!("-{file}"));
+        if FILES.into_iter().any(is_file) {
             self.add_file(Path::new(value));
         }
         self.add_url(value);
