@@ -18,7 +18,7 @@ use crate::common::{binaries, pmnet, start};
 use crate::status::{Metrics, place, shown};
 
 /// Entries of the log: few, so that a slow store contends it.
-const ENTRIES: u32 = 256;
+const ENTRIES: u32 = 1024;
 /// The store stands still for most of the time.
 const STANDS: Duration = Duration::from_millis(45);
 const RUNS: Duration = Duration::from_millis(5);
@@ -30,8 +30,8 @@ const RATE: u32 = 200;
 /// Connections from which they come.
 const WRITERS: usize = 16;
 const CHECKED: Duration = Duration::from_secs(6);
-/// Connections of the flood, more than entries since a front packs what one of them sends together; and commands that each has under way.
-const FLOOD: (usize, usize) = (400, 4);
+/// Connections of the flood, and commands that each has under way.
+const FLOOD: (usize, usize) = (128, 32);
 
 /// Ends what runs beside the test, also if it fails.
 struct Ends<'a>(&'a AtomicBool);
@@ -87,10 +87,10 @@ fn flood(at: SocketAddr, over: &AtomicBool) {
     (options.clients, options.pipeline) = FLOOD;
     options.duration = Duration::from_secs(60);
     options.deadline = Duration::from_secs(20);
-    let Workload::Mix { prefix, mix, .. } = &mut options.workload else {
+    let Workload::Mix { prefix, .. } = &mut options.workload else {
         unreachable!("the default")
     };
-    (*prefix, *mix) = ("flood:".into(), Mix::only(Op::Set));
+    *prefix = "flood:".into();
     run(&options, Hooks::default(), over).unwrap();
 }
 
