@@ -11,11 +11,12 @@ use pmnet_lab::check::{Ledger, verify};
 use pmnet_lab::harness::{
     Cluster, Medium, Process, Ready, Role, Spec, StoreKind, Topology, free_port, settle,
 };
-use pmnet_lab::load::{CheckedOptions, Hooks, Mix, Op, Options, Outcome, Record, Workload, run};
+use pmnet_lab::load::{CheckedOptions, Hooks, Mix, Op, Options, Workload, run};
 use rustix::process::Signal;
 
 use crate::common::{binaries, pmnet, start};
-use crate::status::{Metrics, place, shown};
+use crate::status::{Metrics, checked_load, place, shown};
+use crate::support::SetOnDrop;
 
 /// Entries of the log: few, so that a slow store contends it.
 const ENTRIES: u32 = 1024;
@@ -32,15 +33,6 @@ const WRITERS: usize = 16;
 const CHECKED: Duration = Duration::from_secs(6);
 /// Connections of the flood, and commands that each has under way.
 const FLOOD: (usize, usize) = (128, 32);
-
-/// Ends what runs beside the test, also if it fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// A second front of the cluster, with a key of its own.
 fn other_front(cluster: &Cluster, name: &str) -> (Process, SocketAddr) {
@@ -127,18 +119,7 @@ fn checked(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
         lists: false,
         value_bytes: 0,
     });
-    let (mut ledger, mut done) = (Ledger::new(), BTreeMap::new());
-    let mut record = |record: &Record| {
-        if matches!(record.outcome, Outcome::Ok) {
-            *done.entry(record.op).or_default() += 1;
-        }
-        Ok(ledger.add(record)?)
-    };
-    let hooks = Hooks {
-        record: Some(&mut record),
-        progress: None,
-    };
-    let summary = run(&options, hooks, &AtomicBool::new(false)).unwrap();
+    let (summary, ledger, done) = checked_load(&options, &AtomicBool::new(false));
     assert_eq!(summary.unknown, 0, "no call waits for its deadline");
     (ledger, done)
 }
@@ -169,7 +150,7 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
     let (head, front) = (process(Role::Device(0)), process(Role::Front));
     let over = AtomicBool::new(false);
     let (ledger, writes, early) = std::thread::scope(|scope| {
-        let _ends = Ends(&over);
+        let _ends = SetOnDrop(&over);
         let store = cluster
             .processes()
             .find(|(role, _)| *role == Role::Redis)

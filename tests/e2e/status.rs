@@ -11,7 +11,9 @@ use pmnet_lab::check::{Ledger, verify};
 use pmnet_lab::harness::{
     Cluster, Medium, Process, Role, StoreKind, Topology, find_program, settle,
 };
-use pmnet_lab::load::{CheckedOptions, Hooks, Op, Options, Outcome, Record, Workload, run};
+use pmnet_lab::load::{
+    CheckedOptions, Hooks, Op, Options, Outcome, Record, Summary, Workload, run,
+};
 use pmnet_wire::{HEADER_LEN, Header, Kind};
 
 use crate::common;
@@ -143,6 +145,13 @@ pub fn load_until(
         lists: true,
         value_bytes: 0,
     });
+    let (summary, ledger, done) = checked_load(&options, over);
+    assert_eq!((summary.failed, summary.unknown), (0, 0));
+    (ledger, done)
+}
+
+/// Runs such load. Returns what it says itself, what was acknowledged, and how many of each kind.
+pub fn checked_load(options: &Options, over: &AtomicBool) -> (Summary, Ledger, BTreeMap<Op, u64>) {
     let (mut ledger, mut done) = (Ledger::new(), BTreeMap::new());
     let mut record = |record: &Record| {
         if matches!(record.outcome, Outcome::Ok) {
@@ -154,9 +163,8 @@ pub fn load_until(
         record: Some(&mut record),
         progress: None,
     };
-    let summary = run(&options, hooks, over).unwrap();
-    assert_eq!((summary.failed, summary.unknown), (0, 0));
-    (ledger, done)
+    let summary = run(options, hooks, over).unwrap();
+    (summary, ledger, done)
 }
 
 /// Waits until every device knows that all of its entries are durable everywhere and applied.

@@ -38,8 +38,8 @@ pub struct Blocked {
     pub before: u32,
 }
 
-/// What was seen while slots were open: all slots below a complete one are taken. So several slots that stay open count their time side by side, and
-/// not one after the other. Both numbers go up from one to the next; there are at most as many as slots.
+/// Complete slots that were seen while earlier ones were open: all slots before a complete one are taken. So several slots that stay open count their
+/// time at the same time, not one after the other. Both numbers grow from each sight to the next. There are at most as many sights as slots.
 #[derive(Debug, Default)]
 struct Sights(VecDeque<Sight>);
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Longest file of keys, in bytes. Several thousand refused fronts fit.
 const BYTES_MAX: u64 = 256 * 1024;
-/// Who besides the owner may read a file.
+/// The users besides the owner who may read a file.
 #[derive(Clone, Copy)]
 pub enum Readers {
     /// Nobody.
@@ -163,7 +163,7 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     })
 }
 
-/// Writes a file with this text in place of the one that is there, in one step.
+/// Replaces a file by one with this text, in one step. There need not be such a file.
 pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");

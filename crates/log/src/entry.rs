@@ -47,7 +47,7 @@ pub enum Payloads {
     Trusted,
 }
 
-/// What the caller of [`Log::append`](crate::Log::append) states about a frame.
+/// Data about a frame, from the caller of [`Log::append`](crate::Log::append).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewEntry {
     /// Session of the update (protocol.md §1).

@@ -83,7 +83,7 @@ pub enum LogError {
          nothing was changed"
     )]
     Superblock {
-        /// What was found in both copies.
+        /// The damage of both copies, as text.
         why: String,
     },
     /// Orders that were durable and not yet applied cannot be read.

@@ -63,7 +63,7 @@ pub struct Report {
     pub slots_empty: u64,
     /// Number of slots that hold a whole entry, of any lap.
     pub slots_valid: u64,
-    /// Number of slots that are neither.
+    /// Number of slots that are neither empty nor valid.
     pub slots_invalid: u64,
     /// The first [`FINDINGS_MAX`] findings.
     pub findings: Vec<Finding>,

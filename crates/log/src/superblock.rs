@@ -223,7 +223,7 @@ pub(crate) fn read(image: &[u8]) -> Result<(Superblock, [CopyState; 2]), LogErro
     Ok((newest, states))
 }
 
-/// What the newest superblock of an image states about the log; entries are not read.
+/// The data of the newest superblock of an image about its log; entries are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heading {
     /// Identity of the log.

@@ -10,7 +10,7 @@
 //! | only what was sent takes effect | 6, as far as damage goes; that lower epochs change nothing shows in the others |
 //! | no order has two identities | 9 |
 //! | the store is a prefix of every log | 9, and rule 3; judged where there is an adversary |
-//! | nobody is unheard for its key | none: a rollover in the documented order fails no call (keys.md §7); judged where there is one |
+//! | no process is unheard for its key | none: a rollover in the documented order fails no call (keys.md §7); judged where there is one |
 //!
 //! Invariants 7, 8 and 10 are about time and processes: the simulator checks them.
 
@@ -32,7 +32,7 @@ const INVARIANTS: [(Bad, &str); 9] = [
     (Bad::Garbage, "only what was sent takes effect"),
     (Bad::Fork, "no order has two identities"),
     (Bad::Ahead, "the store is a prefix of every log"),
-    (Bad::Unheard, "nobody is unheard for its key"),
+    (Bad::Unheard, "no process is unheard for its key"),
 ];
 
 const GOALS: [(Goal, &str); 20] = [

@@ -69,7 +69,7 @@ pub enum Action {
     Refuse(u8),
     /// The adversary hands a packet to a process.
     Forge(Trick, Packet, Node),
-    /// A device (or, behind them, the server) takes its next key file.
+    /// A device, or the server (the number after the last device), takes its next key file.
     Rekey(u8),
     /// A front that has not begun gets a key that follows from the new one.
     NewFront(u8),

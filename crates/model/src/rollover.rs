@@ -11,7 +11,7 @@ use crate::protocol::{Action, Protocol};
 use crate::rule::Rule;
 use crate::state::{Bad, Phase, State};
 
-/// Devices, and the server behind them.
+/// Devices, then the server.
 pub(crate) const PROCESSES: usize = DEVICES + 1;
 /// The server, among these.
 const SERVER: usize = DEVICES;
@@ -23,7 +23,7 @@ const SENDS: u8 = 2;
 /// It has the new key only.
 const FORGETS: u8 = 3;
 
-/// Who has which keys.
+/// The keys that each process has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// The key file of each device and of the server; 0: the old key only.
@@ -219,7 +219,7 @@ impl Protocol {
         accepts(next, seals_anew(own)) && accepts(own, seals_anew(next))
     }
 
-    /// Whether somebody is not heard because of the rollover alone: a hop by the one beside it, an entry by the next hop, a client by the head.
+    /// Whether the rollover alone makes a process unheard: a hop by its neighbour, an entry by the next hop, a client by the head.
     fn unheard(&self, state: &State) -> bool {
         let keys = &state.keys;
         let chain = self.chain(state.record.epoch);
@@ -243,7 +243,7 @@ impl Protocol {
         hops || entries || (0..CLIENTS).any(client)
     }
 
-    /// Looks for somebody who is not heard, if the operator keeps the order.
+    /// Looks for a process that is not heard, if the operator keeps the order.
     pub(crate) fn look_at_keys(&self, state: &mut State) {
         if self.configuration.rollover == Rollover::Ordered && self.unheard(state) {
             state.bad = Bad::Unheard;

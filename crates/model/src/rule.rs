@@ -195,7 +195,7 @@ pub enum Rule {
     KeyFirst,
     /// keys.md §7: the new key is used when all accept it. Without: at any time.
     RollAccepted,
-    /// The same: the old key is forgotten when nobody sends under it any more. Without: at any time.
+    /// A rollover: a process forgets the old key when no process sends under it any more. Without: at any time.
     RollSent,
     /// The same: and when no session has a key that follows from it. Without: before that.
     RollFronts,

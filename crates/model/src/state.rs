@@ -239,7 +239,7 @@ pub struct State {
     pub servers: [Server; 2],
     /// The configuration record.
     pub record: Record,
-    /// Who has which keys, while the cluster's key changes.
+    /// The keys that each process has, while the cluster's key changes.
     pub keys: Keys,
     /// Packets that may still arrive.
     pub network: Network,

@@ -9,7 +9,7 @@ pub enum OpenError {
     /// A size that no store can have.
     #[error("not a possible size of a packet store: {why}")]
     Geometry {
-        /// What is wrong with the size.
+        /// The fault of the size, as text.
         why: String,
     },
     /// The image is shorter than the store in it.
@@ -135,7 +135,7 @@ pub enum Error {
     /// The store has no space; this operation changed nothing.
     #[error("the packet store is full: {what}; delete keys, or make it larger (pmnet store grow)")]
     Full {
-        /// What the store has too little of: frames or lines.
+        /// The resource that the store has too little of: frames or lines.
         what: &'static str,
     },
     /// A key or value is longer than a record can hold.

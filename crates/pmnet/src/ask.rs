@@ -102,6 +102,20 @@ pub fn state(spot: &Spot) -> anyhow::Result<Value> {
     serde_json::from_str(&get(spot, "/api/v1/status")?).context("its answer is no JSON")
 }
 
+/// Returns a text of a state; `?`: it is none.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or("?").to_owned()
+}
+
+/// Returns the labels of a loop for a person: `device 51000, shard 0`.
+pub fn named(labels: &Value) -> String {
+    let labels = labels.as_object().into_iter().flatten();
+    let parts: Vec<String> = labels
+        .map(|(key, value)| format!("{key} {}", text(value)))
+        .collect();
+    parts.join(", ")
+}
+
 /// Returns what is at a path of its status port.
 ///
 /// # Errors

@@ -116,7 +116,7 @@ impl Pending {
         }
     }
 
-    /// Whether this client has waited so long that the store may be busy.
+    /// Whether this client has waited longer than [`DOUBT_AFTER`], so that the store may be busy.
     pub(super) fn doubts_store(&self, now: Time) -> bool {
         let since = self.times.since(self.times.begun());
         self.asks_store() && now >= since.saturating_add(DOUBT_AFTER)

@@ -73,7 +73,7 @@ impl Connection {
         self.back.passing.waits_on_store(&self.face.mode)
     }
 
-    /// Whether the client has waited so long that the store may be busy.
+    /// Whether the store may be busy, since the client has waited for long (`DOUBT_AFTER`).
     #[must_use]
     pub fn doubts_store(&self, now: Time) -> bool {
         self.face.pending.doubts_store(now)

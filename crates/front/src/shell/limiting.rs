@@ -12,7 +12,7 @@ use crate::upstream::Upstream;
 pub struct Limits {
     /// For clients that connect later: who is there stays.
     pub connections_max: usize,
-    /// For commands that are waited for from now on. What was sent already keeps its deadline.
+    /// For commands that are waited for from now on. A command that was sent before keeps its deadline.
     pub call_timeout: Duration,
     /// From the client's next turn on.
     pub unread_max: usize,

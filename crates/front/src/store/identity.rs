@@ -47,8 +47,8 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Same,
-    /// The process is the same, but its records have another owner: the connection or the server has read
-    /// them before the server loaded the records again.
+    /// It is this process, but its records have another owner: the server has loaded the records again since the
+    /// connection or the server read them.
     OtherOwner,
     Other,
 }

@@ -46,7 +46,7 @@ pub enum Op {
     Close,
     /// The process dies. All of its stores stay visible, or some of them by this seed.
     Kill(Option<u64>),
-    /// Power is lost. What was not settled is old, new, or either by this seed.
+    /// Power is lost. Each line that was not settled has its old content, or one of its possible contents, chosen by this seed.
     Power(Option<u64>),
 }
 

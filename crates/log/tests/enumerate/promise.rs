@@ -1,4 +1,4 @@
-//! What the outside world relies on, and the check of a recovered log against that.
+//! The promises that the outside world relies on, and the check of a recovered log against them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

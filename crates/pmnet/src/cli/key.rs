@@ -68,7 +68,7 @@ enum What {
     },
     /// Copy a key file that a group can read, as a mounted secret is, for its owner alone.
     Copy {
-        /// The file that is there. Users outside of its group must not be able to read it.
+        /// The existing file. Users outside of its group must not be able to read it.
         from: PathBuf,
         /// Its copy, in place of the file that has this name.
         file: PathBuf,

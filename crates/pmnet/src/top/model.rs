@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::columns::{Column, TABLES, Table};
+use crate::ask::{named, text};
 
 /// A process, as it answered.
 #[derive(Clone, Debug)]
@@ -103,19 +104,6 @@ impl Process {
         }
         format!(" ({}: {})", text(&look.state["role"]), names.join("; "))
     }
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or("?").to_owned()
-}
-
-/// Returns the labels of a loop for a person: `device 51000, shard 0`.
-fn named(labels: &Value) -> String {
-    let labels = labels.as_object().into_iter().flatten();
-    let parts: Vec<String> = labels
-        .map(|(key, value)| format!("{key} {}", text(value)))
-        .collect();
-    parts.join(", ")
 }
 
 /// One loop of a process, now and at the look before.

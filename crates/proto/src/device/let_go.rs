@@ -7,7 +7,7 @@
 
 use super::session::Session;
 use super::{Device, Room};
-use crate::time::{Nanos, SECOND};
+use crate::time::{Nanos, SECOND, earliest};
 use crate::{Peer, Time};
 use pmnet_wire::packet::{End, Identity, LetGo, Nack, Stamp, is_mark};
 use pmnet_wire::{FrontId, Header};
@@ -48,9 +48,9 @@ pub(super) struct Leaving {
     crowded_at: Option<Time>,
     /// The last start of each client, by its front, its name and its host: another machine that says the same name is a copy, and no successor.
     clients: FxHashMap<(Option<FrontId>, u64, IpAddr), u64>,
-    /// A client was started again: sessions of its earlier starts are to be looked for.
-    started: bool,
-    started_at: Option<Time>,
+    /// When sessions of earlier starts are to be looked for next; `None`: no client was started again.
+    look_due: Option<Time>,
+    looked_at: Option<Time>,
     gone: FxHashMap<u64, Gone>,
     gone_in_order: VecDeque<u64>,
 }
@@ -59,7 +59,7 @@ impl Leaving {
     /// The device begins to serve: who was to go is found again.
     pub(super) fn begin(&mut self) {
         self.queue.clear();
-        (self.crowded, self.more, self.started) = (false, false, false);
+        (self.crowded, self.more, self.look_due) = (false, false, None);
         self.clients.clear();
     }
 
@@ -111,17 +111,17 @@ impl Device {
             return;
         }
         self.leaving.clients.insert(name, start);
-        self.leaving.started = true;
-        let earliest = self.leaving.started_at.map(|at| at + LOOKED_EVERY);
-        let look = earliest.map_or(now, |earliest| earliest.max(now));
+        let next = self.leaving.looked_at.map(|at| at + LOOKED_EVERY);
+        let look = next.map_or(now, |next| next.max(now));
+        let look = *self.leaving.look_due.get_or_insert(look);
         let due = &mut self.phase.serving().next_expiry;
-        *due = Some(due.map_or(look, |due| due.min(look)));
+        *due = earliest(*due, Some(look));
     }
 
     /// The sessions of earlier starts of clients are to be ended, in place of those that were found before.
     fn let_go_of_earlier_starts(&mut self, now: Time) {
-        self.leaving.started = false;
-        self.leaving.started_at = Some(now);
+        self.leaving.look_due = None;
+        self.leaving.looked_at = Some(now);
         let clients = &self.leaving.clients;
         let is_former = |session: &Session| {
             let (client, start) = session.client;
@@ -156,8 +156,7 @@ impl Device {
         if self.chain.position != 0 || serving.next_expiry.is_none_or(|due| now < due) {
             return;
         }
-        let lately = |at: Time| now.since(at) < LOOKED_EVERY;
-        if self.leaving.started && !self.leaving.started_at.is_some_and(lately) {
+        if self.leaving.look_due.is_some_and(|due| due <= now) {
             self.let_go_of_earlier_starts(now);
         }
         let idle = self.config.session_idle;
@@ -197,12 +196,8 @@ impl Device {
         }
         // With no session left there is nothing to wake up for; the next OPEN starts it again.
         let some = !self.table.sessions.is_empty();
-        let mut next = some.then(|| now + idle / 4);
-        if let (true, Some(at)) = (self.leaving.started, self.leaving.started_at) {
-            let look = at + LOOKED_EVERY;
-            next = Some(next.map_or(look, |next| next.min(look)));
-        }
-        self.phase.serving().next_expiry = next;
+        let next = some.then(|| now + idle / 4);
+        self.phase.serving().next_expiry = earliest(next, self.leaving.look_due);
     }
 
     /// A front found no place for a session though it has less than its share: one of a front that has more is to go for it.

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(reads, ["0", "5", "50", "100", "alternate"]);
         assert_eq!((plan.clients, plan.pairs), (vec![1, 4, 16, 64], 10_000));
         let quick = parse("--quick --clients 3 --replicas").unwrap();
-        // Whoever wants to know what keys cost asks for that row.
+        // The row without keys is measured only when it is named.
         let keyed = |row: &&Row| **row != Row::Relay1Insecure;
         let keyed: Vec<Row> = Row::value_variants()
             .iter()

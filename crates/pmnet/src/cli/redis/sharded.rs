@@ -48,7 +48,7 @@ pub struct Shards {
     /// The Redis of all shards are masters of one Redis Cluster.
     pub cluster: bool,
     pub settings: Vec<Settings>,
-    /// What each entry says itself, without what can change while the front runs.
+    /// The keys of each entry itself, without those that can change while the front runs.
     fixed: Vec<RedisArgs>,
 }
 

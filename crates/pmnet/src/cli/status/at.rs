@@ -6,7 +6,7 @@ use pmnet_cli::{notice, tell};
 use pmnet_status::Place;
 use serde_json::{Value, json};
 
-use crate::ask::{Processes, state};
+use crate::ask::{Processes, named, state, text};
 
 /// How often it is asked again until all are ready.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -74,7 +74,6 @@ const FIRST: [(&str, &str); 12] = [
 ];
 
 fn as_text(place: &Place, state: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let mut out = format!(
         "{place}: {} {} ({}), up {} s: {}",
         text(&state["role"]),
@@ -88,11 +87,7 @@ fn as_text(place: &Place, state: &Value) -> String {
         }
     );
     for one in state["loops"].as_array().into_iter().flatten() {
-        let labels = one["labels"].as_object().into_iter().flatten();
-        let labels: Vec<String> = labels
-            .map(|(key, value)| format!("{key} {}", text(value)))
-            .collect();
-        out += &format!("\n  {}", labels.join(", "));
+        out += &format!("\n  {}", named(&one["labels"]));
         if one["alive"] != true {
             out += "\n    the loop is stuck";
         }

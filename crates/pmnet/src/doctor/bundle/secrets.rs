@@ -10,6 +10,8 @@ use std::path::Path;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use pmnet_cli::bounded_text;
+use pmnet_keys::key_text;
+use pmnet_wire::percent_decode;
 use regex::{Captures, Regex, RegexBuilder};
 use toml::{Table, Value};
 
@@ -86,7 +88,11 @@ impl Secrets {
             return;
         }
         // One of a URL may be written with %.
-        for secret in BTreeSet::from([secret.to_owned(), percent_decoded(secret)]) {
+        for secret in BTreeSet::from_iter(
+            [secret.to_owned()]
+                .into_iter()
+                .chain(percent_decode(secret)),
+        ) {
             self.known.insert(percent_encoded(&secret));
             let escaped = serde_json::Value::from(secret.as_str()).to_string();
             self.known.insert(escaped.trim_matches('"').to_owned());
@@ -247,7 +253,7 @@ fn encoded(bytes: &[u8]) -> Vec<String> {
             all.extend(text.get(begin..end).map(str::to_owned));
         }
     }
-    all.push(bytes.iter().map(|byte| format!("{byte:02x}")).collect());
+    all.push(key_text(bytes));
     all
 }
 
@@ -270,30 +276,6 @@ fn percent_encoded(text: &str) -> String {
         byte => format!("%{byte:02X}"),
     };
     text.bytes().map(one).collect()
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('%') {
-        let (before, after) = rest.split_at(at);
-        bytes.extend_from_slice(before.as_bytes());
-        let byte = after
-            .get(1..3)
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match byte {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(b'%');
-                rest = &after[1..];
-            }
-        }
-    }
-    bytes.extend_from_slice(rest.as_bytes());
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
