@@ -160,8 +160,8 @@ if [ "$what" = all ]; then
     suite build 1800 cargo build --profile checked --locked -p pmnet -p pmnet-capi -p pmnet-python
     suite lab 1800 cargo test --profile checked --locked -p pmnet-lab --test e2e --test testbed --no-run
     built=${CARGO_TARGET_DIR:-$PWD/target}/checked
-    # So many packets for the in-kernel pipeline and for the device beside it.
-    export PMNET_PACKETS=300000
+    # Packets for each comparison of the pipeline in the kernel with the device in user space (make kernel: a million).
+    export PMNET_PACKETS=100000
     # Not by cargo, which would wait for what lane_busy builds. Cargo says how each is called.
     in_lab() {
         local program

@@ -224,6 +224,8 @@ pub struct World {
     scratch: Scratch,
     /// Keys of the others, if the shard has keys.
     keys: Option<Keys>,
+    /// Packets that the pipeline had dropped for want of the right seal when it last dropped one.
+    forged: u64,
 }
 
 /// Ids of the other devices, head first.
@@ -314,6 +316,7 @@ impl World {
         let keys = keys.map(|keys| Keys::new(keys, address, around));
         let mut world = World {
             keys,
+            forged: 0,
             now,
             reference: DeviceNode::new(settings.clone(), repaired(memory), Random::new(9), now),
             device: DeviceNode::new(settings, repaired(media), Random::new(9), now)
@@ -376,7 +379,6 @@ impl World {
         let to = self.own.filter(|_| to_switch).unwrap_or(self.address);
         let frame = frame(from, to, datagram);
         let mut out = [0; 2048];
-        let forged = self.forged_by_kernel();
         let mut kernel = self.kernel.0.lock().unwrap();
         // The kernel looks at the real clock. Times that it was told are in the time of this world.
         let word = &self.words.shard().answers_until;
@@ -413,7 +415,10 @@ impl World {
                 Some(own) if to != own => assert_delivered(after, &frame, own),
                 _ => assert_eq!(after, frame, "what passes is as it was"),
             },
-            XDP_DROP => drops = self.forged_by_kernel() != forged,
+            XDP_DROP => {
+                let forged = self.forged_by_kernel();
+                drops = std::mem::replace(&mut self.forged, forged) != forged;
+            }
             other => panic!("verdict {other}"),
         }
         let heard = verdict != XDP_PASS
