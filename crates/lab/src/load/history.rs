@@ -1,4 +1,4 @@
-//! Histories: what each operation was and how it ended, as JSON lines in the format of
+//! Histories: each operation and its outcome, as JSON lines in the format of
 //! [`pmnet_history::Record`].
 
 use std::io::Write;
