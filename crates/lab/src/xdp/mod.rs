@@ -14,7 +14,7 @@ use aya::programs::Xdp;
 pub const NOT_BUILT: &str = "this pmnet-lab was built without programs for the kernel: install clang and libbpf-dev, then build \
      it and pmnet again";
 
-/// A program of an object of ours.
+/// Returns a program of one of this module's objects.
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut Xdp> {
     let program = ebpf.program_mut(name).expect("the object has this program");
     Ok(program.try_into()?)
