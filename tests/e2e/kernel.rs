@@ -211,7 +211,7 @@ fn the_server_reads_the_log_where_it_lies() {
         kills += 1;
     });
     assert!(kills >= 3, "{kills} kills");
-    // When the device has no log any more, the server gets all packets, as without a device.
+    // Entries that were acknowledged while the server was stopped reach it when it is back.
     world.stop("server");
     writer.sets(1_000, 1);
     world.restart("server");
