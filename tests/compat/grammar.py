@@ -56,8 +56,8 @@ LEFT_OUT = {
     ),
     *("latency|doctor", "latency|graph", "latency|histogram", "slowlog|reset", "latency|reset", "memory|purge"),
 }
-# The probability of these commands as parts of others. It is low, because they are slow, have long replies, or delete
-# all data.
+# The probability of these commands as parts of others: a low one, because the commands are slow, have long replies, or
+# delete all data.
 SELDOM = {
     **dict.fromkeys(("flushall", "flushdb"), 0.1),
     **dict.fromkeys(("command", "command|docs", "command|list", "acl|cat", "lolwut", "info", "memory|stats"), 0.1),

@@ -162,8 +162,8 @@ impl Field {
             _ => Trick::Repeated,
         };
         let own = self.own.filter(|_| trick == Trick::Insider);
-        // A client's packet has several legitimate receivers: every device that may be head. It
-        // therefore counts as repeated at each of them.
+        // A client's packet has several legitimate receivers: every device that may be head. At each
+        // of these devices the packet therefore counts as repeated.
         let is_of_client = base.from.ip() == self.roles[0].ip();
         let is_device = |receiver: &SocketAddrV4| receiver.port() == base.to.port();
         let is_elsewhere = |receiver: &SocketAddrV4| {

@@ -25,8 +25,9 @@ const GEOMETRY: Geometry = Geometry {
     frame_bytes: 2048,
     log_entries: 0,
 };
-/// First byte of the keys of lists; the other one is that of the protocol's records.
+/// First byte of the keys of lists.
 const LISTS: u8 = 0;
+/// First byte of the keys of the protocol's records.
 const RECORDS: u8 = 0xff;
 /// Number of bytes that are packed after each transaction.
 const PACKED_BYTES: usize = 16 << 10;
