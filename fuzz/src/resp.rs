@@ -114,8 +114,8 @@ fn replies(stream: &[u8], pieces: &[usize]) -> Replies {
 }
 
 /// Compares the reader that builds values with the scanner that finds ends. They must agree on the
-/// end of each reply, and on why the stream has no further reply, wherever the tree can represent
-/// the data.
+/// end of each reply, and on the reason why the stream has no further reply. This holds for all data
+/// that the tree can represent.
 fn readers_agree(stream: &[u8], (lengths, error): &Replies) {
     let mut rest = stream;
     for length in lengths {

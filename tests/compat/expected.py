@@ -27,7 +27,7 @@ class Expected:
     """The rows of the list. `test` rows are about tests of suites, `difference` rows about the differential tester."""
 
     def __init__(self, table=TABLE, server=None):
-        """The rows for this server of servers.py; without an argument, those for this machine's redis-server."""
+        """The rows for `server`, a name in servers.py; without a name, those for this machine's redis-server."""
         self.server = server
         with open(table, "rb") as file:
             self.rows = tomllib.load(file)

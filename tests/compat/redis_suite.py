@@ -146,7 +146,7 @@ class Unit:
                 if test not in culprits and reference.get(test, "") is None:
                     front[test] = rest.get(test, "it did not run")
                 elif test not in culprits and front.get(test, "") is not None and test in reference:
-                    # The test needs one of the tests that were left out, so it fails without them on Redis itself, too.
+                    # The test depends on one of the tests that were left out, so it also fails on Redis itself without them.
                     front[test] = NOT_TOLD
         front.update(culprits)
         return direct, {test: said for test, said in front.items() if said != NOT_TOLD}

@@ -375,7 +375,7 @@ fn the_routers_numbers_move() {
     assert_eq!(shards.stop().unwrap(), Vec::<String>::new());
 }
 
-/// An unmodified client of others: an ordinary one, and one for clusters.
+/// Unmodified clients of another project, redis-py: the ordinary client, and that for clusters.
 #[test]
 fn redis_py() {
     let Some(shards) = three("shards-py", 10_000) else {

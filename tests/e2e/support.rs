@@ -1,4 +1,5 @@
-//! A client that distinguishes known from unknown outcomes, and kills while clients work.
+//! A client that distinguishes known from unknown outcomes, and functions that kill processes while
+//! clients work.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};

@@ -198,7 +198,7 @@ impl World {
         moments
     }
 
-    /// Counts a fault that happens while updates stand at these moments.
+    /// Counts a fault that happens while there are updates at each of these moments.
     pub(crate) fn hit(&mut self, fault: Fault, moments: Moments) {
         for &moment in Moment::ALL {
             if moments.has(moment) {

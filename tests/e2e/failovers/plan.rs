@@ -132,7 +132,7 @@ impl fmt::Display for Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: Kind,
-    /// Begin of the fault after that of the run's first fault.
+    /// Time from the begin of the run's first fault to the begin of this one.
     pub at: Duration,
     /// Duration of the fault.
     pub lasts: Duration,

@@ -216,7 +216,7 @@ fn two_starts_at_once() {
     for _ in 0..4 {
         world.start_device();
         let (good, said) = world.device_with(&["--detach"]);
-        // Either process was first.
+        // Either of the two processes may have been first.
         assert!(good || said.contains("another process serves"), "{said}");
         let ended = world.process("device").exited().unwrap();
         if ended.is_some() {

@@ -1,6 +1,6 @@
 //! XDP programs that are not part of the product: baselines for measurements, and a program that feeds packets to it.
 //!
-//! Sources: `bpf/` of this crate. May not: be needed by a device that serves.
+//! Sources: `bpf/` of this crate. No device needs these programs.
 
 mod feeder;
 pub mod plain;

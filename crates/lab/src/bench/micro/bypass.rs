@@ -37,8 +37,8 @@ const COMPLETE: u32 = 2;
 
 /// One AF_XDP socket for all clients.
 pub struct Bypass {
-    // The socket is declared before the program, so that packets pass that arrive after it is
-    // closed.
+    // The socket is declared, and so dropped, before the program: packets that arrive after the
+    // socket is closed pass to the network stack.
     socket: Socket<Anonymous>,
     _redirect: Redirect,
     paths: Vec<Path>,

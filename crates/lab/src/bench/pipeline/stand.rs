@@ -168,7 +168,8 @@ impl Stand {
         let mut dispatcher = match plan.beside {
             0 => None,
             beside => {
-                // No packet has one of these ports; the measured device's port is compared last.
+                // No packet is for the ports of these devices; the measured device's port is compared
+                // last.
                 let mut devices: Vec<_> = (2..2 + beside)
                     .map(|more| (PORT + more, pipeline))
                     .collect();
