@@ -264,8 +264,8 @@ class Pair:
         self.clients = ()
 
     def run(self, steps, rules):
-        """(number of equal replies, differences with the rule of each); a difference without a rule that lets the
-        episode go on is the last."""
+        """Returns the number of equal replies, and the differences, each with its rule. The episode ends at a difference
+        without a rule that lets it go on."""
         self.begin(steps.protocol)
         comparison, before, count, found = Comparison(), [], 0, []
         for pipeline in steps.pipelines:

@@ -102,7 +102,8 @@ fn random_devices_are_replaced_one_after_the_other() {
     }
 }
 
-/// One device becomes two during writes that only the first one holds, because the server is away.
+/// One device becomes two, with writes before and after; then the first device is lost. All writes
+/// must be in Redis.
 #[test]
 fn one_becomes_two_and_the_first_is_lost() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);

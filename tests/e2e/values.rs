@@ -120,7 +120,7 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
         "{:?}",
         reply[0].text()
     );
-    // A reply that is too large, with pieces that are not.
+    // Two commands of an allowed size make a value that is larger than a reply may be.
     let half = bytes(10 * MIB, 3);
     assert_eq!(client.call(&[b"SET", &b"long"[..], &half]).unwrap(), ok());
     let length = i64::try_from(20 * MIB).unwrap();

@@ -59,8 +59,8 @@ pub(crate) enum Step {
     Told { controller: usize, rows: Vec<Row> },
     /// A controller declares a device stopped whose last lease has this number.
     Declare { node: usize, lease: u64 },
-    /// A controller has seen the chain of this epoch, which lacks the device to which this word
-    /// applies.
+    /// A controller has seen the chain of this epoch, which lacks the device. `word`: the number of
+    /// the word *stopped* about the device.
     LeftOut { node: usize, word: u64, epoch: u32 },
     /// The lease store works again; leases that were valid at `since` may be extended.
     Back { since: Time },

@@ -289,7 +289,7 @@ fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     );
 }
 
-/// The server also knows a log that is empty again, or still empty.
+/// An empty log is saved, too, because the server has registered it.
 #[test]
 fn an_empty_log_is_saved_too() {
     let Some(mut world) = World::start(plan()) else {

@@ -342,7 +342,7 @@ fn states(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
 }
 
 /// Waits until no state changes and the front has ended the sessions of clients that have left.
-/// Sessions of a device that was away end late.
+/// If a device was away, its sessions end later.
 fn rested(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     let begin = Instant::now();
     loop {
