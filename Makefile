@@ -1,4 +1,4 @@
-# One command for each thing. All of them are bounded in time.
+# Each task has one command. All commands are bounded in time.
 
 SEEDS ?= 2000
 FROM ?= 1
@@ -11,7 +11,7 @@ OPERATIONS ?= 10000000
 FUZZ_SECONDS ?= 60
 KERNELS ?=
 MINUTES ?= 10
-# Percent.
+# Lost datagrams, in percent.
 LOSS ?= 2
 VERBS_verbs-loss = --loss $(LOSS)
 VERBS_verbs-cuts = --cuts $(RUNS)
@@ -23,23 +23,24 @@ SEED ?= 1
 CARGO ?= cargo
 LAB = $(CARGO) run --quiet --release --locked -p pmnet-lab --
 SIM = $(CARGO) run --quiet --release --locked -p pmnet-sim --
-# Where Debian has RocksDB; without these two it would be compiled, for a quarter of an hour.
+# Folder of Debian's RocksDB. Without this variable and the next one RocksDB would be compiled, which takes a quarter of
+# an hour.
 ROCKSDB_LIB_DIR ?= $(dir $(firstword $(wildcard /usr/lib/*/librocksdb.so /usr/lib/librocksdb.so)))
 ROCKSDB_INCLUDE_DIR ?= /usr/include
 BENCH_OPTIONS ?=
-# Where install-lib takes libpmnet from, and where it puts it.
+# Folder from which install-lib takes libpmnet, and the prefix to which it installs.
 LIB_FROM ?= target/release
 DESTDIR ?=
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 # The profile that the wheel is built with.
 WHEEL_PROFILE ?= release
-# More options for make dist (dist/build.py --help).
+# Further options for make dist (dist/build.py --help).
 DIST_OPTIONS ?=
-# The release that make upgrade comes from: the newest tag.
+# The release from which make upgrade starts: the newest tag.
 BEFORE ?= $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-# With STORE=NAME: what finds redis-server in PATH finds that one.
+# With STORE=NAME: a PATH in which redis-server is this server.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
 .PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test helm-test kernel kernels nvdimm powercut verbs verbs-loss verbs-cuts attack page alerts fuzz soak dist dist-test image image-test upgrade
@@ -122,7 +123,7 @@ install-lib:
 		done; \
 	done
 
-# One for 3.9 and later.
+# One wheel for Python 3.9 and later.
 python:
 	@sh tests/setup.sh python
 	@test -x target/venv/bin/maturin || { echo "there is no target/venv/bin/maturin, which builds the wheel (pip install maturin)"; exit 1; }
@@ -140,7 +141,7 @@ image:
 image-test:
 	@python3 dist/image.py --test
 
-# Not in make test: Helm is compiled for a quarter of an hour.
+# This is no part of make test, because it compiles Helm for a quarter of an hour.
 helm-test:
 	@sh tests/setup.sh packages
 	@$(CARGO) build --release --locked -p pmnet
@@ -148,7 +149,7 @@ helm-test:
 	@python3 tests/helm/run.py
 	@python3 tests/helm/run.py pods
 
-# The release before is built apart, from a checkout of its own.
+# The previous release is built from a separate checkout.
 upgrade:
 	@test -n "$(BEFORE)" || { echo "there is no tag yet: name a commit (make upgrade BEFORE=COMMIT)"; exit 1; }
 	@sh tests/setup.sh packages
@@ -197,7 +198,7 @@ mutants:
 dropped:
 	@python3 tests/mutants/dropped.py $(PACKAGE) $(MUTANTS_OPTIONS)
 
-# Its own exit code says that something survived; survivors.py knows whether that is explained.
+# An exit code of its own says that a mutant survived; survivors.py knows whether it is explained.
 cargo-mutants:
 	@$(CARGO) mutants --version >/dev/null 2>&1 || \
 		{ echo "there is no cargo-mutants: cargo install cargo-mutants --locked"; exit 1; }
@@ -256,7 +257,7 @@ bench-store:
 		--manifest-path bench/store/Cargo.toml --target-dir target/bench-store \
 		$(if $(ROCKSDB_LIB_DIR),--features rocksdb) -- $(BENCH_OPTIONS)
 
-# RocksDB is left out, since not every machine has it.
+# RocksDB is left out, because not every machine has it.
 bench-store-test:
 	@$(CARGO) clippy --manifest-path bench/store/Cargo.toml --target-dir target/bench-store --locked --all-targets -- -D warnings
 	@$(CARGO) test --release --manifest-path bench/store/Cargo.toml --target-dir target/bench-store --locked

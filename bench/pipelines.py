@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Long pipelines that mix commands: Redis directly, and through the front of pmnet. Prints a Markdown table.
+"""Long pipelines of mixed commands: Redis directly, and through the front of pmnet. Prints a Markdown table.
 
-Needs redis-py, redis-server and the product's binary (`make build`). Redis keeps its AOF under --dir, which is to be on a disk; the
-device keeps its log in memory. Both ways take turns, and the figures are medians over the rounds.
+Needs redis-py, redis-server and the product's binary (`make build`). Redis keeps its AOF under --dir, which must be on
+a disk; the device keeps its log in memory. Both set-ups are measured in turn, and the figures are medians over the
+rounds.
 """
 
 import argparse

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Fuzzes every target for a while. One line a target, a total, exit 1 if anything crashed.
+# Fuzzes every target for some time. Prints one line per target and a total; the exit code is 1 if any target crashed.
 #
 #   fuzz/run.sh --seconds 60                 every target for a minute, one after the other
 #   fuzz/run.sh --seconds 60 --only wire     one target (again for more)
 #   fuzz/run.sh --seconds 60 --jobs 4        four targets at a time
 #   fuzz/run.sh --merge                      put what was found into fuzz/corpus, minimised
 #
-# Stable Rust: the coverage that libFuzzer needs comes from the compiler's own passes. What is found
-# on the way stays in target/fuzz/corpus and is used again; crashes go to fuzz/artifacts.
+# It uses stable Rust, because the compiler's own passes produce the coverage that libFuzzer needs.
+# New inputs stay in target/fuzz/corpus and are used again; crashes go to fuzz/artifacts.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -27,7 +27,7 @@ target_dir=${CARGO_TARGET_DIR:-target}/fuzz
 work=$target_dir/corpus
 logs=$target_dir/logs
 artifacts=fuzz/artifacts
-# What cargo-fuzz passes without a sanitizer, and the checks that a release build leaves out.
+# The flags that cargo-fuzz passes without a sanitizer, and the checks that a release build leaves out.
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
  -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
  -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing
@@ -40,7 +40,7 @@ mapfile -t targets < <(sed -n 's/^    ("\([a-z_]*\)", .*/\1/p' fuzz/src/lib.rs)
 if [ ${#only[@]} -gt 0 ]; then targets=("${only[@]}"); fi
 mkdir -p "$logs" "$artifacts"
 
-# Corpora that are there, the writable one first.
+# The existing corpora, the writable one first.
 directories() {
     mkdir -p "$work/$1"
     echo "$work/$1"
@@ -49,7 +49,7 @@ directories() {
     done
 }
 
-# The last number behind a word of libFuzzer's status lines.
+# The last number after a word of libFuzzer's status lines.
 status() {
     grep -aoE "$1:? [0-9]+" "$2" | tail -1 | grep -oE '[0-9]+$' || echo 0
 }
@@ -60,7 +60,7 @@ fuzz_one() {
         dictionary=("-dict=fuzz/dictionaries/$name.dict")
     fi
     mapfile -t corpora < <(directories "$name")
-    # libFuzzer ends by itself; the timeout is for the case that it does not.
+    # libFuzzer ends by itself; the timeout covers the case that it does not.
     PMNET_FUZZ_TARGET=$name timeout --kill-after=10 $((seconds + 120)) "$engine" \
         -max_total_time="$seconds" -max_len=4096 -timeout=25 -rss_limit_mb=2048 \
         -artifact_prefix="$artifacts/$name-" -print_final_stats=1 \
@@ -81,7 +81,7 @@ fuzz_one() {
     echo "${executions:-0} $crashes" >"$logs/$name.sum"
 }
 
-# Only what adds an edge of the code: small enough to be kept with the sources.
+# Only inputs that add an edge of the code are kept, so that the corpus is small enough for the repository.
 merge_one() {
     local name=$1 fresh=$target_dir/merged/$1
     rm -rf "$fresh" && mkdir -p "$fresh"
@@ -91,7 +91,7 @@ merge_one() {
         "$fresh" "${corpora[@]}" >"$logs/$name.merge.log" 2>&1
     mkdir -p "fuzz/corpus/$name"
     find "fuzz/corpus/$name" -type f -delete
-    # Should there be more than the replay test wants: the longest stories go furthest.
+    # If there are more than the replay test allows, the longest inputs are kept, because they reach furthest.
     find "$fresh" -type f -printf '%s %p\n' | sort -rn | awk 'NR <= 300 { print $2 }' |
         xargs -r cp -t "fuzz/corpus/$name"
     echo "$name: $(ls "fuzz/corpus/$name" | wc -l) files, $(du -sb "fuzz/corpus/$name" | cut -f1) bytes"

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.." || exit 1
 
 # Seconds that one download or installation may take.
 LIMIT=240
-# And all packages together: a compiler is among them.
+# Time limit of all packages together, which include a compiler.
 PACKAGES_LIMIT=480
 
 say() { echo "setup: $*"; }
@@ -27,11 +27,11 @@ packages() {
     command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
     command -v tshark >/dev/null 2>&1 || missing="$missing tshark"
-    # For the programs in bpf/.
+    # The programs in bpf/ need it.
     command -v clang >/dev/null 2>&1 || missing="$missing clang"
     [ -e /usr/include/bpf/bpf_helpers.h ] || missing="$missing libbpf-dev"
     [ -e /usr/include/linux/bpf.h ] || missing="$missing linux-libc-dev"
-    # For programs in C and C++ that use libpmnet, and the maps of libpmemobj's examples.
+    # Programs in C and C++ that use libpmnet, and the maps of libpmemobj's examples, need it.
     command -v g++ >/dev/null 2>&1 || missing="$missing g++"
     command -v pkg-config >/dev/null 2>&1 || missing="$missing pkg-config"
     [ -e /usr/include/libpmemobj.h ] || missing="$missing libpmemobj-dev"
@@ -41,7 +41,7 @@ packages() {
         return
     fi
     say "installing$missing"
-    # A package must not start its service here: it would occupy the port and keep data.
+    # A package must not start its service, which would occupy the port and keep data.
     policy=/usr/sbin/policy-rc.d
     ours=no
     if [ ! -e "$policy" ]; then
@@ -70,7 +70,7 @@ rust() {
         { say "there is no C compiler, which Rust links with: apt-get install gcc libc6-dev"; exit 1; }
 }
 
-# The table of commands says which Redis everything was written for.
+# The table of commands names the Redis for which everything was written.
 redis() {
     command -v redis-server >/dev/null 2>&1 || return
     table=crates/front/src/table/facts.rs
@@ -81,7 +81,7 @@ redis() {
     [ -z "${CI:-}" ] || exit 1
 }
 
-# Two of the servers that people run beside the Redis of this machine.
+# Two of the servers that users run, in addition to this machine's Redis.
 servers() {
     command -v python3 >/dev/null 2>&1 || { say "no python3: no other server than this machine's Redis is tested"; return; }
     # shellcheck disable=SC2046
@@ -109,7 +109,8 @@ node() {
         install ioredis@5.11.1 >/dev/null 2>&1 || say "could not install ioredis: it is not tested"
 }
 
-# Not with the packages: 20 MB for a few tests, and nothing of it may run as a service. Only the programs are kept.
+# Prometheus is not installed as a package: it takes 20 MB for a few tests, and must not run as a service. Only the
+# programs are kept.
 fetch_promtool() {
     command -v promtool >/dev/null 2>&1 && command -v prometheus >/dev/null 2>&1 && return
     [ -x target/promtool/promtool ] && [ -x target/promtool/prometheus ] && return

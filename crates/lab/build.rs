@@ -1,4 +1,4 @@
-//! Compiles the programs for the kernel that measurements need: `bpf/` of this crate.
+//! Compiles the kernel programs of the measurements: `bpf/` of this crate.
 
 use std::path::PathBuf;
 

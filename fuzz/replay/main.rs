@@ -1,4 +1,4 @@
-//! Runs files through a target, without an engine: `cargo run -p pmnet-fuzz -- TARGET FILE…`.
+//! Runs files through a target without an engine: `cargo run -p pmnet-fuzz -- TARGET FILE…`.
 //! Without arguments it lists the targets. A crash shows its panic.
 
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! The client machine under arbitrary replies (`docs/spec/protocol.md` §3).
 //!
-//! Holds: nothing panics; every call ends exactly once, by its deadline if the client is asked in
-//! time; what is sent parses, is bounded, and goes to the head; a session that closed says nothing
-//! more; when everything has ended, nothing is left that wants a timer.
+//! Invariants: nothing panics. Every call ends exactly once, by its deadline if the client is asked
+//! in time. Sent packets parse, are bounded, and go to the head. A closed session sends nothing
+//! more. When everything has ended, no timer remains.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 use crate::input::Input;
 use crate::peers::{SHARD, client, datagram, peer, sent};
 
-/// Operations of one input, at most.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 500;
-/// Calls that wait in a session, at most.
+/// Maximum number of waiting calls in a session.
 const QUEUE_MAX: usize = 16;
-/// Sessions, at most.
+/// Maximum number of sessions.
 const SESSIONS_MAX: usize = 3;
-/// Packets that one flush may send, at most: a window of each session, and a transfer.
+/// Maximum number of packets in one flush: a window of each session, and a transfer.
 const FLUSH_MAX: usize = 256;
 
 struct Call {
@@ -35,17 +35,17 @@ struct World {
     out: Outbox,
     now: Time,
     sessions: Vec<SessionHandle>,
-    /// Calls that have not ended.
+    /// The calls that have not ended.
     calls: BTreeMap<CallId, Call>,
-    /// The last packets that were sent: what answers are made of.
+    /// The last sent packets, from which answers are made.
     asked: Vec<Header>,
     epoch: u32,
     next_id: u64,
-    /// Ids that were given out, by token.
+    /// Ids of opened sessions, by token.
     ids: BTreeMap<u64, u64>,
 }
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let config = ClientConfig {
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Something that answers one of the last packets, rightly or nearly.
+    /// Delivers an answer to one of the last packets, which is right or nearly right.
     fn answer(&mut self, input: &mut Input<'_>) {
         if self.asked.is_empty() {
             return;
@@ -211,7 +211,7 @@ impl World {
         self.client.receive(self.now, from, &bytes);
     }
 
-    /// Progress, confirmations of fallbacks, and replies in fragments.
+    /// Shapes a response: progress, a confirmation of a fallback, or a reply in fragments.
     fn shape_response(&self, header: &mut Header, asked: &Header, input: &mut Input<'_>) {
         if asked.flags.has(Flags::FALLBACK) {
             header.flags = Flags::FALLBACK;
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Asks the client until it wants nothing more now, which must be soon.
+    /// Asks the client until it has nothing more to send now, which must happen soon.
     fn flush(&mut self) {
         for _ in 0..4 {
             self.flush_once();
@@ -283,11 +283,11 @@ impl World {
         }
     }
 
-    /// No answers any more: all calls end by their deadlines, and so do their sessions.
+    /// Gives no answers any more: all calls end by their deadlines, and so do their sessions.
     fn wind_up(&mut self) {
         let latest = self.calls.values().map(|call| call.deadline).max();
         let latest = latest.unwrap_or(self.now).max(self.now);
-        // The client is asked when it wants to be, and not before.
+        // The client is asked exactly at the times that it requests.
         for _ in 0..5000 {
             self.flush();
             self.events();

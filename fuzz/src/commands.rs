@@ -1,20 +1,20 @@
-//! The reply of a store to `COMMAND`, and the table that the front makes of it.
+//! A store's reply to `COMMAND`, and the table that the front makes from it.
 //!
-//! Holds: nothing panics; the keys of a command are arguments of it, not more than there are; what is read directly only reads, and
-//! no store changes what is acknowledged early.
+//! Invariants: nothing panics; the keys of a command are some of its arguments; commands that are
+//! read directly only read; and no store changes which commands are acknowledged early.
 
 use pmnet_front::limits::REQUESTS;
 use pmnet_front::table::{Action, Learned, READONLY, Table, early_ack, key_hash, keys, read_keys};
 use pmnet_resp::{Arguments, Parser, Status, read, write_command};
 
-/// Commands of a list that are tried, at most.
+/// Maximum number of commands of a list that are tried.
 const TRIED: usize = 64;
-/// Words behind a command's name.
+/// Arguments after a command's name.
 const WORDS: [&[u8]; 9] = [
     b"2", b"a", b"b", b"INTO", b"1", b"STREAMS", b"c", b"0", b"-1",
 ];
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let Ok(learned) = Learned::parse(data) else {
         return;
@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Tries a command, or a subcommand, whose name stands with its command's in front of `split`.
+/// Tries a command or subcommand, whose words stand before `split`.
 fn try_command(table: &Table, split: &[u8], name: Option<&&[u8]>) {
     let Some(name) = name.and_then(|name| read::text(name)) else {
         return;

@@ -1,17 +1,17 @@
-//! Input of operators: the configuration file, sizes, command lines (`docs/`).
+//! Operators' input: the configuration file, sizes, command lines (`docs/`).
 //!
-//! Holds: reading never panics; a refusal says why; a size that is taken is that many bytes; what
-//! is taken of a file is taken again with a comment and an empty line behind it.
+//! Invariants: reading never panics; a refusal gives its reason; an accepted size is this number of
+//! bytes; an accepted file is also accepted with a comment and an empty line appended.
 
 use pmnet::cli::{check_file, is_command_line};
 use pmnet_cli::bytes;
 
 use crate::input::Input;
 
-/// Arguments of one command line, at most.
+/// Maximum number of arguments of one command line.
 const ARGUMENTS: usize = 12;
 
-/// Words that command lines are made of.
+/// The words from which command lines are made.
 const WORDS: &[&str] = &[
     "device",
     "server",
@@ -54,7 +54,7 @@ const WORDS: &[&str] = &[
     "",
 ];
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     if input.byte() % 8 == 7 {

@@ -1,11 +1,11 @@
 //! One connection of the Redis front: any bytes from a client, any outcomes from the network side,
 //! any answers to READs, any bytes from the store's own connection (`docs/use/`).
 //!
-//! Holds: nothing panics; what is sent to the store is a payload that it takes; what the client
-//! gets is whole replies, at most one a command where no command asks for more, and exactly one
-//! each when everything was answered; bounds on input and output hold.
+//! Invariants: nothing panics. The store gets only payloads that it accepts. The client gets
+//! complete replies, at most one per command unless the command asks for more, and exactly one each
+//! once everything was answered. Bounds on input and output hold.
 //!
-//! The front's tests run it too, and compare what it sent with what it sent before
+//! The front's tests run this target, too, and compare its output with an earlier one
 //! (`crates/front/tests/front/pinned`).
 
 use std::collections::VecDeque;
@@ -31,12 +31,12 @@ use pmnet_wire::packet::READ_KEYS_MAX;
 
 use super::input::Input;
 
-/// Bytes of replies that the client may leave unread: few, so that it happens.
+/// Number of reply bytes that the client may leave unread; it is small, so that inputs reach it.
 const UNREAD_MAX: usize = 1 << 16;
-/// Operations of one input, at most.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 300;
 
-/// Commands that clients send: of every row of the table, in every state.
+/// Commands that clients send, from every row of the table and in every state.
 const LINES: &[&str] = &[
     "SET k v",
     "SET k v NX",
@@ -73,10 +73,10 @@ const LINES: &[&str] = &[
     "CONFIG GET x",
 ];
 
-/// Commands after which replies and commands are no longer one to one.
+/// Commands after which a command may have more or fewer replies than one.
 const STREAMING: &[&str] = &["SUBSCRIBE c", "UNSUBSCRIBE", "PSUBSCRIBE p", "MONITOR"];
 
-/// What the store answers.
+/// Answers of the store.
 const REPLIES: &[&[u8]] = &[
     b"+OK\r\n",
     b"$-1\r\n",
@@ -87,13 +87,13 @@ const REPLIES: &[&[u8]] = &[
     b"*1\r\n*7\r\n$3\r\nget\r\n:2\r\n*0\r\n:0\r\n:0\r\n:0\r\n*0\r\n",
     b"*1\r\n*-1\r\n",
     b"*0\r\n",
-    // What it says about itself.
+    // A part of the store's INFO.
     b"$8\r\nrun_id:a\r\n",
     b"=12\r\ntxt:run_id:a\r\n",
     b"$1\r\no\r\n",
 ];
 
-/// What the server says about the store.
+/// The server's answers about the store.
 const NAMES: &[&[u8]] = &[
     b"redis://127.0.0.1:6379/?run_id=a&records=pmnet:{0}&owner=o",
     b"redis://127.0.0.1:6379/?run_id=a&records=pmnet:{0}&owner=",
@@ -108,17 +108,17 @@ struct Pending {
     form: Form,
 }
 
-/// The network side, played by the input.
+/// The network side, which the input plays.
 #[derive(Default)]
 struct Fake {
     sessions: u32,
     calls: u64,
     pending: VecDeque<Pending>,
-    /// Calls that may be outstanding; fewer make it busy.
+    /// Maximum number of outstanding calls; more would make it busy.
     most: usize,
-    /// The READ that has no answer yet.
+    /// The READ without an answer so far.
     asked: Option<CallId>,
-    /// Every call, one a line.
+    /// Every call, one per line.
     seen: String,
 }
 
@@ -202,36 +202,38 @@ struct World {
     connection: Connection,
     shared: Shared,
     up: Fake,
-    /// The front's mark is to be open.
+    /// Whether the front's mark is to be open.
     mark_wanted: bool,
-    /// What is being read from the store, and how many replies there were.
-    /// Questions to the store, and how many replies each has.
+    /// The read from the store under way, and the number of replies so far. Questions to the store,
+    /// each with its number of replies.
     store_reads: VecDeque<(StoreRead, usize)>,
-    /// Everything that the client sent, and everything that it got.
+    /// All bytes that the client sent, and all that it got.
     asked: Vec<u8>,
     answered: Vec<u8>,
-    /// Everything that the store got, on the client's own connection and on those for reads.
+    /// All bytes that the store got, on the client's own connection and on the connections for
+    /// reads.
     stored: Vec<u8>,
-    /// Every reply is exactly one, as far as it is known.
+    /// Whether each command has exactly one reply, as far as known.
     one_to_one: bool,
 }
 
-/// The bytes that a connection sent.
+/// The bytes that the front sent for a connection.
 pub struct Transcript {
     /// To the client.
     pub client: Vec<u8>,
-    /// To the network: every call, one a line.
+    /// To the network: every call, one per line.
     pub upstream: Vec<u8>,
-    /// To the store, with a line for each new connection and each question for other connections.
+    /// To the store, with a line for each new connection and for each question on other
+    /// connections.
     pub store: Vec<u8>,
 }
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     transcript(data);
 }
 
-/// The target; returns what the connection sent.
+/// Runs one input. Returns the bytes that the front sent.
 pub fn transcript(data: &[u8]) -> Transcript {
     let mut input = Input::new(data);
     let table = Table::new(&[] as &[&str]).expect("the built-in table");
@@ -257,7 +259,7 @@ pub fn transcript(data: &[u8]) -> Transcript {
         one_to_one: true,
     };
     world.shared.store_reads = input.pick(&[[true; 2], [false; 2]]);
-    // The store is never asked who they are.
+    // The store is never asked for its replicas' identity.
     world.shared.replicas.fit = input.pick(&[[true; 2], [false; 2]]);
     world.shared.replicas.asked(Time::MAX);
     world.shared.replicas.found(Time::MAX);
@@ -291,7 +293,7 @@ impl World {
             }
             6 => {
                 let bytes = input.bytes(200);
-                // Anything can be in them.
+                // The bytes can contain any commands.
                 self.one_to_one = false;
                 self.receive(bytes);
             }
@@ -301,7 +303,7 @@ impl World {
             12 => self.write(input.index(200)),
             13 if input.rarely(8) => self.close_session(input),
             14 if input.rarely(16) => {
-                // What waits for something that may never come is given up then.
+                // Requests that wait for an answer that may never come are then given up.
                 self.one_to_one = false;
                 self.connection.receive_eof();
             }
@@ -324,13 +326,13 @@ impl World {
             }
         }
         self.take_outputs();
-        // Nothing behind a SELECT or a WATCH without an answer is answered.
+        // Commands after a SELECT or WATCH without an answer get no answer.
         self.one_to_one &= !self.connection.is_cut_off();
         let most = WAITING_INPUT_BYTES_SOFT_MAX + 3 * INPUT_BYTES_SOFT_MAX;
         assert!(!self.connection.wants_input() || self.asked.len() <= most);
     }
 
-    /// Answers the requests of the connection to the front.
+    /// Handles the connection's requests to the front.
     fn take_outputs(&mut self) {
         while let Some(output) = self.connection.poll_output() {
             match output {
@@ -353,7 +355,7 @@ impl World {
         self.connection.wrote(count);
     }
 
-    /// One of the outstanding calls ends; those of one session in order.
+    /// Ends one of the outstanding calls; those of one session end in order.
     fn outcome(&mut self, input: &mut Input<'_>) {
         let Some(pending) = self.up.pending.pop_front() else {
             return;
@@ -370,7 +372,7 @@ impl World {
         let _ = pending.session;
     }
 
-    /// The head answers a READ, or the store what is read from it.
+    /// Lets the head answer a READ, or the store answer a read.
     fn read(&mut self, input: &mut Input<'_>) {
         if let Some(call) = self.up.asked.take() {
             let (epoch, order) = (1, 1);
@@ -420,12 +422,12 @@ impl World {
         }
     }
 
-    /// As many replies as were asked for.
+    /// Returns as many replies as the call asked for.
     fn right_reply(&self, pending: &Pending, input: &mut Input<'_>) -> Bytes {
         let mut out = Vec::new();
         match pending.form {
             Form::Barrier | Form::StoreAddress => {
-                // Seldom another than before.
+                // The value seldom differs from the previous one.
                 let index = if input.rarely(8) {
                     input.index(NAMES.len())
                 } else {
@@ -458,7 +460,7 @@ impl World {
         out.into()
     }
 
-    /// The connection to the store takes bytes, gives some, or breaks.
+    /// Lets the connection to the store take bytes, give some, or break.
     fn direct(&mut self, input: &mut Input<'_>) {
         let Some(target) = self.connection.direct_target() else {
             return;
@@ -489,11 +491,11 @@ impl World {
         self.connection.direct_wrote(count);
     }
 
-    /// Time goes by, and is looked at, as is the store.
+    /// Lets time pass, and checks timers and the store.
     fn time(&mut self, input: &mut Input<'_>) {
         self.shared.now += 1_000_000;
         if input.rarely(16) {
-            // Commands that are passed have deadlines.
+            // Passed commands have deadlines.
             self.one_to_one &= !self.connection.is_timed();
             self.shared.now += 400_000_000;
         }
@@ -522,7 +524,7 @@ impl World {
         };
         self.up.pending.retain(|pending| pending.session != session);
         let loss = input.rarely(2);
-        // The client is told at its next command, and the connection ends.
+        // The client gets an error at its next command, and the connection ends.
         self.one_to_one &= !loss;
         let reason = if loss {
             Closed::DataLoss { from: 1, to: 2 }
@@ -532,7 +534,7 @@ impl World {
         self.connection.session_closed(reason, &mut self.shared);
     }
 
-    /// Everything outstanding is answered and written.
+    /// Answers and writes everything outstanding.
     fn wind_up(&mut self) {
         self.shared.mark_open = true;
         for _ in 0..2000 {
@@ -570,7 +572,8 @@ impl World {
     }
 }
 
-/// The commands that a client has sent and that are to be answered: up to QUIT.
+/// Returns the number of commands that a client has sent and that must be answered: those up to
+/// QUIT.
 fn commands(mut stream: &[u8]) -> u32 {
     let mut count = 0;
     let mut parser = Parser::new(REQUESTS);

@@ -1,9 +1,9 @@
-//! Histories as `pmnet-lab load --history` writes them: JSON lines, the ledger and the verdict made of
-//! them.
+//! Histories in the format of `pmnet-lab load --history`: JSON lines, with the ledger and the
+//! verdict that are made from them.
 //!
-//! Holds: reading never panics; what is read is written to a line that is read as the same; the
-//! ledger counts every operation that it takes, once; a history that was made by taking effect at
-//! one moment within each call is linearizable.
+//! Invariants: reading never panics; a parsed record is written to a line that parses as the same
+//! record; the ledger counts every operation that it takes, once; a history in which every
+//! operation takes effect at one moment within its call is linearizable.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use pmnet_lab::load::{Op, Outcome, Record};
 
 use crate::input::Input;
 
-/// Operations of one history, at most.
+/// Maximum number of operations of one history.
 const OPERATIONS: usize = 64;
-/// Operations whose order is searched for, at most.
+/// Maximum number of operations whose order is searched for.
 const SEARCHED: usize = 12;
-/// What a search may remember.
+/// Limits of a search.
 const LIMITS: Limits = Limits {
     bytes_max: 16 << 20,
 };
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     match input.byte() % 3 {
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Lines that anybody may have written.
+/// Parses lines with any contents.
 fn text(bytes: &[u8]) {
     for line in String::from_utf8_lossy(bytes).lines().take(OPERATIONS) {
         if let Ok(record) = serde_json::from_str::<Record>(line) {
@@ -49,7 +49,7 @@ fn text(bytes: &[u8]) {
     }
 }
 
-/// Any verdict will do, with words for all of it.
+/// Any verdict is allowed, but its text must be complete.
 fn judge(records: &[pmnet_history::Record]) {
     match operations(records) {
         Err(error) => assert!(!error.to_string().is_empty()),
@@ -100,7 +100,7 @@ fn record(input: &mut Input<'_>) -> Record {
     }
 }
 
-/// A record survives being written and read.
+/// Checks that a record survives being written and read.
 fn same(record: &Record) {
     let line = serde_json::to_string(record).expect("a record can be written");
     assert!(!line.contains('\n'), "one line");
@@ -108,8 +108,8 @@ fn same(record: &Record) {
     assert_eq!(again, *record);
 }
 
-/// Calls that take effect one after the other, each somewhere between its call and its return; of
-/// some nobody learns how they ended.
+/// Makes a history in which calls take effect one after the other, each between its call and its
+/// return; some outcomes are unknown.
 fn true_history(input: &mut Input<'_>) {
     let mut state: BTreeMap<String, u64> = BTreeMap::new();
     let mut records = Vec::new();

@@ -1,21 +1,21 @@
 //! Decisions drawn from the bytes of one input.
 //!
-//! A target asks for what it needs next; when the bytes are used up everything is zero, so every
-//! input means something and a prefix of an input means the beginning of the same story.
+//! A target asks for its next decision. When the bytes are used up, every decision is zero; so
+//! every input has a meaning, and a prefix of an input is the beginning of the same run.
 
 use arbitrary::{Arbitrary, Unstructured};
 
-/// The bytes that are left.
+/// The remaining bytes.
 pub struct Input<'a>(Unstructured<'a>);
 
 impl<'a> Input<'a> {
-    /// Decisions from these bytes.
+    /// Returns decisions from these bytes.
     #[must_use]
     pub fn new(data: &'a [u8]) -> Input<'a> {
         Input(Unstructured::new(data))
     }
 
-    /// Whether there are bytes left; targets end their loops by it.
+    /// Whether bytes remain; targets end their loops by it.
     #[must_use]
     pub fn more(&self) -> bool {
         !self.0.is_empty()
@@ -25,37 +25,37 @@ impl<'a> Input<'a> {
         self.0.arbitrary().unwrap_or_default()
     }
 
-    /// One byte.
+    /// Takes one byte.
     pub fn byte(&mut self) -> u8 {
         self.value()
     }
 
-    /// Two bytes.
+    /// Takes two bytes.
     pub fn short(&mut self) -> u16 {
         self.value()
     }
 
-    /// Four bytes.
+    /// Takes four bytes.
     pub fn word(&mut self) -> u32 {
         self.value()
     }
 
-    /// Eight bytes.
+    /// Takes eight bytes.
     pub fn long(&mut self) -> u64 {
         self.value()
     }
 
-    /// A number in `0..bound`; `bound` is at least 1.
+    /// Returns a number in `0..bound`; `bound` is at least 1.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0.int_in_range(0..=bound - 1).unwrap_or(0)
     }
 
-    /// An index into something of this length, which is at least 1.
+    /// Returns an index into a list of this length, which is at least 1.
     pub fn index(&mut self, length: usize) -> usize {
         self.0.int_in_range(0..=length - 1).unwrap_or(0)
     }
 
-    /// One of these.
+    /// Returns one of these values.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.index(from.len())]
     }
@@ -65,20 +65,20 @@ impl<'a> Input<'a> {
         self.byte() % of == of - 1
     }
 
-    /// Up to `most` of the bytes that follow, with their length in front.
+    /// Takes up to `most` bytes, preceded by their length.
     pub fn bytes(&mut self, most: usize) -> &'a [u8] {
         let length = self.index(most + 1).min(self.0.len());
         self.0.bytes(length).unwrap_or_default()
     }
 
-    /// All bytes that are left.
+    /// Returns all remaining bytes.
     #[must_use]
     pub fn rest(self) -> &'a [u8] {
         self.0.take_rest()
     }
 
-    /// A number that is often `expected`, often close to it, sometimes an extreme, sometimes
-    /// anything: where the off-by-one mistakes are.
+    /// Returns a number that is often `expected`, often near it, sometimes an extreme, sometimes
+    /// random, so that off-by-one errors are found.
     pub fn near(&mut self, expected: u64) -> u64 {
         match self.byte() {
             0..=159 => expected,
@@ -94,7 +94,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// [`Input::near`] for 32 bits.
+    /// As [`Input::near`], for 32 bits.
     pub fn near_word(&mut self, expected: u32) -> u32 {
         let low = self.near(u64::from(expected)) & u64::from(u32::MAX);
         u32::try_from(low).expect("masked")

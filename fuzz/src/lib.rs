@@ -1,9 +1,9 @@
-//! Fuzz targets: functions from bytes to nothing that panic when something is wrong.
+//! Fuzz targets: functions that take bytes and panic when an invariant is violated.
 //!
 //! Purpose: every reader of untrusted bytes, and every machine under arbitrary sequences of
 //! operations, in a form that a fuzz engine can drive (`fuzz/run.sh`) and a plain test can replay
 //! (`tests/replay.rs`). Invariants: a target is a pure function of its bytes (no clock, no
-//! randomness, no files, no network), bounded in work and memory. No target knows an engine.
+//! randomness, no files, no network), bounded in work and memory. No target depends on an engine.
 
 pub mod chain;
 pub mod client;
@@ -24,10 +24,10 @@ pub mod server;
 pub mod store;
 pub mod wire;
 
-/// A target: its name, what it runs.
+/// A target: its name and its function.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// Every target, by the name of its corpus.
+/// All targets; a target's name is that of its corpus.
 pub const TARGETS: &[Target] = &[
     ("wire", wire::run),
     ("payload", payload::run),
@@ -49,7 +49,7 @@ pub const TARGETS: &[Target] = &[
     ("history", history::run),
 ];
 
-/// The target of this name.
+/// Returns the target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<fn(&[u8])> {
     TARGETS

@@ -1,6 +1,6 @@
-//! A medium that forgets what was not persisted, as `docs/spec/ordered-log.md` §2 allows it: at a
-//! loss of power every aligned word that no completed persist covers keeps its old or its new
-//! value; at the death of the process everything stays visible and nothing becomes durable.
+//! A medium that forgets unpersisted stores, as `docs/spec/ordered-log.md` §2 allows. After a loss
+//! of power every aligned word that no completed persist covers has its old or its new value. After
+//! the death of the process everything stays visible, and nothing becomes durable.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -9,23 +9,23 @@ use pmnet_log::{Media, MediaError};
 
 use crate::input::Input;
 
-/// Bytes of the unit that a store may tear into.
+/// Size in bytes of the unit of a store that is not torn.
 const WORD: usize = 8;
 
-/// The medium.
+/// A forgetful medium.
 #[derive(Clone, Debug)]
 pub struct Forgetful {
     image: Vec<u8>,
     durable: Vec<u8>,
-    /// What the persist in flight covers, as it was when the persist began.
+    /// The contents that the persist in flight covers, as of its beginning.
     flight: Option<Vec<(usize, Vec<u8>)>>,
-    /// Polls of the persist in flight that still answer "not yet".
+    /// Number of polls of the persist in flight that still answer "not yet".
     slow: u8,
-    /// How slow the persists that begin now are.
+    /// The value of `slow` for persists that begin from now on.
     pub slowness: u8,
-    /// Persists that still succeed; `None`: all.
+    /// Number of persists that still succeed; `None`: no limit.
     pub budget: Option<u64>,
-    /// Stores so far.
+    /// Number of stores so far.
     pub stores: u64,
 }
 
@@ -50,8 +50,8 @@ impl Forgetful {
         }
     }
 
-    /// Loss of power. `seed` says which of the words that are not durable made it, `of_8` about how
-    /// many of eight; those of a persist in flight may have the value that it saw.
+    /// Loses power. `seed` selects the unpersisted words that survive, about `of_8` of eight; words
+    /// of a persist in flight may have the value at its beginning.
     #[must_use]
     pub fn crash(mut self, seed: u64, of_8: u8) -> Forgetful {
         let of_8 = u64::from(of_8);
@@ -63,7 +63,7 @@ impl Forgetful {
         Forgetful::holding(self.durable)
     }
 
-    /// Death of the process: what can be seen stays, and none of it becomes durable by that.
+    /// The process dies: visible contents stay, and nothing becomes durable by that.
     #[must_use]
     pub fn kill(mut self) -> Forgetful {
         self.flight = None;
@@ -71,7 +71,7 @@ impl Forgetful {
         self
     }
 
-    /// One of these, as the input says.
+    /// Loses power or kills the process, as the input says.
     #[must_use]
     pub fn end(self, input: &mut Input<'_>) -> Forgetful {
         match input.byte() % 4 {
@@ -85,14 +85,14 @@ impl Forgetful {
         }
     }
 
-    /// What can be seen.
+    /// Returns the visible contents.
     #[must_use]
     pub fn into_image(self) -> Vec<u8> {
         self.image
     }
 }
 
-/// Takes over about `of_8` of eight words in which the two differ.
+/// Takes over about `of_8` of eight words in which the two images differ.
 fn merge(old: &mut [u8], new: &[u8], seed: u64, of_8: u64) {
     let mut salt = seed;
     for (old, new) in old.chunks_mut(WORD).zip(new.chunks(WORD)) {

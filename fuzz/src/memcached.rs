@@ -1,7 +1,8 @@
-//! memcached's text and meta protocol, and its frame over UDP: what clients send to the memcached front.
+//! memcached's text and meta protocol, and its frame over UDP: the input of the memcached front.
 //!
-//! Holds: nothing panics; the same bytes give the same commands however they are cut into pieces, and the same answers if the store
-//! answers the same; the connection keeps its bounds; each call is a payload that stores take, and an update is one that is promised.
+//! Invariants: nothing panics. Equal bytes give equal commands in any division into pieces, and
+//! equal answers if the store answers equally. The connection keeps its bounds. Each call is a
+//! payload that stores accept, and each update is a promised one.
 
 use bytes::Bytes;
 use pmnet_client::{CallId, Outcome, Refused};
@@ -13,14 +14,14 @@ use pmnet_wire::promise::is_promised;
 
 use crate::input::Input;
 
-/// Largest item: small, so that inputs reach it.
+/// Maximum item size; it is small, so that inputs reach it.
 const ITEM_MAX: u64 = 1024;
-/// Pieces of which the streams are cut, at most.
+/// Maximum number of pieces into which a stream is cut.
 const PIECES: usize = 8;
-/// Turns after which a connection must have come to its end.
+/// Number of turns within which a connection must have ended.
 const TURNS_MAX: usize = 100_000;
 
-/// Answers of a store, right or wrong.
+/// Right and wrong answers of a store.
 const REPLIES: &[&[u8]] = &[
     b"+OK\r\n",
     b"$-1\r\n",
@@ -38,7 +39,7 @@ const REPLIES: &[&[u8]] = &[
     b"",
 ];
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let count = 1 + input.index(PIECES);
@@ -59,7 +60,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// All commands of a stream that arrives in pieces of these lengths, again and again.
+/// Returns all commands of a stream that arrives in pieces of these lengths, used in turn.
 fn requests(stream: &[u8], pieces: &[usize]) -> Vec<Request> {
     let mut parser = Parser::new(ITEM_MAX);
     let (mut buffer, mut found) = (Vec::new(), Vec::new());
@@ -86,7 +87,7 @@ fn requests(stream: &[u8], pieces: &[usize]) -> Vec<Request> {
     }
 }
 
-/// A connection whose calls get replies that depend on nothing but their number.
+/// Runs a connection whose calls get replies that depend only on their number.
 fn serve(stream: &[u8], pieces: &[usize], salt: usize) {
     let mut shared = Shared::new(0, ITEM_MAX, 10, 1);
     shared.unix_millis = 1_800_000_000_000;

@@ -1,9 +1,8 @@
-//! What packets carry: the commands of updates and bypasses, and the rows that hops exchange
+//! The payloads of packets: the commands of updates and bypasses, and the rows that hops exchange
 //! (`docs/spec/wire.md` §5, §6).
 //!
-//! Holds: reading never panics nor allocates by an unchecked length; the commands that are accepted
-//! are written again as the same bytes; what is read of rows is written to something that reads the
-//! same.
+//! Invariants: reading never panics nor allocates by an unchecked length; accepted commands are
+//! written again as the same bytes; parsed rows are written to bytes that parse to the same rows.
 
 use pmnet_resp::write_command;
 use pmnet_wire::command::{Commands, Form, preamble};
@@ -11,17 +10,18 @@ use pmnet_wire::record::{
     CHAIN_MAX, RecoverReply, SESSION_ROWS_MAX, read_durable, read_path, write_durable, write_path,
 };
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     commands(data);
     rows(data);
-    // The same as commands of one form: what follows a right preamble is reached at once.
+    // Parses the input as commands of one form, so that the code after a valid preamble is reached
+    // at once.
     for form in [Form::Single, Form::Pipeline, Form::Pack] {
         let mut payload = preamble(form, pmnet_wire::command::Protocol::Resp3, 7).to_vec();
         payload.extend_from_slice(data);
         commands(&payload);
     }
-    // RECOVER's path has one length only.
+    // The path in a RECOVER has only one length.
     if data.len() < pmnet_wire::FRAGMENT_BYTES {
         let mut padded = data.to_vec();
         padded.resize(pmnet_wire::FRAGMENT_BYTES, 0);

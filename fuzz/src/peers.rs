@@ -5,28 +5,28 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use pmnet_proto::{Outbox, Peer};
 use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Packet, Reject};
 
-/// The shard.
+/// Number of the shard.
 pub const SHARD: u32 = 3;
 
-/// An address; devices have their number, the server 100, clients begin at 200.
+/// Returns an address: that of a device by its number, 100 for the server, from 200 on for clients.
 #[must_use]
 pub fn peer(last: u8) -> Peer {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), 51_000)
 }
 
-/// The server's address.
+/// Returns the server's address.
 #[must_use]
 pub fn server() -> Peer {
     peer(100)
 }
 
-/// The address of a client.
+/// Returns the address of a client.
 #[must_use]
 pub fn client(number: u8) -> Peer {
     peer(200 + number)
 }
 
-/// A datagram as its author would write it.
+/// Returns a datagram in the form in which its author writes it.
 #[must_use]
 pub fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -34,18 +34,19 @@ pub fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Every packet of ours that a machine wants sent, parsed; others pass through it.
+/// Returns every packet of pmnet that a machine wants to send, parsed; foreign packets are left
+/// out.
 ///
 /// # Panics
-/// If one of them is damaged, or is larger than a packet may be.
+/// If one of them is damaged or too large.
 pub fn sent(out: &Outbox) -> impl Iterator<Item = (Peer, Packet<'_>)> {
     parsed(out.iter())
 }
 
-/// The same for datagrams.
+/// Returns the parsed packets of pmnet among these datagrams.
 ///
 /// # Panics
-/// As [`sent`].
+/// If one of them is damaged or too large, as for [`sent`].
 pub fn parsed<'a>(
     datagrams: impl Iterator<Item = (Peer, &'a [u8])>,
 ) -> impl Iterator<Item = (Peer, Packet<'a>)> {

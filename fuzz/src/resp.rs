@@ -1,8 +1,8 @@
-//! RESP, both ways: what clients send to the front and what stores answer.
+//! RESP in both directions: clients' commands to the front, and stores' replies.
 //!
-//! Holds: nothing panics; the same bytes give the same commands, replies and error however they are
-//! cut into pieces; a command that the front takes is one that the payload language takes; the
-//! readers of replies agree with each other on where a reply ends.
+//! Invariants: nothing panics; equal bytes give equal commands, replies and errors in any division
+//! into pieces; a command that the front accepts is one that the payload language accepts; the
+//! readers of replies agree on where a reply ends.
 
 use pmnet_front::limits::{COMMAND_BYTES_MAX, REPLIES, REQUESTS};
 use pmnet_resp::scan::count;
@@ -12,10 +12,10 @@ use pmnet_wire::command::{Commands, Form, Protocol, preamble};
 
 use crate::input::Input;
 
-/// Pieces of which the streams are cut, at most.
+/// Maximum number of pieces into which a stream is cut.
 const PIECES: usize = 8;
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let count = 1 + input.index(PIECES);
@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) {
 
 type Requests = (Vec<Vec<Vec<u8>>>, Option<ProtocolError>);
 
-/// All commands of a stream that arrives in pieces of these lengths, again and again.
+/// Returns all commands of a stream that arrives in pieces of these lengths, used in turn.
 fn requests(stream: &[u8], pieces: &[usize]) -> Requests {
     let mut parser = Parser::new(REQUESTS);
     let mut buffer = Vec::new();
@@ -68,7 +68,8 @@ fn requests(stream: &[u8], pieces: &[usize]) -> Requests {
     }
 }
 
-/// The arguments of a complete command, compared with what the payload language says of it.
+/// Returns the arguments of a complete command, and compares them with those of the payload
+/// language.
 fn command(parser: &Parser, buffer: &[u8]) -> Vec<Vec<u8>> {
     let arguments = parser.arguments(buffer);
     let owned: Vec<Vec<u8>> = arguments.iter().map(<[u8]>::to_vec).collect();
@@ -85,7 +86,7 @@ fn command(parser: &Parser, buffer: &[u8]) -> Vec<Vec<u8>> {
 
 type Replies = (Vec<usize>, Option<Malformed>);
 
-/// The lengths of all replies of a stream that arrives in pieces of these lengths.
+/// Returns the lengths of all replies of a stream that arrives in pieces of these lengths.
 fn replies(stream: &[u8], pieces: &[usize]) -> Replies {
     let mut scanner = Scanner::new(REPLIES);
     let mut buffer = Vec::new();
@@ -112,8 +113,9 @@ fn replies(stream: &[u8], pieces: &[usize]) -> Replies {
     }
 }
 
-/// The reader that builds values against the scanner, which finds ends: they agree on where each reply
-/// ends, and on why the stream has no more of them, wherever the tree has a place for what is there.
+/// Compares the reader that builds values with the scanner that finds ends. They must agree on the
+/// end of each reply, and on the reason why the stream has no further reply. This holds for all data
+/// that the tree can represent.
 fn readers_agree(stream: &[u8], (lengths, error): &Replies) {
     let mut rest = stream;
     for length in lengths {
@@ -134,7 +136,8 @@ fn readers_agree(stream: &[u8], (lengths, error): &Replies) {
     }
 }
 
-/// What the reader of values says of the reply at the head of `bytes`; `None` if it has no place for it.
+/// Returns the value reader's result for the reply at the head of `bytes`; `None` if the tree
+/// cannot represent it.
 fn tree(bytes: &[u8]) -> Option<Result<Option<usize>, Malformed>> {
     match Reply::parse(bytes, &REPLIES) {
         Ok(found) => Some(Ok(found.map(|(_, length)| length))),

@@ -1,9 +1,9 @@
-//! One server alone, production core over a list store, while the input plays the tail of its
-//! chain, or of several, and the store's moods (`docs/spec/protocol.md` §2 rules 4, 6, 7, 8; §5).
+//! One server alone: the production core over a list store. The input plays the tail of its chain,
+//! or several tails, and the store's behaviour (`docs/spec/protocol.md` §2 rules 4, 6, 7, 8; §5).
 //!
-//! Holds: nothing panics; what waits is bounded; what is sent parses; the watermark never goes back;
-//! no update takes effect twice, none of a session out of order, whatever comes in which order; a
-//! bypass that changes something takes effect once; records that make no sense stop the shard.
+//! Invariants: nothing panics; the waiting requests are bounded; sent packets parse; the watermark
+//! never goes back; in any order of arrival no update takes effect twice, or out of its session's
+//! order; a bypass that changes data takes effect once; invalid records stop the shard.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ use crate::input::Input;
 use crate::peers::{SHARD, datagram, peer, sent};
 use crate::store::Lists;
 
-/// Operations of one input, at most.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 500;
-/// Entries that wait, at most.
+/// Maximum number of waiting entries.
 const QUEUE_MAX: usize = 32;
-/// Packets that one turn may send, at most.
+/// Maximum number of packets that one turn may send.
 const TURN_MAX: usize = 512;
-/// Steps of the store in one turn, at most.
+/// Maximum number of steps of the store in one turn.
 const WORKS: usize = 64;
 
 struct World {
@@ -34,17 +34,17 @@ struct World {
     now: Time,
     lives: u64,
     nonce: u64,
-    /// Entries of the one history that the tail tells: those from order 1 on.
+    /// Entries of the tail's one history, from order 1 on.
     told: Vec<Header>,
-    /// The next seq of each session, by the id of the session.
+    /// The next seq of each session, by session id.
     sessions: BTreeMap<u64, u64>,
     watermark: u64,
-    /// Records were changed behind the server's back.
+    /// Whether records were changed without the server's knowledge.
     meddled: bool,
     stopped: bool,
 }
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let store = Lists::default();
@@ -133,7 +133,7 @@ impl World {
         self.stopped |= result.is_err();
     }
 
-    /// The history goes on, or parts of it are told again, in any order.
+    /// Continues the history, or repeats parts of it in any order.
     fn entries(&mut self, input: &mut Input<'_>) {
         for _ in 0..1 + input.below(8) {
             let next = u64::try_from(self.told.len()).expect("few") + 1;
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// One more entry of the history: a session opens, goes on, or ends.
+    /// Adds one entry to the history: a session opens, goes on, or ends.
     fn invent(&mut self, input: &mut Input<'_>) {
         let order = u64::try_from(self.told.len()).expect("few") + 1;
         let mut entry = Header {
@@ -178,7 +178,7 @@ impl World {
                 entry.copies = raw(Kind::End.number());
                 self.sessions.remove(&session);
             } else if choice < 5 {
-                // A fragment, sometimes numbered wrongly: then it has no effect.
+                // A fragment is sometimes numbered wrongly; then it has no effect.
                 entry.fragment_count = 2 + u16::from(input.byte() % 2);
                 entry.fragment_index = input.short() % entry.fragment_count;
             }
@@ -210,7 +210,7 @@ impl World {
             if let Some(next) = self.sessions.get_mut(&session)
                 && header.seq < 1 << 32
             {
-                // The session goes on behind it, wherever it took effect.
+                // The session goes on after the fallback, in whichever way that took effect.
                 *next = (*next).max(header.seq.saturating_add(1));
             }
         }
@@ -219,7 +219,7 @@ impl World {
             header.fragment_index = input.short() % header.fragment_count;
         }
         let length = input.pick(&[16, 100, FRAGMENT_BYTES]);
-        // A fallback is the update of its last seq; everything else has its request id.
+        // A fallback is identified by its last seq; every other request has a request id.
         let fallback = header.flags.has(Flags::FALLBACK);
         let request = if fallback { 0 } else { header.request.raw() };
         let mut payload = change(session, header.seq, request);
@@ -227,7 +227,7 @@ impl World {
         self.give(&header, &payload);
     }
 
-    /// RECOVER along some path.
+    /// Delivers a RECOVER with any path.
     fn recover(&mut self, input: &mut Input<'_>) {
         self.nonce += 1;
         let length = 1 + input.byte() % 3;
@@ -259,7 +259,7 @@ impl World {
         self.give(&header, &write_path(&path));
     }
 
-    /// Something else, from anybody.
+    /// Delivers another packet from any sender.
     fn other(&mut self, input: &mut Input<'_>) {
         let header = Header {
             tag: input.near(self.header(Kind::Ping).tag),
@@ -270,14 +270,14 @@ impl World {
             epoch: input.near_word(self.header(Kind::Ping).epoch),
             ..self.header(input.pick(Kind::ALL))
         };
-        // An entry would be another history, which stops the shard, rightly.
+        // An entry would belong to another history, which rightly stops the shard.
         if header.kind != Kind::Append {
             let payload = input.bytes(64);
             self.give(&header, payload);
         }
     }
 
-    /// A record of the store is not what the server wrote.
+    /// Changes a record of the store.
     fn meddle(&mut self, input: &mut Input<'_>) {
         self.meddled = true;
         let mut state = self.store.state();
@@ -349,7 +349,7 @@ impl World {
             };
             assert!(seen.insert(identity), "twice: {session} {seq} {request}");
             if request > 0 {
-                // Copies of one bypass may have come with different seqs here.
+                // Copies of one bypass may have different seqs in this target.
                 continue;
             }
             let last = last.entry(session).or_default();
@@ -359,7 +359,7 @@ impl World {
     }
 }
 
-/// What an update does; that of a fragment is a part of it.
+/// Returns the effect of an update; the effect of a fragment is a part of it.
 fn payload_of(entry: &Header) -> Vec<u8> {
     match Kind::from_u8(entry.copies.raw()) {
         Some(Kind::Open) => entry.session.to_be_bytes().to_vec(),
@@ -372,7 +372,7 @@ fn change(session: u64, seq: u64, request: u64) -> Vec<u8> {
     [session, seq, request].map(u64::to_be_bytes).concat()
 }
 
-/// Session, seq and request of the first part of an effect.
+/// Returns session, seq and request of the first part of an effect.
 fn numbers(effect: &[u8]) -> [u64; 3] {
     let number = |at: usize| {
         let bytes = effect

@@ -1,6 +1,6 @@
-//! A store that is exactly what the server asks of one: effects in a list, records in a map, both
-//! changed in one step, durable at once. It fails when the input wants it to, before or after the
-//! step took place, as a lost connection does.
+//! A store with exactly the properties that the server needs: effects in a list and records in a
+//! map, both changed in one step, and durable at once. It fails when the input says so, before or
+//! after the step took place, as with a lost connection.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 
-/// What the store holds, and how it behaves next.
+/// The contents of the store, and its next failures.
 #[derive(Debug, Default)]
 pub struct State {
-    /// Payloads of updates and of bypasses that change something, in the order of their effect.
+    /// Payloads of updates and of bypasses that change data, in the order of their effect.
     pub effects: Vec<Bytes>,
     /// The protocol's records.
     pub records: BTreeMap<RecordKey, Bytes>,
-    /// The next steps fail before they take place, so many.
+    /// Number of next steps that fail before they take place.
     pub fail_before: u8,
-    /// The next steps take place and are reported as failed, so many.
+    /// Number of next steps that take place and are reported as failed.
     pub fail_after: u8,
 }
 
@@ -27,12 +27,12 @@ pub struct State {
 pub struct Lists(Arc<Mutex<State>>);
 
 impl Lists {
-    /// The state.
+    /// Returns the state.
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails as the state says; what is to be reported after the step.
+    /// Fails as the state says. Returns the result that is to be reported after the step.
     fn outcome(state: &mut State) -> Result<Result<(), StoreError>, StoreError> {
         let retry = |when: &str| StoreError::Retry(format!("failed {when}"));
         if state.fail_before > 0 {
@@ -81,7 +81,7 @@ impl Store for Lists {
         for request in requests {
             let mut state = self.state();
             let outcome = Lists::outcome(&mut state)?;
-            // How many effects there were before.
+            // The reply is the number of earlier effects.
             let reply = Bytes::from(format!(":{}\r\n", state.effects.len()));
             if let Some((key, prefix)) = &request.record {
                 let value = [&prefix[..], &reply[..]].concat();

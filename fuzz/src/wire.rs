@@ -1,15 +1,16 @@
-//! Packets: any bytes, or a datagram whose lengths and checksums are put right so that the checks
-//! behind them are reached (`docs/spec/wire.md` §1–§4).
+//! Packets: any bytes, or a datagram whose lengths and checksums are corrected, so that the later
+//! checks are reached (`docs/spec/wire.md` §1–§4).
 //!
-//! Holds: parsing never panics; what is accepted is emitted as the same bytes; one flipped bit is
-//! noticed; a header and its payload survive being written anew; the first packet of longer memory is what it is alone.
+//! Invariants: parsing never panics; an accepted packet is emitted as the same bytes; one flipped
+//! bit is noticed; header and payload survive being written again; the first packet of a longer
+//! buffer parses as it does alone.
 
 use pmnet_wire::{FRAGMENT_BYTES, HEADER_LEN, Header, Kind, Packet, Reject};
 
 use crate::input::Input;
 use crate::payload;
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let repairs = input.byte();
@@ -38,7 +39,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Puts right what the bits of `what` say.
+/// Corrects the parts that the bits of `what` select.
 fn repair(datagram: &mut [u8], what: u8) {
     let Some((head, payload)) = datagram.split_first_chunk_mut::<HEADER_LEN>() else {
         return;

@@ -1,4 +1,4 @@
-//! Every input that fuzzing kept, and every crash that it ever found, through its target.
+//! Runs every input that fuzzing kept, and every crash that it found, through its target.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files of a directory, in the order of their names; none if there is no directory.
+/// Returns the files of a directory in the order of their names; none if the directory does not
+/// exist.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
@@ -21,7 +22,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Runs one file; the name of a file that crashes stands in the output of the test.
+/// Runs one file. If it crashes, the test's output has its name.
 fn replay(run: fn(&[u8]), file: &Path) {
     let data = std::fs::read(file).expect("a readable file");
     let shown = file.strip_prefix(root()).unwrap_or(file);

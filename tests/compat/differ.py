@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Sends the same random commands to a Redis and to a Redis behind pmnet, and compares every reply as bytes.
 
-An episode is a few hundred commands that begin with an empty database, on a new connection, in pipelines of
-random length, some of them in MULTI. It follows from the seed and its number alone. The first reply that
-differs ends its episode; the commands that led to it are made fewer until none can be left out.
+An episode is a few hundred commands. It begins with an empty database on a new connection; its commands are sent in
+pipelines of random length, some of them in MULTI. Seed and number determine an episode. The first reply that differs
+ends its episode. The tester then leaves out as many of the episode's commands as possible without losing the
+difference.
 
   tests/compat/differ.py --replies 20000 --seed 7
   tests/compat/differ.py --seed 7 --episode 12        one episode again
@@ -27,23 +28,24 @@ from resp import Client, exchange, request, show, spell
 from stack import MACHINE_REDIS, Stack, Trouble, binary_path
 
 COMMANDS_IN_EPISODE = 250
-# Seconds for the replies of one pipeline: more than the deadline of the front, which answers an error by then.
+# Deadline in seconds for the replies of one pipeline. It exceeds the front's deadline, at which the front answers an
+# error.
 ANSWER_SECONDS_MAX = 20
-# Tries to leave out commands of one difference, and seconds for them.
+# Number of attempts to leave out commands of one difference, and seconds for them.
 SHRINK_TRIES_MAX = 120
 SHRINK_SECONDS_MAX = 15
-# So many different differences are made smaller; more are only counted.
+# Number of kinds of differences that are reduced; further ones are only counted.
 KINDS_MAX = 200
-# Characters of a reply that rules look at, and that --json has.
+# Number of characters of a reply that rules examine and --json prints.
 SHOWN_MAX = 2000
 RESET = [[b"FLUSHALL"], [b"SCRIPT", b"FLUSH"], [b"FUNCTION", b"FLUSH"]]
-# Of those that could not be made fewer.
+# Number of commands that are shown of a difference that could not be reduced.
 SHOWN_COMMANDS_MAX = 25
 NEAR_MAX = 6000
 
 
 class Steps:
-    """An episode: pipelines of commands, and the protocol that the connection begins with."""
+    """An episode: its pipelines of commands, and the protocol with which its connection begins."""
 
     def __init__(self, protocol, pipelines):
         self.protocol, self.pipelines = protocol, pipelines
@@ -54,7 +56,7 @@ class Steps:
 
 
 def episode(grammar, seed, number):
-    """The episode of this number."""
+    """Returns the episode with this number."""
     rng = random.Random(f"{seed}/{number}")
     protocol = rng.choice((2, 3))
     commands = [populate(rng) for _ in range(20)]
@@ -86,8 +88,8 @@ def transaction(grammar, rng):
 
 
 def with_aftermath(command):
-    """What removes or keeps something random is followed by the end of that key: what is left would differ. A key whose time is
-    over is looked for, since Redis counts it until somebody does."""
+    """A command that removes or keeps random elements is followed by the deletion of its key, because the remaining
+    data would differ. A key that has expired is read, because Redis counts it until a client reads it."""
     words = [word.upper() for word in command]
     if len(command) > 1 and (words[0] in (b"SPOP", b"ZREMRANGEBYLEX") or words[0] == b"ZRANGESTORE" and b"BYLEX" in words):
         return [command, [b"DEL", command[1]]]
@@ -97,7 +99,7 @@ def with_aftermath(command):
 
 
 def same(how, left, right):
-    """Whether two replies are the same, compared in this way."""
+    """Whether two replies are equal under this comparison."""
     if left == right:
         return True
     if is_error(left) or is_error(right):
@@ -118,14 +120,15 @@ def same(how, left, right):
 
 
 def same_shape(left, right):
-    """Whether both are the same kind of thing."""
+    """Whether both replies have the same kind."""
     if isinstance(left, list) and isinstance(right, list):
         return left[0] == right[0] and len(left) == len(right) and all(map(same_shape, left[1:], right[1:]))
     return sign(left) == sign(right)
 
 
 def same_scan(left, right):
-    """Whether two steps of a search may be of the same data: all of it at once is the same, a part need not be."""
+    """Whether two steps of a search may belong to equal data. Complete results must be equal; partial ones may
+    differ."""
     if not same_shape(left[:2], right[:2]) or len(left) != len(right):
         return False
     whole = left[1] == right[1] == b"$1\r\n0"
@@ -133,7 +136,7 @@ def same_scan(left, right):
 
 
 def sign(reply):
-    """The kind of a reply; null is one of its own."""
+    """The kind of a reply; null is a kind of its own."""
     if isinstance(reply, list):
         return reply[0]
     return b"null" if reply in (b"$-1", b"*-1", b"_") else reply[:1]
@@ -145,12 +148,12 @@ def is_error(reply):
 
 
 def flat(reply):
-    """Something that is equal for replies that differ only in their order."""
+    """A value that is equal for replies that differ only in their order."""
     return sorted(map(repr, map(flat, reply))) if isinstance(reply, list) else reply
 
 
 def is_near(left, right):
-    """Whether both are times to live, or points in time, that a few seconds make equal."""
+    """Whether both are times to live, or points in time, whose difference is at most a few seconds."""
     if sign(left) != b":" or sign(right) != b":":
         return False
     left, right = int(left[1:]), int(right[1:])
@@ -158,13 +161,14 @@ def is_near(left, right):
 
 
 class Comparison:
-    """Replies of one connection against those of another, with what MULTI has queued."""
+    """Compares the replies of one connection with those of another, with the commands that MULTI has queued."""
 
     def __init__(self):
         self.queued = None
 
     def differing(self, command, left, right):
-        """What differs in these replies: (command, reply, reply) for each; of EXEC those of what was queued."""
+        """The differences in these replies: (command, reply, reply) for each; for EXEC, those of the queued
+        commands."""
         name = command[0].upper()
         if self.queued is not None:
             if name == b"EXEC":
@@ -181,7 +185,7 @@ class Comparison:
 
 
 def differing_in_exec(queued, left, right):
-    """What differs in the replies to EXEC."""
+    """The differences in the replies to EXEC."""
     if not isinstance(left, list) or not isinstance(right, list) or not len(left) == len(right) == len(queued) + 1:
         return [] if left == right else [([b"EXEC"], left, right)]
     found = zip(queued, left[1:], right[1:])
@@ -189,16 +193,16 @@ def differing_in_exec(queued, left, right):
 
 
 class Difference:
-    """Two replies that differ, and the commands that led to them."""
+    """Two replies that differ, and the commands before them."""
 
     def __init__(self, commands, pipelined, protocol, about):
         self.commands, self.pipelined, self.protocol = commands, pipelined, protocol
-        # The command, which may be one that the last one, EXEC, executed, and its replies.
+        # The command and its replies. If the last command is EXEC, this may be one of the commands that it executed.
         self.about, self.left, self.right = about
         self.where = None
 
     def signature(self):
-        """What is equal for differences that are likely the same one."""
+        """A value that is equal for differences that probably have the same cause."""
         words = [word.upper() for word in self.about[:2]]
         name = words[0].decode("latin-1")
         if name in WITH_SUBCOMMANDS and len(words) > 1:
@@ -213,7 +217,7 @@ WITH_SUBCOMMANDS = set("CLIENT CONFIG ACL OBJECT XINFO XGROUP SCRIPT FUNCTION CO
 
 
 def kind_of(reply):
-    """A reply without what is different in each case: the text of an error, else its kind."""
+    """A reply without its variable parts: the text of an error, otherwise its kind."""
     if isinstance(reply, str):
         return reply
     if is_error(reply):
@@ -229,18 +233,18 @@ class Pair:
         self.clients = ()
 
     def begin(self, protocol):
-        """New connections to empty databases."""
+        """Opens new connections to empty databases."""
         self.close()
         self.clients = tuple(Client(port) for port in self.ports)
         start = ([[b"HELLO", b"3"]] if protocol == 3 else []) + RESET
         replies = self.send(start)
         for client, got in zip(self.clients, replies):
-            # Redis 6.2 has no functions to be emptied.
+            # Redis 6.2 has no functions that could be flushed.
             if client.broken or any(is_error(reply) and not reply.startswith(b"-ERR unknown command") for reply in got):
                 raise Trouble(f"the database could not be emptied: {[show(reply) for reply in got]}")
 
     def send(self, commands):
-        """The replies of both to the commands, sent at once; fewer if a connection ends."""
+        """The replies of both servers to the commands, which are sent at once; fewer if a connection ends."""
         payload = b"".join(map(request, commands))
         count = len(commands)
         for client in self.clients:
@@ -249,7 +253,7 @@ class Pair:
         return [[reply for reply in client.replies if reply[0] != b">"] for client in self.clients]
 
     def broken(self, side):
-        """Why there are no more replies of this side."""
+        """The reason why this side sent no further replies."""
         failed = self.clients[side].broken
         return None if failed is None else f"({type(failed).__name__.lower()})"
 
@@ -260,7 +264,8 @@ class Pair:
         self.clients = ()
 
     def run(self, steps, rules):
-        """(replies that were the same, differences with the rule of each); one that nothing lets go on is the last."""
+        """Returns the number of equal replies, and the differences, each with its rule. The episode ends at a difference
+        without a rule that lets it go on."""
         self.begin(steps.protocol)
         comparison, before, count, found = Comparison(), [], 0, []
         for pipeline in steps.pipelines:
@@ -272,7 +277,7 @@ class Pair:
                 if gone and left == right:
                     return count, found
                 for about in [(command, left, right)] if gone else comparison.differing(command, left, right):
-                    # What was sent with it may matter: it is in the same pipeline.
+                    # The other commands of its pipeline may matter, because they were sent together.
                     commands = before + pipeline[: number + 1]
                     texts = spell(about[0]), show(about[1], SHOWN_MAX), show(about[2], SHOWN_MAX)
                     rule = rules.rule_for(*texts, in_exec=about[0] is not command)
@@ -285,7 +290,7 @@ class Pair:
 
 
 def shrink(pair, found, rules):
-    """The difference with as few commands as possible, sent one by one if that shows it too."""
+    """Reduces the difference to as few commands as possible, sent one by one if the difference still occurs."""
     tries, until = 0, time.monotonic() + SHRINK_SECONDS_MAX
     wanted = found.signature()
 
@@ -320,7 +325,7 @@ def shrink(pair, found, rules):
 
 
 def describe(port):
-    """What a Redis says about its commands: a Grammar. One before 7.0 says no more than which it has."""
+    """A Grammar from the server's own description of its commands. A server before 7.0 only lists their names."""
     docs = asked(port, b"COMMAND", b"DOCS")
     if docs is not None:
         return Grammar(docs_of(docs))
@@ -330,7 +335,7 @@ def describe(port):
     if docs is None:
         raise Trouble(f"neither this server nor {MACHINE_REDIS} has COMMAND DOCS: install Redis 7 or newer")
     docs = {name: doc for name, doc in docs_of(docs).items() if name.partition("|")[0] in has}
-    # In a script it damages the memory of Redis 6.2 (docs/guide/servers.md).
+    # In a script this command damages the memory of Redis 6.2 (docs/guide/servers.md).
     return Grammar(docs, deadly=(b"INCRBYFLOAT",))
 
 
@@ -365,24 +370,24 @@ def plain(reply):
     return [plain(item) for item in items]
 
 
-# With which a description begins, that of a module's command too.
+# The fields with which a description begins, also that of a module's command.
 FIELDS = {b"summary", b"name", b"group"}
 
 
 def is_map(items):
-    """Whether these are pairs: a description, or names with descriptions."""
+    """Whether these elements are pairs: a description, or names with descriptions."""
     first = items[0].partition(b"\r\n")[2]
     return first in FIELDS or isinstance(items[1], list) and items[0][:1] == b"$"
 
 
 class Report:
-    """What was found: counts, and each kind of difference once."""
+    """The results: counts, and each kind of difference once."""
 
     def __init__(self):
         self.replies, self.episodes, self.kinds = 0, 0, {}
 
     def add(self, found, rule):
-        """Takes in a difference; True if it is the first of its kind."""
+        """Adds a difference. Returns True if it is the first of its kind."""
         key = ("expected", rule["name"]) if rule else found.signature()
         kind = self.kinds.setdefault(key, {"times": 0, "difference": found, "rule": rule})
         kind["times"] += 1
@@ -394,7 +399,7 @@ class Report:
         return sorted(found, key=lambda kind: -kind["times"])
 
     def as_json(self, seed):
-        """Everything, for other programs."""
+        """All results as JSON, for other programs."""
         kinds = [as_json(kind) for kind in self.kinds.values()]
         return {"seed": seed, "replies": self.replies, "episodes": self.episodes, "differences": kinds}
 
@@ -422,14 +427,14 @@ def title(kind, seed):
 
 
 def describe_kind(kind):
-    """The commands that show it, and both replies."""
+    """Prints the commands that produce it, and both replies."""
     found = kind["difference"]
     lines = [f"    {spell(command)[:300]}" for command in found.commands[-SHOWN_COMMANDS_MAX:]]
     return "\n".join([*lines, f"  direct: {show(found.left)}", f"  front:  {show(found.right)}"])
 
 
 def hunt(pair, grammar, options, rules, bar):
-    """Runs episodes until there are enough replies, or no time is left."""
+    """Runs episodes until there are enough replies, or the time is over."""
     report, until = Report(), time.monotonic() + options.seconds
     for number in [options.episode] if options.episode is not None else itertools.count():
         if report.replies >= options.replies or time.monotonic() > until:
@@ -449,7 +454,7 @@ def hunt(pair, grammar, options, rules, bar):
 
 
 def arguments(parser):
-    """What the tester takes, also as a part of run.py."""
+    """Adds the tester's options; run.py uses them, too."""
     parser.add_argument("--seed", type=int, default=1, help="another one gives other commands (default: 1)")
     parser.add_argument("--replies", type=int, default=1_000_000, help="stop after so many replies were compared")
     parser.add_argument("--seconds", type=int, default=1800, help="stop after so long, whatever there is")

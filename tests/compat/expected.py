@@ -1,4 +1,4 @@
-"""The list of expected differences (expected.toml): what fails only through the front, and why."""
+"""The list of expected differences (expected.toml): tests that fail only through the front, with reasons."""
 
 import json
 import pathlib
@@ -20,14 +20,14 @@ WHY_FIELDS = {"document", "quote", "artefact", "defect"}
 
 
 class Wrong(Exception):
-    """The list is not as it must be; the text says what to do."""
+    """The list is invalid; the text says what to do."""
 
 
 class Expected:
     """The rows of the list. `test` rows are about tests of suites, `difference` rows about the differential tester."""
 
     def __init__(self, table=TABLE, server=None):
-        """The rows that are about this server of servers.py; without one about this machine's redis-server."""
+        """The rows for `server`, a name in servers.py; without a name, those for this machine's redis-server."""
         self.server = server
         with open(table, "rb") as file:
             self.rows = tomllib.load(file)
@@ -42,11 +42,12 @@ class Expected:
         self.tests, self.rules = ([row for row in rows if self.concerns(row)] for rows in (self.tests, self.rules))
 
     def concerns(self, row):
-        """Whether a row is about this server: one without `servers` is about all."""
+        """Whether a row applies to this server; a row without `servers` applies to all."""
         return "servers" not in row or any(fits(self.server or "redis-server", name) for name in row["servers"])
 
     def own(self, rows):
-        """The rows that a run with this server must need: with another than this machine's only those that are about it."""
+        """The rows that a run with this server must need. With another server than this machine's, these are only the
+        rows that name it."""
         return [row for row in rows if self.server is None or "servers" in row]
 
     def why(self, suite, test):
@@ -57,7 +58,7 @@ class Expected:
         return None
 
     def rule_for(self, command, left, right, in_exec=False):
-        """The row for two replies that differ, or None. Replies are text, as resp.show has them."""
+        """The row for two replies that differ, or None. Replies are texts in the form of resp.show."""
         for rule in self.rules:
             if rule.get("in_exec") and not in_exec:
                 continue
@@ -73,12 +74,12 @@ class Expected:
 
 
 def fits(text, pattern):
-    """Whether the text is as the pattern says, in which * stands for anything (and nothing else is special)."""
+    """Whether the text matches the pattern, in which * stands for any characters (no other character is special)."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.S) is not None
 
 
 def check(row, needed, optional):
-    """Raises if a row is not one, or if its quote is not in its document."""
+    """Raises if a row is invalid, or if its quote is not in its document."""
     name = row.get("name") or row.get("reason") or str(row)
     missing, unknown = needed - row.keys(), row.keys() - needed - optional - WHY_FIELDS
     if missing or unknown:
@@ -94,12 +95,12 @@ def check(row, needed, optional):
 
 
 def words(text):
-    """The text as if on one line."""
+    """The text with all line breaks replaced by blanks."""
     return " ".join(text.split())
 
 
 def without(text, tests, rules):
-    """The list's text without these tests, as (suite, pattern), and rules."""
+    """The list's text without these tests, given as (suite, pattern), and without these rules."""
     blocks = re.split(r"^(?=\[\[)", text, flags=re.M)
     kept = blocks[:1]
     for block in blocks[1:]:

@@ -1,8 +1,10 @@
-"""Random commands, made from what Redis says about its own commands (COMMAND DOCS), and how to compare their replies."""
+"""Random commands, made from Redis's description of its own commands (COMMAND DOCS), and the comparison of their
+replies."""
 
-# Commands that modules use among themselves. With random arguments some of these end the server itself.
+# Commands that modules use among themselves. With random arguments some of these commands end the server itself.
 INTERNAL = ("timeseries.", "search.", "_ft.", "ft._", "ft.debug")
-# They change the set-up, not data, or would end or block the connection. What can be compared of them is in scenarios.py.
+# These commands change the set-up instead of data, or would end or block the connection. scenarios.py compares what can
+# be compared of them.
 LEFT_OUT = {
     *(
         "monitor",
@@ -54,7 +56,8 @@ LEFT_OUT = {
     ),
     *("latency|doctor", "latency|graph", "latency|histogram", "slowlog|reset", "latency|reset", "memory|purge"),
 }
-# As seldom as this, as parts of one: they are slow, answer much, or throw everything away.
+# The probability of these commands as parts of others: a low one, because the commands are slow, have long replies, or
+# delete all data.
 SELDOM = {
     **dict.fromkeys(("flushall", "flushdb"), 0.1),
     **dict.fromkeys(("command", "command|docs", "command|list", "acl|cat", "lolwut", "info", "memory|stats"), 0.1),
@@ -77,7 +80,8 @@ KEYS = {
 }
 EVERY_KEY = [key for keys in KEYS.values() for key in keys] + [b"none", b"dst1", b"dst2", b""]
 WORDS = [b"a", b"b", b"c", b"d", b"e", b"f", b"1", b"2", b"10", b"-7", b"3.5", b"foo", b"", b"hello world"]
-# None is longer than 64 bytes: a sorted set would become a skiplist, where BYLEX with different scores is left to chance.
+# No element is longer than 64 bytes, because the sorted set would then become a skiplist, in which BYLEX with different
+# scores depends on chance.
 ODD = [b"\x00\xff\r\n\x80", b"x" * 60, b"9223372036854775807", b"1e5", b"nan", b"inf", b"-0", b" 1", b"a b"]
 BIG = [b"y" * 20_000, b"z" * 70_000]
 INTEGERS = [b"0", b"1", b"2", b"3", b"5", b"-1", b"-2", b"10"]
@@ -95,7 +99,7 @@ ODD_INTEGERS = [
 DOUBLES = [b"0", b"1", b"-1", b"1.5", b"2.25", b"1e3", b"0.1", b"-3.75", b"100"]
 ODD_DOUBLES = [b"inf", b"-inf", b"nan", b"abc", b"", b"1e308", b"-1e308", b"1e400", b"0x10", b"3.0e-5"]
 STREAM_IDS = [b"0", b"0-0", b"1-1", b"2-1", b"3-5", b"5-1", b"7", b"9-9", b"-", b"+", b"(2-1", b"$", b">", b"1-1-1", b"x"]
-# Long enough not to end within a run.
+# Times to live; the valid positive ones do not end within a run.
 TIMES = {
     "s": [b"1000", b"100000", b"0", b"-1", b"abc", b"9223372036854775807"],
     "ms": [b"1000000", b"100000000", b"0", b"-5", b"x"],
@@ -111,7 +115,7 @@ LIBRARY = (
     b" flags={'no-writes'}}\n"
     b"redis.register_function('many', function(keys, args) return {1, 'a', {2, 'b'}, false, redis.status_reply('OH')} end)\n"
 )
-# Their effects and replies depend on their arguments alone.
+# Commands whose effects and replies depend only on their arguments.
 SCRIPTS = [
     b"return redis.call(unpack(ARGV))",
     b"return redis.pcall(unpack(ARGV))",
@@ -158,14 +162,15 @@ FIXED_SCRIPTS = [
 
 
 class Grammar:
-    """Makes commands. `docs` is {name: what COMMAND DOCS says}, with `a|b` for subcommands. No script calls `deadly`."""
+    """Makes commands. `docs` is {name: description from COMMAND DOCS}, with `a|b` for subcommands. No script calls the
+    commands in `deadly`."""
 
     def __init__(self, docs, deadly=()):
         self.docs, self.deadly = docs, deadly
         left_out = {name for name in docs if name in LEFT_OUT or name.lower().startswith(INTERNAL)}
         self.names = sorted(name for name in docs if not {name, name.split("|")[0]} & (left_out | LEFT_OUT))
         parents = {name.split("|")[0] for name in self.names if "|" in name}
-        # What has subcommands is no command by itself; COMMAND is.
+        # A command with subcommands is no command by itself, except COMMAND.
         self.names = [name for name in self.names if name not in parents or name == "command"]
         self.weights = [SELDOM.get(name, GROUP_SELDOM.get(docs[name]["group"], 1.0)) for name in self.names]
 
@@ -190,7 +195,7 @@ class Grammar:
         return tame(rng, args)
 
     def spelled(self, rng, name):
-        """The command with arguments as its docs have them."""
+        """The command with arguments according to its docs."""
         special = SPECIAL.get(name)
         args = [part.encode().upper() for part in name.split("|")]
         if special:
@@ -201,7 +206,7 @@ class Grammar:
         return args
 
     def argument(self, rng, argument, context):
-        """What stands for one argument of the docs."""
+        """The words for one argument of the docs."""
         flags = argument.get("flags", ())
         if "optional" in flags and rng.random() < 0.6:
             return []
@@ -242,7 +247,7 @@ class Grammar:
         return [text(rng, name, context)]
 
     def double(self, rng, name, context):
-        """A number, or what looks like one."""
+        """A number, or a text that resembles one."""
         if name == "timeout":
             return rng.choice((b"0.01", b"0.001", b"0.02", b"-1", b"abc"))
         if name in ("longitude", "latitude"):
@@ -259,7 +264,7 @@ class Grammar:
         if command.startswith(b"FCALL"):
             return [command, rng.choice((b"put", b"look", b"many", b"nosuch")), numkeys, *keys, rng.choice(WORDS)]
         if command == b"EVALSHA":
-            # Of "return 1" and "return nil", and of no script.
+            # The hashes of "return 1" and "return nil", and of no script.
             shas = (
                 b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db",
                 b"79cefb99366d8809d2e903c5f36f50c2b731913f",
@@ -271,13 +276,13 @@ class Grammar:
             return [command, rng.choice(FIXED_SCRIPTS), numkeys, *keys, rng.choice(WORDS)]
         while True:
             inner = self.command(rng, depth=1)
-            # What is random, or what is compared in part only, cannot be looked into there.
+            # Inside a script, random or partly compared replies cannot be examined.
             if inner[0].upper() not in (b"SPOP", b"FLUSHALL", b"FLUSHDB", *self.deadly) and mode(inner) == "exact":
                 return [command, rng.choice(SCRIPTS), b"0", *inner]
 
 
 def integer(rng, name):
-    """An integer, or what looks like one; none that makes a server allocate much."""
+    """An integer, or a text that resembles one, but none that makes a server allocate much memory."""
     if name in ("seconds", "ttl"):
         return rng.choice(TIMES["s"])
     if name in ("milliseconds", "ms"):
@@ -302,7 +307,7 @@ def integer(rng, name):
 
 
 def text(rng, name, context):
-    """A string argument: what its name makes likely."""
+    """A string argument that suits its name."""
     group, command = context["group"], context["name"]
     if name in ("group", "groupname"):
         return rng.choice((b"grp", b"grp", b"grp", b"grp2", b"nogroup"))
@@ -340,7 +345,7 @@ def text(rng, name, context):
 
 
 def key(rng, group):
-    """A key that likely holds what the group of commands is about."""
+    """A key that probably holds the type of the command's group."""
     if group in KEYS and rng.random() < 0.85:
         return rng.choice(KEYS[group])
     return rng.choice(EVERY_KEY)
@@ -398,7 +403,7 @@ def populate(rng):
     return [b"PFADD", name, *few]
 
 
-# Arguments that the docs do not tell.
+# Arguments that the docs do not describe.
 SPECIAL = {
     "xadd": lambda rng: [
         *(
@@ -449,12 +454,12 @@ SPECIAL = {
         *(b"STREAMS", key(rng, "stream"), rng.choice((b"0", b"2-1", b"$", b"9-9", b"x"))),
     ],
 }
-# "a" and the list [1, 2] of Redis 7.0, and a damaged one.
+# "a" and the list [1, 2] as in Redis 7.0, and a damaged dump.
 DUMPS = [b"\x00\x01a\n\x00\xc5", b"x", b""]
 
 
 def sort(rng):
-    """SORT so that neither equal weights nor the order of a set decide what comes."""
+    """SORT with arguments under which neither equal weights nor the order of a set determine the result."""
     found = [rng.choice(KEYS["list"] + KEYS["set"] + KEYS["sorted-set"] + [b"s1", b"none"])]
     found += rng.choice(
         ((b"ALPHA",), (b"ALPHA", b"DESC"), (b"ALPHA", b"LIMIT", b"0", b"2"), (b"ALPHA", b"GET", b"#", b"GET", b"s*"), ())
@@ -463,12 +468,12 @@ def sort(rng):
 
 
 def tame(rng, args):
-    """The command without what two servers would do differently by chance."""
+    """The command without arguments that would make two servers differ by chance."""
     name = args[0].upper()
     if name == b"XADD" and b"*" in args:
         args[args.index(b"*")] = b"7-*"
     if name in (b"EXPIRE", b"PEXPIRE") and args[-1] in (b"GT", b"LT"):
-        # A millisecond would decide.
+        # A millisecond would determine the result.
         args.pop()
     if name == b"SORT" and b"STORE" in args and b"ALPHA" not in args:
         args.append(b"ALPHA")
@@ -484,7 +489,7 @@ def tame(rng, args):
             if word.upper() == b"BLOCK" and args[place + 1] in (b"0", b"00"):
                 args[place + 1] = b"1"
     if name in (b"SRANDMEMBER", b"ZRANDMEMBER", b"HRANDFIELD", b"SETRANGE", b"SETBIT", b"LPOS"):
-        # So many members, or a string so long, that a reply would be gigabytes.
+        # With so many members, or with so long a string, a reply would take gigabytes.
         args[1:] = [b"-3" if arg.startswith(b"-922") else arg for arg in args[1:]]
     if name in (b"SETBIT", b"SETRANGE", b"BITFIELD"):
         args[1:] = [b"77" if arg.isdigit() and 100_000 < int(arg) < 2**33 else arg for arg in args[1:]]
@@ -495,7 +500,7 @@ SHAPES = {
     *(b"SRANDMEMBER", b"HRANDFIELD", b"ZRANDMEMBER", b"RANDOMKEY", b"SPOP", b"DUMP", b"XPENDING", b"XINFO", b"TIME"),
     *(b"LASTSAVE", b"HELLO", b"ROLE", b"LOLWUT", b"INFO"),
 }
-# With scores that differ, what they find is a matter of how high the nodes of a skip list are.
+# If the scores differ, the result depends on the heights of a skip list's nodes.
 BY_LEX = {b"ZLEXCOUNT", b"ZRANGEBYLEX", b"ZREVRANGEBYLEX", b"ZREMRANGEBYLEX"}
 KINDS = {b"SLOWLOG", b"LATENCY", b"MEMORY", b"CLIENT", b"INFO", b"LOLWUT", b"ACL"}
 NEAR = {b"TTL", b"PTTL", b"EXPIRETIME", b"PEXPIRETIME"}
@@ -510,13 +515,13 @@ ACL_EXACT = {b"WHOAMI", b"USERS", b"LIST", b"DRYRUN", b"GETUSER"}
 
 
 def mode(args):
-    """How replies of this command are compared: see differ.same."""
+    """Returns the comparison for replies of this command (see differ.same)."""
     name = args[0].upper()
     second = args[1].upper() if len(args) > 1 else b""
     if name == b"CLIENT" and second in CLIENT_EXACT or name == b"ACL" and second in ACL_EXACT or second == b"HELP":
         return "exact"
     if name == b"OBJECT":
-        # How often an object is referred to is a matter of how it came to be.
+        # The reference count of an object depends on how the object was created.
         return "near" if second in (b"IDLETIME", b"FREQ", b"REFCOUNT") else "exact"
     if name == b"FUNCTION":
         return {b"LIST": "unordered", b"STATS": "shape", b"DUMP": "shape"}.get(second, "exact")

@@ -1,4 +1,4 @@
-"""Clients whose packages bring no tests: each sends the same commands to both sides and must make the same of them."""
+"""Clients whose packages have no tests: each sends the same commands to both sides and must parse equal results."""
 
 import dataclasses
 import json
@@ -13,17 +13,17 @@ from resp import spell
 from stack import Trouble
 
 HERE = pathlib.Path(__file__).resolve().parent
-# ioredis as in tests/setup.sh.
+# The version of ioredis, as in tests/setup.sh.
 IOREDIS, NODE_REDIS, JEDIS = "5.11.1", "5.8.3", "6.2.0"
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 120
-# Commands for each client; every command of Redis is among them.
+# The commands for each client; every command of Redis is among them.
 COMMANDS = 1500
 
 
 @dataclasses.dataclass
 class Program:
-    """One client: what starts it, and its version."""
+    """One client: its start command and its version."""
 
     name: str
     version: str
@@ -33,14 +33,14 @@ class Program:
 
 @dataclasses.dataclass
 class Programs:
-    """Those that are there, and a sentence for each that is not."""
+    """The installed clients, and a sentence about each missing one."""
 
     found: list
     missing: list
 
 
 def commands(grammar):
-    """Commands of every kind whose replies are equal on two servers, from a seed."""
+    """Returns commands of every kind whose replies are equal on two servers, drawn from a seed."""
     rng = random.Random("clients")
     found = []
     for name in grammar.names:
@@ -49,7 +49,7 @@ def commands(grammar):
     while len(found) < COMMANDS:
         found.append(grammar.command(rng))
     found = [tame(rng, command) for command in found]
-    # Its clients take words; and what changes the connection is not theirs to compare.
+    # The clients take words as arguments; commands that change the connection are not compared.
     left_out = (b"HELLO", b"CLIENT", b"SELECT", b"SPOP", b"READONLY", b"READWRITE", b"ASKING", b"CLUSTER", b"WATCH")
     return [
         command
@@ -59,7 +59,7 @@ def commands(grammar):
 
 
 def fetch(cache):
-    """Installs what can be installed."""
+    """Installs the clients that can be installed."""
     found, missing = [], []
     node = cache / "node"
     try:
@@ -113,7 +113,7 @@ def install(command, folder):
 
 
 def run(program, port, sent):
-    """What the client made of the replies: a list as long as `sent`."""
+    """The results that the client parsed: a list with the length of `sent`."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         if program.name == "jedis":
             file.write("\n".join(" ".join(word.hex() for word in command) for command in sent))
@@ -130,14 +130,14 @@ def run(program, port, sent):
 
 
 def compare(program, sent, left, right, suite, expected):
-    """One test of the suite for each command's name: it fails if a reply differs and no rule explains that."""
+    """One test for each command's name: it fails if a reply differs and no rule explains the difference."""
     for command, direct, front in zip(sent, left, right, strict=True):
         test = f"{program.version.split()[0]}: {command[0].upper().decode()}"
         suite.direct[test] = None
         suite.front.setdefault(test, None)
         if direct == front or suite.front[test] is not None:
             continue
-        # The rules are about replies as bytes; an error is one line of them.
+        # The rules apply to replies as bytes; an error is one line of them.
         texts = [
             "-" + reply["error"] if isinstance(reply, dict) and "error" in reply else json.dumps(reply)
             for reply in (direct, front)

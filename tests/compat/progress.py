@@ -1,16 +1,16 @@
-"""What is under way, how far, and how long it will take: a bar on a terminal, else a line now and then."""
+"""The present work, its progress, and its remaining time: a bar on a terminal, otherwise a line from time to time."""
 
 import sys
 import time
 
-# Seconds between two lines where there is no terminal, and between two updates of a bar.
+# Seconds between two lines without a terminal, and seconds between two updates of a bar.
 LINE_SECONDS = 15
 BAR_SECONDS = 0.2
 WIDTH = 28
 
 
 class Bar:
-    """Progress towards `total`, of which there must be at least one; `show` says how much is done."""
+    """Progress towards `total`, which is at least 1; `show` receives the completed number."""
 
     def __init__(self, name, total, out=None):
         self.name, self.total, self.out = name, total, out or sys.stderr
@@ -18,7 +18,7 @@ class Bar:
         self.terminal = self.out.isatty()
 
     def show(self, done, note="", last=False):
-        """Shows it, if it is time to."""
+        """Shows the progress, if it is due."""
         now = time.monotonic()
         if not last and now - self.shown < (BAR_SECONDS if self.terminal else LINE_SECONDS):
             return
@@ -32,13 +32,13 @@ class Bar:
         self.out.flush()
 
     def end(self, done, note=""):
-        """The last line of it."""
+        """Shows the last line."""
         self.show(done, note, last=True)
         if self.terminal:
             self.out.write("\n")
 
 
 def span(seconds):
-    """A time as a person says it."""
+    """A time in the form for readers."""
     seconds = round(seconds)
     return f"{seconds} s" if seconds < 90 else f"{seconds // 60} min {seconds % 60:02} s"

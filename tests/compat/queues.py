@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Job queues that people run, through the front, while pmnet's processes are killed: does every job run, and once?
+"""Common job queues with the front while pmnet's processes are killed: does every job run exactly once?
 
   tests/compat/queues.py                       Celery, BullMQ and Sidekiq for a minute each, before this machine's Redis
   tests/compat/queues.py --store valkey-9.1 --only bullmq --seconds 20
 
-The jobs write down that they ran straight to the Redis, beside pmnet, so that what is counted does not pass through what is
-tested. Killed in turn: server and device (kill -9, started again at once). The front is not: whoever waits in a blocking pop
-when its connection breaks may lose what was popped, with Redis alone as well.
+The jobs record their runs directly in Redis, without pmnet, so that the counts do not pass through the system under
+test. The server and the device are killed in turn (kill -9, restarted at once). The front is not killed: if a client's
+connection breaks during a blocking pop, the popped element may be lost, with Redis alone as well.
 """
 
 import argparse
@@ -22,24 +22,24 @@ import time
 import servers
 from stack import TARGET, Stack, Trouble, binary_path, end, start_logged, stop_all
 
-# Installed into target/queues.
+# Folder of the installed queues.
 CELERY = "celery==5.5.3"
 BULLMQ = "bullmq@5.58.5"
-# Sidekiq with its own Ruby, of Debian; nothing is installed on the system.
+# Sidekiq uses Debian's Ruby, which is not installed on the system.
 SIDEKIQ_SUITE = "trixie"
 SIDEKIQ_VERSION = "7.3."
 INSTALL_SECONDS_MAX = 240
-# Seconds between two kills, and for what is left when no more jobs come.
+# Seconds between two kills, and seconds for the remaining jobs after the last new one.
 KILL_EVERY = 3
 DRAIN_SECONDS_MAX = 60
 JOBS_PER_SECOND = 40
-# Where a job writes that it ran: field = job, value = how often.
+# The hash in which a job records its run: field = job, value = number of runs.
 RAN = "queues:ran"
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 class Killable(Stack):
-    """A Stack whose processes can be killed and started again as they were."""
+    """A Stack whose processes can be killed and restarted with the same arguments."""
 
     def _spawn(self, name, command):
         process, log = super()._spawn(name, command)
@@ -48,7 +48,7 @@ class Killable(Stack):
         return process, log
 
     def kill(self, name):
-        """kill -9, and the same again."""
+        """Kills a process (kill -9) and starts it again."""
         process = dict(self.processes)[name]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -58,7 +58,8 @@ class Killable(Stack):
 
 
 def ask(port, *words):
-    """One command to a Redis; its reply as bytes, whole if it comes in one piece or is a hash of short texts."""
+    """Sends one command to a Redis. Returns the reply as bytes, which is complete if it arrives in one piece or is a
+    hash of short texts."""
     request = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
         client.sendall(request.encode() + b"*1\r\n$4\r\nPING\r\n")
@@ -72,13 +73,13 @@ def ask(port, *words):
 
 
 def ran(port):
-    """{job: how often it ran}."""
+    """{job: number of runs}."""
     texts = [line for line in ask(port, "HGETALL", RAN).split(b"\r\n")[1:] if line and not line.startswith(b"$")]
     return {job.decode(): int(times) for job, times in zip(texts[::2], texts[1::2])}
 
 
 def install(folder, *command):
-    """Runs an installer once."""
+    """Runs an installer, unless it has run before."""
     done = folder / "done"
     if done.is_file() and done.read_text() == str(command):
         return
@@ -223,7 +224,7 @@ def bullmq(target, folder, port, beside):
 
 
 def ruby(place):
-    """Lays Sidekiq and Ruby into `place`; the command that runs Ruby, and its environment."""
+    """Unpacks Sidekiq and Ruby into `place`. Returns the command that runs Ruby, and its environment."""
     done = place / "done"
     if not done.is_file() or done.read_text() != SIDEKIQ_SUITE:
         shutil.rmtree(place, ignore_errors=True)
@@ -262,13 +263,13 @@ QUEUES = {"celery": celery, "bullmq": bullmq, "sidekiq": sidekiq}
 
 
 def start(name, command, folder, environment):
-    """A process of the queue; it and what it says."""
+    """Starts a process of the queue. Returns it and its output."""
     log = folder / f"{name}.log"
     return start_logged(command, folder, log, **environment), log
 
 
 def run(name, options, target):
-    """One queue; what is wrong with it."""
+    """Runs one queue. Returns its faults."""
     chosen = random.Random(options.seed)
     with Killable(options.binary, options=DURABLE) as stack:
         folder = stack.folder / name

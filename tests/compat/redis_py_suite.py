@@ -1,4 +1,4 @@
-"""redis-py's own tests, from its source distribution, with RESP2 and RESP3."""
+"""The tests of redis-py, from its source distribution, with RESP2 and RESP3."""
 
 import shutil
 import subprocess
@@ -9,9 +9,9 @@ import xml.etree.ElementTree as xml
 
 from stack import Trouble, run_for
 
-# The same as in tests/setup.sh.
+# The same version as in tests/setup.sh.
 VERSION = "6.4.0"
-# What its tests use; of the plugins the newest that this version of it knows.
+# Packages that its tests need; of the plugins, the newest version that this redis-py supports.
 PACKAGES = [
     f"redis=={VERSION}",
     "pytest<9",
@@ -24,9 +24,9 @@ PACKAGES = [
 ]
 INSTALL_SECONDS_MAX = 240
 RUN_SECONDS_MAX = 600
-# Seconds of one test; one that hangs through the front is not waited for longer.
+# Time limit of one test in seconds, also for tests that hang through the front.
 TEST_SECONDS_MAX = 40
-# What talks to one Redis; the others are about clusters, sentinels, modules, TLS, or about nothing but the library.
+# Tests that use one Redis; the others need clusters, sentinels, modules or TLS, or test only the library.
 FILES = [
     *("commands", "pipeline", "pubsub", "lock", "scripting", "function", "hash", "encoding", "monitor", "connection_pool"),
     *("connection", "cache", "multiprocessing", "retry", "connect"),
@@ -47,7 +47,7 @@ MARKS = "not redismod and not onlycluster and not ssl and not replica and not cp
 
 
 def fetch(cache):
-    """(Python of a venv with redis-py, folder of its tests); made once."""
+    """(Python of a venv with redis-py, folder of its tests); both are made once."""
     folder = cache / "redis-py"
     python, tests = folder / "venv" / "bin" / "python", folder / f"redis-{VERSION}"
     if python.exists() and (tests / "tests").is_dir():
@@ -73,7 +73,7 @@ def fetch(cache):
 
 
 def run(place, port, protocol, log, deadline, only=None):
-    """{test: None if it passed, else what it said} of all tests, or of one; those that are skipped are left out."""
+    """{test: None if it passed, otherwise its output} of all tests, or of one; skipped tests are left out."""
     python, tests = place
     files = [f"tests/test_{name}.py" for name in FILES] + [f"tests/test_asyncio/test_{name}.py" for name in ASYNC_FILES]
     report = log.with_suffix(".xml")
@@ -89,14 +89,14 @@ def run(place, port, protocol, log, deadline, only=None):
 
 
 def node(test):
-    """The test as pytest names it on its command line."""
+    """The test's name for pytest's command line."""
     place, _, name = test.split(" ", 1)[1].partition("[")
     module, kind, function = place.rsplit(".", 2)
     return f"tests/{module.replace('.', '/')}.py::{kind}::{function}" + (f"[{name}" if name else "")
 
 
 def read_report(report, protocol):
-    """{test: None or what it said} of a file in JUnit's format."""
+    """{test: None or its output} from a file in JUnit's format."""
     results = {}
     for case in xml.parse(report).iter("testcase"):
         if case.find("skipped") is not None:
@@ -105,6 +105,6 @@ def read_report(report, protocol):
         wrong = case.find("error") if wrong is None else wrong
         name = f"RESP{protocol} {case.get('classname').removeprefix('tests.')}.{case.get('name')}"
         said = None if wrong is None else (wrong.get("message") or "it failed")
-        # A test and its clean-up are two cases.
+        # A test and its clean-up are two cases in the file.
         results[name] = results.get(name) or said
     return results

@@ -1,4 +1,4 @@
-"""Redis's own test suite, from the source package of the Redis that is installed, in its external mode."""
+"""Redis's own test suite, from the source package of the installed Redis, in its external mode."""
 
 import os
 import pathlib
@@ -10,15 +10,16 @@ import time
 
 from stack import Trouble, end, popen
 
-# Left out on both sides: they need DEBUG or replicas of their own, and the front refuses both (docs/use/commands.md, The matrix).
+# Tests that are left out on both sides: they need DEBUG or replicas of their own, which the front refuses
+# (docs/use/commands.md, The matrix).
 TAGS = "-needs:debug -needs:repl -large-memory"
-# Seconds of one run of a unit.
+# Time limit of one run of a unit in seconds.
 UNIT_SECONDS_MAX = 400
-# A test that is silent for so long hangs: it is counted as failed, and the unit runs again without it.
+# Seconds without output after which a test counts as hanging and failed; the unit runs again without it.
 SILENT_SECONDS_MAX = 120
-# So many tests of a unit may hang before the rest of it is given up.
+# Number of hanging tests of a unit after which the rest of the unit is given up.
 HANGS_MAX = 6
-# Passes without what failed alone, and tests that are tried alone in one of them.
+# Number of runs without the tests that failed alone, and number of tests that are tried alone in one of them.
 PASSES_MAX = 4
 ALONE_MAX = 40
 START_TRIES = 3
@@ -29,7 +30,7 @@ NEEDS = "for Redis's own suite install: apt-get install tcl redis-tools dpkg-dev
 
 
 def fetch(cache):
-    """The folder of the suite; downloads the source package that belongs to the installed Redis, once."""
+    """The folder of the suite; the source package of the installed Redis is downloaded once."""
     for program in ("tclsh", "redis-cli", "redis-benchmark", "dpkg-source", "apt-get"):
         if shutil.which(program) is None:
             raise Trouble(f"there is no {program}; {NEEDS}")
@@ -41,7 +42,7 @@ def fetch(cache):
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     sources = folder / "sources.sources"
     sources.write_text(source_entries())
-    # Lists of its own, so that nothing of the system changes.
+    # apt uses separate lists, so that the system stays unchanged.
     apt = ["apt-get", "-q", "-o", f"Dir::Etc::sourcelist={sources}", "-o", "Dir::Etc::sourceparts=/dev/null"]
     apt += ["-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User="]
     package = folder / "package"
@@ -62,7 +63,7 @@ def fetch(cache):
         raise Trouble(f"apt-get source gave no package: remove {folder} and try again")
     unpacked = folder / "unpacked"
     shutil.rmtree(unpacked, ignore_errors=True)
-    # With Debian's changes to the tests, because its Redis has them too.
+    # Debian's patches of the tests are applied, because its Redis has them too.
     command = ["dpkg-source", "--no-check", "-x", str(dsc[-1]), str(unpacked)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=FETCH_SECONDS_MAX)
     for program in ("redis-server", "redis-cli", "redis-benchmark"):
@@ -72,7 +73,7 @@ def fetch(cache):
 
 
 def source_entries():
-    """What the system's own lists say about binary packages, for source packages."""
+    """The system's apt sources for binary packages, turned into sources for source packages."""
     found = []
     for path in sorted(pathlib.Path("/etc/apt/sources.list.d").glob("*.sources")):
         for stanza in re.split(r"\n\s*\n", path.read_text()):
@@ -91,7 +92,7 @@ def source_entries():
 
 
 def version(tree):
-    """The version of the suite, with Debian's."""
+    """The version of the suite, with Debian's revision."""
     package = sorted((tree.parent / "package").glob("redis_*.dsc"))
     return package[-1].stem.removeprefix("redis_") if package else "?"
 
@@ -106,23 +107,23 @@ def units(tree):
         timeout=30,
         check=True,
     )
-    # unit/cluster/* and what begins with integration/ start servers of their own, but for the two programs' tests.
+    # unit/cluster/* and integration/* start servers of their own, except the tests of the two programs.
     kept = ("integration/redis-cli", "integration/redis-benchmark")
     return [unit for unit in listed.stdout.split() if unit.startswith("unit/") or unit in kept]
 
 
 class Unit:
-    """One unit of the suite, run on Stacks that `make_stack(front)` gives. Results are {test: None, or what it said}."""
+    """One unit of the suite, which runs on Stacks from `make_stack(front)`. Results are {test: None or its output}."""
 
     def __init__(self, tree, name, make_stack, log, deadline):
         self.tree, self.name, self.make_stack, self.log, self.deadline = tree, name, make_stack, log, deadline
 
     def compare(self, is_expected):
-        """(results direct, results through the front).
+        """Returns (direct results, results through the front).
 
-        A failure can make others fail: it leaves a connection in MULTI, or a script that never ends. So what fails
-        only through the front is tried alone, unless it is expected to fail, and then the rest again without what
-        failed alone.
+        A failure can make other tests fail, because it leaves a connection in MULTI, or a script that never ends. A
+        test that fails only through the front is therefore tried alone, unless its failure is expected. Then the other
+        tests run again without those that failed alone.
         """
         direct, front = self.run(False), self.run(True)
         culprits = {}
@@ -136,7 +137,7 @@ class Unit:
                     alone = self.run(True, only=test).get(test, "")
                     if alone is not None and self.run(False, only=test).get(test, "") is None:
                         found[test] = alone
-            # What depends on others cannot be tried alone. The first one to fail has nothing before it that failed.
+            # A test that depends on others cannot be tried alone. No test before the first failing one has failed.
             found = found or {failed[0]: front.get(failed[0]) or "it did not run"}
             culprits.update(found)
             without = list(culprits)
@@ -145,13 +146,14 @@ class Unit:
                 if test not in culprits and reference.get(test, "") is None:
                     front[test] = rest.get(test, "it did not run")
                 elif test not in culprits and front.get(test, "") is not None and test in reference:
-                    # It needs one of those that were left out, and so it fails without them also on Redis itself.
+                    # The test depends on one of the tests that were left out, so it also fails on Redis itself without them.
                     front[test] = NOT_TOLD
         front.update(culprits)
         return direct, {test: said for test, said in front.items() if said != NOT_TOLD}
 
     def run(self, front, only=None, without=()):
-        """Results of the unit, or of one test of it, or of all but some; a test that hangs is left out in the next try."""
+        """Results of the unit, of one test, or of all but some tests; a hanging test is left out in the next
+        attempt."""
         hung, results = [], {}
         for _ in range(HANGS_MAX):
             with self.make_stack(front) as stack:
@@ -166,10 +168,10 @@ class Unit:
         return results
 
     def run_once(self, port, front, only, without):
-        """What the suite prints."""
+        """Returns the suite's output."""
         for _ in range(START_TRIES):
             text = self.run_program(port, front, only, without)
-            # Its own port was taken meanwhile.
+            # Another process took its port meanwhile.
             if "[ready]" in text:
                 break
         return text
@@ -186,7 +188,8 @@ class Unit:
             "--single",
             self.name,
         ]
-        # Where it looks for a port of its own, and 10,000 above: below those that the system gives to clients.
+        # First port of the suite's search for free ports; the search also uses ports 10,000 above. All are below those
+        # that the system gives to clients.
         command += ["--baseport", str(random.randrange(11_000, 22_000, 64))]
         command += ["--only", self.title(only)] if only else []
         for test in without:
@@ -207,27 +210,27 @@ class Unit:
             return COLOURS.sub("", out.read().decode(errors="replace"))
 
     def title(self, test):
-        """The test's name as the suite knows it."""
+        """The test's name in the suite."""
         return re.sub(r" \(time \d+\)$", "", test.removeprefix(f"{self.name}: "))
 
 
-# What is added to a name that has come before in its unit.
+# The suffix of a name that occurred before in its unit.
 AGAIN = " (time %d)"
 NOT_TOLD = "it cannot be told"
 
 
 def only_front(direct, front):
-    """The tests that pass direct and not through the front, in their order."""
+    """The tests that pass directly and fail through the front, in their order."""
     return [test for test, said in direct.items() if said is None and front.get(test, "") is not None]
 
 
 def environment():
-    """Without what would change how the tests print."""
+    """Removes variables that would change the output of the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith("REDISCLI_")}
 
 
 def read_outcomes(unit, text):
-    """{test: None or what it said}; a name that comes again gets a number."""
+    """{test: None or its output}; a repeated name gets a number."""
     results, seen, said = {}, {}, None
     for line in text.splitlines():
         if line.strip() == "The End":

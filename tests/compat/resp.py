@@ -1,4 +1,4 @@
-"""A client for two servers at once: what it sends goes to both, and replies are kept as the bytes that came."""
+"""A client for two servers at once: it sends everything to both, and keeps replies as received bytes."""
 
 import select
 import socket
@@ -11,7 +11,7 @@ RECEIVE_BYTES = 1 << 18
 
 
 class Closed(Exception):
-    """The server closed the connection; `early` has the replies that came before."""
+    """The server closed the connection; `early` has the earlier replies."""
 
     def __init__(self, early):
         super().__init__("closed")
@@ -31,9 +31,9 @@ def request(args):
 
 
 def parse(data, at):
-    """(reply, where it ends), or None if it is not all there.
+    """(reply, its end), or None if it is incomplete.
 
-    A scalar is its bytes without the last line end. An aggregate is a list: its sign, then its elements.
+    A scalar is its bytes without the last line end. An aggregate is a list: its type byte, then its elements.
     """
     line = data.find(b"\r\n", at)
     if line < 0:
@@ -65,7 +65,7 @@ def parse(data, at):
 
 
 class Client:
-    """One connection. `finished` looks at the replies so far and says whether no more are awaited."""
+    """One connection. `finished` examines the replies so far and returns whether no more are awaited."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -74,7 +74,7 @@ class Client:
         self.data, self.out, self.replies, self.finished, self.broken = b"", b"", [], None, None
 
     def begin(self, payload, finished):
-        """Takes over what `both` will send."""
+        """Takes the bytes that `both` will send."""
         self.out, self.replies, self.finished, self.broken = payload, [], finished, None
 
     def waits(self):
@@ -82,7 +82,7 @@ class Client:
         return self.broken is None and not self.finished(self.replies)
 
     def send(self):
-        """Sends what goes without waiting."""
+        """Sends as much as possible without waiting."""
         try:
             self.out = self.out[self.socket.send(self.out[: 1 << 20]) :]
         except BlockingIOError:
@@ -91,7 +91,7 @@ class Client:
             self.out = b""
 
     def receive(self):
-        """Takes in what has come."""
+        """Receives the waiting bytes."""
         try:
             part = self.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -116,7 +116,7 @@ class Client:
 
 
 def exchange(clients, seconds):
-    """Sends and receives on all of them until nobody waits; a client that failed has `broken` set."""
+    """Sends and receives on all connections until no reply is awaited; a failed connection has `broken` set."""
     until = time.monotonic() + seconds
     while True:
         waiting = [client for client in clients if client.waits()]
@@ -137,7 +137,7 @@ def exchange(clients, seconds):
 
 
 def show(reply, most=240):
-    """A reply as redis-cli would print it on one line."""
+    """A reply on one line, in the form of redis-cli."""
     text = _show(reply)
     return text if len(text) <= most else text[: most - 20] + f" … ({len(text)} characters)"
 
@@ -157,20 +157,20 @@ def _show(reply):
 
 
 def quoted(word):
-    """Bytes as redis-cli takes them between quotes."""
+    """Bytes in the quoted form of redis-cli."""
     if len(word) > 80:
         return f'"{escaped(word[:16])}…" ({len(word)} bytes)'
     return f'"{escaped(word)}"'
 
 
 def escaped(word):
-    """Bytes without what would end the quotes."""
+    """Bytes in which nothing ends the quotes."""
     special = {0x22: '\\"', 0x5C: "\\\\", 0x0A: "\\n", 0x0D: "\\r"}
     return "".join(special.get(c) or (chr(c) if 32 <= c < 127 else f"\\x{c:02x}") for c in word)
 
 
 def spell(args):
-    """A command as one would type it."""
+    """A command in the form in which a user types it."""
     words = []
     for arg in args:
         plain = arg and len(arg) <= 80 and all(c in SAFE for c in arg)

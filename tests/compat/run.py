@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an unmodified client expects of a Redis, asked of a Redis and of a Redis behind pmnet.
+"""Checks that an unmodified client gets the same from Redis behind pmnet as from Redis.
 
 Suites:
   scenarios   several clients, long pipelines, raw bytes, settings: what both sides do must be equal
@@ -9,8 +9,8 @@ Suites:
   go-redis    go-redis' own tests
   clients     every command, sent by ioredis, node-redis and Jedis
 
-What fails only through the front must stand in expected.toml with its reason. Anything else that fails only
-there makes the exit code 1. What stands there and passes is listed, so that the list gets shorter.
+A test that fails only through the front must have a row in expected.toml with its reason. Any other failure through the
+front alone makes the exit code 1. Rows whose tests pass are listed, so that they can be removed.
 
   tests/compat/run.py                     all suites, then docs/use/compatibility.md
   tests/compat/run.py --only redis --only differ     some; results are kept in target/compat/results for the page
@@ -43,38 +43,38 @@ from expected import TABLE, Expected, Wrong, fits, without
 from progress import Bar
 from stack import ROOT, TARGET, Stack, Trouble, binary_path, stop_all
 
-# Seconds for a whole suite; what is not done by then counts as not run.
+# Time limit of a suite in seconds; tests that are not done by then count as not run.
 SUITE_SECONDS_MAX = {"scenarios": 600, "differ": 1200, "redis": 2400, "redis-py": 1500, "go-redis": 1200, "clients": 600}
 UNIT_SECONDS_MAX = 900
 DIFFER_REPLIES = 1_000_000
 QUICK_REPLIES = 20_000
 QUICK_SECONDS_MAX = 35
 QUICK_SEEDS = (1, 2, 3)
-# For each of the other servers that make test has: what is the same in all of them has been looked at.
+# Limits for each of the other servers in make test; their common behaviour has been tested before.
 QUICK_STORE_REPLIES = 4_000
 QUICK_STORE_SECONDS_MAX = 8
 QUICK_STORE_SEEDS = (1,)
-# Units of Redis's suite that run at the same time; they wait more than they compute.
+# Number of units of Redis's suite that run at the same time; they mostly wait.
 UNITS_AT_ONCE = 2
 
 
 class Suite:
-    """What one suite found: {test: None if it passed, else what it said}, on both sides."""
+    """The results of one suite: {test: None if it passed, otherwise its output}, for both sides."""
 
     def __init__(self, name, version):
         self.name, self.version = name, version
         self.direct, self.front, self.notes = {}, {}, []
         self.seconds = 0
-        # Of the differential tester: how much was compared, and how often which rule was needed.
+        # For the differential tester: the compared amount, and how often each rule was needed.
         self.replies, self.kinds = 0, []
 
     def keep(self, path, binary):
-        """Writes the results to a file, with what they are about."""
+        """Writes the results to a file, with the build and the server."""
         path.write_text(json.dumps({"binary": digest(binary), **vars(self)}, indent=1) + "\n")
 
     @classmethod
     def kept(cls, path, binary):
-        """The results in that file, or None if there are none of this binary."""
+        """The results in the file, or None if they are of another binary."""
         found = json.loads(path.read_text()) if path.is_file() else {}
         if found.pop("binary", None) != digest(binary):
             return None
@@ -83,11 +83,11 @@ class Suite:
         return suite
 
     def only_front(self):
-        """{test: what it said} of the tests that pass on Redis and not through the front."""
+        """{test: its output} of the tests that pass on Redis and fail through the front."""
         return {test: self.front.get(test) or "it did not run" for test in redis_suite.only_front(self.direct, self.front)}
 
     def confirm(self, expected, again):
-        """Tries once more what fails and is not expected; `again(test)` says what it said then, or None."""
+        """Runs unexpected failures again; `again(test)` returns the output of the second run, or None."""
         for test in [test for test in self.only_front() if expected.why(self.name, test) is None]:
             said = self.front.get(test) or "it did not run"
             if again(test) is None:
@@ -97,7 +97,7 @@ class Suite:
 
 
 def digest(binary):
-    """What names the build of a binary."""
+    """A value that identifies the build of a binary."""
     return hashlib.sha256(binary.read_bytes()).hexdigest()
 
 
@@ -118,7 +118,7 @@ def run_scenarios(options, expected):
 
 
 def again_as_scenario(options, name):
-    """What a scenario finds when it is tried again."""
+    """The output of a scenario that is run again."""
     found = scenarios.run_all(options.binary, [name], lambda *_: None)[name]
     return None if found is None else "\n".join(found)
 
@@ -178,7 +178,7 @@ def run_redis(options, expected):
         try:
             units = {unit.name: unit for unit in pool.map(one, names)}
         except BaseException:
-            # Not only this thread's: the pool waits for all of them.
+            # The pool waits for all threads, so all are stopped and not only this one.
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
@@ -240,7 +240,7 @@ def run_go_redis(options, expected):
 
 
 def run_clients(options, expected):
-    """Every command by clients that bring no tests with them."""
+    """Every command, sent by clients without tests of their own."""
     suite = Suite("clients", "")
     with Stack() as direct, Stack(options.binary) as front:
         commands = other_clients.commands(differ.describe(direct.port))
@@ -268,7 +268,7 @@ RUNS = {
 
 @contextlib.contextmanager
 def alone(cache, name):
-    """Keeps other runs out of the files of this suite."""
+    """Locks the files of this suite against other runs."""
     with open(cache / f"{name}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -278,7 +278,7 @@ def alone(cache, name):
 
 
 def judge(suite, expected):
-    """Prints what the suite says about the front; the number of failures that nobody expected."""
+    """Prints the suite's results about the front. Returns the number of unexpected failures."""
     passed = sum(said is None for said in suite.direct.values())
     only = suite.only_front()
     new = {test: said for test, said in only.items() if expected.why(suite.name, test) is None}
@@ -292,7 +292,7 @@ def judge(suite, expected):
 
 
 def no_longer(suites, expected):
-    """What the list has and nothing needs any more: {(suite, pattern)}, {name of a rule}."""
+    """The rows that are not needed any more: {(suite, pattern)}, {name of a rule}."""
     failing = {suite.name: suite.only_front() for suite in suites}
     tests = {
         (row["suite"], pattern)
@@ -312,7 +312,7 @@ def no_longer(suites, expected):
 
 
 def tell_what_passes(suites, expected, prune):
-    """Prints what no longer fails, and takes it out of the list if so wanted."""
+    """Prints failures that no longer occur, and removes their rows from the list on request."""
     tests, rules = no_longer(suites, expected)
     for suite, pattern in sorted(tests):
         print(f"  passes now: {suite}: {pattern}")
@@ -326,7 +326,7 @@ def tell_what_passes(suites, expected, prune):
 
 
 def write_page(options, expected):
-    """Writes the page if there are results of all suites for this binary, which need not be of one run, or if told to."""
+    """Writes the page if all suites have results for this binary (also from different runs), or on request."""
     suites = [Suite.kept(options.results / f"{name}.json", options.binary) for name in RUNS]
     lacking = [name for name, suite in zip(RUNS, suites) if suite is None]
     if lacking and not options.page:
@@ -338,7 +338,7 @@ def write_page(options, expected):
 
 
 def skipped(why):
-    """Says so as the tests in Rust say it (tests/run.sh counts both lines)."""
+    """Prints the line with which Rust tests report a skip (tests/run.sh counts both)."""
     print(f"test result: ok. 1 passed; 0 failed\nSKIPPED: {' '.join(why.split())}")
     return 0
 

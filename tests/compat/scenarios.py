@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What random commands on one connection cannot show: several clients, long pipelines, raw bytes, settings.
+"""Scenarios that random commands on one connection cannot cover: several clients, long pipelines, raw bytes, settings.
 
-Each scenario runs on a Redis and on a Redis behind pmnet. What is written down on both sides must be equal.
+Each scenario runs on a Redis and on a Redis behind pmnet. The records of both sides must be equal.
 
   tests/compat/scenarios.py [NAME …]
 """
@@ -17,18 +17,18 @@ from resp import show
 from stack import TARGET, Stack, Trouble, binary_path
 from table import ANSWER_SECONDS_MAX, Peer, Table, fields, kind, values
 
-# Scenarios by name. Some leave settings behind, or a server that is stuck: they get servers of their own. Slow ones wait
-# for seconds.
+# Scenarios by name. Scenarios with `fresh` leave settings or a blocked server behind, so they get servers of their own.
+# Scenarios with `slow` wait for seconds.
 EVERY, FRESH, SLOW = {}, set(), set()
 KILO = b"v" * 1000
-# Until a command that blocks has begun to, on either side.
+# Seconds until a blocking command has begun on either side.
 BLOCKS_SECONDS = 0.05
-# Of "return 1".
+# The hash of "return 1".
 SHA = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
 
 
 def scenario(fresh=False, slow=False):
-    """Registers a function of a Table."""
+    """Registers a function that takes a Table."""
 
     def register(function):
         name = function.__name__.replace("_", " ")
@@ -804,7 +804,7 @@ def run(name, port):
         table.lines.clear()
         EVERY[name](table)
     except (OSError, TypeError, IndexError, ValueError) as error:
-        # A reply was missing, or not what the scenario goes on with.
+        # A reply was missing, or cannot be used by the rest of the scenario.
         table.write(f"it cannot go on: {type(error).__name__}")
     finally:
         table.close()
@@ -812,7 +812,7 @@ def run(name, port):
 
 
 def compare(name, stacks):
-    """None, or where the two sides are different: a list of lines."""
+    """None, or a list of lines in which the two sides differ."""
     left, right = (run(name, stack.port) for stack in stacks)
     if left == right:
         return None
@@ -826,7 +826,7 @@ def compare(name, stacks):
 
 
 def run_all(binary, names, each):
-    """{name: None or the differences}; `each(name, found)` is called after each of them."""
+    """{name: None or the differences}; calls `each(name, found)` after each scenario."""
     results, shared = {}, ()
     try:
         for name in names:

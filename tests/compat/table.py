@@ -1,4 +1,4 @@
-"""The clients of a scenario, and what is written down about them."""
+"""The clients of a scenario, and the record of their replies."""
 
 import re
 import shlex
@@ -7,20 +7,20 @@ import time
 from resp import Client, exchange, request, show, spell
 
 ANSWER_SECONDS_MAX = 14
-# So long nothing must come where nothing should.
+# Seconds for which a client must receive nothing where it expects nothing.
 QUIET_SECONDS = 0.3
-# Seconds in which a long pipeline must be sent, and then be answered.
+# Seconds within which a long pipeline must be sent, and then answered.
 PIPELINE_SECONDS_MAX = 60
 
 
 class Table:
-    """The clients of one scenario, and what is written down about them."""
+    """The clients of one scenario, and the record of their replies."""
 
     def __init__(self, port):
         self.port, self.lines, self.peers = port, [], []
 
     def peer(self, protocol=2):
-        """A new client."""
+        """Returns a new client."""
         peer = Peer(self, "ABCDEFGH"[len(self.peers) % 8])
         self.peers.append(peer)
         if protocol == 3:
@@ -28,7 +28,7 @@ class Table:
         return peer
 
     def write(self, line):
-        """One line of what is compared."""
+        """Adds one line to the record."""
         self.lines.append(line)
 
     def close(self):
@@ -37,13 +37,13 @@ class Table:
             peer.close()
 
     def anew(self, protocol=2):
-        """A new client after the end of all others."""
+        """Ends all clients and returns a new one."""
         self.close()
         self.peers.clear()
         return self.peer(protocol)
 
     def long_pipeline(self, count, make, is_right):
-        """A client that sends everything before it reads anything, as client libraries do."""
+        """A client that sends all commands before it reads any reply, as client libraries do."""
         peer = self.peer()
         payload = b"".join(request(list(map(encoded, make(number)))) for number in range(count))
         peer.raw(payload, PIPELINE_SECONDS_MAX)
@@ -60,21 +60,21 @@ class Peer:
         self.table, self.name, self.client = table, name, Client(table.port)
 
     def ask(self, *words, shown=show, seconds=ANSWER_SECONDS_MAX, about=None):
-        """Sends a command and writes down its reply, and of the command `about` or all; returns the reply, or None."""
+        """Sends a command and records it (as `about`, if given) with its reply. Returns the reply, or None."""
         self.send(*words)
         return self.read(1, shown=shown, seconds=seconds, about=about or spell(list(map(encoded, words))))[0]
 
     def asks(self, text, shown=show):
-        """One command a line, in the words of a shell."""
+        """Sends one command per line, in the syntax of a shell."""
         for line in filter(None, map(str.strip, text.splitlines())):
             self.ask(*shlex.split(line), shown=shown)
 
     def send(self, *words):
-        """Sends a command only: its words, or all in one string."""
+        """Sends a command without reading: as words, or as one string."""
         self.raw(request(list(map(encoded, shlex.split(words[0]) if len(words) == 1 else words))))
 
     def raw(self, payload, seconds=ANSWER_SECONDS_MAX):
-        """Sends these bytes, all of them within this time."""
+        """Sends all these bytes within this time."""
         self.client.socket.setblocking(True)
         self.client.socket.settimeout(seconds)
         try:
@@ -84,12 +84,12 @@ class Peer:
         self.client.socket.setblocking(False)
 
     def wait(self, finished, seconds):
-        """Waits for replies, which are then in the client."""
+        """Waits for replies, which the client keeps."""
         self.client.begin(b"", finished)
         exchange([self.client], seconds)
 
     def read(self, count, shown=show, seconds=ANSWER_SECONDS_MAX, about=""):
-        """Waits for so many replies and writes them down; those that did not come are None."""
+        """Waits for this number of replies and records them; missing ones are None."""
         self.wait(lambda replies: len(replies) >= count, seconds)
         for reply in self.client.replies:
             self.table.write(f"{self.name}: {about} -> {shown(reply)}")
@@ -98,16 +98,16 @@ class Peer:
         return self.client.replies + [None] * (count - len(self.client.replies))
 
     def all(self, seconds=0.5, shown=show):
-        """Writes down everything that comes in this time, as one line."""
+        """Records all replies that arrive in this time, as one line."""
         self.wait(lambda replies: False, seconds)
         self.table.write(f"{self.name}: " + " | ".join(map(shown, self.client.replies)))
 
     def quiet(self):
-        """Writes down what comes although nothing should."""
+        """Records replies that arrive although none is expected."""
         self.read(1, seconds=QUIET_SECONDS)
 
     def bytes(self, seconds):
-        """Writes down the bytes that come, and whether the connection is closed then."""
+        """Records the bytes that arrive, and whether the connection is closed afterwards."""
         got, closed, until = b"", False, time.monotonic() + seconds
         self.client.socket.setblocking(True)
         while time.monotonic() < until and not closed:
@@ -123,26 +123,26 @@ class Peer:
         self.table.write(f"{self.name}: {got[:300]!r}{' closed' if closed else ''}")
 
     def close(self):
-        """Ends the client without a word."""
+        """Closes the client's connection without a command."""
         self.client.close()
 
 
 def encoded(word):
-    """A word as bytes."""
+    """Returns a word as bytes."""
     return word if isinstance(word, bytes) else str(word).encode()
 
 
 def fields(reply):
-    """The names of the fields of INFO or CLIENT LIST, and what kind of string it is."""
+    """Returns the names of the fields of INFO or CLIENT LIST, and the kind of the string."""
     names = sorted(set(re.findall(rb"(?:^|[ \n:])([a-z][a-z0-9_-]*)[=:]", reply)))
     return f"{reply[:1].decode()} {b' '.join(names).decode()}"
 
 
 def kind(reply):
-    """Only what kind of reply it is."""
+    """Returns only the kind of the reply."""
     return repr(reply[0] if isinstance(reply, list) else reply[:1])
 
 
 def values(reply):
-    """The values of a map without their names, or the whole of anything else."""
+    """Returns the values of a map without their names, or any other reply unchanged."""
     return str(list(map(show, reply[1::2]))) if isinstance(reply, list) else show(reply)

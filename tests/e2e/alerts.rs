@@ -1,5 +1,7 @@
-//! The alert rules of `contrib/prometheus`, in a real Prometheus that watches real processes: each alert fires when its fault is made,
-//! and none fires before, nor under load with kills that heal. The dashboard of `contrib/grafana` asks the same Prometheus.
+//! The alert rules of `contrib/prometheus` in a real Prometheus that watches real processes. Each
+//! alert fires when its fault is made. None fires before, nor under load with kills after which
+//! processes restart. The same Prometheus evaluates the queries of the dashboard of
+//! `contrib/grafana`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -20,20 +22,22 @@ use crate::status::{load, of_prometheus, place, root, send_bad_ones, shown};
 use crate::support::{Caller, SetOnDrop, connect, eventually, front, launch, ok};
 
 const RULES: &str = "contrib/prometheus/pmnet.rules.yml";
-/// Until an alert fires: the longest bound of a rule (10 s), and some turns of Prometheus.
+/// Longest wait until an alert fires: the longest bound of a rule (10 s), and some evaluations of
+/// Prometheus.
 const FIRES_MAX: Duration = Duration::from_secs(45);
 const READY_MAX: Duration = Duration::from_secs(30);
-/// Some turns of Prometheus, after which a wrong alert would be there.
+/// Duration of some evaluations of Prometheus, after which a wrong alert would fire.
 const WATCHED: Duration = Duration::from_secs(5);
-/// How often Prometheus asks and judges.
+/// Interval at which Prometheus scrapes and evaluates.
 const EVERY: &str = "1s";
 
-/// How long a state must last.
+/// The time for which a state must last before an alert fires.
 #[derive(Clone, Copy)]
 enum Patience {
-    /// As the rules say.
+    /// The times in the rules.
     Rules,
-    /// A second, and rates over a few, so that a test need not last for minutes. The bounds are those of the rules.
+    /// One second, and rates over a few seconds, so that a test does not last for minutes. The
+    /// bounds stay those of the rules.
     Short,
 }
 
@@ -64,7 +68,7 @@ impl Drop for Watch {
 }
 
 impl Watch {
-    /// Starts it; `None` if it is not installed.
+    /// Starts Prometheus; `None` if it is not installed.
     fn start(name: &str, patience: Patience) -> Option<Watch> {
         let program = of_prometheus("prometheus")?;
         let folder = common::folder().join(format!("prometheus-{name}-{}", std::process::id()));
@@ -106,7 +110,7 @@ impl Watch {
         Some(watch)
     }
 
-    /// Watches these from now on.
+    /// Watches these ports from now on.
     fn aim(&self, places: &[SocketAddr]) {
         let places: Vec<String> = places.iter().map(SocketAddr::to_string).collect();
         let text = if places.is_empty() {
@@ -132,7 +136,7 @@ impl Watch {
         names.collect()
     }
 
-    /// Waits until it has asked so many processes, and each answered.
+    /// Waits until Prometheus has scraped this number of processes, and each has answered.
     fn sees(&self, processes: usize) {
         let wanted = processes.to_string();
         eventually("all are asked", READY_MAX, || {
@@ -141,7 +145,8 @@ impl Watch {
         });
     }
 
-    /// The alert does not fire yet; the fault is made, again and again; then it fires.
+    /// Checks that the alert does not fire yet, makes the fault again and again, and waits until
+    /// the alert fires.
     fn fires(&self, alert: &str, mut fault: impl FnMut()) {
         assert!(!self.firing().contains(alert), "{alert} fires too early");
         eventually(&format!("{alert} fires"), FIRES_MAX, || {
@@ -151,7 +156,7 @@ impl Watch {
         println!("{alert} fires");
     }
 
-    /// The alert fires no more.
+    /// Waits until the alert no longer fires.
     fn ends(&self, alert: &str) {
         eventually(&format!("{alert} ends"), FIRES_MAX, || {
             !self.firing().contains(alert)
@@ -159,7 +164,8 @@ impl Watch {
     }
 }
 
-/// Returns the body of an answer of Prometheus, in one piece: HTTP 1.0 has no chunks.
+/// Returns the body of a response of Prometheus. The request uses HTTP 1.0, so the body has no
+/// chunks.
 fn answer(at: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(READY_MAX))?;
@@ -179,7 +185,7 @@ fn places(cluster: &Cluster) -> Vec<SocketAddr> {
     ours.map(|(_, process)| place(process)).collect()
 }
 
-/// Names of the alerts in the rules.
+/// Returns the names of the alerts in the rules.
 fn alerts() -> BTreeSet<String> {
     let text = std::fs::read_to_string(root().join(RULES)).unwrap();
     let names = text
@@ -188,7 +194,7 @@ fn alerts() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// `promtool` accepts the rules, and what they judge is what their tests say.
+/// `promtool` accepts the rules, and their unit tests pass.
 #[test]
 fn rules_are_as_their_tests_say() {
     let Some(promtool) = of_prometheus("promtool") else {
@@ -239,7 +245,7 @@ const OF_A_CHAIN: [&str; 14] = [
 /// Faults that need another chain.
 const OF_OTHERS: [&str; 3] = ["PmnetTooFewCopies", "PmnetLeaseLost", "PmnetEtcdSilent"];
 
-/// An alert without a test would never be seen to fire.
+/// Every alert has a test in which it fires.
 #[test]
 fn each_alert_has_its_fault() {
     let made: BTreeSet<String> = OF_A_CHAIN
@@ -291,7 +297,7 @@ fn faults_of_clients(cluster: &Cluster, watch: &Watch) {
     });
     watch.fires("PmnetFailedLogins", || {
         for _ in 0..3 {
-            // Any answer will do: the test looks at the count.
+            // The reply does not matter: the test reads the counter.
             let _refused = connect(cluster.endpoint().unwrap()).call(&["AUTH", "eve", "wr0ng"]);
         }
     });
@@ -300,7 +306,7 @@ fn faults_of_clients(cluster: &Cluster, watch: &Watch) {
 }
 
 fn faults_of_the_store(cluster: &mut Cluster, watch: &Watch) {
-    // A Redis that hangs in a command.
+    // Redis hangs in a command.
     let signal = |cluster: &mut Cluster, signal| {
         let redis = cluster.process(Role::Redis).unwrap();
         redis.signal(signal).unwrap();
@@ -312,7 +318,7 @@ fn faults_of_the_store(cluster: &mut Cluster, watch: &Watch) {
     });
     signal(cluster, Signal::CONT);
     watch.ends("PmnetStuck");
-    // One that is gone.
+    // Redis is gone.
     cluster.kill(Role::Redis).unwrap();
     watch.fires("PmnetStorePaused", || {
         caller.call(&["SET", "a", "1"]);
@@ -323,7 +329,7 @@ fn faults_of_the_store(cluster: &mut Cluster, watch: &Watch) {
     eventually("PmnetStoreBehind fires", FIRES_MAX, || {
         watch.firing().contains("PmnetStoreBehind")
     });
-    // The log has 512 entries. When it is full, a call lasts as long as it may.
+    // The log has 512 entries. When the log is full, a call lasts until its deadline.
     let mut key = 0;
     watch.fires("PmnetLogFull", || {
         for _ in 0..if key < 500 { 50 } else { 1 } {
@@ -416,7 +422,8 @@ fn an_etcd_that_is_gone_fires() {
     watch.fires("PmnetEtcdSilent", || ());
 }
 
-/// Returns the expressions of the dashboard, as Grafana asks for them with all jobs and all shards chosen.
+/// Returns the expressions of the dashboard, with all jobs and all shards chosen, as Grafana sends
+/// them.
 fn expressions() -> Vec<String> {
     let text = std::fs::read_to_string(root().join("contrib/grafana/pmnet.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -468,7 +475,7 @@ fn every_expression_of_the_dashboard_returns_data() {
     });
 }
 
-/// Roles that are killed.
+/// The roles that are killed.
 const VICTIMS: [Role; 5] = [
     Role::Device(0),
     Role::Server,
@@ -476,10 +483,11 @@ const VICTIMS: [Role; 5] = [
     Role::Redis,
     Role::Front,
 ];
-/// From a kill to the restart: what a supervisor needs.
+/// Time from a kill to the restart, as a supervisor needs it.
 const DOWN: Duration = Duration::from_secs(1);
 
-/// Load, and a kill every `interval` that heals: no alert fires, with the rules as they are.
+/// Runs load and kills a process every `interval`, which restarts: no alert fires, with the times
+/// in the rules.
 fn none_cries_wolf(name: &str, duration: Duration, interval: Duration) {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
     topology
@@ -546,7 +554,7 @@ fn none_cries_wolf_under_load_with_kills() {
     none_cries_wolf("wolf", Duration::from_secs(50), Duration::from_secs(10));
 }
 
-/// A kill a minute, for `PMNET_MINUTES`.
+/// One kill per minute, for `PMNET_MINUTES` minutes.
 #[test]
 #[ignore = "a campaign: make alerts"]
 fn none_cries_wolf_for_long() {

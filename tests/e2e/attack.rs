@@ -5,7 +5,7 @@ use pmnet_lab::testbed::refusal;
 
 use crate::common;
 
-/// Whether this machine can run it; says so if not.
+/// Whether this machine can run the attack; if not, prints the reason.
 fn is_possible() -> bool {
     let refused = refusal();
     if let Some(reason) = &refused {
@@ -34,7 +34,7 @@ fn withstands(mode: Mode, devices: u8) {
     assert!(report.is_clean(), "{report}");
     assert!(report.sent() >= 60_000, "{report}");
     for role in &report.roles {
-        // Each role is a receiver of each trick, and has counted what it dropped.
+        // Each role received packets of each trick, and counted those that it dropped.
         assert!(role.sent.len() >= 5, "{report}");
         assert!(role.dropped.values().sum::<u64>() > 1_000, "{report}");
         assert_eq!(role.uncounted(), 0, "{report}");
@@ -56,7 +56,7 @@ fn a_chain_in_the_kernel_withstands_it() {
     withstands(Mode::Kernel, 2);
 }
 
-/// Without keys the same attack has effects: it is one.
+/// Without keys the same attack must have effects; otherwise it would be no attack.
 #[test]
 fn a_chain_without_keys_does_not() {
     if !is_possible() {
@@ -68,7 +68,7 @@ fn a_chain_without_keys_does_not() {
     };
     let harmed = match run(&plan, common::binaries(), &mut |_, _| ()) {
         Ok(report) => !report.is_clean(),
-        // A chain that does not come back is harmed, too.
+        // A chain that does not come back counts as harmed.
         Err(_) => true,
     };
     assert!(harmed, "nothing happened to a chain without keys");

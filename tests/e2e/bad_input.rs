@@ -1,5 +1,6 @@
-//! Garbage from Redis clients, and what an operator or a disk may do wrong: a sentence that says what
-//! to do and the right exit code, or the process stays up and serves when the fault is gone.
+//! Garbage from Redis clients, mistakes of an operator, and faults of a disk. A process either ends
+//! with a message that says what to do and with the right exit code, or it stays up and serves when
+//! the fault is gone.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +16,7 @@ use crate::support::{
     Answer, CALL_MAX, Caller, connect, eventually, front, launch, ok, refuses, seed,
 };
 
-/// A folder that goes away again, unless the test fails.
+/// A folder that is removed at the end, unless the test fails.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -46,7 +47,7 @@ fn tcp() -> String {
     format!("127.0.0.1:{}", free_port().unwrap())
 }
 
-/// Memory of a process, in KiB.
+/// Returns the memory of a process in KiB.
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
@@ -62,13 +63,13 @@ fn front_pid(cluster: &Cluster) -> u32 {
     process.id().unwrap()
 }
 
-/// Sends bytes, reads until the front closes or says nothing more for a while.
+/// Sends bytes, and reads until the front closes the connection or sends nothing for a while.
 fn provoke(address: SocketAddr, bytes: &[u8]) -> (Vec<u8>, bool) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_millis(150)))
         .unwrap();
-    // The front may close in the middle of it.
+    // The front may close the connection during the write.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
@@ -119,7 +120,7 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
         );
         assert!(closed, "{shown:?}: the connection cannot go on");
     }
-    // Random bytes: an error, a close, or patience.
+    // After random bytes the front may reply with an error, close the connection, or wait for more.
     let mut random = fastrand::Rng::with_seed(seed);
     for _ in 0..60 {
         let mut bytes = vec![0; random.usize(1..3_000)];
@@ -130,7 +131,7 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
         let mut stream = TcpStream::connect(address).unwrap();
         let _ = stream.write_all(&bytes);
     }
-    // Whole commands with rubbish inside are answered, and the connection goes on.
+    // Complete commands with invalid contents are answered, and the connection stays usable.
     let mut odd = front(&cluster);
     for arguments in [
         vec![&b""[..]],
@@ -152,7 +153,7 @@ fn resp_that_is_none_gets_a_sentence_and_hurts_nobody_else() {
         Reply::Status(b"PONG".to_vec())
     );
 
-    // Half commands that never end, with large announcements, many of them.
+    // Many incomplete commands that never end and announce large lengths.
     let half: Vec<TcpStream> = (0..200)
         .map(|number| {
             let mut stream = TcpStream::connect(address).unwrap();
@@ -222,7 +223,7 @@ fn a_port_in_use_is_named() {
         ],
         vec!["redis", "--listen", &taken_tcp, "--via", "127.0.0.1:51999"],
     ];
-    // All on sockets that this test holds until here.
+    // This test holds all sockets until here.
     for args in &runs {
         let (code, text) = refuses(args[0], &folder.0, args);
         assert_eq!(code, 1, "{text}");
@@ -230,7 +231,8 @@ fn a_port_in_use_is_named() {
         assert!(text.contains(args[2]) && text.contains(&owner), "{text}");
     }
     assert!(!Path::new(&log).exists(), "a log that nobody serves");
-    // What is not understood at all has an exit code of its own; so have numbers at their end.
+    // A command line that cannot be parsed has its own exit code; a number out of range has the
+    // same one.
     let device = [
         "device",
         "--listen",
@@ -275,7 +277,8 @@ fn a_port_in_use_is_named() {
     }
 }
 
-/// A front that nobody answers, and one that wants more copies than there are, say what to look at.
+/// A front whose devices do not answer, and a front that requires more copies than the chain has,
+/// both say what to check.
 #[test]
 fn a_front_that_is_wired_wrongly_says_so() {
     let folder = Folder::new("wired-wrongly");
@@ -292,7 +295,7 @@ fn a_front_that_is_wired_wrongly_says_so() {
         ];
         let args = [&fixed[..], options].concat();
         let front = launch(name, &folder.0, &args);
-        // It says so by itself; a client only makes it fail.
+        // The front says it by itself; a client is used only to make a call fail.
         if !options.is_empty() {
             eventually("the front serves", CALL_MAX, || {
                 TcpStream::connect(address).is_ok()
@@ -347,7 +350,7 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
     };
     let small = ["--entries", "256", "--frame-bytes", "65536"].map(String::from);
     let strings = |list: &[String]| list.to_vec();
-    // A log with entries: made by a device that served for a moment.
+    // Makes a log with entries: a device serves for a moment.
     let mut store = launch(
         "server",
         &folder.0,
@@ -363,7 +366,8 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
 
     let mut other_version = whole.clone();
     for copy in 0..2 {
-        // Both superblocks, as another version of the program would have written them.
+        // Both superblocks in the form in which another version of the program would have written
+        // them.
         let block = &mut other_version[copy * 4096..(copy + 1) * 4096];
         block[8..12].copy_from_slice(&7_u32.to_le_bytes());
         block[12..16].fill(0);
@@ -431,8 +435,8 @@ fn logs_of_another_version_or_damaged_are_refused_and_not_touched() {
     assert!(text.contains("in use by another process"), "{text}");
 }
 
-/// Started in the wrong order: front, device, server, store. Everybody waits, says so, and serves
-/// in the end; meanwhile commands end by their deadline with a sentence.
+/// Started in the wrong order: front, device, server, store. All processes wait, say so, and serve
+/// in the end. Meanwhile commands end by their deadline with an error text.
 #[test]
 fn started_in_the_wrong_order_everybody_waits() {
     let Some(program) = pmnet_lab::harness::find_program("redis-server") else {
@@ -533,7 +537,7 @@ fn started_in_the_wrong_order_everybody_waits() {
         client.call(&["SET", "k", "2"]) == Answer::Reply(ok())
     });
     assert_eq!(client.read(&["GET", "k"]), Reply::Bulk(b"2".to_vec()));
-    // What was unknown before took effect at most once.
+    // The command whose outcome was unknown took effect at most once.
     let n = client
         .read(&["GET", "n"])
         .text()
@@ -541,7 +545,7 @@ fn started_in_the_wrong_order_everybody_waits() {
     assert!(n <= 3, "INCR, asked three times, gave {n}");
 }
 
-/// A file system of a few megabytes; unmounted when dropped.
+/// A file system of a few megabytes; it is unmounted when this value is dropped.
 struct TinyDisk(PathBuf);
 
 impl TinyDisk {
@@ -571,7 +575,7 @@ impl TinyDisk {
 
 impl Drop for TinyDisk {
     fn drop(&mut self) {
-        // Lazily: a process that is being killed may still hold a file.
+        // The unmount is lazy, because a process that is being killed may still hold a file.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -610,8 +614,8 @@ fn a_full_disk_under_a_new_log_is_a_sentence() {
     }
 }
 
-/// Redis ends when its append-only file cannot grow (`appendfsync always`); the log keeps what was
-/// acknowledged until the operator has made room.
+/// Redis ends when its append-only file cannot grow (`appendfsync always`). The log keeps the
+/// acknowledged updates until the operator has freed space.
 #[test]
 fn a_full_disk_under_redis_loses_nothing() {
     let folder = Folder::new("bad-full-redis");
@@ -639,7 +643,7 @@ fn a_full_disk_under_redis_loses_nothing() {
         let redis = cluster.process(Role::Redis).unwrap();
         redis.exited().unwrap().is_some()
     });
-    // A read needs the store: it ends with a sentence.
+    // A read needs the store, so it fails with an error text.
     let answer = client.call(&["GET", "full:0"]);
     assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
     disk.grow("200m");

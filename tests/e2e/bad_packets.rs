@@ -1,6 +1,6 @@
-//! Datagrams that nobody should send, on every port, while others go on working: dropped and
-//! counted, never answered with more than was sent, never a crash (`docs/spec/wire.md` §5); what is
-//! foreign passes through a device untouched.
+//! Invalid datagrams on every port while other clients work. They are dropped and counted, no
+//! answer is longer than the datagram, and no process crashes (`docs/spec/wire.md` §5). Foreign
+//! datagrams pass through a device unchanged.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ use pmnet_wire::{FRAGMENT_BYTES, Flags, HEADER_LEN, Header, Kind, raw};
 use crate::common;
 use crate::support::{front, launch, ok, seed};
 
-/// How long to wait for an answer that should not come.
+/// Longest wait for an answer that must not come.
 const QUIET: Duration = Duration::from_millis(3);
-/// Longest UDP payload.
+/// Maximum UDP payload in bytes.
 const DATAGRAM_MAX: usize = 65_507;
 
 fn socket() -> UdpSocket {
@@ -24,9 +24,9 @@ fn socket() -> UdpSocket {
     socket
 }
 
-/// A header of this kind with every field drawn at random, right checksums.
+/// Returns a header of this kind with random fields and correct checksums.
 fn any_header(random: &mut fastrand::Rng, kind: Kind) -> Header {
-    // Small numbers are the ones that exist.
+    // Small numbers belong to existing sessions and orders.
     let mut number = || {
         if random.bool() {
             random.u64(..300)
@@ -66,7 +66,7 @@ fn any_payload(random: &mut fastrand::Rng, max: usize) -> Vec<u8> {
     payload
 }
 
-/// A whole packet as its author would send it.
+/// Returns a complete packet as a legitimate sender would send it.
 fn packet(random: &mut fastrand::Rng) -> Vec<u8> {
     let kind = Kind::ALL[random.usize(..Kind::ALL.len())];
     let payload = any_payload(random, FRAGMENT_BYTES);
@@ -75,7 +75,7 @@ fn packet(random: &mut fastrand::Rng) -> Vec<u8> {
     bytes
 }
 
-/// The ways in which a datagram can be wrong.
+/// The ways in which a datagram can be invalid.
 const WAYS: &[&str] = &[
     "random bytes",
     "right checksums, nothing else",
@@ -124,7 +124,7 @@ fn bad_datagram(random: &mut fastrand::Rng, way: usize) -> Vec<u8> {
     }
 }
 
-/// UDP ports on which a process listens or talks, from the kernel's tables.
+/// Returns the UDP ports on which a process listens or sends, from the kernel's tables.
 fn udp_ports(pid: u32) -> Vec<u16> {
     let inodes: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .unwrap()
@@ -150,7 +150,7 @@ fn udp_ports(pid: u32) -> Vec<u16> {
         .collect()
 }
 
-/// Everybody who receives datagrams.
+/// Returns the receivers of datagrams.
 fn targets(cluster: &Cluster) -> Vec<(Role, SocketAddr)> {
     cluster
         .processes()
@@ -181,11 +181,11 @@ fn all_alive(cluster: &mut Cluster) {
     }
 }
 
-/// Bytes that come back within [`QUIET`].
+/// Returns the number of bytes that come back within [`QUIET`].
 fn answered(socket: &UdpSocket) -> usize {
     let mut buffer = vec![0; DATAGRAM_MAX];
     let mut sum = 0;
-    // Bounded: somebody who sends for ever would be an amplifier, too.
+    // The loop is bounded, because a process that answers for ever would be an amplifier, too.
     for _ in 0..100 {
         match socket.recv(&mut buffer) {
             Ok(got) => sum += got,
@@ -221,7 +221,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
             let (mut sent, mut received) = (0, 0);
             for number in 0..300 {
                 let bytes = bad_datagram(&mut random, way);
-                // Some are looked at alone, most come in bursts.
+                // Some datagrams are checked alone; most come in bursts.
                 let alone = number % 10 == 0;
                 let _ = socket.send_to(&bytes, address);
                 sent += bytes.len();
@@ -254,7 +254,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
         }
         all_alive(&mut cluster);
     }
-    // Nothing of it got into the database.
+    // No invalid datagram changed the database.
     settle(&cluster).unwrap();
     let mut direct = cluster.reader().unwrap();
     let Reply::Array(keys) = direct.call(&["KEYS", "*"]).unwrap() else {
@@ -267,7 +267,7 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
             "{key:?} was not written by anybody"
         );
     }
-    // Nor did it make anybody forget how to restart.
+    // All processes can still be restarted.
     for role in [Role::Device(0), Role::Device(1), Role::Server, Role::Front] {
         cluster.kill(role).unwrap();
         cluster.restart(role).unwrap();
@@ -279,7 +279,8 @@ fn malformed_packets_change_nothing_and_amplify_nothing() {
     );
 }
 
-/// Real packets, recorded between the hops, sent again later and from elsewhere: no effect.
+/// Packets that were recorded between hops, and are sent again later or from another address, have
+/// no effect.
 #[test]
 fn old_packets_sent_again_have_no_effect() {
     let seed = seed();
@@ -289,7 +290,7 @@ fn old_packets_sent_again_have_no_effect() {
     ) else {
         return;
     };
-    // A front of its own that talks through a recorder.
+    // A front that is connected through a recorder.
     let tap = socket();
     let head = cluster.head().unwrap();
     let listen = format!("127.0.0.1:{}", pmnet_lab::harness::free_port().unwrap());
@@ -356,7 +357,7 @@ fn old_packets_sent_again_have_no_effect() {
     }
 }
 
-/// Passes datagrams between a front and a device, and keeps those of the front.
+/// Passes datagrams between a front and a device, and keeps the front's.
 fn record(
     tap: &UdpSocket,
     device: SocketAddr,
@@ -382,7 +383,7 @@ fn record(
     recorded
 }
 
-/// What a device does not understand goes on, in both directions, byte by byte.
+/// A device forwards datagrams that it does not understand, in both directions, without a change.
 #[test]
 fn foreign_datagrams_pass_untouched_in_both_directions() {
     let seed = seed();
@@ -414,12 +415,12 @@ fn foreign_datagrams_pass_untouched_in_both_directions() {
     let address: SocketAddr = listen.parse().unwrap();
     let mut random = fastrand::Rng::with_seed(seed);
     let mut buffer = vec![0; DATAGRAM_MAX];
-    // The device is up once it asks for the server.
+    // The device is up once it sends requests to the server.
     let deadline = Instant::now() + Duration::from_secs(10);
     while far.recv(&mut buffer).is_err() {
         assert!(Instant::now() < deadline, "{}", device.stderr());
     }
-    // The far side takes the device's own questions apart from what it passes on.
+    // The far end separates the device's own requests from the datagrams that it passes on.
     let mut receive = |socket: &UdpSocket, expected: &[u8]| {
         for _ in 0..100 {
             let Ok(got) = socket.recv(&mut buffer) else {

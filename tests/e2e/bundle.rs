@@ -1,4 +1,5 @@
-//! `pmnet doctor --bundle`: what is in a support case, and what is not.
+//! `pmnet doctor --bundle`: the contents of a support case, and the secrets that it must not
+//! contain.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +12,7 @@ use crate::common;
 use crate::status::{place, shown};
 use crate::support::{front, ok};
 
-/// Each in another place. None is a word of anything else.
+/// Each secret is in another place. None of them is part of any other text.
 const SECRETS: [&str; 12] = [
     "inConfigRequirepass77",
     "inStoreUrl/88+x",
@@ -26,9 +27,9 @@ const SECRETS: [&str; 12] = [
     "inShardsFile13",
     "inComment14",
 ];
-/// Of a private key.
+/// Part of a private key.
 const PEM: &str = "MHcCAQEEIFn0tAr3alK3yJustLettersAndNumbers123456789";
-/// Of a key of a cluster.
+/// The key of a cluster.
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 fn base64(text: &[u8]) -> String {
@@ -75,7 +76,8 @@ fn files(folder: &Path) -> [String; 2] {
         url = SECRETS[7],
         own = SECRETS[0],
     );
-    // Four lines, of which the last three are asked for; the third has what the configuration has, in other forms.
+    // Four lines, of which the case has the last three. The third line has values of the
+    // configuration in other forms.
     let log = format!(
         "PM2302 the first line\nPM2301 redis://me:{}@10.0.0.7:6379 is away, password={} was refused\nagain {} {} {} {PEM} {KEY}\nlast words\n",
         SECRETS[8],
@@ -160,7 +162,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
     let text = String::from_utf8_lossy(&all).into_owned();
     for secret in SECRETS.iter().chain(&[PEM, KEY]) {
         assert!(!said.contains(secret) && !err.contains(secret), "{secret}");
-        // Of "user:SECRET", the letters that depend on nothing else.
+        // The base64 letters of "user:SECRET" that the letters of "user:" do not affect.
         let with_user = base64(format!("user:{secret}").as_bytes());
         let with_user = with_user.trim_end_matches('=');
         for form in [
@@ -172,7 +174,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
             assert!(!text.contains(&form), "{secret} as {form}");
         }
     }
-    // Nor what is in the store.
+    // The case has no data of the store, either.
     assert!(!text.contains("OfTheStore"));
     for name in [
         "README.txt",
@@ -199,7 +201,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
         "\"usable\": true",
         "last words",
         "rmem_max",
-        // What could not be had says why.
+        // A part that could not be collected has the reason in its place.
         "/none/such: ",
         "it cannot be reached",
     ] {
@@ -213,7 +215,7 @@ fn no_secret_is_in_a_case_and_all_that_helps_is() {
     assert!(said.contains("Look at it before you send it"), "{said}");
     let length = std::fs::metadata(&case).unwrap().len();
     assert!(length < 1 << 20, "{length}");
-    // No file is overwritten.
+    // The command overwrites no file.
     let again = make();
     assert_eq!(again.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&again.stderr).contains("exists"));

@@ -1,4 +1,5 @@
-//! A chain of three under kills, then two of the three lost for good; each choice of the survivor.
+//! A chain of three under kills, of which then two devices are lost for good; one test for each
+//! survivor.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -39,7 +40,7 @@ fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) {
     );
 }
 
-/// Kills of everybody, the loss of two, kills of whoever is left.
+/// Kills all processes, loses two devices, and kills the remaining processes.
 fn survive(name: &str, medium: Medium, survivor: usize) {
     let seed = seed();
     let Some(mut cluster) = common::start(name, Topology::new(StoreKind::Redis, 3, medium)) else {
@@ -71,7 +72,8 @@ fn only_the_tail_survives() {
     survive("chain-tail", Medium::Dram, 2);
 }
 
-/// A front that was given all devices goes on, with its clients' connections, when the head is another.
+/// A front that knows all devices goes on, with its clients' connections, when another device
+/// becomes the head.
 #[test]
 fn a_front_that_knows_all_devices_finds_the_head() {
     let mut topology = Topology::new(StoreKind::Redis, 3, Medium::Dram);
@@ -92,7 +94,7 @@ fn a_front_that_knows_all_devices_finds_the_head() {
             );
             assert_eq!(client.call(&["INCR", "count"]).unwrap(), number(said));
         }
-        // Sent while there is no head, answered when there is one again.
+        // The command is sent while there is no head, and answered when there is one again.
         cluster.kill(Role::Device(lost)).unwrap();
         let waiting = std::thread::spawn(move || {
             let reply = client.call(&["INCR", "count"]);
@@ -106,7 +108,7 @@ fn a_front_that_knows_all_devices_finds_the_head() {
     }
     let last = client.call(&["GET", "set"]).unwrap();
     assert_eq!(last, Reply::Bulk((said - 1).to_string().into()));
-    // And among kills of everybody.
+    // The same happens during kills of all processes.
     let mut plan = plan(5, vec![Role::Server, Role::Front, Role::Redis], seed());
     suffer(&mut cluster, &plan);
     plan.victims.push(Role::Device(2));
@@ -114,7 +116,7 @@ fn a_front_that_knows_all_devices_finds_the_head() {
     suffer(&mut cluster, &plan);
 }
 
-/// The address that a process was told with a flag.
+/// Returns the address that a process got with a flag.
 fn told(cluster: &Cluster, role: Role, flag: &str) -> String {
     let (_, process) = cluster.processes().find(|(r, _)| *r == role).unwrap();
     let line = std::fs::read(format!("/proc/{}/cmdline", process.id().unwrap())).unwrap();
@@ -123,8 +125,8 @@ fn told(cluster: &Cluster, role: Role, flag: &str) -> String {
     String::from_utf8(words[at.unwrap() + 1].to_vec()).unwrap()
 }
 
-/// The old head and the old middle come back to life after their removal, with their logs: nothing
-/// that they say to a client may turn out to be untrue, and the shard goes on without them.
+/// The former head and middle device come back after their removal, with their logs. Their answers
+/// to clients must not turn out to be untrue, and the shard goes on without them.
 #[test]
 fn removed_devices_that_come_back_are_fenced() {
     let Some(mut cluster) = common::start(

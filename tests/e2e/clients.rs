@@ -1,5 +1,5 @@
-//! Programs of others, unmodified, through the front: redis-cli, redis-benchmark, redis-py, and a
-//! client of another language.
+//! Unmodified programs of others with the front: redis-cli, redis-benchmark, redis-py, and a client
+//! in another language.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, find_program};
 use crate::common;
 use crate::support::eventually;
 
-/// Seconds that a program may take.
+/// Maximum run time of a program, in seconds.
 const LIMIT: &str = "60";
 
 fn cluster(name: &str) -> Option<Cluster> {
@@ -21,7 +21,7 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Runs a program with a limit in time; its output.
+/// Runs a program with a time limit. Returns its output.
 pub fn run(program: &Path, args: &[&str]) -> String {
     let output = Command::new("timeout")
         .args(["-k", "5", LIMIT])
@@ -40,7 +40,7 @@ pub fn run(program: &Path, args: &[&str]) -> String {
     text
 }
 
-/// Installs a client library below `target/`, if it is not there and that is possible.
+/// Installs a client library below `target/`, if it is missing and can be installed.
 pub fn set_up(what: &str) {
     let status = Command::new("sh")
         .args(["tests/setup.sh", what])
@@ -81,7 +81,7 @@ fn redis_cli() {
     assert!(ask(&["INFO", "server"]).contains("redis_version"));
 }
 
-/// All keys of the database with their values and whether they expire, but pmnet's own.
+/// Returns all keys of the database except pmnet's own, with their values and whether they expire.
 fn everything(ask: &dyn Fn(&[&str]) -> String, database: &str) -> Vec<String> {
     let of = |args: &[&str]| ask(&[&["-n", database][..], args].concat());
     let keys = of(&["KEYS", "*"]);
@@ -96,7 +96,7 @@ fn everything(ask: &dyn Fn(&[&str]) -> String, database: &str) -> Vec<String> {
     all
 }
 
-/// `docs/operate/backup.md`, "Load the data of another Redis".
+/// Follows `docs/operate/backup.md`, "Load the data of another Redis".
 #[test]
 fn the_aof_of_a_redis_behind_pmnet_is_piped_into_another_shard() {
     let Some(from) = cluster("aof-from") else {
@@ -208,7 +208,7 @@ fn redis_benchmark() {
     }
 }
 
-/// Everything that redis-benchmark does by itself, without a Redis behind.
+/// All standard tests of redis-benchmark, without a Redis.
 #[test]
 fn redis_benchmark_with_the_embedded_store() {
     let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram);

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: the binaries, a folder, what to do without a Redis.
+//! Helpers that the end-to-end tests share: the binaries, a folder, and clusters that need a Redis.
 
 #[path = "../shared/skip.rs"]
 mod skip;
@@ -10,7 +10,7 @@ use pmnet_lab::harness::{Binaries, Cluster, StoreKind, Topology, find_program};
 
 pub use skip::skip;
 
-/// The binary under test, and what starts it.
+/// Returns the binary under test, and the one that starts it.
 pub fn binaries() -> &'static Binaries {
     static BINARIES: LazyLock<Binaries> = LazyLock::new(|| {
         Binaries::beside(Path::new(env!("CARGO_BIN_EXE_pmnet-lab"))).expect("the product is built")
@@ -18,17 +18,17 @@ pub fn binaries() -> &'static Binaries {
     &BINARIES
 }
 
-/// The binary under test.
+/// Returns the path of the binary under test.
 pub fn pmnet() -> &'static Path {
     &binaries().pmnet
 }
 
-/// A folder on a real disk.
+/// Returns a folder on a real disk.
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Starts a cluster; `None` if it needs a Redis and there is none.
+/// Starts a cluster; `None` if it needs a Redis and none is installed.
 pub fn start(name: &str, topology: Topology) -> Option<Cluster> {
     if topology.store == StoreKind::Redis && find_program("redis-server").is_none() {
         skip("redis-server is not installed");

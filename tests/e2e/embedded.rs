@@ -1,4 +1,5 @@
-//! pmnet without a Redis, as an operator meets it first: a store without a size in its address, and clients that ask as they always do.
+//! pmnet without a Redis, as a new operator uses it: a store whose address gives no size, and
+//! clients that work as with Redis.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,15 +11,15 @@ use pmnet_lab::harness::{Medium, StoreKind, Topology, find_program};
 use crate::clients::{repository, run, set_up};
 use crate::common;
 
-/// Memory of a process with an empty store, in KiB.
+/// Maximum memory of a process with an empty store, in KiB.
 const MEMORY_KIB_MAX: u64 = 64 << 10;
-/// A start may take so long where others use the machine as well; alone it takes a second.
+/// Maximum time of a start while other programs use the machine, too; alone it takes a second.
 const START_MAX: Duration = Duration::from_secs(8);
 
-/// A process of ours with a store; killed when dropped.
+/// A running process with a store; it is killed when this value is dropped.
 struct Running {
     child: Child,
-    /// Its line when it was ready.
+    /// Its ready line.
     ready: String,
 }
 
@@ -30,7 +31,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts it, and waits until it is ready; how long that took.
+    /// Starts the process and waits until it is ready. Returns the duration, too.
     fn start(args: &[&str]) -> (Running, Duration) {
         let begun = Instant::now();
         let child = Command::new(common::pmnet())
@@ -71,7 +72,8 @@ fn starts_small(args: &[&str], path: &Path, bytes: std::ops::RangeInclusive<u64>
     assert!(bytes.contains(&length), "{args:?}: {length}");
 }
 
-/// Without a size, 1 GiB: it is made, it serves, and an empty one takes neither seconds nor the memory of a full one.
+/// A store without a size has 1 GiB: it is created and serves, and while it is empty it takes
+/// neither seconds nor the memory of a full one.
 #[test]
 fn a_store_without_a_size_starts_at_once_and_takes_little_memory() {
     let folder = tempfile::tempdir_in(common::folder()).unwrap();
@@ -84,7 +86,7 @@ fn a_store_without_a_size_starts_at_once_and_takes_little_memory() {
     let alone = store("alone");
     let server = ["server", "--listen", listen, "--store", &alone];
     starts_small(&server, &path("alone"), gigabyte);
-    // And with one it takes what was said.
+    // A store with a size has this size.
     let sized = format!("{}?size=300M", store("sized"));
     let device = ["device", "--listen", "127.0.0.1:51877", "--store", &sized];
     starts_small(&device, &path("sized"), 299 << 20..=300 << 20);
@@ -129,7 +131,7 @@ fn redis_py() {
     assert!(text.contains("all good"), "{text}");
 }
 
-/// WATCH and commands that wait, through two fronts of one device, each of the stores.
+/// WATCH and blocking commands, through two fronts of one device, for each embedded store.
 #[test]
 fn watch_and_blocking_pops_work_without_a_redis() {
     set_up("python");

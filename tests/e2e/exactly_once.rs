@@ -1,6 +1,6 @@
-//! What is not idempotent takes effect exactly once, and in real-time order, while datagrams get
-//! lost, doubled and overtaken on every hop and front, devices and server are killed
-//! (`docs/spec/protocol.md` §2 rules 6 and 8).
+//! Commands that are not idempotent take effect exactly once and in real-time order, while
+//! datagrams are lost, repeated and reordered on every hop, and front, devices and server are
+//! killed (`docs/spec/protocol.md` §2 rules 6 and 8).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Mutex;
@@ -16,9 +16,9 @@ use crate::support::{Answer, Caller, kill_for, ok, seed};
 const WORKERS: u64 = 6;
 const LOAD: Duration = Duration::from_secs(15);
 const KILL_INTERVAL: Duration = Duration::from_millis(250);
-/// Who is killed; the chain has two devices.
+/// The roles that are killed; the chain has two devices.
 const VICTIMS: [Role; 4] = [Role::Device(0), Role::Device(1), Role::Server, Role::Front];
-/// Gives a lock back, if it is still the caller's.
+/// Releases a lock if the caller still holds it.
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
@@ -34,8 +34,8 @@ fn troubled(name: &str, seed: u64) -> Option<Cluster> {
     common::start(name, topology)
 }
 
-/// Runs `work` in [`WORKERS`] threads while processes are killed, then waits until all that was
-/// acknowledged has reached the database. What the workers returned.
+/// Runs `work` in [`WORKERS`] threads while processes are killed, then waits until all acknowledged
+/// updates have reached the database. Returns the results of the workers.
 fn under_fire<T: Send>(
     cluster: &mut Cluster,
     seed: u64,
@@ -69,14 +69,15 @@ fn under_fire<T: Send>(
     results
 }
 
-/// One acknowledged operation on something shared: when, and which position it was given.
+/// One acknowledged operation on shared data: its times, and the position that it got.
 struct Taken {
     invoked: Instant,
     returned: Instant,
     position: i64,
 }
 
-/// Positions are unique, and an operation that began after another one had ended comes later.
+/// Checks that positions are unique, and that an operation that began after the end of another one
+/// has a later position.
 fn check_positions(what: &str, mut taken: Vec<Taken>) {
     taken.sort_by_key(|one| one.position);
     let mut latest_invocation = None;
@@ -197,12 +198,13 @@ fn locks_exclude_and_are_released_by_script() {
     let Some(mut cluster) = troubled("once-locks", seed) else {
         return;
     };
-    // Who is inside, 0: nobody. The workers are threads of this process, so this is the truth.
+    // The worker that holds the lock; 0: none. The workers are threads of this process, so this
+    // value is always right.
     let inside = AtomicU64::new(0);
-    // Tokens of attempts and releases of unknown outcome: their lock may be given back by anybody.
+    // Tokens of attempts and releases with an unknown outcome. Any worker may release their locks.
     let abandoned = Mutex::new(HashSet::new());
-    // Generation of the guarded key, and what it must hold. A write of unknown outcome may come
-    // late: from then on another key is used.
+    // Generation of the guarded key, and the value that it must have. A write of unknown outcome
+    // may take effect late, so the workers then use another key.
     let guarded = Mutex::new((0_u64, 0_u64));
     let finished: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
     let rounds = under_fire(&mut cluster, seed, |worker, mut caller, ended| {
@@ -230,7 +232,7 @@ fn locks_exclude_and_are_released_by_script() {
             }
             let before = inside.swap(worker + 1, Ordering::AcqRel);
             assert_eq!(before, 0, "worker {worker} and {before} - 1 have the lock");
-            // Not ours to give back.
+            // A worker cannot release a lock that it does not hold.
             let foreign = caller.call(&["EVAL", RELEASE, "1", "lock", "somebody else"]);
             assert!(
                 !matches!(foreign, Answer::Reply(Reply::Integer(1))),
@@ -238,8 +240,8 @@ fn locks_exclude_and_are_released_by_script() {
             );
             let (generation, expected) = *guarded.lock().unwrap();
             let key = format!("guarded:{generation}");
-            // The write of the holder before, acknowledged early, must be seen: its unlock and this
-            // lock came after it.
+            // This worker must see the previous holder's write, which was acknowledged early: the
+            // previous unlock and this lock came after it.
             let found = caller.read(&["GET", &key]).text();
             let found = found.map_or(0, |text| text.parse::<u64>().unwrap());
             assert_eq!(found, expected, "{key} read inside the lock");
@@ -320,7 +322,7 @@ fn transactions_move_money_whole() {
         let mut number = 0;
         while !ended.load(Ordering::Acquire) {
             if worker == 0 {
-                // Nobody ever sees half of a transfer.
+                // No reader ever sees half of a transfer.
                 assert_eq!(balances(&mut caller).iter().sum::<i64>(), total);
                 continue;
             }

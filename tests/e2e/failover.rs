@@ -1,6 +1,7 @@
-//! What passes through to Redis when Redis is another one than before, or is stopped; and what a client
-//! sees that reads in a pipeline. The front's own tests have the single cases
-//! (`crates/front/tests/front/{failover,deadlines,order}.rs`); here all processes are real.
+//! Commands that pass through to Redis, when another Redis takes its place or Redis is stopped; and
+//! the reads that a client gets in a pipeline. The front's own tests have the single cases
+//! (`crates/front/tests/front/{failover,deadlines,order}.rs`). In this module all processes are
+//! real.
 
 use std::net::SocketAddr;
 
@@ -17,7 +18,7 @@ fn cluster(name: &str, front_args: &[&str]) -> Option<pmnet_lab::harness::Cluste
     common::start(name, topology)
 }
 
-/// A replica of `master` with all that it has.
+/// Starts a replica that has all data of `master`.
 pub fn replica(master: SocketAddr, folder: &std::path::Path) -> (Process, SocketAddr) {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let folder = folder.join("replica");
@@ -61,7 +62,7 @@ fn error(reply: Reply) -> String {
     }
 }
 
-/// A call that waits, in a thread of its own.
+/// Makes a blocking call in a thread of its own.
 fn waiting(address: SocketAddr, line: &'static str) -> std::thread::JoinHandle<Reply> {
     std::thread::spawn(move || call(&mut connect(address), line))
 }
@@ -87,7 +88,7 @@ fn after_a_failover_by_hand_nothing_goes_to_the_old_redis() {
         call(&mut used, "BLPOP l 0"),
         Reply::Array(vec![bulk("l"), bulk("1")])
     );
-    // Nobody changes it, in either store.
+    // No client changes this key, in either store.
     assert_eq!(call(&mut watcher, "WATCH untouched"), ok());
     assert_eq!(call(&mut watcher, "MULTI"), ok());
     assert_eq!(
@@ -108,7 +109,7 @@ fn after_a_failover_by_hand_nothing_goes_to_the_old_redis() {
     let server = cluster.process(Role::Server).unwrap();
     server.set_flag("--store", Some(&format!("redis://{new}")));
     cluster.restart(Role::Server).unwrap();
-    // The old one lives on, writable.
+    // The old master lives on and accepts writes.
     assert_eq!(call(&mut connect(old), "SET k stale"), ok());
 
     assert_eq!(call(&mut front(&cluster), "GET k"), bulk("before"));
@@ -117,7 +118,7 @@ fn after_a_failover_by_hand_nothing_goes_to_the_old_redis() {
     assert!(text.contains("not the store"), "{text}");
     let text = error(waits.join().unwrap());
     assert!(text.contains("another Redis now"), "{text}");
-    // Old and new client connections work with the new one.
+    // Old and new client connections work with the new master.
     let mut fresh = front(&cluster);
     for client in [&mut watcher, &mut used, &mut fresh] {
         assert_eq!(call(client, "WATCH k"), ok());
@@ -162,7 +163,8 @@ fn where_replicas_are_waited_for_a_passed_command_is_answered_when_they_have_it(
     replica.signal(Signal::STOP).unwrap();
     let text = error(call(&mut client, "EXEC"));
     assert!(text.contains("outcome unknown"), "{text}");
-    // Redis has it. If its replica were promoted now, it would be gone, and nobody was told otherwise.
+    // Redis has the value. If its replica were promoted now, the value would be gone, although no
+    // client was told so.
     assert_eq!(call(&mut connect(redis), "GET k"), bulk("2"));
     replica.signal(Signal::CONT).unwrap();
     let mut client = front(&cluster);
@@ -191,7 +193,8 @@ fn a_redis_that_is_stopped_is_noticed_and_clients_that_leave_meanwhile_are_forgo
     let process = cluster.process(Role::Redis).unwrap();
     process.signal(Signal::STOP).unwrap();
     drop(gone);
-    // Whether the server's word comes before the server waits for the stopped Redis itself is a matter of luck.
+    // Chance decides whether the server's answer comes before the server itself waits for the
+    // stopped Redis.
     let text = error(call(&mut watcher, "GET k"));
     let unsent = text.contains("was not executed");
     assert!(unsent || text.contains("may or may not"), "{text}");
@@ -212,7 +215,7 @@ fn a_redis_that_is_stopped_is_noticed_and_clients_that_leave_meanwhile_are_forgo
     });
 }
 
-/// The counts of one pipeline, which may not fall.
+/// Returns the counts that one pipeline read; they must not decrease.
 fn counts(client: &mut Client) -> Vec<u64> {
     let mut bytes = Vec::new();
     write_command(&mut bytes, &["GET", "n"]);

@@ -1,8 +1,10 @@
-//! Failovers of all kinds under load, in fleet mode: devices, server, Redis, etcd, controllers and fronts are killed, frozen and cut
-//! off, also two at once, and nobody repairs anything (`docs/internals/testing.md`).
+//! Failovers of all kinds under load, in fleet mode. Devices, server, Redis, etcd, controllers and
+//! fronts are killed, stopped or cut off, also two at once, and no operator repairs anything
+//! (`docs/internals/testing.md`).
 //!
-//! A run may take as long as it needs: how long nothing was acknowledged is told, and not judged. What is judged: nothing lost,
-//! nothing twice, the history linearizable, nothing refused, and all as it was in the end.
+//! A run may take any time: the longest time without an acknowledgement is reported, and has no
+//! bound. A run passes if no update is lost or applied twice, the history is linearizable, no
+//! operation is refused, and at the end the shard is as it was at the beginning.
 
 mod plan;
 mod report;
@@ -23,10 +25,10 @@ use self::world::World;
 use crate::common;
 use crate::support::seed;
 
-/// Runs of the short form.
+/// Number of runs of the short form.
 const FEW: u64 = 5;
 
-/// Whether these tests can run here; says why not.
+/// Whether these tests can run here; if not, prints the reason.
 fn possible() -> bool {
     let missing = Namespaces::refusal().or_else(|| {
         let programs = ["redis-server", "etcd"];
@@ -48,12 +50,13 @@ fn number(name: &str, default: u64) -> u64 {
     })
 }
 
-/// Runs these seeds, and writes what came of them into this file after each.
+/// Runs these seeds, and writes the results so far into this file after each run.
 fn campaign(first: u64, count: u64, draw: fn(u64) -> Plan, file: Option<PathBuf>) -> Campaign {
     let mut all = Campaign::default();
     let mut seeds = (first..first.saturating_add(count)).peekable();
     while let Some(&begin) = seeds.peek() {
-        // A thread of its own: it moves into the world's network, and the world's processes end with it.
+        // A run has a thread of its own, because the thread moves into the world's network, and the
+        // world's processes end with the thread.
         std::thread::scope(|scope| {
             let story = scope.spawn(|| {
                 let plan = draw(begin).world;
@@ -62,7 +65,7 @@ fn campaign(first: u64, count: u64, draw: fn(u64) -> Plan, file: Option<PathBuf>
                 let mut world = match started {
                     Ok(world) => world.expect("etcd is installed"),
                     Err(why) => {
-                        // It counts as a run, so that this ends.
+                        // The failed start counts as a run, so that the loop ends.
                         let report =
                             RunReport::of_none(begin, draw(begin), format!("no world: {why}"));
                         println!("{report}");
@@ -85,7 +88,7 @@ fn campaign(first: u64, count: u64, draw: fn(u64) -> Plan, file: Option<PathBuf>
                         std::fs::write(file, text).expect("the report can be written");
                     }
                     if !passed {
-                        // What is broken must not break the next run.
+                        // A broken world must not affect the next run.
                         break;
                     }
                 }
@@ -109,8 +112,10 @@ fn a_few_failovers() {
     assert!(all.passed(), "{all}");
 }
 
-/// The tail is stopped, and the middle device learns of it only after the head: what the head says of the tail goes by the tail
-/// itself, and is no statement then. It once was never said again, and nothing was acknowledged for ever (seed 336 of the campaign).
+/// The tail is stopped, and the middle device learns of it only after the head. The head's
+/// statement about the tail then goes to the tail itself, where it has no effect. Once the head
+/// never repeated the statement, and no update was acknowledged any more (seed 336 of the
+/// campaign).
 #[test]
 fn a_device_that_is_wired_later_than_the_head_does_not_hold_the_chain_up() {
     if !possible() {
@@ -141,7 +146,8 @@ fn a_device_that_is_wired_later_than_the_head_does_not_hold_the_chain_up() {
     assert!(report.passed(), "{report}");
 }
 
-/// `PMNET_RUNS` runs from seed `PMNET_TEST_SEED` on, with `PMNET_STORM` storms; the report as JSON into the file `PMNET_REPORT`.
+/// Runs `PMNET_RUNS` seeds from `PMNET_TEST_SEED` on, and `PMNET_STORM` storms; writes the report
+/// as JSON into the file `PMNET_REPORT`.
 #[test]
 #[ignore = "as many as are asked for: make failovers"]
 fn many_failovers() {

@@ -1,5 +1,5 @@
-//! A log filled to the brim while the server is down: NOT_LOGGED, no false promises, and the service
-//! goes on when the server is back (`docs/spec/protocol.md` §4).
+//! A log that fills up while the server is down: devices answer NOT_LOGGED and make no false
+//! promises, and the service goes on when the server is back (`docs/spec/protocol.md` §4).
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{Answer, CALL_MAX, Caller, eventually, front, ok};
 
-/// A small log, and a front that gives up soon.
+/// A small log, and a front with a short deadline.
 fn topology(devices: usize, medium: Medium) -> Topology {
     let mut topology = Topology::new(StoreKind::Redis, devices, medium);
     let small = ["--entries", "512", "--frame-bytes", "262144"];
@@ -20,7 +20,8 @@ fn topology(devices: usize, medium: Medium) -> Topology {
     topology
 }
 
-/// What the workers were told: acknowledged keys, and how many refusals or unknowns there were.
+/// Returns the keys that were acknowledged to the workers, and the number of refused and unknown
+/// outcomes.
 fn fill(cluster: &Cluster, clients: usize, value_bytes: usize) -> (Vec<String>, u64) {
     let endpoint = cluster.endpoint().unwrap();
     let value = vec![b'v'; value_bytes];
@@ -49,7 +50,7 @@ fn fill(cluster: &Cluster, clients: usize, value_bytes: usize) -> (Vec<String>, 
                 })
             })
             .collect();
-        // Whoever fills the log last may wait long for a second refusal.
+        // The worker that fills the log last may wait long for a second refusal.
         std::thread::sleep(Duration::from_secs(6));
         full.store(true, Ordering::Relaxed);
         let joined = threads.into_iter().map(|thread| thread.join().unwrap());
@@ -62,7 +63,7 @@ fn fill(cluster: &Cluster, clients: usize, value_bytes: usize) -> (Vec<String>, 
     )
 }
 
-/// Everything acknowledged is in the database itself.
+/// Checks that all acknowledged updates are in the database.
 fn check(cluster: &Cluster, acknowledged: &[String], value_bytes: usize) {
     settle(cluster).unwrap();
     let mut direct = cluster.reader().unwrap();
@@ -72,7 +73,7 @@ fn check(cluster: &Cluster, acknowledged: &[String], value_bytes: usize) {
     }
 }
 
-/// The log of a device that is not running: how many entries it would have to replay.
+/// Returns the number of entries that a device would replay from this log; the device must not run.
 fn entries_left(log: &std::path::Path) -> u64 {
     let output = Command::new(common::pmnet())
         .args(["log", "inspect", "--json"])
@@ -101,7 +102,7 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
         acknowledged.len()
     );
     assert!(refused > 0, "a full log acknowledged everything");
-    // Also a device that restarts with a full log keeps every promise.
+    // A device that restarts with a full log keeps every promise, too.
     cluster.kill(Role::Device(0)).unwrap();
     let device = cluster.process(Role::Device(0)).unwrap();
     device.relaunch().unwrap();
@@ -115,8 +116,8 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
     let (more, refused) = fill_again(&cluster);
     assert_eq!(refused, 0, "the service does not go on as before");
     check(&cluster, &more, 10);
-    // With no traffic the log drains to empty. The front's session ends with it or stays open; both
-    // are no entries.
+    // Without traffic the log becomes empty. The front's session ends with the front or stays open.
+    // Neither leaves an entry.
     let log = match medium {
         Medium::File => Some(cluster.folder().join("device1.pmlog")),
         Medium::Dram => None,
@@ -129,7 +130,7 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
     }
 }
 
-/// A thousand more, one after the other.
+/// Writes a thousand more keys, one after the other.
 fn fill_again(cluster: &Cluster) -> (Vec<String>, u64) {
     let mut client = front(cluster);
     let mut refused = 0;
@@ -160,7 +161,7 @@ fn in_a_chain_of_three() {
     brim("full-chain", 3, Medium::Dram, 8, 300);
 }
 
-/// An update larger than the whole log: the rest of it goes by the server, or all of it.
+/// An update that is larger than the whole log goes to the server, in part or as a whole.
 #[test]
 fn updates_larger_than_the_log() {
     let mut topology = topology(2, Medium::Dram);

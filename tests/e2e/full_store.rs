@@ -1,5 +1,6 @@
-//! A packet store that is filled to its end by writes through a front: nothing that was acknowledged waits, clients are told what to
-//! do, deletes work, and `pmnet store grow` gives it room (`docs/spec/packet-store.md` §6, §12, §13).
+//! A packet store that writes through a front fill up completely: no acknowledged update stays
+//! unapplied, clients are told what to do, deletes work, and `pmnet store grow` adds space
+//! (`docs/spec/packet-store.md` §6, §12, §13).
 
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +13,10 @@ use crate::common;
 use crate::support::{CALL_MAX, eventually, front, ok};
 
 const VALUE_BYTES: usize = 1_000;
-/// SETs that are sent together.
+/// Number of SETs that are sent together.
 const PIPELINE: usize = 50;
 
-/// What a client was told: keys whose SET was answered with OK, and errors.
+/// Returns the keys whose SET was answered with OK, and the errors.
 fn fill(cluster: &Cluster, value: &[u8]) -> (Vec<String>, Vec<String>) {
     let mut client = front(cluster);
     let (mut kept, mut errors) = (Vec::new(), Vec::new());
@@ -46,7 +47,7 @@ fn fill(cluster: &Cluster, value: &[u8]) -> (Vec<String>, Vec<String>) {
     unreachable!("the loop ends with a return")
 }
 
-/// What `pmnet store` says of it, with these words before its path.
+/// Returns the output of `pmnet store` with these arguments before the path.
 fn store(words: &[&str], path: &Path) -> String {
     let output = Command::new(common::pmnet())
         .arg("store")
@@ -74,7 +75,7 @@ fn full(
     println!("{} kept, {} refused", kept.len(), errors.len());
     assert!(kept.len() > 3_000, "{}", kept.len());
     for error in &errors {
-        // Not one outcome is unknown.
+        // No outcome is unknown.
         assert!(
             error.starts_with("OOM ") && error.contains("pmnet store grow"),
             "{error}"
@@ -87,7 +88,7 @@ fn full(
     for key in kept.iter().step_by(17) {
         assert!(found(&mut client, key), "{key}");
     }
-    // Deletes work, and what they give can be used.
+    // Deletes work, and their space can be used again.
     for key in &kept[..1_000] {
         assert_eq!(client.call(&["DEL", key]).unwrap(), Reply::Integer(1));
     }
@@ -112,7 +113,7 @@ fn full(
     for key in kept[1_000..].iter().step_by(29) {
         assert!(found(&mut client, key), "{key}");
     }
-    // Acknowledged in advance again, as many as found no room before.
+    // SETs are acknowledged early again, as many as found no space before.
     std::thread::sleep(Duration::from_millis(300));
     for number in 0..kept.len() {
         let key = format!("more:{number}");

@@ -1,4 +1,5 @@
-//! `pmnet ctl --via`: the chain of a shard without a fleet is changed under load, and nothing that runs is started again by hand.
+//! `pmnet ctl --via`: the chain of a shard without a fleet is changed under load, without
+//! restarting any process by hand.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,25 +15,26 @@ use crate::support::{
     Acknowledged, Answer, Caller, Said, ctl, eventually, launch, ok, write_around,
 };
 
-/// Until something that is waited for is so.
+/// Longest wait for a condition.
 const DONE_MAX: Duration = Duration::from_secs(30);
-/// Longest time without an acknowledgement, on a machine that does other things.
+/// Bound of the time without an acknowledgement, on a machine with other work.
 const GAP_MAX: Duration = Duration::from_secs(6);
 
 struct World {
     cluster: Cluster,
     spares: Vec<Process>,
-    /// Addresses by id: of the chain, and of spares.
+    /// Addresses by device id, of the chain and of spares.
     at: BTreeMap<u32, SocketAddr>,
-    /// Of the devices that the cluster started.
+    /// Ids of the devices that the cluster started.
     ids: Vec<u32>,
 }
 
 impl World {
-    /// A chain of so many, and so many spares that do not run yet; the front knows all addresses.
+    /// Starts a chain of `devices` devices, and prepares `spares` spares that do not run yet. The
+    /// front knows all addresses.
     fn start(name: &str, devices: usize, spares: usize, medium: Medium) -> Option<World> {
         let mut topology = Topology::new(StoreKind::Redis, devices, medium);
-        // Longer than anything here, so that no call ends unknown.
+        // This deadline is longer than every fault, so that no call has an unknown outcome.
         topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
         let mut cluster = common::start(name, topology)?;
         let mut at = BTreeMap::new();
@@ -42,7 +44,7 @@ impl World {
             at.insert(u32::from(listens.port()), listens);
             ids.push(u32::from(listens.port()));
         }
-        // The head comes first: where nothing was ever written, a front begins there only.
+        // The head comes first, because before the first write a front begins only at the head.
         let mut via: Vec<String> = ids.iter().map(|id| at[id].to_string()).collect();
         for _ in 0..spares {
             let port = free_port().unwrap();
@@ -61,12 +63,12 @@ impl World {
         })
     }
 
-    /// The id of a device that the cluster started.
+    /// Returns the id of a device that the cluster started.
     fn id(&self, index: usize) -> u32 {
         self.ids[index]
     }
 
-    /// The ids that are not of the chain at first.
+    /// Returns the ids of the spares.
     fn spare_ids(&self) -> Vec<u32> {
         let all = self.at.keys().copied();
         all.filter(|id| !self.ids.contains(id)).collect()
@@ -98,13 +100,13 @@ impl World {
         self.spares.push(process);
     }
 
-    /// File of the cluster's key.
+    /// Returns the file of the cluster's key.
     fn key(&self) -> String {
         let keys = self.cluster.keys().expect("it has keys");
         keys.cluster.to_str().unwrap().to_owned()
     }
 
-    /// `pmnet ctl` with all addresses and the server's.
+    /// Runs `pmnet ctl` with all addresses of devices, and the server's.
     fn ctl(&self, args: &[&str]) -> Said {
         let via: Vec<String> = self.at.values().map(SocketAddr::to_string).collect();
         let (via, server) = (via.join(","), self.cluster.server().unwrap().to_string());
@@ -118,7 +120,7 @@ impl World {
         said.out
     }
 
-    /// Writes while something is done, and until a while after it.
+    /// Writes during an action, and for a while after it.
     fn under_load<T>(
         &mut self,
         name: &str,
@@ -138,7 +140,7 @@ impl World {
         (all, result)
     }
 
-    /// Everything that was acknowledged is in Redis.
+    /// Checks that all acknowledged updates are in Redis.
     fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
         settle(&self.cluster).unwrap();
         let mut direct = self.cluster.reader().unwrap();
@@ -150,7 +152,7 @@ impl World {
     }
 }
 
-/// Where a device listens.
+/// Returns the address at which a device listens.
 fn listens(process: &Process) -> SocketAddr {
     let said = process.stdout();
     let (_, rest) = said.split_once(" listen=").expect("a ready line");
@@ -167,7 +169,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let spares = world.spare_ids();
     let (first, second) = (spares[0], spares[1]);
 
-    // Nothing is done if it is only asked.
+    // Without confirmation the command changes nothing.
     world.spare(first);
     let out = world.does(&["add", "--dry-run", "--json"]);
     assert!(out.contains(r#""copies":3"#), "{out}");
@@ -185,7 +187,8 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     );
     chain(&world, &[head, tail, first]);
 
-    // The processes begin anew by their old flags: they are wired as they were told last.
+    // The processes are restarted with their old flags, and have the next hops that they were told
+    // last.
     let (more, ()) = world.under_load("again", |world| {
         for role in [Role::Device(1), Role::Server] {
             world.cluster.kill(role).unwrap();
@@ -200,7 +203,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     all.extend(more);
     chain(&world, &[head, tail, first]);
 
-    // The middle one is lost.
+    // The middle device is lost.
     let (more, ()) = world.under_load("replace", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
         let id = tail.to_string();
@@ -214,7 +217,7 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     all.extend(more);
     chain(&world, &[head, first, second]);
 
-    // The head leaves alive: its process ends by itself, in good order.
+    // The head leaves while it runs: its process ends by itself with exit code 0.
     let (more, out) = world.under_load("remove", |world| {
         world.does(&["remove", &head.to_string(), "--json"])
     });
@@ -223,14 +226,16 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let process = world.cluster.process(Role::Device(0)).unwrap();
     assert!(process.wait_exit(DONE_MAX).unwrap().success());
     chain(&world, &[first, second]);
-    // The one that was lost is no member any more, whoever starts it: neither where it was wired last, nor as its flags say.
+    // The lost device is no member any more, whether it is started with its last next hop or with
+    // the one in its flags.
     let process = world.cluster.process(Role::Device(1)).unwrap();
     process.relaunch().unwrap();
     assert!(!process.wait_exit(DONE_MAX).unwrap().success());
     let said = process.stderr();
     assert!(said.contains("its flags count"), "{said}");
     assert!(said.contains("is not a member of the chain"), "{said}");
-    // As a spare the first one may come back, in the place of another one, which leaves when it has everything.
+    // The first device may come back as a spare and take the place of another one, which leaves
+    // when the spare has everything.
     let process = world.cluster.process(Role::Device(0)).unwrap();
     process.set_flag("--join", None);
     let next = world.cluster.server().unwrap().to_string();
@@ -344,7 +349,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         assert!(said.err.contains(says), "{args:?}: {}", said.err);
     }
 
-    // What only the last device has, since the server stands still, is not given up.
+    // Entries that only the last device has, because the server stands still, are not given up.
     let server = world.cluster.process(Role::Server).unwrap();
     server.signal(Signal::STOP).unwrap();
     assert_eq!(caller.call(&["SET", "k", "w"]), Answer::Reply(ok()));
@@ -354,7 +359,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     refused(&world, &["remove", &id], "is the only one");
     refused(&world, &["remove", &id, "--to-one"], "is the only one");
 
-    // A spare under the same id as the member.
+    // A spare has the same id as a member.
     let listen = world.at[&other].to_string();
     let (log, next) = (
         world.cluster.folder().join("twin.log"),
@@ -365,7 +370,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         "device", "--join", "--listen", &listen, "--next", &next, "--media", "dram", "--log", log,
         "--id", &id, "--no-ctl",
     ];
-    // One that takes no orders is not seen at all.
+    // A device that takes no orders is not seen at all.
     let mut twin = launch("twin", world.cluster.folder(), &args);
     assert!(
         !twin.wait_exit(DONE_MAX).unwrap().success(),
@@ -388,7 +393,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     });
     twin.kill().unwrap();
 
-    // One joins, is lost before it is told, and nobody is sent there any more.
+    // A spare joins and is lost before it is told so; then no device sends to it any more.
     world.spare(other);
     let out = world.does(&["replace", &id, "--dry-run"]);
     assert!(out.contains("when it has everything"), "{out}");
@@ -404,7 +409,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
         &["remove", &last, "--is-stopped"],
         "--declare-data-loss",
     );
-    // It comes back by itself: a member as before.
+    // The spare comes back and becomes a member by itself.
     world.spares[0].relaunch().unwrap();
     world.spares[0].wait_ready(DONE_MAX).unwrap();
     settle(&world.cluster).unwrap();
@@ -412,7 +417,8 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     assert_eq!(value, Reply::Bulk(b"x".to_vec()));
 }
 
-/// The server cannot write that it joins, since its database stands still; and then it is lost. Nobody sends to it for long.
+/// The server cannot write that the spare joins, because its database stands still; then the spare
+/// is lost. Devices stop sending to it after a short time.
 #[test]
 fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     let Some(mut world) = World::start("hand-lost", 2, 1, Medium::Dram) else {
@@ -443,7 +449,8 @@ fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     );
     let redis = world.cluster.process(Role::Redis).unwrap();
     redis.signal(Signal::CONT).unwrap();
-    // Perhaps the server had decided that it joins, and writes that down now: then it is left out as any other.
+    // The server may have decided that the spare joins, and writes it now. The spare is then left
+    // out like any other device.
     eventually("the chain is served again", DONE_MAX, || {
         let out = world.ctl(&["status"]);
         if out.out.contains(&format!(", {spare}]")) {
@@ -457,7 +464,8 @@ fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     assert_eq!(value, Reply::Bulk(b"w".to_vec()));
 }
 
-/// `pmnet ctl` is killed at any point of a replacement; what is left is done by other commands, and nothing is lost on the way.
+/// `pmnet ctl` is killed at any point of a replacement; other commands complete the change, and no
+/// update is lost.
 #[test]
 fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
     let Some(mut world) = World::start("hand-broken", 2, 1, Medium::Dram) else {
@@ -489,7 +497,8 @@ fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
             std::thread::sleep(Duration::from_millis(random.u64(..300)));
             ctl.kill().unwrap();
             ctl.wait().unwrap();
-            // As a person would: until the chain is [who stays, the spare].
+            // The test repeats the commands, as an operator would, until the chain is [the staying
+            // device, the spare].
             let id: u32 = leaver.parse().unwrap();
             let mut wanted = chain.clone();
             wanted.retain(|one| *one != id);
@@ -508,7 +517,7 @@ fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
                 false
             });
             chain = wanted;
-            // Who has left comes back as the next spare.
+            // The device that has left comes back as the next spare.
             spare = id;
             let index = (0..2).find(|index| world.id(*index) == id);
             match index {
@@ -537,7 +546,8 @@ fn a_change_that_is_broken_off_anywhere_is_ended_by_another_command() {
     world.nothing_is_lost(&all);
 }
 
-/// Somebody who connects to the TCP ports of a device and its server, says nothing, and comes again and again.
+/// A stranger connects to the TCP ports of a device and its server again and again, and sends
+/// nothing.
 #[test]
 fn silent_connections_do_not_lock_ctl_out() {
     const SILENT: usize = 350;
@@ -549,7 +559,7 @@ fn silent_connections_do_not_lock_ctl_out() {
     let mut silent = Vec::new();
     for at in [device, server] {
         for _ in 0..SILENT {
-            // A client that cannot even connect is locked out already.
+            // A client that cannot even connect is locked out, too.
             match std::net::TcpStream::connect_timeout(&at, Duration::from_secs(1)) {
                 Ok(stream) => silent.push(stream),
                 Err(_) => break,
@@ -573,7 +583,8 @@ fn silent_connections_do_not_lock_ctl_out() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-/// Devices and server that have keys, asked by somebody who has none, or another cluster's.
+/// Devices and a server with keys are asked by a client without a key, and by one with another
+/// cluster's key.
 #[test]
 fn who_has_no_key_learns_nothing_and_changes_nothing() {
     let Some(mut world) = World::start("hand-keys", 2, 1, Medium::Dram) else {

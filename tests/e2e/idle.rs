@@ -1,5 +1,6 @@
-//! A Redis that is restarted, or moves to another address, while nobody has anything to do with it. A front lets in nobody while it finds
-//! another Redis than the server's; so no work comes that would show the server what has happened.
+//! A Redis that is restarted, or moves to another address, while no client uses it. A front accepts
+//! no client while it finds another Redis than the server's. The server therefore gets no work that
+//! would show it the change.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,14 +12,15 @@ use pmnet_lab::resp::Client;
 use crate::common;
 use crate::support::{bulk, connect, launch, ok};
 
-/// Until a new client is served.
+/// Time within which a new client must be served.
 const SERVED_MAX: Duration = Duration::from_secs(8);
-/// After so long nothing is under way, nor asked any more.
+/// Time after which no request is under way or sent any more.
 const IDLE: Duration = Duration::from_secs(2);
-/// The name of Redis, to the server.
+/// The host name of Redis in the server's configuration.
 const NAME: &str = "redis.pmnet.test";
 
-/// A front whose clients are users of Redis: it lets in nobody whom it cannot ask that Redis about.
+/// Starts a front whose clients are users of Redis. It accepts only clients about whom it can ask
+/// this Redis.
 fn front(cluster: &Cluster) -> (Process, SocketAddr) {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let (at, via) = (listen.to_string(), cluster.head().unwrap().to_string());
@@ -28,7 +30,7 @@ fn front(cluster: &Cluster) -> (Process, SocketAddr) {
     (front, listen)
 }
 
-/// A new client is served, with what was there before.
+/// Checks that a new client is served, and finds the earlier data.
 fn is_served(front: &Process, at: SocketAddr) {
     let begun = Instant::now();
     loop {
@@ -62,7 +64,7 @@ fn an_idle_redis_is_restarted_and_a_new_client_is_let_in() {
     is_served(&front, at);
 }
 
-/// A server in a mount namespace, in which this file says where [`NAME`] leads.
+/// Starts a server in a mount namespace in which this hosts file resolves [`NAME`].
 fn server_with_names(cluster: &Cluster, hosts: &std::path::Path) -> Option<Process> {
     let redis = cluster.redis().unwrap();
     let listen = cluster.server().unwrap().to_string();
@@ -91,7 +93,7 @@ fn server_with_names(cluster: &Cluster, hosts: &std::path::Path) -> Option<Proce
 
 #[test]
 fn an_idle_redis_moves_behind_its_name_and_a_new_client_is_let_in() {
-    // The server is started by hand, without its key.
+    // The test starts the server by hand, without its key.
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram).unkeyed();
     let Some(mut cluster) = common::start("idle-moves", topology) else {
         return;

@@ -1,5 +1,5 @@
-//! Commands that pmnet has no name for, of a module of the tests (`tests/shared/invented.c`): each is handled by what Redis says of
-//! it, with real processes.
+//! Commands that pmnet does not know, from a module of the tests (`tests/shared/invented.c`), with
+//! real processes: pmnet treats each of them by Redis's description of it.
 
 #[path = "../shared/module.rs"]
 mod module;
@@ -40,7 +40,7 @@ fn each_is_handled_by_what_redis_says_of_it() {
     };
     let (mut client, mut other) = (front(&cluster), front(&cluster));
     let mut direct = cluster.reader().unwrap();
-    // Behind a write that is acknowledged before Redis has it.
+    // The command follows a write that is acknowledged before Redis has it.
     assert_eq!(client.call(&["SET", "a", "hello"]).unwrap(), ok());
     assert_eq!(client.call(&["inv.len", "a"]).unwrap(), Reply::Integer(5));
     assert_eq!(other.call(&["SET", "b", "hi"]).unwrap(), ok());
@@ -57,7 +57,7 @@ fn each_is_handled_by_what_redis_says_of_it() {
     let commands: Vec<&[&str]> = lines.iter().map(|line| &line[..]).collect();
     let replies: Vec<Answer> = Caller::new(cluster.endpoint().unwrap()).exchange(&commands);
     assert_eq!(replies, [2, 5, 6].map(|n| Answer::Reply(Reply::Integer(n))));
-    // The state of a connection.
+    // A command that changes the state of its connection.
     assert_eq!(client.call(&["inv.prepare", "mine"]).unwrap(), ok());
     assert_eq!(other.call(&["inv.prepare", "yours"]).unwrap(), ok());
     assert_eq!(client.call(&["inv.put", "k1"]).unwrap(), ok());
@@ -68,7 +68,8 @@ fn each_is_handled_by_what_redis_says_of_it() {
     );
     let nobodys = error(front(&cluster).call(&["inv.put", "k3"]).unwrap());
     assert_eq!(nobodys, "ERR nothing is prepared on this connection");
-    // A command that removes keys without naming them could remove pmnet's: alone, in a transaction, behind WATCH, in a script.
+    // A command that removes keys without naming them could remove pmnet's records. It is refused
+    // alone, in a transaction, after WATCH, and in a script.
     let mut third = front(&cluster);
     let refused = |text: String| assert!(text.contains("does not name"), "{text}");
     refused(error(third.call(&["inv.wipe", "pmnet"]).unwrap()));
@@ -89,7 +90,7 @@ fn each_is_handled_by_what_redis_says_of_it() {
     cluster.stop().unwrap();
 }
 
-/// They run between MULTI and EXEC, several clients' in one transaction.
+/// The commands run between MULTI and EXEC, those of several clients in one transaction.
 #[test]
 fn invented_writes_take_effect_once_while_processes_are_killed() {
     let seed = seed();

@@ -1,5 +1,6 @@
-//! A chain that heals: devices are lost for good under load, and spares, or the same devices repaired, join a chain that
-//! holds data. Each of them is lost later in turn: what it should have got and did not would be missed.
+//! A chain that heals: devices are lost for good under load, and spares, or the same devices after
+//! a repair, join a chain that holds data. Devices are later lost in turn, so that an entry that a
+//! joined device lacks would be noticed.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{front, launch, ok, seed};
 
-/// Load for so long, while these devices are replaced.
+/// Returns a plan of load for this time, during which these devices are replaced.
 fn plan(seconds: u64, replacements: Vec<Replacement>, seed: u64) -> ChaosPlan {
     ChaosPlan {
         duration: Duration::from_secs(seconds),
@@ -31,7 +32,8 @@ fn plan(seconds: u64, replacements: Vec<Replacement>, seed: u64) -> ChaosPlan {
     }
 }
 
-/// Loses and replaces devices of a chain of so many under load; then all but the last that joined are lost at once.
+/// Loses and replaces devices of a chain under load; then loses all devices except the last one
+/// that joined.
 fn heal(name: &str, devices: usize, medium: Medium, seconds: u64, replacements: Vec<Replacement>) {
     let seed = seed();
     let topology = Topology::new(StoreKind::Redis, devices, medium);
@@ -100,7 +102,8 @@ fn random_devices_are_replaced_one_after_the_other() {
     }
 }
 
-/// One device becomes two, while writes go on that only the first one holds: the server is away meanwhile.
+/// One device becomes two, with writes before and after; then the first device is lost. All writes
+/// must be in Redis.
 #[test]
 fn one_becomes_two_and_the_first_is_lost() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
@@ -127,10 +130,10 @@ fn one_becomes_two_and_the_first_is_lost() {
     }
 }
 
-/// What an operator gets wrong: each is refused, or waits, with a sentence, and the chain goes on.
+/// Mistakes of an operator: each is refused, or waits, with a message, and the chain goes on.
 #[test]
 fn what_may_not_join_says_why() {
-    // Some of these have a next hop whose number they do not know.
+    // Some of these devices have a next hop whose id they do not know.
     let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram).unkeyed();
     let Some(mut cluster) = common::start("joining-wrong", topology) else {
         return;

@@ -1,5 +1,6 @@
-//! The device in the kernel, with real processes in namespaces: it acknowledges while its process is
-//! dead, and nothing is lost, doubled or reordered whoever is killed (`docs/spec/protocol.md` §10).
+//! The device in the kernel, with real processes in namespaces. It acknowledges while its process
+//! is dead, and kills of any process lose, repeat or reorder no update (`docs/spec/protocol.md`
+//! §10).
 
 mod begin;
 mod beside;
@@ -28,7 +29,7 @@ use self::load::{Load, Writer};
 use self::world::{Place, Plan, World};
 use crate::support::seed;
 
-/// Every call of a session ends within this.
+/// Deadline of every call of a session.
 const CALL_MAX: Duration = Duration::from_secs(10);
 
 fn load(seconds: u64, value_bytes: usize) -> Load {
@@ -41,7 +42,7 @@ fn load(seconds: u64, value_bytes: usize) -> Load {
     }
 }
 
-/// The new process must say that it took over what the kernel had kept.
+/// Checks that the new process reports that it took over the state in the kernel.
 fn took_over(world: &mut World) {
     let said = world.process("device").stderr();
     assert!(said.contains("took over the log in the kernel"), "{said}");
@@ -58,10 +59,10 @@ fn acknowledged_while_no_process_lives() {
         world.kill("device");
         assert!(world.has_program());
         writer.sets(200, 1);
-        // Also without a server.
+        // The device also acknowledges without a server.
         world.kill("server");
         writer.sets(200, 1);
-        // A new session is not the kernel's business: nobody promises anything.
+        // The kernel does not open sessions, so a new session gets no promise.
         let mut other = world.session(Duration::from_millis(300));
         other.set().unwrap_err();
         world.process("server").relaunch().unwrap();
@@ -88,8 +89,8 @@ fn killed_every_second() {
     assert!(kills >= 2, "{kills} kills");
 }
 
-/// Sessions that come and go make the process hold the kernel's part again and again; it is killed at
-/// any moment of that, also before it serves.
+/// Sessions that open and end make the process hold the fast path again and again. The process is
+/// killed at random moments of this, also before it serves.
 #[test]
 fn killed_while_sessions_come_and_go() {
     let Some(mut world) = World::start(Plan::new(Place::Nic)) else {
@@ -132,8 +133,8 @@ fn killed_while_sessions_come_and_go() {
     }
 }
 
-/// Opens sessions, sets some keys in each, ends some of them. What was acknowledged, and how many calls
-/// were not.
+/// Opens sessions, sets some keys in each, and ends some of them. Returns the acknowledged keys,
+/// and the number of other calls.
 fn come_and_go(network: &Network, head: SocketAddr, ended: &AtomicBool) -> (Vec<Writer>, u32) {
     network.enter("client1").unwrap();
     let (mut writers, mut unknown) = (Vec::new(), 0);
@@ -142,7 +143,7 @@ fn come_and_go(network: &Network, head: SocketAddr, ended: &AtomicBool) -> (Vec<
         for _ in 0..fastrand::u32(1..20) {
             match writer.set() {
                 Ok(copies) => assert_eq!(copies, 1),
-                // Too late to be sent, or nobody knows.
+                // The call was too late to be sent, or its outcome is unknown.
                 Err(SessionError::Failed(_) | SessionError::Unknown) => unknown += 1,
                 Err(other) => panic!("{other}"),
             }
@@ -172,7 +173,7 @@ fn server_and_database_killed_too() {
     assert!(kills >= 2, "{kills} kills");
 }
 
-/// Clients send to the server and never hear of the device in between.
+/// Clients send to the server, and do not know that a device answers on the path.
 #[test]
 fn a_switch_speaks_for_the_server_behind_it() {
     let Some(mut world) = World::start(Plan::new(Place::Switch)) else {
@@ -210,7 +211,7 @@ fn the_server_reads_the_log_where_it_lies() {
         kills += 1;
     });
     assert!(kills >= 3, "{kills} kills");
-    // Without the log it is sent everything, as ever.
+    // Entries that were acknowledged while the server was stopped reach it when it is back.
     world.stop("server");
     writer.sets(1_000, 1);
     world.restart("server");
@@ -235,7 +236,7 @@ fn a_chain_of_two() {
             kills += 1;
         });
         assert!(kills >= 2, "{kills} kills");
-        // One device alone is not enough for a promise: without the other there is none.
+        // A promise needs both devices: without the second one no update is acknowledged.
         world.kill("follower");
         let mut hasty = world.session(Duration::from_millis(300));
         hasty.set().unwrap_err();
@@ -245,7 +246,7 @@ fn a_chain_of_two() {
     }
 }
 
-/// Entries go down the chain and confirmations come back in the kernel; processes die meanwhile.
+/// Entries go down the chain and confirmations come back in the kernel, while processes die.
 #[test]
 fn a_chain_in_the_kernel() {
     for (place, followers, ipv6) in [
@@ -263,7 +264,7 @@ fn a_chain_in_the_kernel() {
         let copies = u8::try_from(followers).unwrap() + 1;
         let mut writer = world.session(CALL_MAX);
         writer.sets(200, copies);
-        // All devices' processes are dead, and the chain goes on.
+        // The processes of all devices are dead, and the chain goes on.
         let names = &["device", "follower", "follower2"][..=followers];
         for name in names {
             world.kill(name);
@@ -295,7 +296,7 @@ fn a_chain_in_the_kernel() {
     }
 }
 
-/// Whoever comes back finds the others in any state, and all of them serve again.
+/// A process that comes back finds the others in any state, and all of them serve again.
 #[test]
 fn a_chain_of_two_killed_at_any_moment() {
     for in_kernel in [false, true] {
@@ -345,10 +346,10 @@ fn a_full_log() {
     first.sets(10, 1);
     world.check(&first);
     world.kill("server");
-    // As many as the log holds are acknowledged, then nothing is.
+    // The device acknowledges as many updates as the log can hold, and no more.
     let full = (0..1_000).find(|_| first.set().is_err());
     assert!(full.is_some_and(|count| count > 100), "{full:?}");
-    // One that waits ends by itself when the server is back.
+    // A waiting call ends by itself when the server is back.
     let mut writer = world.session(CALL_MAX);
     let waiting = std::thread::spawn(move || {
         let copies: Vec<u8> = (0..600).map(|_| writer.set().unwrap()).collect();
@@ -372,7 +373,7 @@ fn a_full_log() {
     world.check(&writer);
 }
 
-/// The long one: `make kernel`.
+/// The long form, run by `make kernel`.
 #[test]
 #[ignore = "a minute: make kernel"]
 fn many_clients_for_a_minute() {

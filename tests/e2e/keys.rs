@@ -1,4 +1,5 @@
-//! Keys: nobody without the right one is served, and all keys can be changed while everything runs.
+//! Keys: no client or device without the right key is served, and all keys can be changed while all
+//! processes run.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -16,18 +17,18 @@ use rustix::process::Signal;
 use crate::common::{binaries, pmnet, start};
 use crate::support::{Answer, Caller, bulk, eventually, ok};
 
-/// A process has read its file again, or says that it has not, within this time.
+/// Time within which a process must have read its file again, or have reported an error.
 const RELOAD_MAX: Duration = Duration::from_secs(10);
-/// Load before and after each step.
+/// Duration of the load before and after each step.
 const PAUSE: Duration = Duration::from_millis(400);
-/// Clients of the load.
+/// Number of clients of the load.
 const CLIENTS: usize = 4;
 
 fn run(words: &[&str]) -> Output {
     Command::new(pmnet()).args(words).output().unwrap()
 }
 
-/// Makes a key file.
+/// Makes a key file with `pmnet key`.
 fn key(words: &[&str]) {
     let done = run(&[&["key"], words].concat());
     assert!(done.status.success(), "{}", text(&done));
@@ -41,7 +42,7 @@ fn of(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Puts a file into the place of another one, and has it read again.
+/// Replaces a file, and lets the processes read it again.
 fn replace(cluster: &mut Cluster, roles: &[Role], file: &Path, by: &Path) {
     let beside = file.with_extension("next");
     std::fs::copy(by, &beside).unwrap();
@@ -66,7 +67,8 @@ fn reload(cluster: &mut Cluster, roles: &[Role], says: &str) {
     }
 }
 
-/// A client that counts, until it is to end: each call must succeed. Returns how often it has.
+/// Runs a client that counts until it is told to end; each call must succeed. Returns the number of
+/// its calls.
 fn count(address: SocketAddr, client: usize, done: &AtomicBool) -> u64 {
     let mut caller = Caller::new(address);
     let (key, counter) = (format!("key:{client}"), format!("counter:{client}"));
@@ -148,7 +150,7 @@ fn all_keys_are_changed_under_load_and_no_call_fails() {
         }
         replace(&mut cluster, &[Role::Front], &keys.front, &front);
         std::thread::sleep(PAUSE);
-        // A file that is wrong changes nothing.
+        // An invalid file changes nothing.
         let open = std::fs::Permissions::from_mode(0o644);
         std::fs::set_permissions(&keys.front, open).unwrap();
         reload(&mut cluster, &[Role::Front], "PM6033 key file");
@@ -156,7 +158,7 @@ fn all_keys_are_changed_under_load_and_no_call_fails() {
         std::fs::set_permissions(&keys.front, std::fs::Permissions::from_mode(0o600)).unwrap();
         replace(&mut cluster, &inner, &keys.cluster, &next);
         std::thread::sleep(PAUSE);
-        // Who begins anew knows the new key alone.
+        // A process that starts now knows only the new key.
         for role in inner {
             cluster.kill(role).unwrap();
             cluster.restart(role).unwrap();
@@ -169,7 +171,7 @@ fn all_keys_are_changed_under_load_and_no_call_fails() {
         }
     });
 
-    // The key of before is one of another cluster now.
+    // The former key now counts as the key of another cluster.
     std::fs::copy(&old_front, file("late.key")).unwrap();
     refused_by_the_devices(&cluster, &file("late.key"));
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
@@ -201,7 +203,8 @@ fn refused_by_the_devices(cluster: &Cluster, key: &Path) {
     let mut front = Process::start(spec, cluster.folder(), RELOAD_MAX).unwrap();
     let answer = Caller::new(listen).call(&["SET", "late", "1"]);
     assert!(!matches!(answer, Answer::Reply(_)), "{answer:?}");
-    // Both say what it is: the front that nobody answers, and the device whose key the front has not.
+    // Both the front, which gets no answers, and the device, which does not know the front's key,
+    // report the cause.
     eventually("the front says what to look at", RELOAD_MAX, || {
         front.stderr().contains("PM3213 no device has answered")
     });
@@ -224,7 +227,7 @@ fn a_front_is_refused_under_load_and_another_one_goes_on() {
     let endpoint = cluster.endpoint().unwrap();
     let mut caller = Caller::new(endpoint);
     assert_eq!(caller.call(&["SET", "a", "1"]), Answer::Reply(ok()));
-    // The front gets another name, then the first one is refused.
+    // The front gets another id, then the first id is refused.
     let other = cluster.folder().join("front-2.key");
     key(&["front", "front-2", "--of", of(&keys.cluster), of(&other)]);
     replace(&mut cluster, &[Role::Front], &keys.front, &other);
@@ -241,7 +244,7 @@ fn a_front_is_refused_under_load_and_another_one_goes_on() {
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
-/// Exit code 2, and a sentence.
+/// The process ends with exit code 2 and a message.
 #[test]
 fn keys_that_cannot_be_used_are_refused_at_the_start() {
     let folder = crate::common::folder().join(format!("keys-bad-{}", std::process::id()));
@@ -293,7 +296,7 @@ fn keys_that_cannot_be_used_are_refused_at_the_start() {
         assert_eq!(done.status.code(), Some(2), "{}", text(&done));
         assert!(text(&done).contains(says), "{}", text(&done));
     }
-    // Without keys: only where nobody else can send.
+    // Without keys a process starts only on an address that no stranger can reach.
     let everywhere = ["server", "--listen", "0.0.0.0:51990", "--store", "null:"];
     let elsewhere = [
         "redis",
@@ -311,7 +314,7 @@ fn keys_that_cannot_be_used_are_refused_at_the_start() {
             "{said}"
         );
     }
-    // No file is overwritten, and none shows its key unless that is asked for.
+    // The command overwrites no file, and shows a key only on request.
     let again = run(&["key", "new", of(&cluster)]);
     assert!(
         text(&again).contains("never overwritten"),

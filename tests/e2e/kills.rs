@@ -1,4 +1,5 @@
-//! kill -9 of every process under load in front of a real Redis: no acknowledged write may be lost, applied twice or out of order (`docs/spec/protocol.md` §10).
+//! kill -9 of every process under load with a real Redis: no acknowledged write may be lost,
+//! applied twice or out of order (`docs/spec/protocol.md` §10).
 
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +13,7 @@ use pmnet_lab::harness::{
 use crate::common;
 use crate::support::seed;
 
-/// Kills of each process, at least.
+/// Minimum number of kills of each process.
 const KILLS: u32 = 50;
 
 fn plan(seconds: u64, victims: Vec<Role>) -> ChaosPlan {
@@ -41,7 +42,7 @@ fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) -> ChaosReport {
         "the load hardly got through: {}",
         report.verdict
     );
-    // Every call ends by its deadline (and the tick that notices).
+    // Every call ends by its deadline, plus one tick.
     assert!(
         report.summary.latency.max_us < plan.deadline.as_secs_f64() * 1e6 + 200_000.0,
         "{:?}",
@@ -50,24 +51,24 @@ fn suffer(cluster: &mut Cluster, plan: &ChaosPlan) -> ChaosReport {
     report
 }
 
-/// How often each of them was killed, at least.
+/// Returns the smallest number of kills of a process.
 fn least(report: &ChaosReport) -> u32 {
     let counts = report.kills.iter().map(|(_, count)| *count);
     counts.min().unwrap_or(0)
 }
 
-/// Kills everybody in turn until each was killed often enough.
+/// Kills all processes in turn until each was killed often enough.
 fn kill_all(name: &str, medium: Medium) {
     let Some(mut cluster) = common::start(name, Topology::new(StoreKind::Redis, 1, medium)) else {
         return;
     };
     let victims = vec![Role::Device(0), Role::Server, Role::Front, Role::Redis];
     let (mut kills, mut acknowledged, mut unknown) = (0, 0, 0);
-    // Every round ends clean, or the test ends here.
+    // Every round must end without a violation.
     for round in 0..20 {
         let mut plan = plan(23, victims.clone());
         plan.seed += round;
-        // Some rounds with values of several packets.
+        // Every second round has values of several packets.
         plan.value_bytes = if round % 2 == 1 { 5_000 } else { 0 };
         let report = suffer(&mut cluster, &plan);
         kills += least(&report);
@@ -104,7 +105,7 @@ fn every_process_with_a_log_on_a_file() {
     );
 }
 
-/// `pmnet run`: server, device and front die together, which no process alone does.
+/// `pmnet run`: server, device and front die together, which separate processes do not.
 #[test]
 fn all_roles_in_one_process_with_kills() {
     for medium in [Medium::Dram, Medium::File] {
@@ -174,7 +175,8 @@ fn the_packet_store_with_kills() {
     suffer(&mut cluster, &plan(10, victims));
 }
 
-/// Records of the last device's region that lie in the packets in which they came. It is not running.
+/// Returns the number of records in the last device's region that lie in the packets in which they
+/// arrived. The device must not run.
 fn records_in_packets(cluster: &Cluster) -> u64 {
     let shown = Command::new(common::pmnet())
         .args(["store", "stat", "--json"])
@@ -186,7 +188,8 @@ fn records_in_packets(cluster: &Cluster) -> u64 {
     shown["records_in_packets"].as_u64().unwrap()
 }
 
-/// The last device of the chain is the server: one process, and its packets are the records.
+/// The last device of the chain is also the server: one process, whose packets are the store's
+/// records.
 fn store_device_with_kills(name: &str, devices: usize, medium: Medium) {
     let topology = Topology::new(StoreKind::Region, devices, medium);
     let Some(mut cluster) = common::start(name, topology) else {
@@ -195,11 +198,11 @@ fn store_device_with_kills(name: &str, devices: usize, medium: Medium) {
     let mut victims: Vec<Role> = (0..devices).map(Role::Device).collect();
     victims.push(Role::Front);
     let mut kills = 0;
-    // On a busy disk each start of the one that has the region takes a while.
+    // On a busy disk each start of the process with the region takes a while.
     for round in 0..4 {
         let mut plan = plan(8, victims.clone());
         plan.seed += round;
-        // Longer than what is copied, and in one packet.
+        // The value is too long to be copied, and fits into one packet.
         plan.value_bytes = 900;
         kills += least(&suffer(&mut cluster, &plan));
         if kills >= 4 {

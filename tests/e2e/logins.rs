@@ -1,4 +1,5 @@
-//! Users, passwords and TLS, as an operator sets them up: the programs of others log in, and who may not write does not.
+//! Users, passwords and TLS, as an operator sets them up: programs of others log in, and a user
+//! without the right to write cannot write.
 
 #[path = "../shared/certificates.rs"]
 mod certificates;
@@ -19,7 +20,8 @@ use crate::support::{connect, eventually, launch, ok};
 /// Longest wait for a front.
 const READY: Duration = Duration::from_secs(20);
 
-/// A cluster, and a front of its own with TLS and the users `bob`, who may do everything, and `reader`, who may not set.
+/// A cluster, and a front with TLS and two users: `bob`, who may do everything, and `reader`, who
+/// may not set.
 struct Stand {
     cluster: Cluster,
     files: Files,
@@ -95,11 +97,11 @@ fn redis_cli_logs_in() {
         ask("reader", &["SET", "forbidden", "x"]),
         "NOPERM this user has no permissions to run the 'set' command"
     );
-    // Behind everything that was acknowledged.
+    // The command is executed after all acknowledged updates.
     assert_eq!(ask("bob", &["INCR", "n"]), "1");
     assert_eq!(ask("bob", &["DBSIZE"]), "2");
     assert_eq!(ask("bob", &["ACL", "WHOAMI"]), "bob");
-    // Nothing but a command that needs no login is taken from who has not logged in as the default user, who needs none.
+    // From a client that has not logged in, the front takes only commands that need no login.
     assert_eq!(
         run(&program, &[&fixed[..], &["GET", "k"]].concat()).trim(),
         "v"
@@ -142,7 +144,7 @@ fn node_logs_in() {
     program(&stand, &node, "tests/programs/ioredis.js", "ioredis");
 }
 
-/// All that an application does with this library, as bob and with TLS.
+/// Runs a program with this library: all operations of an application, as user bob and with TLS.
 fn program(stand: &Stand, interpreter: &Path, script: &str, library: &str) {
     if !interpreter.is_file() {
         return common::skip(&format!("{library} is not installed (make setup)"));
@@ -163,14 +165,14 @@ fn a_front_for_others_wants_to_know_for_whom() {
     assert!(text.contains("say who may: --users-of-redis"), "{text}");
 }
 
-/// Copies certificate and key of this name to where a front reads them.
+/// Copies the certificate and the key of this name to the paths that a front reads.
 fn put(files: &Files, from: &str, to: &str) {
     let (from, to) = (files.pair(from), files.pair(to));
     std::fs::copy(from.0, to.0).unwrap();
     std::fs::copy(from.1, to.1).unwrap();
 }
 
-/// Sends SIGHUP, and waits for its line in the log.
+/// Sends SIGHUP, and waits for this line in the log.
 fn reload(front: &Process, line: &str) {
     let count = || front.stderr().matches(line).count();
     let before = count();
@@ -205,7 +207,8 @@ fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
             .spawn()
             .unwrap()
     };
-    // One on connections that last, one with a connection for each command. At an error it ends.
+    // One load uses lasting connections, one a new connection for each command. The load ends at
+    // the first error.
     let mut loads = [load("1"), load("0")];
     let mut exchanged = 0;
     while loads
@@ -242,7 +245,7 @@ fn a_certificate_is_exchanged_under_load_and_no_command_fails() {
     put(&stand.files, "stranger", "server");
     reload(&stand.front, "PM6031 SIGHUP");
     assert!(ask("other.pem") && !ask("ca.pem"), "the new one is shown");
-    // One of another key, one that is no certificate: the present one stays.
+    // A certificate with another key, and an invalid certificate: the present one stays.
     let (certificate, key) = stand.files.pair("server");
     std::fs::copy(stand.files.pair("client").1, key).unwrap();
     reload(

@@ -1,6 +1,6 @@
-//! End to end, with real processes; one module for each theme, one binary for all (linking is what
-//! takes the time). Run with `--test-threads=1`: the tests share a machine of two cores and time
-//! is part of what they look at.
+//! End-to-end tests with real processes. Each theme has a module, and all are in one binary
+//! (linking takes most of the time). Run them with `--test-threads=1`: they share a machine of two
+//! cores, and some of them check times.
 
 mod common;
 mod support;

@@ -1,4 +1,4 @@
-//! What an operator may do wrong, and how processes end in good order.
+//! Mistakes of an operator, and the regular end of processes.
 
 use std::process::{Command, Output};
 
@@ -18,7 +18,7 @@ fn fails(args: &[&str]) -> String {
 }
 
 fn run(args: &[&str]) -> Output {
-    // A process that serves instead of refusing is ended by timeout(1).
+    // timeout(1) ends a process that serves although it should refuse.
     Command::new("timeout")
         .arg("20")
         .arg(common::pmnet())
@@ -36,7 +36,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let taken = taken.local_addr().unwrap().to_string();
     let free = format!("127.0.0.1:{}", free_port().unwrap());
 
-    // It is waited for 10 seconds.
+    // The server waits 10 seconds for the port.
     let text = fails(&["server", "--listen", &taken, "--store", "null:"]);
     let owner = format!("process {} (", std::process::id());
     assert!(
@@ -52,7 +52,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
     ]);
     assert!(text.contains("this device itself"), "{text}");
 
-    // Logs that are none, or not this one's.
+    // Files that are no logs, or logs of another device.
     let next = format!("127.0.0.1:{}", free_port().unwrap());
     let device = |log: &str, more: &[&str]| {
         let base = [
@@ -70,7 +70,7 @@ fn mistakes_of_an_operator_get_a_sentence() {
         "it was not touched"
     );
     let log = path("log");
-    // Without a server the device waits until it is ended; the log is made by then.
+    // Without a server the device waits until it is ended; by then it has made the log.
     let text = device(&log, &["--entries", "256", "--frame-bytes", "65536"]);
     assert!(text.contains("made a new log"), "{text}");
     let text = device(&log, &["--id", "7"]);
@@ -89,7 +89,8 @@ fn mistakes_of_an_operator_get_a_sentence() {
     let text = device(&log, &[]);
     assert!(text.contains("truncated"), "{text}");
     assert!(!run(&["log", "verify", &log]).status.success());
-    // Whoever made it was killed before it had written anything; of another size it was somebody else's.
+    // The process that made the file was killed before it had written anything. A file of another
+    // size would belong to another program.
     let blank = path("blank");
     std::fs::write(&blank, vec![0; whole.len()]).unwrap();
     let text = device(&blank, &["--entries", "512", "--frame-bytes", "65536"]);
@@ -129,8 +130,9 @@ fn a_chain_counts_its_copies_and_sigterm_ends_it_in_good_order() {
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
-/// Somebody sets a password, then a limit, on Redis itself. What was acknowledged meanwhile waits in the device, and the
-/// server waits with it; it once ended, or tried for ever without a word why.
+/// An operator sets a password, then a limit, on Redis itself. Updates that are acknowledged
+/// meanwhile wait in the device, and the server waits with them. Once the server ended, or tried
+/// for ever without reporting a reason.
 #[test]
 fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
@@ -142,7 +144,7 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
         Answer::Refused(text) => assert!(text.contains("rest on this setting"), "{text}"),
         other => panic!("{other:?}"),
     };
-    // Not through the front: neither the ordinary way nor while WATCHing.
+    // The front passes none of these settings on, alone or while keys are watched.
     for setting in [
         ["requirepass", "x"],
         ["proto-max-bulk-len", "1mb"],
@@ -167,7 +169,7 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
     ] {
         let set = direct.call(&["CONFIG", "SET", setting, bad]).unwrap();
         assert_eq!(set, ok());
-        // As after a fault of the network.
+        // The connection breaks, as after a fault of the network.
         direct
             .call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
             .unwrap();
@@ -190,7 +192,8 @@ fn a_redis_that_is_put_wrong_while_it_serves_is_waited_for() {
     }
 }
 
-/// While the server stands still, what is acknowledged is in the devices alone; whoever asks for it to be applied is told, and waits.
+/// While the server stands still, only the devices have the acknowledged updates. A command that
+/// waits until they are applied reports this, and waits.
 #[test]
 fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
     let topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
@@ -206,7 +209,7 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
             .to_owned()
     };
     let key = cluster.keys().unwrap().front.display().to_string();
-    // The head need not be the first that is named.
+    // The head need not be the first address.
     let via = [listens(&mut cluster, 1), listens(&mut cluster, 0)].join(",");
     let drain = |more: &[&str]| {
         let said = run(&[&["ctl", "drain", "--via", &via, "--key", &key], more].concat());
@@ -237,7 +240,7 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
         .unwrap()
         .signal(Signal::CONT)
         .unwrap();
-    // Nobody of another shard is there.
+    // No device of another shard answers.
     let (code, out) = drain(&["--shard", "7", "--wait", "1"]);
     assert_eq!(code, Some(1), "{out}");
     let (code, out) = drain(&["--shard", "0", "--json"]);
@@ -257,7 +260,8 @@ fn a_drain_ends_when_the_database_has_what_was_acknowledged() {
     }
 }
 
-/// A bit of one value flips while nothing runs: it is named, never served, and given up only by the operator's word.
+/// A bit of one value flips while no process runs. The value is named, never served, and given up
+/// only on the operator's order.
 #[test]
 fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     let topology = Topology::new(StoreKind::Packet, 1, Medium::Dram);
@@ -272,7 +276,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
         set(&mut client, &format!("k{number}"), "of no interest");
     }
     set(&mut client, "odd", "one-that-is-found-again");
-    // Of a collection, one member.
+    // One member of a collection.
     let members = ["element-0", "element-1", "element-2"];
     for (command, rest) in [
         ("RPUSH", members),
@@ -289,7 +293,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
         };
         assert!(matches!(client.call(all), Answer::Reply(Reply::Integer(_))));
     }
-    // Answered when all before it is in the store.
+    // The read is answered when all earlier updates are in the store.
     assert_eq!(client.read(&["DBSIZE"]), Reply::Integer(55));
     let server = cluster.process(Role::Server).unwrap();
     assert!(server.stop().unwrap(), "it ends in good order");
@@ -327,7 +331,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     assert_eq!(other, Reply::Bulk(b"of no interest".to_vec()));
     let server = cluster.process(Role::Server).unwrap();
     assert!(server.stop().unwrap(), "it ends in good order");
-    // And bits of keys: a server does not even begin with that.
+    // If bits of keys flip, a server does not even start.
     let mut bytes = std::fs::read(&store).unwrap();
     let element = b"element-1";
     let places: Vec<usize> = (0..bytes.len() - element.len())
@@ -349,7 +353,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     set(&mut client, "odd", "again");
     let bulk = |text: &str| Reply::Bulk(text.as_bytes().to_vec());
     let left = Reply::Array(vec![bulk("element-0"), bulk("element-2")]);
-    // What is left agrees with itself.
+    // The remaining data is consistent.
     assert_eq!(client.read(&["LRANGE", "by-RPUSH", "0", "-1"]), left);
     assert_eq!(client.read(&["LINDEX", "by-RPUSH", "1"]), bulk("element-2"));
     assert_eq!(client.read(&["SMEMBERS", "by-SADD"]), left);
@@ -362,7 +366,7 @@ fn a_flipped_bit_in_a_packet_store_is_named_and_never_served() {
     assert_eq!(client.read(&["ZRANGE", "by-ZADD", "0", "-1"]), member);
 }
 
-/// As it is shipped: nothing in it could switch a rule of the protocol off.
+/// The shipped program has no means to switch a rule of the protocol off.
 #[test]
 fn in_the_product_every_rule_holds() {
     let output = run(&["--version"]);

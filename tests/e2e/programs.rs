@@ -1,4 +1,5 @@
-//! Programs of others in the place of a store: they pull batches, in Rust, Python and through libpmnet, from real devices, and are killed.
+//! Other programs in place of the store: they pull batches from real devices, in Rust, Python and
+//! through libpmnet, and are killed.
 
 #[path = "programs/library.rs"]
 mod library;
@@ -17,26 +18,26 @@ use pmnet_lab::harness::{Process, Ready, Scratch, Spec, free_port};
 
 use crate::common;
 
-/// Until a process serves.
+/// Time within which a process must serve.
 const READY_MAX: Duration = Duration::from_secs(20);
 
-/// A place for a process to listen at.
+/// Returns a free address for a process.
 fn place() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, free_port().unwrap()).into()
 }
 
-/// A chain of one device, in front of a server that a test has.
+/// A chain of one device, whose server belongs to a test.
 struct Chain {
     device: Process,
-    /// The device.
+    /// The address of the device.
     via: SocketAddr,
-    /// Where the server is.
+    /// The address of the server.
     server: SocketAddr,
     scratch: Scratch,
 }
 
 impl Chain {
-    /// The device waits until a server is there.
+    /// The device waits until a server runs.
     fn launch(name: &str) -> Chain {
         let scratch = Scratch::new(common::folder(), name).unwrap();
         let (via, server) = (place(), place());
@@ -49,7 +50,7 @@ impl Chain {
         }
     }
 
-    /// Loses the device with its log, and lets another one say so.
+    /// Loses the device with its log, and starts another one that declares the loss.
     fn lose_device(&mut self) {
         self.device.kill().unwrap();
         std::fs::remove_file(log(&self.scratch)).unwrap();

@@ -1,5 +1,6 @@
-//! A Redis Cluster as the store of three shards, each with a chain of three devices, and one front over them: one of everything is killed
-//! under load, and a slot moves (`docs/spec/sharding.md`, §5; `docs/use/sharding.md`).
+//! A Redis Cluster as the store of three shards, each with a chain of three devices, and one front
+//! for all of them. One process of each kind is killed under load, and a slot moves
+//! (`docs/spec/sharding.md`, §5; `docs/use/sharding.md`).
 
 mod nodes;
 
@@ -19,25 +20,25 @@ use crate::failover::call;
 use crate::support::{Answer, Caller, SetOnDrop, bulk, connect, eventually, ok, seed};
 use nodes::{MASTERS, Nodes};
 
-/// Longest wait for anything.
+/// Longest wait for a condition.
 const WAIT: Duration = Duration::from_secs(60);
-/// Of the front's file: all shards are of one cluster.
+/// The first line of the front's file: all shards belong to one cluster.
 const HEAD: &str = "cluster = true\n";
-/// The slot that moves, from the first shard, and what all keys in it begin with.
+/// The slot that moves from the first shard, and the prefix of all keys in it.
 const MOVES: u16 = 5061;
 const TAG: &str = "{bar}";
-/// What the front says when a change of its map has reached everybody.
+/// The front's log line when a change of its map is complete.
 const OVER: &str = "all commands that were taken before the map of slots changed are over";
 
 struct World {
-    // Dropped first.
+    // The shards are dropped first.
     shards: Shards,
     nodes: Nodes,
     _folder: tempfile::TempDir,
 }
 
 impl World {
-    /// `None` if there is no Redis.
+    /// Returns `None` if Redis is not installed.
     fn start(name: &str, devices: usize) -> Option<World> {
         if find_program("redis-server").is_none() {
             skip("redis-server is not installed");
@@ -48,7 +49,8 @@ impl World {
         let topology = |shard: usize| {
             let mut topology = Topology::new(StoreKind::Redis, devices, Medium::Dram);
             topology.store_url = Some(nodes.url(&slots_of(shard, MASTERS)));
-            // Longer than anything here, so that no call ends unknown but with its front.
+            // This deadline is longer than every fault, so that a call has an unknown outcome only
+            // if its front is killed.
             topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
             topology
         };
@@ -61,7 +63,7 @@ impl World {
         })
     }
 
-    /// Gives a slot of the first shard to the second one, or back, as the guide says.
+    /// Moves a slot of the first shard to the second one, or back, as the guide describes.
     fn move_slot(&mut self, slot: u16, there: bool) {
         let ranges = |own: bool| -> Vec<String> {
             let mut ranges: Vec<String> =
@@ -113,7 +115,7 @@ impl World {
         self.shards.front().wait_ready(WAIT).unwrap();
     }
 
-    /// Compares every key with what the master of its slot has, which the cluster itself says.
+    /// Compares every key with the contents of its slot's master, which the cluster itself names.
     fn check(&self, ledger: &Ledger) {
         let mut asks = self.nodes.client(0);
         let keys: Vec<&String> = ledger.keys().collect();
@@ -185,7 +187,7 @@ impl Load {
         ledger
     }
 
-    /// Waits until it gets on.
+    /// Waits until the load makes progress.
     fn wait(&self) {
         let before = self.acknowledged.load(Ordering::Relaxed);
         eventually("commands are acknowledged", WAIT, || {
@@ -211,7 +213,8 @@ fn options(world: &World, clients: usize, prefix: &str) -> Options {
     options
 }
 
-/// Two loads, one of all slots and one of the slot that moves, while `deeds` are done; then everything is compared.
+/// Runs two loads during `deeds`, one of all slots and one of the moving slot; then compares all
+/// keys.
 fn under_load(world: &mut World, deeds: impl FnOnce(&mut World, &[Load; 2])) {
     let loads = [Load::new(), Load::new()];
     let stop = AtomicBool::new(false);
@@ -243,7 +246,8 @@ fn under_load(world: &mut World, deeds: impl FnOnce(&mut World, &[Load; 2])) {
     }
 }
 
-/// One of everything, and a slot; the acceptance of Redis Cluster as the store.
+/// One process of each kind is killed, and a slot moves: the acceptance test of Redis Cluster as
+/// the store.
 #[test]
 fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
     let Some(mut world) = World::start("redis-cluster", 3) else {
@@ -263,12 +267,13 @@ fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
         loads[0].wait();
         world.kill_front();
         loads[0].wait();
-        // The master of the first shard, whose slot then moves to the second.
+        // The master of the first shard fails over; one of its slots then moves to the second
+        // shard.
         let (old, new) = world.nodes.fail_over(MOVES);
         println!("{old} killed, {new} promoted");
         loads[1].wait();
         world.nodes.wait_whole();
-        // It began an epoch.
+        // The server began an epoch.
         let server = world.shards.clusters[0].process(Role::Server).unwrap();
         let said = server.stderr();
         for words in [
@@ -285,7 +290,8 @@ fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
     assert_eq!(to, world.nodes.master_of(8000));
 }
 
-/// The same again and again: anything, or two things at once. Rounds: `PMNET_RUNS`.
+/// The same in many rounds, with random faults, also two at once. `PMNET_RUNS` gives the number of
+/// rounds.
 #[test]
 #[ignore = "long: PMNET_RUNS=20 make redis-cluster"]
 fn many() {
@@ -334,8 +340,8 @@ fn many() {
     });
 }
 
-/// Somebody moves a slot without telling anybody. What was acknowledged for it waits, whole, and is applied when it is back; the
-/// server says which slot it is.
+/// An operator moves a slot without telling pmnet. Acknowledged updates of this slot wait as a
+/// whole, and are applied when the slot is back; the server names the slot.
 #[test]
 fn a_slot_that_moves_unannounced_is_waited_for() {
     let Some(mut world) = World::start("redis-cluster-unannounced", 1) else {
@@ -345,7 +351,7 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
     let counted = caller.call(&["INCR", "bar"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
     world.nodes.move_slot(MOVES, world.nodes.master_of(8000));
-    // Refused, since it has to be executed first, in all the ways that a command can go.
+    // In every form, a command that must be executed before its reply is refused.
     for line in [
         "INCR bar",
         "GET bar",
@@ -360,10 +366,10 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
         assert!(text.starts_with("TRYAGAIN pmnet: "), "{line}: {text}");
     }
     caller.call(&["UNWATCH"]);
-    // Others go on.
+    // Commands for other slots go on.
     let counted = caller.call(&["INCR", "{k2}n"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
-    // Acknowledged early: it waits in the devices, and all behind it.
+    // The command is acknowledged early; it waits in the devices with all later ones.
     let commands: [&[&str]; 2] = [&["SET", "k2", "new"], &["SET", "bar", "new"]];
     assert_eq!(caller.exchange(&commands), vec![Answer::Reply(ok()); 2]);
     let server = world.shards.clusters[0].process(Role::Server).unwrap();
@@ -385,7 +391,7 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
             bulk("new")
         );
     }
-    // Each message once, though each node of the cluster has it.
+    // A subscriber gets each message once, although each node of the cluster delivers it.
     let mut subscriber = connect(world.shards.endpoint());
     let told = subscriber.call(&["PSUBSCRIBE", "n?ws"]).unwrap();
     assert_eq!(

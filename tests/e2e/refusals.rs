@@ -1,5 +1,5 @@
-//! A Redis that takes no writes, hangs, or dies of a request: what it is asked takes effect once or not at
-//! all, and nothing is asked again for a client that has gone (`docs/spec/protocol.md` §2 rule 8).
+//! A Redis that refuses writes, hangs, or dies during a request: each request takes effect at most
+//! once, and none is sent again for a client that has gone (`docs/spec/protocol.md` §2 rule 8).
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -15,9 +15,9 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 use crate::common;
 use crate::support::{bulk, connect, eventually, front};
 
-/// Deadline of the front's calls here.
+/// Deadline of the front's calls in these tests.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// Longer than a call may take, with what its time left is rounded up by.
+/// A time that exceeds a call's deadline and the rounding of its remaining time.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
 fn cluster(name: &str) -> Option<Cluster> {
@@ -35,7 +35,7 @@ fn redis(cluster: &Cluster) -> SocketAddr {
     cluster.redis().expect("it has a Redis")
 }
 
-/// One command, straight to Redis.
+/// Sends one command directly to Redis.
 fn direct(cluster: &Cluster, command: &[&str]) -> Reply {
     connect(redis(cluster)).call(command).unwrap()
 }
@@ -45,7 +45,7 @@ fn config(cluster: &Cluster, setting: &str, value: &str) {
     assert_eq!(reply, Reply::Status(b"OK".to_vec()));
 }
 
-/// Counts the messages of a channel, straight from Redis.
+/// Counts the messages of a channel directly at Redis.
 fn subscribe(cluster: &Cluster) -> Arc<AtomicU64> {
     let mut client = connect(redis(cluster));
     let mut out = Vec::new();
@@ -61,24 +61,25 @@ fn subscribe(cluster: &Cluster) -> Arc<AtomicU64> {
     count
 }
 
-/// Sends a command and goes away without waiting for anything.
+/// Sends a command and closes the connection without waiting for the reply.
 fn send_and_leave(cluster: &Cluster, command: &[&str]) {
     let mut stream = TcpStream::connect(cluster.endpoint().unwrap()).unwrap();
     let mut out = Vec::new();
     write_command(&mut out, command);
     stream.write_all(&out).unwrap();
-    // So that it is under way before the connection ends.
+    // The command is under way before the connection closes.
     std::thread::sleep(Duration::from_millis(300));
 }
 
-/// The ways in which a message is published, and what a subscriber makes them answer.
+/// The forms in which a message is published, each with its reply for one subscriber.
 const PUBLISHED: [&[&[&str]]; 3] = [
     &[&["PUBLISH", "ch", "once"]],
     &[&["MULTI"], &["PUBLISH", "ch", "once"], &["EXEC"]],
     &[&["EVAL", "return redis.call('PUBLISH', 'ch', 'once')", "0"]],
 ];
 
-/// One PUBLISH at maxmemory was delivered 1,851 times in 12 s, and went on when its client had gone.
+/// Once, one PUBLISH at maxmemory was delivered 1,851 times in 12 s, and deliveries went on after
+/// its client had gone.
 #[test]
 fn a_message_is_published_once_while_redis_takes_no_writes() {
     let Some(cluster) = cluster("refused-publish") else {
@@ -136,7 +137,7 @@ fn nothing_is_executed_for_a_client_that_has_gone() {
     assert_eq!(client.call(&["GET", "n"]).unwrap(), bulk("1"));
 }
 
-/// `INCR` from 0 answered 2, and left 2.
+/// Once, `INCR` from 0 replied 2 and left 2.
 #[test]
 fn a_right_that_is_missing_for_a_second_doubles_nothing() {
     let Some(cluster) = cluster("refused-right") else {
@@ -163,7 +164,7 @@ fn a_right_that_is_missing_for_a_second_doubles_nothing() {
         });
         let before = done;
         done += i64::from(reply == Reply::Integer(done + 1));
-        // Refused for good is right as well; twice is not, and neither is an unknown outcome.
+        // A lasting refusal is right, too. Two effects are wrong, and so is an unknown outcome.
         assert!(
             done > before || matches!(&reply, Reply::Error(text) if text.contains("can't run")),
             "{right}: {reply:?}"
@@ -176,7 +177,8 @@ fn a_right_that_is_missing_for_a_second_doubles_nothing() {
     }
 }
 
-/// `EVAL "while true do end" 0` could not be killed, and was executed again after each restart of Redis.
+/// Once, `EVAL "while true do end" 0` could not be killed, and was executed again after each
+/// restart of Redis.
 #[test]
 fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() {
     let Some(mut cluster) = cluster("refused-hang") else {
@@ -184,7 +186,7 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
     };
     let busy = |cluster: &Cluster| matches!(direct(cluster, &["PING"]), Reply::Error(text) if text.starts_with("BUSY"));
     let answers = |cluster: &Cluster, key: &str| {
-        // A script that is killed goes on until it is looked at.
+        // A script that is killed runs until Redis checks for it.
         eventually("it ends", AFTERWARDS, || !busy(cluster));
         let quiet = Instant::now() + AFTERWARDS;
         while Instant::now() < quiet {
@@ -197,7 +199,7 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
         );
     };
     front(&cluster).call(&["SET", "k", "v"]).unwrap();
-    // Killed by an operator, as often as its client asked for it.
+    // An operator kills it as often as its client requests it.
     send_and_leave(
         &cluster,
         &["EVAL", "while true do redis.call('GET', 'k') end", "0"],
@@ -209,7 +211,7 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
         Reply::Status(b"OK".to_vec())
     );
     answers(&cluster, "killed");
-    // Restarted, since it has written and cannot be killed.
+    // Redis is restarted, because the script has written and cannot be killed.
     send_and_leave(
         &cluster,
         &["EVAL", "redis.call('INCR', 'hung') while true do end", "0"],
@@ -226,11 +228,11 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
     );
 }
 
-/// Clients beside a script that did not end got nothing, and SCRIPT KILL was refused. A copy of the script's request that came
-/// meanwhile would run it again.
+/// Once, other clients got no replies beside a script that did not end, and SCRIPT KILL was
+/// refused. A copy of the script's request that arrives meanwhile would run it again.
 #[test]
 fn a_script_that_hangs_redis_is_killed_through_the_front() {
-    // Nobody gives up meanwhile.
+    // With this deadline no client gives up meanwhile.
     let Some(cluster) = cluster_with("refused-busy", 4 * AFTERWARDS) else {
         return;
     };
@@ -248,11 +250,11 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
                 says(&reply, "BUSY Redis is busy running a script.")
             });
             assert!(says(&other.call(&["INCR", "n"]).unwrap(), "BUSY "));
-            // Acknowledged all the same, and applied afterwards.
+            // The update is acknowledged nevertheless, and applied afterwards.
             let ok = Reply::Status(b"OK".to_vec());
             let mut early = front(&cluster);
             assert_eq!(early.call(&["SET", "early", command]).unwrap(), ok);
-            // Copies of the script's request are under way by now.
+            // By now copies of the script's request are under way.
             std::thread::sleep(Duration::from_secs(1));
             assert_eq!(other.call(&["SCRIPT", "KILL"]).unwrap(), ok);
             call.join().unwrap()
@@ -265,7 +267,7 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
         let reply = other.call(&["SCRIPT", "KILL"]).unwrap();
         assert!(says(&reply, "NOTBUSY"), "{command} runs again: {reply:?}");
     }
-    // What was refused was not executed.
+    // Refused commands were not executed.
     eventually("the front has noticed", AFTERWARDS, || {
         let reply = other.call(&["INCR", "n"]).unwrap();
         assert!(
@@ -276,7 +278,8 @@ fn a_script_that_hangs_redis_is_killed_through_the_front() {
     });
 }
 
-/// One update for a database that Redis never had was acknowledged, and everything after it waited for ever.
+/// Once, one acknowledged update for a database that Redis does not have blocked all later updates
+/// for ever.
 #[test]
 fn an_update_that_redis_will_never_take_holds_up_nobody() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram).unkeyed();

@@ -1,4 +1,5 @@
-//! SIGHUP under checked load: log filter and limits change, what needs a restart says so, and a file that is broken changes nothing.
+//! SIGHUP under checked load: log filter and limits change, keys that need a restart are reported,
+//! and an invalid file changes nothing.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -16,14 +17,14 @@ use crate::support::{SetOnDrop, connect, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Returns a front's file with this much room.
+/// Returns a front's file with this limit of connections.
 fn text(filter: &str, connections: usize, more: &str) -> String {
     format!(
         "log-filter = \"{filter}\"\n[redis]\nconnections-max = {connections}\ndeadline-ms = 30000\n{more}"
     )
 }
 
-/// Replaces the file as an editor does, and says so to the process.
+/// Replaces the file as an editor does, and sends SIGHUP to the process.
 fn change(cluster: &mut Cluster, path: &Path, text: &str) -> usize {
     std::fs::write(path, text).unwrap();
     let front = cluster.process(Role::Front).unwrap();
@@ -32,7 +33,7 @@ fn change(cluster: &mut Cluster, path: &Path, text: &str) -> usize {
     before
 }
 
-/// Waits until the front has said this since then.
+/// Waits until the front has logged this text after position `before`.
 fn says(cluster: &mut Cluster, before: usize, text: &str) {
     let front = cluster.process(Role::Front).unwrap();
     let mut said = String::new();
@@ -47,7 +48,7 @@ fn says(cluster: &mut Cluster, before: usize, text: &str) {
     panic!("not said: {text}\n{said}");
 }
 
-/// Whether one more client gets in.
+/// Whether the front accepts a further client.
 fn gets_in(endpoint: SocketAddr) -> bool {
     let mut client: Client = connect(endpoint);
     client
@@ -87,10 +88,10 @@ fn limits_and_the_log_filter_change_under_load() {
     assert!(done.values().sum::<u64>() > 100, "{done:?}");
 }
 
-/// Changes one thing after the other.
+/// Changes one setting after the other.
 fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
     assert!(gets_in(endpoint));
-    // No room for one more: the load has four connections.
+    // The limit allows no further client: the load has four connections.
     let mut held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
     let before = change(cluster, path, &text("debug", 10, ""));
     says(
@@ -99,13 +100,13 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         "PM6031 SIGHUP: read again: the configuration",
     );
     eventually("nobody gets in", SOON, || !gets_in(endpoint));
-    // A client that goes is a line of this level.
+    // The front logs a leaving client at this level.
     held.pop();
     says(cluster, before, "DEBUG");
     let before = change(cluster, path, &text("info", 100, ""));
     says(cluster, before, "PM6031");
     eventually("clients get in", SOON, || gets_in(endpoint));
-    // Back at the first filter.
+    // The first filter is in force again.
     let front = cluster.process(Role::Front).unwrap();
     eventually("debug lines end", SOON, || {
         let before = front.stderr().len();
@@ -113,7 +114,7 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         std::thread::sleep(Duration::from_millis(300));
         !front.stderr()[before..].contains("DEBUG")
     });
-    // A key that needs a restart is named, and no other one.
+    // The log names a key that needs a restart, and no other key.
     let before = change(
         cluster,
         path,
@@ -125,7 +126,7 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         "PM6034 [redis]: other values than at the start",
     );
     says(cluster, before, "after a restart only: cache, spin-us");
-    // A file that is wrong, in one key or as a whole, changes nothing, and it is said.
+    // A file that is wrong in one key or as a whole changes nothing, and this is reported.
     for wrong in [
         text("debug", 1, "unknown-key = 1\n"),
         text("debug", 0, ""),

@@ -1,8 +1,10 @@
-//! Reads from replicas of the database (`--read-from any`, docs/spec/reads.md §11): replicas that lag, stand still, are cut off and are
-//! promoted; a head that is killed. Whoever reads sees every write that was answered before, and never an older value than somebody saw before.
+//! Reads from replicas of the database (`--read-from any`, docs/spec/reads.md §11): replicas lag,
+//! stand still, are cut off and are promoted; a head is killed. Every reader sees all writes that
+//! were answered before, and never an older value than any client saw before.
 //!
-//! Every register has one writer, who only makes it larger. So a history is linearizable exactly if no read returns less than what was
-//! answered, to anybody, before it began.
+//! Every register has one writer, which only increases its value. A history is therefore
+//! linearizable exactly if no read returns less than the largest value that was answered to any
+//! client before the read began.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -19,14 +21,14 @@ use crate::failover::{call, replica};
 use crate::promote::{promote, said};
 use crate::support::{Answer, CALL_MAX, Caller, SetOnDrop, connect, eventually, seed};
 
-/// Half of the registers are set, the others counted up, which has no order.
+/// Half of the registers are set; the others are incremented, which has no order.
 const REGISTERS: usize = 8;
 const READERS: usize = 3;
 
-/// What has been answered of each register.
+/// The largest answered value of each register.
 type Answered = [AtomicU64; REGISTERS];
 
-/// Passes on what a replica gets from its master, but not while it is held.
+/// Passes a master's data on to its replica, except while it is held.
 struct Relay {
     address: SocketAddr,
     held: Arc<AtomicBool>,
@@ -64,7 +66,7 @@ impl Relay {
     }
 }
 
-/// Until either end closes.
+/// Passes data on until either end closes.
 fn pass_on(mut from: TcpStream, mut to: TcpStream, hold: Option<Arc<AtomicBool>>) {
     let mut bytes = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -88,7 +90,7 @@ fn write(endpoint: SocketAddr, answered: &Answered, over: &AtomicBool, mut rando
     let mut caller = Caller::new(endpoint);
     let mut sent = [0; REGISTERS];
     while !over.load(Ordering::SeqCst) {
-        // Few are written often, so that a replica may have what is read.
+        // A few registers are written often, so that a replica may have the value.
         let at = random.usize(..REGISTERS).min(random.usize(..REGISTERS));
         let key = format!("r{at}");
         sent[at] += 1;
@@ -108,7 +110,7 @@ fn write(endpoint: SocketAddr, answered: &Answered, over: &AtomicBool, mut rando
     }
 }
 
-/// How many reads it made.
+/// Returns the number of reads that the client made.
 fn read(
     endpoint: SocketAddr,
     answered: &Answered,
@@ -143,7 +145,7 @@ fn read(
     reads
 }
 
-/// How many reads a database has executed.
+/// Returns the number of reads that a database has executed.
 fn gets(address: SocketAddr) -> u64 {
     let stats = call(&mut connect(address), "INFO commandstats");
     let text = stats.text().unwrap();
@@ -157,7 +159,7 @@ fn gets(address: SocketAddr) -> u64 {
 #[test]
 fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
     let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
-    // Longer than anything here, so that no call ends unknown.
+    // This deadline is longer than every fault, so that no call has an unknown outcome.
     topology.front_args = ["--deadline-ms", "60000", "--read-from", "any"]
         .map(Into::into)
         .into();
@@ -216,7 +218,7 @@ fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
                     relay.hold(false);
                 }
                 3 => {
-                    // Cut off, and it goes on showing what it has.
+                    // The replica is cut off, and goes on showing its old data.
                     call(&mut connect(third), "REPLICAOF 127.0.0.1 1");
                     std::thread::sleep(Duration::from_millis(random.u64(1..400)));
                     call(&mut connect(third), &behind);
@@ -229,7 +231,8 @@ fn replicas_that_lag_stand_still_are_cut_off_and_are_promoted() {
             std::thread::sleep(Duration::from_millis(random.u64(..200)));
         }
         marks.extend([gets(second), gets(third)]);
-        // The near one is promoted, and the master becomes a replica, from which is read.
+        // The near replica is promoted, and the old master becomes a replica from which the front
+        // reads.
         let from_first = gets(first);
         let urls = [first, second].map(|address| format!("redis://{address}"));
         let words = [

@@ -1,4 +1,4 @@
-//! `pmnet run`: the roles of a machine in one process.
+//! `pmnet run`: all roles of a machine in one process.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::{bulk, connect, eventually, launch, ok, refuses};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Returns a file with these devices one after the other, clients' side first, and a front.
+/// Returns a file with a chain of these devices, head first, and a front.
 fn file(folder: &Path, server: &Port, devices: &[&Port], front: &str) -> String {
     let mut text = format!(
         "[run]\nstatus = \"127.0.0.1:0\"\n[server]\nlisten = \"127.0.0.1:{}\"\nstore = \"packet:{}?size=64M\"\n",
@@ -75,7 +75,7 @@ fn a_chain_of_two_in_one_process_has_one_line_and_ends_well() {
             .contains("SIGHUP: read again: the configuration")
     });
     assert!(process.stop().unwrap(), "{}", process.stderr());
-    // The log is whole: the next start has all of it.
+    // The log is complete: the next start finds all entries.
     let mut again = launch("run-again", scratch.disk(), &["run", &path]);
     again.wait_ready(SOON).unwrap();
     let mut client = connect(listen.parse().unwrap());
@@ -97,7 +97,7 @@ fn a_role_that_fails_ends_all_with_its_sentence() {
         last.starts_with("pmnet: [redis]: ") && last.contains(&listen),
         "{last}"
     );
-    // A setting that is wrong is told as in the role alone.
+    // An invalid setting is reported as by the single role.
     let path = file(scratch.memory(), &server, &[], "nowhere");
     let (code, said) = refuses("run-wrong", scratch.disk(), &["run", &path]);
     assert_eq!(code, 2, "{said}");

@@ -1,4 +1,5 @@
-//! The store fails over without a person: three real Sentinels, a master and two replicas; the master is killed under load.
+//! The store fails over without an operator: three real Sentinels, a master and two replicas. The
+//! master is killed under load.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -18,24 +19,24 @@ use crate::support::{
 
 /// The master's name at the Sentinels.
 pub const NAME: &str = "m";
-/// A master that is silent for so long counts as lost.
+/// Time of silence after which a master counts as lost.
 const DOWN: Duration = Duration::from_secs(1);
-/// Until the Sentinels have done what they have to do, and everything goes on.
+/// Longest wait until the Sentinels have failed over and the service goes on.
 const HEALED_MAX: Duration = Duration::from_secs(60);
 
 /// A shard whose store is watched by Sentinels.
 struct World {
     cluster: Cluster,
-    /// What runs beside the cluster's own Redis.
+    /// Replicas and Sentinels of the cluster's own Redis.
     replicas: Vec<(Process, SocketAddr)>,
     sentinels: Vec<(Process, SocketAddr)>,
 }
 
 impl World {
-    /// `None` if there is no Redis.
+    /// Returns `None` if Redis is not installed.
     fn start(name: &str) -> Option<World> {
         let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
-        // Longer than anything here, so that no call ends unknown.
+        // This deadline is longer than every fault, so that no call has an unknown outcome.
         topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
         let mut cluster = common::start(name, topology)?;
         let master = cluster.redis().unwrap();
@@ -60,7 +61,7 @@ impl World {
         })
     }
 
-    /// Whom the Sentinels name.
+    /// Returns the master that the Sentinels name.
     fn master(&self) -> SocketAddr {
         let (_, at) = &self.sentinels[0];
         let says = call(&mut connect(*at), &format!("SENTINEL MASTER {NAME}"));
@@ -75,7 +76,8 @@ impl World {
         }
     }
 
-    /// Kills the master, waits until the Sentinels name another one, and starts the old one again, which does not know that.
+    /// Kills the master, waits until the Sentinels name another one, and starts the old master
+    /// again with its old configuration.
     fn fail_over(&mut self) -> (SocketAddr, SocketAddr) {
         let old = self.master();
         self.process(old).kill().unwrap();
@@ -96,7 +98,7 @@ pub fn url(sentinels: &[(Process, SocketAddr)], replicas: u32) -> String {
     )
 }
 
-/// The value behind this name, in a reply of names and values.
+/// Returns the value after this name in a reply of names and values.
 pub fn field(reply: &Reply, name: &str) -> String {
     let Reply::Array(fields) = reply else {
         panic!("{reply:?}")
@@ -132,19 +134,19 @@ pub fn sentinel(master: SocketAddr, folder: &std::path::Path) -> (Process, Socke
     (process, address)
 }
 
-/// What one kind of client did.
+/// The results of one kind of client.
 #[derive(Default)]
 struct Done {
     sets: Vec<String>,
     pushed: Vec<String>,
     counted: i64,
     unknown: u64,
-    /// EXEC that said that it was done, and those of which nobody knows.
+    /// Number of EXECs that succeeded, and number of those with an unknown outcome.
     transactions: (i64, i64),
     popped: usize,
 }
 
-/// Commands that pmnet orders, one after the other.
+/// Runs commands that pmnet orders, one after the other.
 fn ordered(end: &AtomicBool, address: SocketAddr, name: &str) -> Done {
     let mut caller = Caller::new(address);
     let mut done = Done::default();
@@ -170,7 +172,7 @@ fn ordered(end: &AtomicBool, address: SocketAddr, name: &str) -> Done {
     done
 }
 
-/// Commands that pass through to Redis: WATCH with EXEC, and BLPOP.
+/// Runs commands that pass through to Redis: WATCH with EXEC, and BLPOP.
 fn passing(end: &AtomicBool, address: SocketAddr) -> Done {
     let mut caller = Caller::new(address);
     let mut done = Done::default();
@@ -179,7 +181,7 @@ fn passing(end: &AtomicBool, address: SocketAddr) -> Done {
         match caller.exchange(&commands).pop().unwrap() {
             Answer::Reply(Reply::Array(_)) => done.transactions.0 += 1,
             Answer::Unknown => done.transactions.1 += 1,
-            // Something had changed, or it was refused.
+            // A watched key had changed, or the command was refused.
             Answer::Reply(_) | Answer::Refused(_) => {
                 caller.call(&["DISCARD"]);
                 caller.call(&["UNWATCH"]);
@@ -201,8 +203,8 @@ fn items(client: &mut Client, line: &str) -> Vec<String> {
     found.iter().map(|one| one.text().unwrap()).collect()
 }
 
-/// The old master comes back each time, as a master that nobody told anything: what it says is of an epoch that is over. Rounds:
-/// `PMNET_RUNS`.
+/// The old master comes back each time as a master, because nobody has told it anything: its
+/// answers belong to a past epoch. `PMNET_RUNS` gives the number of rounds.
 #[test]
 fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     let runs = std::env::var("PMNET_RUNS").ok();
@@ -213,7 +215,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     let endpoint = world.cluster.endpoint().unwrap();
     let end = AtomicBool::new(false);
     let (ordered, passed) = std::thread::scope(|scope| {
-        // Also if something fails: the others must not go on for ever.
+        // If a step fails, the other threads end, too.
         let _ends = SetOnDrop(&end);
         let end = &end;
         let writers: Vec<_> = (0..2)
@@ -231,7 +233,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
             let killed = Instant::now();
             let (old, new) = world.fail_over();
             let named = killed.elapsed();
-            // Somebody else still writes to the old one.
+            // Another client still writes to the old master.
             let stale = call(&mut connect(old), &format!("SET {fence} stale"));
             let until = Instant::now() + HEALED_MAX;
             loop {
@@ -254,7 +256,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
             if run == runs {
                 break;
             }
-            // The next failover may begin only a while after the last one.
+            // The next failover can begin only some time after the last one.
             eventually("both replicas are there", HEALED_MAX, || {
                 let info = call(&mut connect(new), "INFO replication").text().unwrap();
                 info.matches("state=online").count() == 2
@@ -290,7 +292,8 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
         (counted..=most).contains(&count),
         "{counted} {count} {most}"
     );
-    // What passes through is answered when the replicas have it: nothing answered is lost, and nothing is done twice.
+    // Commands that pass through are answered when the replicas have their effects: no answered
+    // effect is lost, and none happens twice.
     let (done, unsure) = passed.transactions;
     let through: i64 = call(&mut direct, "GET w").text().unwrap().parse().unwrap();
     assert!(
@@ -312,8 +315,8 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
     );
 }
 
-/// A person (or a Sentinel that was told to) hands over to a replica while the old master lives: the server is told by the Sentinels,
-/// also if it has nothing to do.
+/// An operator (or a Sentinel on request) hands over to a replica while the old master lives: the
+/// Sentinels tell the server, also if it has no work.
 #[test]
 fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     let Some(mut world) = World::start("asked") else {
@@ -357,7 +360,8 @@ fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     assert_eq!(call(&mut connect(master), "GET n"), bulk("2"));
 }
 
-/// Confirmed, as far as the store was asked to confirm, and not at the replica that is promoted.
+/// The effects are confirmed as far as the store was asked to confirm, and the promoted replica
+/// lacks them.
 #[test]
 fn a_replica_that_lacks_what_was_confirmed_stops_the_server_which_says_what() {
     let Some(mut world) = World::start("lags") else {
@@ -373,7 +377,7 @@ fn a_replica_that_lacks_what_was_confirmed_stops_the_server_which_says_what() {
         Answer::Reply(Reply::Integer(1))
     );
     settle(&world.cluster).unwrap();
-    // From here on the replicas get nothing.
+    // From here on the replicas receive no data.
     for (process, _) in &mut world.replicas {
         process.kill().unwrap();
     }
@@ -381,7 +385,7 @@ fn a_replica_that_lacks_what_was_confirmed_stops_the_server_which_says_what() {
         let key = format!("lost:{number}");
         assert_eq!(caller.call(&["SET", &key, "x"]), Answer::Reply(ok()));
     }
-    // It is applied, and confirmed: with wait_replicas=0 that is all that was asked for.
+    // The update is applied and confirmed: wait_replicas=0 demands no more.
     settle(&world.cluster).unwrap();
     world.cluster.kill(Role::Redis).unwrap();
     for (process, _) in &mut world.replicas {

@@ -1,4 +1,4 @@
-//! Fronts that end without a word, and what they leave behind.
+//! Fronts that end without closing their sessions, and these sessions.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use pmnet_lab::resp::Reply;
 use crate::common;
 use crate::support::{connect, eventually, front, ok};
 
-/// Clients of a front, each with a session.
+/// Number of clients of a front, each with a session.
 const CLIENTS: usize = 150;
-/// Until something is so.
+/// Longest wait for a condition.
 const DONE_MAX: Duration = Duration::from_secs(20);
 
-/// Sessions that the server's store has on record.
+/// Returns the number of sessions in the records of the server's store.
 fn sessions(cluster: &Cluster) -> usize {
     let reply = connect(cluster.redis().unwrap()).call(&["HKEYS", "pmnet:{0}"]);
     let Reply::Array(keys) = reply.unwrap() else {
@@ -23,8 +23,9 @@ fn sessions(cluster: &Cluster) -> usize {
     keys.iter().filter(is_session).count()
 }
 
-/// A device takes so many sessions, and each client of a front that writes has one. (Three crashes of a front with 20,000 clients took all of them
-/// for ten minutes, and no log said so.)
+/// The number of a device's sessions is limited, and each client of a front that writes has one.
+/// (Once, three crashes of a front with 20,000 clients occupied all of them for ten minutes, and no
+/// log reported it.)
 #[test]
 fn a_front_that_crashes_again_and_again_leaves_no_sessions_behind() {
     let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
@@ -45,14 +46,14 @@ fn a_front_that_crashes_again_and_again_leaves_no_sessions_behind() {
         cluster.kill(Role::Front).unwrap();
         cluster.restart(Role::Front).unwrap();
     }
-    // Its successor has said who it is with its first session.
+    // The successor has named itself with its first session.
     assert_eq!(front(&cluster).call(&["SET", "l", "v"]).unwrap(), ok());
     eventually("those of its former starts are over", DONE_MAX, || {
         sessions(&cluster) < 20
     });
     let said = cluster.process(Role::Device(0)).unwrap().stderr();
     assert!(said.contains("of_clients_started_again="), "{said}");
-    // Those of the present one go on.
+    // The sessions of the present front go on.
     let mut client = front(&cluster);
     for number in 0..20 {
         assert_eq!(

@@ -1,5 +1,6 @@
-//! One front over three shards, each with a chain, a server and a real Redis: clients see one database, as Redis Cluster would
-//! show it, and a shard that dies takes nothing with it (`docs/spec/sharding.md`).
+//! One front for three shards, each with a chain, a server and a real Redis. Clients see one
+//! database, as with Redis Cluster, and the death of a shard does not affect the others
+//! (`docs/spec/sharding.md`).
 
 mod words;
 
@@ -26,17 +27,17 @@ use crate::promote::said;
 use crate::status::{Metrics, place};
 use crate::support::{Answer, Caller, SetOnDrop, bulk, connect, eventually, ok, refuses, seed};
 
-/// Longest wait for anything.
+/// Longest wait for a condition.
 const WAIT: Duration = Duration::from_secs(30);
 /// Keys of the first, second and third shard (slots 5061, 7365 and 12182).
 const KEYS: [&str; 3] = ["bar", "c", "foo"];
 
-/// Three shards; the first and last with one device, the second with two.
+/// Starts three shards; the first and last with one device, the second with two.
 fn three(name: &str, deadline_ms: u64) -> Option<Shards> {
     three_with(name, deadline_ms, &[])
 }
 
-/// The same, with more flags for the front.
+/// Starts three shards, with further flags for the front.
 fn three_with(name: &str, deadline_ms: u64, more: &[&str]) -> Option<Shards> {
     if find_program("redis-server").is_none() {
         skip("redis-server is not installed");
@@ -50,7 +51,7 @@ fn three_with(name: &str, deadline_ms: u64, more: &[&str]) -> Option<Shards> {
     Some(Shards::start(binaries(), folder(), name, 3, &topology).expect("the shards start"))
 }
 
-/// A Redis in cluster mode that has all slots: what Redis Cluster says.
+/// A Redis in cluster mode that has all slots. Its replies are those of Redis Cluster.
 pub struct Oracle {
     pub address: SocketAddr,
     _process: Process,
@@ -103,7 +104,7 @@ pub fn oracle() -> Oracle {
     }
 }
 
-/// Lines as commands in one write; their replies.
+/// Sends lines as commands in one write; returns their replies.
 pub fn pipeline(client: &mut Client, lines: &[&str]) -> Vec<Reply> {
     let mut bytes = Vec::new();
     for line in lines {
@@ -117,7 +118,7 @@ fn ask(client: &mut Client, line: &str) -> Reply {
     pipeline(client, &[line]).remove(0)
 }
 
-/// A client that takes whatever comes, with RESP3, too.
+/// A client that takes any reply or message, also of RESP3.
 struct Raw {
     stream: TcpStream,
     input: Vec<u8>,
@@ -165,7 +166,7 @@ fn commands_of_one_client_over_three_shards() {
         return;
     };
     let mut client = connect(shards.endpoint());
-    // A pipeline that goes from shard to shard: each key in its Redis, replies in order.
+    // A pipeline with keys of different shards: each key is in its Redis, and replies are in order.
     let mut lines = Vec::new();
     for round in 0..100 {
         for key in KEYS {
@@ -194,7 +195,7 @@ fn commands_of_one_client_over_three_shards() {
         let rounds = (0..100).map(|round: i32| bulk(round.to_string())).collect();
         assert_eq!(list, Reply::Array(rounds), "the order of the client");
     }
-    // A transaction in each of them, with what was written early just before.
+    // A transaction in each shard, after writes that were acknowledged early.
     for key in KEYS {
         let lines = [
             format!("SET {{{key}}}t 1"),
@@ -209,7 +210,7 @@ fn commands_of_one_client_over_three_shards() {
         let executed = Reply::Array(vec![Reply::Integer(2), bulk("2")]);
         assert_eq!(replies[5], executed, "{replies:?}");
     }
-    // Blocking: in its shard only.
+    // A blocking command blocks only its shard.
     for key in KEYS {
         let mut blocked = Raw::connect(shards.endpoint());
         blocked.send(&format!("BLPOP {{{key}}}queue 0"));
@@ -272,7 +273,7 @@ fn messages_over_three_shards() {
     }
 }
 
-/// Each number of the router moves, and no other one with it.
+/// Each of the router's metrics moves, and no other one with it.
 #[test]
 fn the_routers_numbers_move() {
     let most = ["--connections-max", "12", "--status", "127.0.0.1:0"];
@@ -317,7 +318,7 @@ fn the_routers_numbers_move() {
     does("READONLY", "router");
     does("MGET bar c", "cross_slot");
     does("INFO pmnet", "one");
-    // Of the three ranges one has a hole (slot 5061 is moving, and 12182 is served by nobody).
+    // One of the three ranges has a gap (slot 5061 is moving, and 12182 has no shard).
     shards
         .change_map(
             "moving = \"5061\"\n",
@@ -345,7 +346,7 @@ fn the_routers_numbers_move() {
     ] {
         assert!(info.contains(line), "{line}: {info}");
     }
-    // A change of the state waits for the replies before it.
+    // A change of the connection's state waits for the replies before it.
     let before = Metrics::of(place);
     for _ in 0..50 {
         pipeline(&mut client, &["GET c", "CLIENT SETNAME me", "GET c"]);
@@ -355,7 +356,7 @@ fn the_routers_numbers_move() {
     subscriber.send("SUBSCRIBE bar");
     subscriber.text();
     assert_eq!(count(&before, "subscriptions"), 1);
-    // Too many.
+    // Too many clients.
     let held: Vec<Client> = (0..12).map(|_| connect(endpoint)).collect();
     eventually("somebody is turned away", WAIT, || {
         Metrics::of(place).sum("pmnet_router_clients_refused_total", &[]) > 0.0
@@ -364,7 +365,8 @@ fn the_routers_numbers_move() {
     assert_eq!(now.sum("pmnet_router_clients", &[]), 12.0);
     assert!(now.sum("pmnet_router_clients_accepted_total", &[]) >= 12.0);
     drop(held);
-    // Not made here: a client that is late for a minute, and a command under way while the map changes.
+    // This test does not produce a client that is late for a minute, or a command under way while
+    // the map changes.
     for rare in ["pmnet_router_clients_late_total", "pmnet_router_before_map"] {
         assert_eq!(now.sum(rare, &[]), 0.0);
     }
@@ -373,7 +375,7 @@ fn the_routers_numbers_move() {
     assert_eq!(shards.stop().unwrap(), Vec::<String>::new());
 }
 
-/// A client of others, unmodified: an ordinary one, and one that speaks with clusters.
+/// Unmodified clients of another project, redis-py: the ordinary client, and that for clusters.
 #[test]
 fn redis_py() {
     let Some(shards) = three("shards-py", 10_000) else {
@@ -447,8 +449,8 @@ fn a_shard_that_is_away_keeps_its_keys_waiting_and_no_others() {
     assert_eq!(client.read(&["GET", "c"]), bulk("3"));
 }
 
-/// Everything of each shard killed in turn, and the front over them, under load: nothing that was acknowledged is lost, applied
-/// twice or out of order, each key in the Redis of its slot.
+/// All processes of each shard are killed in turn, and the front, under load: no acknowledged
+/// update is lost, applied twice or out of order, and each key is in the Redis of its slot.
 #[test]
 fn shards_are_killed_under_load_and_nothing_is_lost() {
     let Some(mut shards) = three("shards-killed", 10_000) else {
@@ -510,7 +512,7 @@ fn shards_are_killed_under_load_and_nothing_is_lost() {
         (ledger, kills)
     });
     drained(shards.endpoint()).expect("everything is applied");
-    // Which shard a key belongs to is asked of a real Redis Cluster.
+    // A real Redis Cluster names the shard of each key.
     let oracle = oracle();
     let mut cluster = connect(oracle.address);
     let keys: Vec<&String> = ledger.keys().collect();
@@ -551,8 +553,8 @@ fn shards_are_killed_under_load_and_nothing_is_lost() {
     assert!(ledger.acknowledged >= ACKNOWLEDGED_MIN);
 }
 
-/// The router has no file left for the link of a client that has just come: that is no reply to anything. Each command gets one error, and
-/// the next one its reply.
+/// The router has no file descriptor left for the link of a new client. Its error is no reply to a
+/// command. Each command gets one error, and the next one its own reply.
 #[test]
 fn a_client_without_a_link_gets_one_error_for_each_command() {
     let Some(mut shards) = three("files", 5000) else {
@@ -574,7 +576,7 @@ fn a_client_without_a_link_gets_one_error_for_each_command() {
             .filter_map(|file| name(file).to_str()?.parse().ok())
             .collect()
     };
-    // There is room for the client itself, and for nothing else.
+    // The limit allows the client's own connection and no other.
     let before = open();
     let next = (0..).find(|file| !before.contains(file)).expect("a number");
     limit(next + 1);

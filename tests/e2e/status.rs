@@ -1,4 +1,5 @@
-//! The status port of real processes: its counts are those of the ledger, every metric moves, and a role is ready exactly while it serves.
+//! The status port of real processes: its counts agree with the ledger, every metric moves, and a
+//! role is ready exactly while it serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -19,10 +20,10 @@ use pmnet_wire::{HEADER_LEN, Header, Kind};
 use crate::common;
 use crate::support::{eventually, front, ok};
 
-/// A line of the log has the address that the system chose.
+/// The log line with the address that the system chose.
 const OPEN: &str = "the status port is open at=";
 const ANSWERED_MAX: Duration = Duration::from_secs(10);
-/// Clients of the load.
+/// Number of clients of the load.
 const CLIENTS: usize = 4;
 const SCRAPED_EVERY: Duration = Duration::from_millis(20);
 
@@ -39,7 +40,7 @@ pub fn shown(mut topology: Topology) -> Topology {
     topology
 }
 
-/// Returns the address of a process's status port, as it said last.
+/// Returns the address of a process's status port, from its last log line about it.
 pub fn place(process: &Process) -> SocketAddr {
     let log = process.stderr();
     let said = log.rsplit_once(OPEN).map(|(_, rest)| rest);
@@ -49,7 +50,7 @@ pub fn place(process: &Process) -> SocketAddr {
         .unwrap_or_else(|| panic!("no status port: {log}"))
 }
 
-/// Returns status and body.
+/// Returns status and body of a response.
 fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(ANSWERED_MAX)).unwrap();
@@ -61,7 +62,7 @@ fn get(address: SocketAddr, path: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
-/// Metrics of one process at one moment: each line but the comments.
+/// Metrics of one process at one moment: each line except comments.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(BTreeMap<String, f64>);
 
@@ -77,7 +78,8 @@ impl Metrics {
         Metrics(values.collect())
     }
 
-    /// Returns the sum of all values of a metric whose labels include these (`key="value"`, each).
+    /// Returns the sum of all values of a metric whose labels include all of these (each
+    /// `key="value"`).
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let is = |line: &str| {
             let (found, rest) = line.split_once('{').unwrap_or((line, ""));
@@ -97,7 +99,7 @@ impl Metrics {
         found.iter().sum()
     }
 
-    /// Returns how much a counter has grown since then.
+    /// Returns how much a counter has grown since `before`.
     pub fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
         let grown = self.sum(name, labels) - before.sum(name, labels);
         assert!(grown >= 0.0, "{name}: {grown}");
@@ -109,27 +111,27 @@ impl Metrics {
     }
 }
 
-/// Returns the status ports of all processes of pmnet that run.
+/// Returns the status ports of all running processes of pmnet.
 fn places(cluster: &Cluster) -> impl Iterator<Item = (Role, SocketAddr)> {
     let ours = cluster.processes().filter(|(role, _)| *role != Role::Redis);
     ours.map(|(role, process)| (role, place(process)))
         .filter(|(_, place)| TcpStream::connect(place).is_ok())
 }
 
-/// Returns the metrics of these.
+/// Returns the metrics of all these processes.
 fn all(cluster: &Cluster) -> BTreeMap<Role, Metrics> {
     places(cluster)
         .map(|(role, place)| (role, Metrics::of(place)))
         .collect()
 }
 
-/// Acknowledged operations of checked load, by kind.
+/// Returns the acknowledged operations of a checked load, by kind.
 pub fn load(cluster: &Cluster) -> (Ledger, BTreeMap<Op, u64>) {
     let never = AtomicBool::new(false);
     load_until(cluster.endpoint().unwrap(), Some(4_000), &never)
 }
 
-/// The same, of at most so many operations, or until `over` is set.
+/// Runs checked load with a maximum number of operations, or until `over` is set.
 pub fn load_until(
     endpoint: SocketAddr,
     operations: Option<u64>,
@@ -150,7 +152,8 @@ pub fn load_until(
     (ledger, done)
 }
 
-/// Runs such load. Returns what it says itself, what was acknowledged, and how many of each kind.
+/// Runs checked load with these options. Returns its summary, the ledger, and the number of
+/// acknowledged operations of each kind.
 pub fn checked_load(options: &Options, over: &AtomicBool) -> (Summary, Ledger, BTreeMap<Op, u64>) {
     let (mut ledger, mut done) = (Ledger::new(), BTreeMap::new());
     let mut record = |record: &Record| {
@@ -181,7 +184,7 @@ fn is_quiet(cluster: &Cluster) {
     });
 }
 
-/// Sets the flag when it is dropped, however that comes.
+/// Sets the flag when it is dropped, also after a failure.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -196,7 +199,7 @@ fn sums_are_those_of_the_ledger() {
     let Some(cluster) = common::start("status-sums", topology) else {
         return;
     };
-    // A scraper that asks all the time changes nothing.
+    // Continuous scraping must change nothing.
     let over = AtomicBool::new(false);
     let places: Vec<SocketAddr> = places(&cluster).map(|(_, place)| place).collect();
     is_quiet(&cluster);
@@ -240,7 +243,8 @@ fn sums_are_those_of_the_ledger() {
         ),
         late
     );
-    // Beginnings and ends of sessions are entries, too; a head makes some ends by itself, and admits all others.
+    // Begins and ends of sessions are entries, too. A head makes some ends by itself, and admits
+    // all others.
     let entries = grown(tail, "pmnet_device_entries_total", &[]);
     let sessions = u64::try_from(CLIENTS).unwrap() * 2 + 8;
     let admitted = grown(head, "pmnet_device_entries_total", &[]);
@@ -271,7 +275,7 @@ fn sums_are_those_of_the_ledger() {
         early
     );
     assert!(grown(Role::Server, "pmnet_server_executed_total", &[]) >= late);
-    // A session may end between the answers of two processes, and its end is an entry.
+    // A session may end between the responses of two processes, and its end is an entry.
     eventually("the server has all of the head's log", ANSWERED_MAX, || {
         let now = all(&cluster);
         now[&head].sum("pmnet_device_order", &["cursor=\"last\""])
@@ -279,7 +283,7 @@ fn sums_are_those_of_the_ledger() {
     });
     assert_eq!(now[&head].sum("pmnet_device_copies", &[]), 2.0);
     assert_eq!(now[&Role::Front].sum("pmnet_front_copies", &[]), 2.0);
-    // Nothing was dropped by the way.
+    // No process dropped a packet.
     for (role, name) in [
         (head, "pmnet_device_dropped_total"),
         (Role::Server, "pmnet_server_dropped_total"),
@@ -289,7 +293,7 @@ fn sums_are_those_of_the_ledger() {
     }
 }
 
-/// A role is ready while it serves, says why not while it does not, and is alive all the while.
+/// A role is ready while it serves; otherwise it reports the reason. It is alive in both states.
 #[test]
 fn a_role_is_ready_while_it_serves() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
@@ -317,14 +321,14 @@ fn a_role_is_ready_while_it_serves() {
         becomes(&mut cluster, role, 200, "ready");
     }
     cluster.kill(Role::Redis).unwrap();
-    // The server notices it when it has something to do, or looks.
+    // The server notices the fault when it has work or checks the store.
     becomes(&mut cluster, Role::Server, 503, "the store is left alone");
     let server = place(cluster.process(Role::Server).unwrap());
     assert_eq!(
         Metrics::of(server).sum("pmnet_server_store_paused", &[]),
         1.0
     );
-    // Devices go on acknowledging, and show how far the store is behind.
+    // Devices go on acknowledging, and show how far the store lags.
     assert_eq!(front(&cluster).call(&["SET", "k", "v"]).unwrap(), ok());
     let head = place(cluster.process(Role::Device(0)).unwrap());
     eventually("the lag grows", ANSWERED_MAX, || {
@@ -336,7 +340,7 @@ fn a_role_is_ready_while_it_serves() {
     eventually("the lag is gone", ANSWERED_MAX, || {
         Metrics::of(head).sum("pmnet_device_oldest_unapplied_seconds", &[]) == 0.0
     });
-    // Without its chain a front is not ready, as soon as a command had no answer in time.
+    // Without its chain a front is not ready as soon as a command got no answer in time.
     cluster.kill(Role::Device(0)).unwrap();
     let refused = front(&cluster).call(&["SET", "k", "w"]);
     assert!(!refused.is_ok_and(|reply| reply == ok()));
@@ -349,7 +353,7 @@ fn a_role_is_ready_while_it_serves() {
     cluster.restart(Role::Device(0)).unwrap();
     becomes(&mut cluster, Role::Device(0), 200, "ready");
     becomes(&mut cluster, Role::Front, 200, "ready");
-    // A chain of one is too short, and the state says it all.
+    // A chain of one device is too short, and the state shows it.
     cluster.kill(Role::Server).unwrap();
     cluster.restart(Role::Server).unwrap();
     becomes(&mut cluster, Role::Server, 200, "ready");
@@ -370,7 +374,7 @@ fn a_role_is_ready_while_it_serves() {
     assert_eq!(json["loops"][0]["metrics"]["pmnet_device_copies_wanted"], 2);
 }
 
-/// Returns whether `pmnet status` says that all is well, and its text.
+/// Returns whether `pmnet status` reports no fault, and its text.
 pub fn ask(args: &[&str]) -> (bool, String) {
     let mut command = std::process::Command::new(common::pmnet());
     let output = command.arg("status").args(args).output().unwrap();
@@ -409,7 +413,7 @@ fn too_few_copies_are_no_reason_to_stop_but_not_ready() {
     assert_eq!(front(&cluster).call(&["SET", "k", "v"]).unwrap(), ok());
 }
 
-/// Metrics, or parts of them, of which nothing is seen here, and the reason.
+/// Metrics, or parts of them, that this test cannot move, each with the reason.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("pmnet_front_rdma_total", "needs RDMA: tests/verbs"),
     ("pmnet_verbs_", "needs RDMA: tests/verbs"),
@@ -420,7 +424,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("pmnet_device_lease_seconds_left", "needs etcd"),
 ];
 
-/// Metrics and parts that may stay 0: each counts an accident that is not made here for certain. All others must move.
+/// Metrics and parts that may stay 0: each counts a fault that this test does not produce for
+/// certain. All other metrics must move.
 const MAY_STAY: &[&str] = &[
     r#"pmnet_device_dropped_total reason="forged""#,
     r#"pmnet_device_dropped_total reason="from_nowhere""#,
@@ -480,7 +485,8 @@ const MAY_STAY: &[&str] = &[
     r#"pmnet_server_store_paused reason="none""#,
 ];
 
-/// Returns the metrics and parts of them whose value is not 0: names without the endings of histograms, with the label of the part.
+/// Returns the metrics and parts whose value is not 0: names without the suffixes of histograms,
+/// with the label of the part.
 fn moved(metrics: &Metrics) -> BTreeSet<String> {
     let moving = metrics.0.iter().filter(|(_, value)| **value != 0.0);
     moving.map(|(line, _)| part(line)).collect()
@@ -511,7 +517,7 @@ pub fn root() -> &'static Path {
         .unwrap()
 }
 
-/// Returns the names on the page of all metrics.
+/// Returns the names of all metrics on the page.
 fn documented() -> BTreeSet<String> {
     let page = std::fs::read_to_string(root().join("docs/reference/metrics.md")).unwrap();
     let rows = page
@@ -521,7 +527,7 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// Sends bad datagrams, each wrong in one way.
+/// Sends bad datagrams, each of which is wrong in one respect.
 pub fn send_bad_ones(to: SocketAddr) {
     let packet = |change: &dyn Fn(&mut Header), payload: &[u8]| {
         let mut header = Header {
@@ -564,7 +570,8 @@ pub fn send_bad_ones(to: SocketAddr) {
     }
 }
 
-/// Every metric that is documented is served, and moves, but for accidents that are not made here.
+/// Every documented metric is served and moves, except counts of faults that this test does not
+/// produce.
 #[test]
 fn every_metric_moves() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram).unkeyed());
@@ -602,7 +609,7 @@ fn every_metric_moves() {
         .collect();
     targets.into_iter().for_each(send_bad_ones);
     look(&cluster);
-    // A full log: updates are refused by the device, and taken by the server when it is back.
+    // A full log: the device refuses updates, and the server takes them when it is back.
     cluster.kill(Role::Redis).unwrap();
     let endpoint = cluster.endpoint().unwrap();
     std::thread::scope(|scope| {
@@ -656,7 +663,8 @@ fn every_metric_moves() {
     assert!(gone.is_empty(), "not served: {gone:?}");
 }
 
-/// Returns a program of Prometheus's, `prometheus` or `promtool`. `None`: it is not there, and the test is skipped.
+/// Returns the path of a program of Prometheus: `prometheus` or `promtool`. Returns `None` if it is
+/// not installed; the test is then skipped.
 pub fn of_prometheus(program: &str) -> Option<PathBuf> {
     let fetched = root().join("target/promtool").join(program);
     let fetched = fetched.exists().then_some(fetched);
@@ -669,7 +677,7 @@ pub fn of_prometheus(program: &str) -> Option<PathBuf> {
     found
 }
 
-/// `promtool` finds nothing to complain about.
+/// `promtool` reports no problem.
 #[test]
 fn promtool_agrees() {
     let Some(promtool) = of_prometheus("promtool") else {

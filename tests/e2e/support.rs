@@ -1,4 +1,5 @@
-//! A client that knows what it does not know, and killing while others work.
+//! A client that distinguishes known from unknown outcomes, and functions that kill processes while
+//! clients work.
 
 use std::net::SocketAddr;
 use std::process::{Command, Output};
@@ -8,29 +9,29 @@ use std::time::{Duration, Instant};
 use pmnet_lab::harness::{Cluster, Process, Ready, Role, Spec};
 use pmnet_lab::resp::{Client, Reply, write_command};
 
-/// Longest time that one call may take: the longest deadline of a front here (60 s) and some.
+/// Maximum time of one call: the longest deadline of a front in these tests (60 s), with a reserve.
 pub const CALL_MAX: Duration = Duration::from_secs(75);
-/// How often a condition is looked at.
+/// Interval at which a condition is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// From a kill to the restart.
+/// Time from a kill to the restart.
 const DOWN: Duration = Duration::from_millis(20);
 
-/// What a caller knows after a call.
+/// A caller's knowledge after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It took effect (or, for a read, was executed); this is the reply.
+    /// The call took effect (a read was executed); this is the reply.
     Reply(Reply),
-    /// It may or may not take effect, once, perhaps later.
+    /// The call takes effect at most once, perhaps later.
     Unknown,
-    /// It did not and will not take effect.
+    /// The call did not and will not take effect.
     Refused(String),
 }
 
-/// A connection that is made again when it breaks; a broken call is never repeated by itself.
+/// A connection that is made again when it breaks; a broken call is never repeated automatically.
 pub struct Caller {
     address: SocketAddr,
     client: Option<Client>,
-    /// Calls whose outcome is unknown.
+    /// Number of calls whose outcome is unknown.
     pub unknown: u64,
 }
 
@@ -43,14 +44,15 @@ impl Caller {
         }
     }
 
-    /// One command.
+    /// Makes one call.
     pub fn call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Answer {
         self.exchange(&[arguments])
             .pop()
             .expect("one answer to each command")
     }
 
-    /// Some commands in one write; the last answers are unknown if the connection breaks.
+    /// Sends several commands in one write; if the connection breaks, the last outcomes are
+    /// unknown.
     pub fn exchange<A: AsRef<[u8]>>(&mut self, commands: &[&[A]]) -> Vec<Answer> {
         let mut bytes = Vec::new();
         for command in commands {
@@ -73,7 +75,7 @@ impl Caller {
         answers
     }
 
-    /// A read, asked until it is answered.
+    /// Makes a read, and repeats it until it is answered.
     pub fn read<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Reply {
         let deadline = Instant::now() + CALL_MAX * 2;
         loop {
@@ -93,7 +95,7 @@ fn judge(reply: Reply) -> Answer {
     }
 }
 
-/// Connects, also if the front is just being killed.
+/// Connects, also while the front is being killed.
 pub fn connect(address: SocketAddr) -> Client {
     let deadline = Instant::now() + CALL_MAX;
     loop {
@@ -105,7 +107,7 @@ pub fn connect(address: SocketAddr) -> Client {
     }
 }
 
-/// A connection to the front.
+/// Connects to the front.
 pub fn front(cluster: &Cluster) -> Client {
     connect(cluster.endpoint().unwrap())
 }
@@ -118,7 +120,7 @@ pub fn bulk(bytes: impl AsRef<[u8]>) -> Reply {
     Reply::Bulk(bytes.as_ref().to_vec())
 }
 
-/// Waits until `condition` holds.
+/// Waits until `condition` is true.
 pub fn eventually(what: &str, wait: Duration, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + wait;
     while !condition() {
@@ -127,8 +129,8 @@ pub fn eventually(what: &str, wait: Duration, mut condition: impl FnMut() -> boo
     }
 }
 
-/// Kills and restarts `victims`, in an order drawn from `seed`, until the time is up; then sets
-/// `ended`. Must be called from the thread that started the cluster. The number of kills.
+/// Kills and restarts `victims` in an order drawn from `seed` for the given time; then sets
+/// `ended`. Call it from the thread that started the cluster. Returns the number of kills.
 pub fn kill_for(
     cluster: &mut Cluster,
     victims: &[Role],
@@ -137,7 +139,7 @@ pub fn kill_for(
     seed: u64,
     ended: &AtomicBool,
 ) -> u32 {
-    // Also if a restart fails: the workers must not wait for ever.
+    // The flag is set even if a restart fails, so that the workers end.
     let _end = SetOnDrop(ended);
     let mut random = fastrand::Rng::with_seed(seed);
     let end = Instant::now() + duration;
@@ -154,7 +156,7 @@ pub fn kill_for(
     kills
 }
 
-/// Sets it when it goes out of scope, also if something fails: nobody must work for ever.
+/// Sets the flag when it is dropped, also after a failure, so that all threads end.
 pub struct SetOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {
@@ -163,10 +165,10 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// What a client saw: each write that was acknowledged, and when.
+/// A client's observations: the acknowledged writes and their times.
 pub type Acknowledged = Vec<(String, Instant)>;
 
-/// One client that writes new keys until the end, one at a time.
+/// Runs one client that writes new keys until the end, one at a time.
 pub fn write_until(end: &AtomicBool, address: SocketAddr, name: &str) -> Acknowledged {
     let mut client = connect(address);
     let mut acknowledged = Vec::new();
@@ -179,10 +181,11 @@ pub fn write_until(end: &AtomicBool, address: SocketAddr, name: &str) -> Acknowl
     acknowledged
 }
 
-/// Clients that write.
+/// Number of writing clients.
 const WRITERS: usize = 3;
 
-/// Writes while something is done, and so long before and after it. All that was acknowledged, in the order of time.
+/// Writes during an action, and for a given time before and after it. Returns all acknowledged
+/// writes in the order of time.
 pub fn write_around<T>(
     endpoint: SocketAddr,
     name: &str,
@@ -209,14 +212,14 @@ pub fn write_around<T>(
     })
 }
 
-/// What `pmnet ctl` said: its exit code, stdout and stderr.
+/// The result of `pmnet ctl`: its exit code, stdout and stderr.
 pub struct Said {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
 }
 
-/// `pmnet ctl` with these words.
+/// Runs `pmnet ctl` with these arguments.
 pub fn ctl(args: &[&str]) -> Said {
     let Output {
         status,
@@ -238,7 +241,7 @@ pub fn ctl(args: &[&str]) -> Said {
     said
 }
 
-/// A seed for this run, printed so that it can be used again (`PMNET_TEST_SEED`).
+/// Returns a seed for this run, and prints it, so that it can be used again (`PMNET_TEST_SEED`).
 pub fn seed() -> u64 {
     let seed = std::env::var("PMNET_TEST_SEED")
         .ok()
@@ -248,7 +251,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Starts `pmnet` with these arguments without waiting for anything.
+/// Starts `pmnet` with these arguments without waiting.
 pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
     let spec = Spec {
         name: name.to_owned(),
@@ -260,7 +263,7 @@ pub fn launch(name: &str, folder: &std::path::Path, args: &[&str]) -> Process {
     Process::launch(spec, folder).unwrap()
 }
 
-/// These arguments, and the key of the cluster whose folder this is, if it has keys.
+/// Returns these arguments, and the key of the cluster in this folder, if it has keys.
 pub fn with_key(folder: &std::path::Path, args: &[&str]) -> Vec<std::ffi::OsString> {
     let key = match args.first() {
         Some(&("device" | "server")) => "cluster.key",
@@ -274,7 +277,8 @@ pub fn with_key(folder: &std::path::Path, args: &[&str]) -> Vec<std::ffi::OsStri
     all
 }
 
-/// A process that ends by itself, and quickly (a port in use is waited for 10 seconds): its exit code and what it said on stderr.
+/// Runs a process that must end by itself, and quickly (it waits 10 seconds for a port in use).
+/// Returns its exit code and its stderr.
 pub fn refuses(name: &str, folder: &std::path::Path, args: &[&str]) -> (i32, String) {
     let mut process = launch(name, folder, args);
     let status = process.wait_exit(Duration::from_secs(20)).unwrap();

@@ -1,4 +1,5 @@
-//! The guide `three-boxes.md`, command by command: three machines (network namespaces), of which one is lost, and then another one.
+//! The guide `three-boxes.md`, command by command: three machines (network namespaces), of which
+//! one is lost, and later another one.
 
 mod page;
 
@@ -17,14 +18,14 @@ use crate::support::{Answer, Caller, SetOnDrop, connect, eventually, ok};
 
 /// Names of the boxes, and their addresses on the page.
 const BOXES: [(&str, &str); 3] = [("A", "10.0.0.1"), ("B", "10.0.0.2"), ("C", "10.0.0.3")];
-/// Where the page keeps everything.
+/// Folder of all files on the page.
 const FOLDER: &str = "/var/lib/pmnet";
-/// Until what a command shall say is so.
+/// Longest wait until a command prints the expected text.
 const EXPECT_MAX: Duration = Duration::from_secs(60);
-/// Port of every front and every Redis.
+/// Port of every front, and port of every Redis.
 const FRONT_PORT: u16 = 6380;
 const REDIS_PORT: u16 = 6379;
-/// Operations acknowledged before a box is lost, and after it.
+/// Number of operations that must be acknowledged before a box is lost, and after it.
 const WRITES: usize = 100;
 
 /// A service of a box.
@@ -40,7 +41,7 @@ struct World {
 }
 
 impl World {
-    /// What stands on the page, for this box.
+    /// Returns a text of the page, adapted to this box.
     fn text(&self, at: usize, text: &str) -> String {
         let folder = self.folder(at);
         let mut text = text.replace(FOLDER, folder.to_str().unwrap());
@@ -58,7 +59,7 @@ impl World {
         SocketAddr::from((self.namespaces.address(at), FRONT_PORT))
     }
 
-    /// One command of the page: its output.
+    /// Runs one command of the page. Returns its success and output.
     fn run(&self, at: usize, text: &str) -> (bool, String) {
         let args = vec!["-euc".into(), self.text(at, text).into()];
         let shell = find_program("bash").unwrap();
@@ -73,10 +74,10 @@ impl World {
         (output.status.success(), said)
     }
 
-    /// What a block says, on each of its boxes.
+    /// Runs the commands of a block on each of its boxes.
     fn follow(&mut self, block: &Block) {
         if let Some(file) = &block.copies {
-            // There is no SSH between namespaces.
+            // Namespaces have no SSH between them, so the test copies the file.
             let from = self.folder(0).join(file);
             for at in 1..BOXES.len() {
                 std::fs::copy(&from, self.folder(at).join(file)).unwrap();
@@ -106,7 +107,7 @@ impl World {
                     break;
                 }
                 said.clone_from(&now);
-                // What shall be seen may take a moment; anything else must work at once.
+                // Expected output may take a moment; all other commands must succeed at once.
                 assert!(
                     !expected.is_empty() && begun.elapsed() < EXPECT_MAX,
                     "on {name}, {expected:?} is expected:\n{}\n{said}",
@@ -134,7 +135,7 @@ impl World {
         self.services.push(Service { at, process });
     }
 
-    /// What a service manager does.
+    /// Restarts services that have ended, as a service manager does.
     fn tend(&mut self) {
         for service in &mut self.services {
             if service.process.exited().unwrap().is_some() {
@@ -145,7 +146,7 @@ impl World {
         }
     }
 
-    /// All that runs on a box, and its link.
+    /// Kills all processes of a box, and takes its link down.
     fn lose(&mut self, at: usize) {
         self.namespaces.link_down(at).unwrap();
         for service in self.services.iter_mut().filter(|one| one.at == at) {
@@ -160,13 +161,13 @@ impl World {
         }
     }
 
-    /// `pmnet status` as JSON, asked on this box.
+    /// Returns the output of `pmnet status --json` on this box.
     fn status(&self, at: usize) -> String {
         let text = format!(". {FOLDER}/env\npmnet status $FLEET --json");
         self.run(at, &text).1
     }
 
-    /// So many devices serve as members of one chain, and hold everything.
+    /// Whether this number of devices serve as members of one chain and hold everything.
     fn serves(&self, at: usize, copies: usize) -> bool {
         let status = self.status(at);
         let whole = format!(r#""places":{copies},"#);
@@ -177,7 +178,7 @@ impl World {
         whole.count() == copies
     }
 
-    /// The Redis that is the master, among those of these boxes.
+    /// Connects to the Redis of these boxes that is the master.
     fn master(&self) -> Client {
         let mut found = None;
         eventually("there is one master", EXPECT_MAX, || {
@@ -195,13 +196,13 @@ impl World {
     }
 }
 
-/// The product is found where the laboratory has it.
+/// Returns a PATH in which the product is the one under test.
 fn path() -> String {
     let folder = common::pmnet().parent().unwrap();
     format!("{}:{}", folder.display(), std::env::var("PATH").unwrap())
 }
 
-/// New keys until the end, and a counter beside them: what was acknowledged.
+/// Writes new keys and increments a counter until the end. Returns the acknowledged operations.
 fn write_until(end: &AtomicBool, front: SocketAddr, name: &str, done: &Acknowledged) {
     let mut caller = Caller::new(front);
     let mut number = 0;
@@ -232,7 +233,7 @@ struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Keys, and counts, since then.
+    /// Returns the numbers of keys and increments since `then`.
     fn since(&self, then: Instant) -> (usize, usize) {
         let keys = self.keys.lock().unwrap();
         let counted = self.counted.lock().unwrap();
@@ -241,7 +242,7 @@ impl Acknowledged {
     }
 }
 
-/// Loses a box under load, and brings it back; the blocks of the page for these moments are followed.
+/// Loses a box under load, and brings it back; runs the blocks of the page for these moments.
 fn loses_a_box(world: &mut World, at: usize, page: &[Block], done: &Acknowledged) {
     let other = (at + 1) % BOXES.len();
     let fronts: Vec<SocketAddr> = (0..BOXES.len())
@@ -309,7 +310,7 @@ impl World {
     }
 }
 
-/// Why it cannot be tried here.
+/// Returns the reason why the guide cannot be tested here.
 fn missing() -> Option<String> {
     let absent = ["etcd", "redis-server", "redis-cli", "bash", "sed"];
     let absent = absent.into_iter().find(|name| find_program(name).is_none());

@@ -1,4 +1,5 @@
-//! `pmnet top` in a terminal, over real processes: it shows them, says who is lost, fits in every window, and leaves the terminal as it was.
+//! `pmnet top` in a terminal with real processes: it shows them, names lost ones, fits into every
+//! window, and restores the terminal at its end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -12,17 +13,17 @@ use crate::status::{place, root, shown};
 use crate::support::{eventually, front, ok};
 
 const SOON: Duration = Duration::from_secs(20);
-/// Around the screen in the handbook.
+/// The lines around the screen in the handbook.
 const MARKS: [&str; 2] = [
     "<!-- Captured: UPDATE=1 on the end-to-end test top::it_names_a_device_that_is_lost -->\n```text\n",
     "```\n<!-- End of the screen -->\n",
 ];
 
-/// A terminal with one program in it.
+/// A terminal that runs one program.
 struct Terminal(PathBuf);
 
 impl Terminal {
-    /// Starts the program of this shell command in a window of 80 x 24. `None`: there is no tmux.
+    /// Starts this shell command in a window of 80 x 24. Returns `None` if tmux is not installed.
     fn start(folder: &Path, name: &str, command: &str) -> Option<Terminal> {
         if find_program("tmux").is_none() {
             common::skip("tmux is not installed (tests/setup.sh)");
@@ -46,7 +47,7 @@ impl Terminal {
             .unwrap()
     }
 
-    /// Returns the screen; with `-e` also how its letters look.
+    /// Returns the screen; with `-e` also the attributes of its letters.
     fn screen(&self, more: &[&str]) -> String {
         let args = [&["capture-pane", "-p"], more].concat();
         String::from_utf8(self.tmux(&args).stdout).unwrap()
@@ -87,7 +88,8 @@ fn top(at: &str) -> String {
     format!("{} top --at {at} --interval 0.5", common::pmnet().display())
 }
 
-/// A shell command that runs it, and says then how it ended and what the terminal is like.
+/// Returns a shell command that runs `command`, and then prints its exit code and the terminal's
+/// settings.
 fn and_then_says(command: &str) -> String {
     format!("sh -c '{command}; echo ended $?; stty -a; sleep 1000'")
 }
@@ -133,7 +135,7 @@ fn it_names_a_device_that_is_lost() {
     for text in ["FRONTS", "DEVICES", "SERVERS", "head", "3 of 3", "3/3"] {
         terminal.shows(text);
     }
-    // A rate is there as long as there is something to count.
+    // A rate is shown as long as there are operations.
     let mut client = front(&cluster);
     eventually("acknowledgements are counted", SOON, || {
         for _ in 0..200 {
@@ -145,7 +147,7 @@ fn it_names_a_device_that_is_lost() {
         acks.is_some_and(|acks| acks != "-" && acks != "0")
     });
     cluster.kill(Role::Device(1)).unwrap();
-    // A write shows it to the front.
+    // A write makes the front notice the loss.
     let _ = client.call(&["SET", "a", "2"]);
     let screen = |terminal: &Terminal| terminal.screen(&["-J"]);
     terminal.shows("1 not answering");
@@ -155,7 +157,7 @@ fn it_names_a_device_that_is_lost() {
     assert!(said.contains(&format!("device {id}")), "{said}");
     assert!(said.contains("PmnetDown"), "{said}");
     document(&terminal.screen(&[]));
-    // Any size, also one in which nothing fits.
+    // Any window size, also one in which nothing fits.
     for (width, height) in [("40", "10"), ("12", "3"), ("200", "50"), ("80", "24")] {
         terminal.tmux(&["resize-window", "-x", width, "-y", height]);
         terminal.shows("pmnet top");
@@ -168,7 +170,7 @@ fn it_names_a_device_that_is_lost() {
     terminal.tmux(&["send-keys", "q"]);
     is_set_back(&terminal, 0);
     drop(terminal);
-    // The same at once, as text.
+    // The same contents as text, printed once.
     let output = Command::new(common::pmnet())
         .args(["top", "--once", "--interval", "0.2", "--at", &at])
         .output()
@@ -187,7 +189,7 @@ fn it_names_a_device_that_is_lost() {
     ends_by_a_signal(&scratch, &at);
 }
 
-/// A signal ends it as `q` does; and without colours there are none.
+/// A signal ends it as `q` does, and with colours switched off it uses none.
 fn ends_by_a_signal(scratch: &Scratch, at: &str) {
     let begin = |name: &str, prefix: &str| {
         let command = and_then_says(&format!("{prefix}{}", top(at)));
@@ -207,7 +209,7 @@ fn ends_by_a_signal(scratch: &Scratch, at: &str) {
     assert!(!is_red(&plain), "{:?}", plain.screen(&["-e"]));
 }
 
-/// Puts the screen into the handbook, if that is asked for.
+/// Writes the screen into the handbook, on request.
 fn document(screen: &str) {
     let path = root().join("docs/operate/monitoring.md");
     let page = std::fs::read_to_string(&path).unwrap();
@@ -218,7 +220,7 @@ fn document(screen: &str) {
             .lines()
             .map(|line| format!("{}\n", line.trim_end()))
             .collect();
-        // The empty part of the window is left out.
+        // Empty lines at the end of the window are removed.
         let (mut lines, three) = (lines.trim_end().to_owned(), "\n\n\n");
         while lines.contains(three) {
             lines = lines.replace(three, "\n\n");

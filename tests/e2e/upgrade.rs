@@ -1,5 +1,5 @@
-//! One release and the next, mixed, under checked load (`docs/operate/upgrade.md`): each process becomes the new build, one after the
-//! other, and the old one again. Run by `make upgrade`.
+//! Two releases mixed under checked load (`docs/operate/upgrade.md`): each process in turn changes
+//! to the new build, and later back to the old one. `make upgrade` runs it.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,9 +11,9 @@ use pmnet_lab::harness::{ACKNOWLEDGED_MIN, ChaosPlan, Medium, Role, StoreKind, T
 use crate::common;
 use crate::support::seed;
 
-/// Names the build of the release before.
+/// The environment variable with the build of the previous release.
 const BEFORE: &str = "PMNET_BEFORE";
-/// The order of an upgrade. Back it is the other way round.
+/// The order of an upgrade. The way back uses the reverse order.
 const ORDER: [Role; 4] = [Role::Front, Role::Server, Role::Device(1), Role::Device(0)];
 
 fn version(pmnet: &PathBuf) -> String {
@@ -22,7 +22,7 @@ fn version(pmnet: &PathBuf) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Upgrades a chain of two in front of this store, and goes back, this often; then it upgrades once more.
+/// Upgrades a chain of two with this store, and goes back, `times` times; then upgrades once more.
 fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium, rounds: usize) {
     let now = common::binaries().pmnet.clone();
     let mut binaries = common::binaries().clone();
@@ -63,7 +63,7 @@ fn upgrade(before: &PathBuf, store: StoreKind, medium: Medium, rounds: usize) {
     assert_eq!(cluster.stop().unwrap(), Vec::<String>::new());
 }
 
-/// The steps of an upgrade, from a build to itself.
+/// The steps of an upgrade, from a build to the same build.
 #[test]
 fn each_process_is_exchanged_in_order_under_load() {
     upgrade(

@@ -1,4 +1,5 @@
-//! Large values, large replies, long pipelines, transactions: the same answers as Redis itself.
+//! Large values, large replies, long pipelines, transactions: the same answers as from Redis
+//! itself.
 
 use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, settle};
 use pmnet_lab::resp::{Client, Reply, write_command};
@@ -7,17 +8,17 @@ use crate::common;
 use crate::support::{Caller, bulk, front, ok, seed};
 
 const MIB: usize = 1 << 20;
-/// Largest value (`docs/spec/protocol.md` §3).
+/// Maximum size of a value (`docs/spec/protocol.md` §3).
 const VALUE_MAX: usize = 16 * MIB;
 
 fn cluster(name: &str, medium: Medium) -> Option<Cluster> {
     let mut topology = Topology::new(StoreKind::Redis, 1, medium);
-    // What these values take on a busy machine is no fault.
+    // The time that these values take on a busy machine is no fault.
     topology.front_args = ["--deadline-ms", "60000"].map(String::from).to_vec();
     common::start(name, topology)
 }
 
-/// Bytes that do not repeat within a packet, all values, CR LF among them.
+/// Returns bytes of all values, with CR LF among them, that do not repeat within a packet.
 fn bytes(size: usize, seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; size];
@@ -53,7 +54,7 @@ fn exactly_sixteen_mebibytes() {
             same(key, &client.call(&["GET", key]).unwrap(), &value);
             same(key, &direct.call(&["GET", key]).unwrap(), &value);
         }
-        // Through the exactly-once path, in halves, and read back in pieces.
+        // The value is written in halves by bypasses, and read back in pieces.
         let (first, second) = value.split_at(VALUE_MAX / 2);
         assert_eq!(client.call(&[b"SET", &b"halves"[..], first]).unwrap(), ok());
         let length = i64::try_from(VALUE_MAX).unwrap();
@@ -72,7 +73,7 @@ fn exactly_sixteen_mebibytes() {
             same("GETRANGE", &reply.unwrap(), piece);
         }
         same("GET", &client.call(&["GET", "halves"]).unwrap(), &value);
-        // As an argument of a command that is no nilext update.
+        // The value is an argument of a command that is no nilext update.
         assert_eq!(
             client.call(&[b"SET", &b"nx"[..], &value, b"NX"]).unwrap(),
             ok()
@@ -92,14 +93,14 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
         let value = vec![b'x'; size];
         for command in ["SET", "APPEND", "GETSET"] {
             let mut caller = front(&cluster);
-            // Although the whole of it is sent before the answer is read.
+            // The error arrives although the client sends the whole command before it reads.
             match caller.call(&[command.as_bytes(), b"more", &value]) {
                 Ok(Reply::Error(text)) => assert!(text.contains("16 MiB"), "{command}: {text}"),
                 other => panic!("{command} of {size} bytes: {other:?}"),
             }
         }
     }
-    // Announced only: the sentence arrives, before the bytes.
+    // Only the length is announced: the error arrives before the bytes.
     let mut whole = b"*3\r\n$3\r\nSET\r\n$4\r\nmore\r\n$16777217\r\n".to_vec();
     let reply = front(&cluster).exchange(&whole, 1).unwrap();
     assert!(
@@ -119,7 +120,7 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
         "{:?}",
         reply[0].text()
     );
-    // A reply that is too large; its pieces are not.
+    // Two commands of an allowed size make a value that is larger than a reply may be.
     let half = bytes(10 * MIB, 3);
     assert_eq!(client.call(&[b"SET", &b"long"[..], &half]).unwrap(), ok());
     let length = i64::try_from(20 * MIB).unwrap();
@@ -134,7 +135,7 @@ fn more_than_sixteen_mebibytes_is_a_clear_error() {
     let end = (20 * MIB - 1).to_string();
     let reply = client.call(&["GETRANGE", "long", &(10 * MIB).to_string(), &end]);
     same("GETRANGE", &reply.unwrap(), &half);
-    // Nothing of the refused ones took effect, and the client that did nothing wrong goes on.
+    // The refused commands had no effect, and another client goes on.
     assert_eq!(
         client.call(&["EXISTS", "more", "a", "b", "c"]).unwrap(),
         Reply::Integer(0)
@@ -177,7 +178,7 @@ fn replies_of_several_mebibytes() {
         for _ in 0..3 {
             assert!(client.call(&ask).unwrap() == expected, "{}", ask[0]);
         }
-        // Several in one pipeline, with a write behind them.
+        // Several large values in one pipeline, with a write after them.
         let mut commands = Vec::new();
         write_command(&mut commands, &ask);
         write_command(&mut commands, &["SET", "behind", "1"]);
@@ -209,10 +210,11 @@ fn replies_of_several_mebibytes() {
     same("GET in EXEC", &results[4], &value);
 }
 
-/// One random command, or a transaction of some; appends it to both outputs. The number of replies.
+/// Appends one random command, or a transaction of several, to both outputs. Returns the number of
+/// replies.
 fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
     let key = |random: &mut fastrand::Rng, kind: &str| format!("{kind}:{}", random.u8(..4));
-    // Sometimes a key of another type: errors must be the same, too.
+    // Sometimes a key has another type, because errors must be the same, too.
     let kind = |random: &mut fastrand::Rng, kind: &'static str| match random.u8(..12) {
         0 => ["s", "n", "l", "h", "z", "t"][random.usize(..6)],
         _ => kind,
@@ -289,7 +291,8 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
             write_command(out, &["MULTI"]);
             let mut count = 2;
             for _ in 0..random.usize(1..5) {
-                // Commands that are wrong by themselves end the transaction; that is compared too.
+                // A command that is invalid by itself aborts the transaction; this is compared,
+                // too.
                 let words: Vec<&str> = match random.u8(..6) {
                     0 => vec!["INCR", &counter],
                     1 => vec!["SET", &string, &value],
@@ -317,8 +320,8 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
     1
 }
 
-/// Without the line that Redis names after an error of a command in a script: a script that runs
-/// inside another one does not learn it.
+/// Removes the line number from an error of a command in a script: a script inside another one does
+/// not learn it.
 fn located(reply: &Reply) -> Reply {
     match reply {
         Reply::Error(text) => {
@@ -329,7 +332,7 @@ fn located(reply: &Reply) -> Reply {
     }
 }
 
-/// A pipeline of a thousand mixed commands gives, reply by reply, what Redis itself gives.
+/// A pipeline of a thousand mixed commands gets the same replies as from Redis itself, one by one.
 #[test]
 fn pipelines_of_a_thousand_answer_as_redis_does() {
     let seed = seed();
@@ -339,7 +342,7 @@ fn pipelines_of_a_thousand_answer_as_redis_does() {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut client = front(&cluster);
     let mut direct: Client = cluster.reader().unwrap();
-    // The same database process, another of its databases.
+    // The comparison uses the same Redis process, with another database number.
     assert_eq!(direct.call(&["SELECT", "1"]).unwrap(), ok());
     for round in 0..20 {
         let (mut commands, mut count) = (Vec::new(), 0);
@@ -357,7 +360,7 @@ fn pipelines_of_a_thousand_answer_as_redis_does() {
         }
     }
     settle(&cluster).unwrap();
-    // And what is there afterwards is the same, too.
+    // The data afterwards is the same, too.
     let mut other = Caller::new(cluster.redis().unwrap());
     for kind in ["s", "n", "l", "h", "z", "t"] {
         for number in 0..4 {

@@ -1,4 +1,5 @@
-//! The dissector for Wireshark on what real processes send: every packet is named, none is taken for damaged, and each update has its ACK.
+//! The Wireshark dissector with packets of real processes: it names every packet, calls none
+//! damaged, and shows an ACK for each update.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use pmnet_lab::harness::{Cluster, Medium, StoreKind, Topology, find_program};
 use crate::common;
 use crate::support::{eventually, front, ok};
 
-/// What is captured on the loopback until it is stopped.
+/// A capture on the loopback interface until it is stopped.
 struct Capture {
     dumpcap: Child,
     path: PathBuf,
@@ -55,7 +56,7 @@ const FIELDS: [&str; 9] = [
     "pmnet.append.entry",
 ];
 
-/// The fields of each packet that came from or went to one of these ports.
+/// Returns the fields of each packet from or to one of these ports.
 fn shown(path: &Path, ports: &[u16]) -> Vec<Vec<String>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/wireshark/pmnet.lua");
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
@@ -66,7 +67,7 @@ fn shown(path: &Path, ports: &[u16]) -> Vec<Vec<String>> {
         .arg("-X")
         .arg(format!("lua_script:{}", script.display()));
     tshark.arg("-r").arg(path);
-    // Not what a port that is closed makes the system answer.
+    // The filter excludes ICMP answers of closed ports.
     let filter = format!("udp.port in {{{}}} && !icmp", ports.join(","));
     tshark.args(["-Y", &filter]);
     for field in FIELDS {
@@ -117,12 +118,12 @@ fn look(rows: &[Vec<String>]) {
         };
         assert_ne!(name, "", "frame {frame} is not named: {row:?}");
         assert_eq!(reject, "", "frame {frame}: {row:?}");
-        // An update that finds no room, or a session that is not known yet, is no damage.
+        // An update that finds no space, or a session that is not known yet, is no damage.
         let is_damage =
             expert.contains("payload") || expert.contains("Lua") || expert.contains("drops");
         assert!(!is_damage, "frame {frame}: {row:?}");
         names.extend(name.split(';'));
-        // What was handed to the system at once is one frame, with several packets.
+        // Packets that a process gave to the system at once are one frame in the capture.
         if name.contains(';') {
             fragments += name.split(';').filter(|one| *one == "UPDATE").count();
             appended += name.split(';').filter(|one| *one == "APPEND").count();
@@ -139,7 +140,7 @@ fn look(rows: &[Vec<String>]) {
         fragments += usize::from(name == "UPDATE" && count != "1");
         appended += usize::from(name == "APPEND" && entry == "3");
     }
-    // On a busy machine some of them are handed to the system together with others.
+    // On a busy machine some of them are in a frame with others.
     assert!(answered >= 25, "{answered} updates");
     assert!(appended >= 100, "{appended} appends on two hops");
     assert!(fragments >= 4, "{fragments} fragments of a long update");
@@ -176,7 +177,7 @@ fn run(name: &str, topology: Topology) {
         cluster.server().unwrap().port(),
     ];
     cluster.stop().unwrap();
-    // What was sent last is in a buffer.
+    // The last packets are still in a buffer.
     std::thread::sleep(Duration::from_secs(1));
     look(&shown(&capture.end(), &ports));
 }

@@ -1,7 +1,8 @@
-"""What a kubelet does with the pods of a chart, as far as pmnet sees it: files, variables, user, network and probes of each container.
+"""Simulates a kubelet's work for the pods of a chart as far as pmnet sees it: files, variables, user, network and
+probes of each container.
 
-The containers' root is what `make image` puts into it: the program and the libraries that it is linked with. No container runtime takes part, and no
-scheduler, service address or network policy.
+The containers' root has the contents of `make image`: the program and the libraries against which it is linked. There
+is no container runtime, scheduler, service address or network policy.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ toml = tomllib.loads
 PASSWORD = "a-password-of-the-test"
 SECRETS = ("ca.crt", "tls.crt", "tls.key", "password", "cluster.key", "front.key")
 DEVICES = ("null", "urandom")
-# Seconds until a chain has formed, or healed.
+# Time limit in seconds within which a chain must have formed or healed.
 WAIT = 60
 
 
@@ -37,7 +38,7 @@ def run(*command):
 
 
 def in_a_namespace():
-    """Continues in a network and a mount namespace of its own."""
+    """Moves this process into a network and a mount namespace of its own."""
     if os.environ.get("PMNET_HELM_NAMESPACE") != "1":
         if os.geteuid() != 0:
             sys.exit("helm-test: needs root, for namespaces and mounts")
@@ -83,7 +84,7 @@ class Node:
         self.fill()
 
     def make_secret(self):
-        """One for all names: a pod sees only the keys that it names."""
+        """One secret for all names: a pod sees only the keys that it names."""
         self.secret.mkdir()
         run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/O=test",
             "-addext", "subjectAltName=DNS:localhost", "-days", "2", "-keyout", self.secret / "tls.key", "-out", self.secret / "tls.crt")
@@ -107,7 +108,7 @@ class Node:
             (self.image / "dev" / name).touch()
 
     def knows(self, pods, configs):
-        """Names that Kubernetes would give addresses, and ConfigMaps."""
+        """Names to which Kubernetes would give addresses, and ConfigMaps."""
         self.configs = configs
         known = {name: pod.address for pod in pods for name in pod.names()}
         for text in (text for data in configs.values() for text in data.values()):
@@ -116,7 +117,7 @@ class Node:
         self.hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in known.items()))
 
     def volume(self, pod, volume):
-        """The folder of a volume, with the modes that a kubelet gives it: fsGroup is the user's group."""
+        """The folder of a volume, with the modes that a kubelet sets: fsGroup is the user's group."""
         folder = self.folder / "volumes" / pod.name / volume["name"]
         kept = "claim" in volume
         if folder.exists() and not kept:
@@ -139,7 +140,7 @@ class Node:
         return folder
 
     def mounted(self, pod, container, tag):
-        """The container's root: read-only but for its volumes."""
+        """The container's root, which is read-only except its volumes."""
         root = self.folder / "roots" / f"{pod.name}-{tag}"
         shutil.copytree(self.image, root, copy_function=os.link)
         mounts = container.get("volumeMounts", [])
@@ -147,7 +148,8 @@ class Node:
             (root / mount["mountPath"].lstrip("/")).mkdir(parents=True, exist_ok=True)
         run("mount", "--bind", root, root)
         run("mount", "-o", "remount,ro,bind", root)
-        # One by one: what removes this folder must never get into the machine's own.
+        # The mounts are removed one by one: a recursive removal of this folder must never reach the machine's own
+        # files.
         for name in ["proc"] + [f"dev/{name}" for name in DEVICES]:
             run("mount", "--bind", f"/{name}", root / name)
         run("mount", "--bind", self.hosts, root / "etc/hosts")
@@ -159,7 +161,7 @@ class Node:
         return root
 
     def words(self, pod, container):
-        """Variables and arguments, with what $(NAME) stands for."""
+        """Variables and arguments, with $(NAME) replaced."""
         variables = {}
         for one in container.get("env", []):
             value = one.get("value", pod.name if "valueFrom" in one else "")
@@ -177,7 +179,7 @@ class Node:
         words = ["ip", "netns", "exec", pod.name] if network else []
         words += ["setpriv", "--no-new-privs", "chroot", f"--userspec={USER}:{USER}", f"--groups={USER}", str(root), "/usr/bin/pmnet", *(args or own)]
         log = open(self.folder / f"{pod.name}.log", "a")
-        # A kubelet does not know its own PATH to the container, and ip wants one.
+        # A kubelet does not pass its own PATH to the container, and ip needs one.
         return subprocess.Popen(words, env={"PATH": os.environ["PATH"], **variables}, stdout=log, stderr=log, start_new_session=True)
 
     def finish(self, pod, container, tag, **more):
@@ -259,7 +261,7 @@ def configs_of(objects):
 
 
 def check_files(program, objects, fail):
-    """`pmnet check`, in each pod's own root, finds its file right."""
+    """`pmnet check`, in each pod's own root, accepts the pod's file."""
     with a_node(program, fail) as node:
         pods = pods_of(objects)
         node.knows(pods, configs_of(objects))
@@ -274,7 +276,7 @@ def check_files(program, objects, fail):
 
 
 def services(node):
-    """An etcd and a Redis, which the chart does not bring."""
+    """An etcd and a Redis, which are no part of the chart."""
     for name, number, words in [
         ("etcd", 2, ["etcd", "--data-dir", f"{node.folder}/etcd", "--listen-client-urls", f"http://{NETWORK}.2:2379", "--advertise-client-urls",
                      f"http://{NETWORK}.2:2379", "--listen-peer-urls", "http://127.0.0.1:2380", "--auto-compaction-mode", "periodic",
@@ -320,7 +322,7 @@ def lives(node, template, values):
         node.start(pod, claims_of(objects, pod), tag)
         node.others.append(pod.process)
 
-    # As a StatefulSet with OrderedReady does, and minReadySeconds.
+    # Starts pods as a StatefulSet with OrderedReady and minReadySeconds does.
     first, *others = of("server")
     start(first, objects)
     node.wait("the first server", [first], "readiness")
@@ -365,7 +367,7 @@ def lives(node, template, values):
             node.fail(f"nothing is acknowledged without {lost.name}: {node.log(one)}")
     print(f"helm-test: {lost.name} is lost, and writes go on", flush=True)
     back = replace(lost)
-    # The head of a chain that nobody uses does not notice that another device has joined.
+    # The head of a chain without clients does not notice that another device has joined.
     node.wait("the lost device", of("device"), "readiness", lambda: redis(node, one, "SET", "greeting", "again"))
     got = [redis(node, other, "GET", "greeting"), redis(node, one, "INCR", "n")]
     if got != ["again", "2"]:

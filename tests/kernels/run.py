@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does this kernel take the pipeline, and does it do there what user space does?
+"""Does this kernel accept the pipeline, and does the pipeline behave there as the device in user space?
 
 Boots Debian kernels in QEMU (emulated: needs no virtualization), each with a file system in memory
 that holds one program: the tests of crates/dataplane/tests/kernel. They load the programs of bpf/, let
@@ -34,11 +34,11 @@ sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
 from guest import CACHE, QEMU, ROOT, Trouble, archive, call, download, install_qemu, is_known, libraries, unpack  # noqa: E402
 
-# Tried without arguments; the second only where apt knows it.
+# Kernels that are tried without arguments; the second one only if apt knows it.
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
-# Seconds. Emulated on a busy machine, a kernel needs up to a minute to begin.
+# Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BUILD_LIMIT, BOOT_LIMIT = 1200, 120
-# Without these a good exit code means nothing.
+# Without these lines in the output a good exit code means nothing.
 NEEDED = (
     "load::an_update_is_acknowledged_by_the_kernel_alone",
     "load::what_it_costs_to_verify_is_told",
@@ -52,7 +52,7 @@ NEEDED = (
 
 
 def kernel_image(what):
-    """A name for the results, and the path of a kernel that can be booted."""
+    """Returns a name for the results, and the path of a bootable kernel."""
     path = pathlib.Path(what)
     if "/" not in what:
         path = download(what)
@@ -97,7 +97,7 @@ def make_guest(tests):
         folders.update(str(folder) for folder in pathlib.PurePath(path).parents if str(folder) != ".")
     files = [(folder, 0o040755, b"", (0, 0)) for folder in sorted(folders)]
     files += [(path, 0o100755, content, (0, 0)) for path, content in programs.items()]
-    # Where `init` writes to.
+    # The folder to which `init` writes.
     files.append(("dev/console", 0o020600, b"", (5, 1)))
     guest = CACHE / "guest.cpio"
     guest.write_bytes(archive(files))
@@ -108,10 +108,10 @@ def make_guest(tests):
 
 
 def boot(image, guest, log, packets, seconds):
-    """Runs the guest to its end; what its serial port said, and why it was ended, if it was."""
+    """Runs the guest to its end. Returns the output of its serial port, and the reason if it was ended."""
     command = [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        # Never KVM: what is tried here must not depend on the host's kernel.
+        # Never KVM, because the result must not depend on the host's kernel.
         "-accel", "tcg", "-cpu", "max", "-smp", "2", "-m", "1024",
         "-serial", f"file:{log}", "-kernel", str(image), "-initrd", str(guest),
         "-append", f"console=ttyS0 panic=-1 oops=panic loglevel=5 pmnet_packets={packets} pmnet_seconds={seconds}",
@@ -126,7 +126,7 @@ def boot(image, guest, log, packets, seconds):
 
 
 def judge(said, ended):
-    """What the guest's output means: whether all is well, and a line about it."""
+    """Judges the guest's output. Returns whether all is well, and a line about it."""
     release = re.search(r"^guest: kernel (\S+)", said, re.MULTILINE)
     jit = re.search(r"^guest: jit (\d)", said, re.MULTILINE)
     code = re.search(r"^guest: exit (\d+)", said, re.MULTILINE)
@@ -138,7 +138,7 @@ def judge(said, ended):
     if not release:
         return False, f"does not come up: {ended or 'see what it said'}"
     loads = NEEDED[1] in passed
-    # What the verifier objects to is the last line before its figures.
+    # The verifier's objection is the last line before its statistics.
     refused = re.search(r"^(.+)\n(?:verification time.*\n)?(?:stack depth.*\n)?processed \d+ insns", said, re.MULTILINE)
     if loads:
         facts.append("loads")
@@ -156,7 +156,7 @@ def judge(said, ended):
         facts.append(f"not passed: {', '.join(missing)}")
     if not jit or jit[1] == "0":
         facts.append("interpreted, not compiled")
-    # The kernel itself has something to complain about.
+    # The kernel itself reports a fault.
     complaint = re.search(r"^\[ *[\d.]+\].*(BUG:|WARNING:|Oops|Kernel panic|general protection).*", said, re.MULTILINE)
     if complaint:
         facts.append(f"the kernel says: {complaint[0].strip()}")
@@ -167,7 +167,7 @@ def judge(said, ended):
 
 
 def passed_tests(said):
-    """Names of the tests that passed; a test's own output stands between its name and its `ok`."""
+    """Names of the passed tests; a test's own output stands between its name and its `ok`."""
     return {
         name
         for name, rest in re.findall(r"^test (\S+) \.\.\. (.*?)(?=^test |\Z)", said, re.MULTILINE | re.DOTALL)
@@ -176,7 +176,7 @@ def passed_tests(said):
 
 
 def attempt(what, guest, arguments):
-    """Tries one kernel; whether all is well, and a line about it."""
+    """Tries one kernel. Returns whether all is well, and a line about it."""
     name, image = kernel_image(what)
     log = CACHE / f"{name}.log"
     print(f"booting {name}", flush=True)
@@ -197,7 +197,7 @@ def positive(text):
 
 
 def main():
-    """See the head of this file."""
+    """Described at the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kernels", nargs="*", metavar="KERNEL")
     parser.add_argument("--packets", type=positive, default=4000)
@@ -206,7 +206,7 @@ def main():
     arguments = parser.parse_args()
     CACHE.mkdir(parents=True, exist_ok=True)
     results = []
-    # Two at once would boot each other's files.
+    # Two simultaneous runs would boot each other's files.
     lock = (CACHE / "lock").open("w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Leaves out every check and every statement of a crate, one at a time: who notices?
+"""Leaves out every check and every statement of a crate, one at a time, and reports which changes no test notices.
 
 What cargo-mutants does not do: it changes operators and values (`make cargo-mutants`), but never leaves out a check or a call.
 generate.py says which changes there are.
@@ -32,7 +32,7 @@ import survivors
 from generate import Source
 
 NUMBER = "PMNET_MUTANT"
-# Looked up once. In the crate itself, since it has no other that it could share with its tests.
+# Looked up once. The switch is in the crate itself, which has no other crate in common with its tests.
 SWITCH = """
 #[doc(hidden)]
 pub fn mutant(number: u32) -> bool {
@@ -58,11 +58,11 @@ def around(change, number):
 
 
 def woven(text, changes):
-    """The text with all of these (number, change) in it, and (start, end, number) of each there, inner ones later."""
+    """Returns the text with all these changes (number, change), and (start, end, number) of each, inner ones later."""
     inserts = []
     for number, change in changes:
         before, behind = around(change, number)
-        # At one place: what ends goes first, then what begins; what is outside begins first and ends last.
+        # At one position, ends come before begins; the outer change begins first and ends last.
         inserts.append((change.start, 1, -change.end, number, before))
         inserts.append((change.end, 0, -change.start, number, behind))
         if change.kind == "bound":
@@ -85,7 +85,7 @@ def woven(text, changes):
 
 
 def sources(folder):
-    """The crate's files that are built into it, without tests."""
+    """The crate's source files without tests."""
     for path in sorted(folder.glob("src/**/*.rs")):
         if not run.is_test(path, folder) and path.parent.name != "bin":
             yield path
@@ -109,7 +109,7 @@ class Crate:
         return f"{self.file_of[number].relative_to(self.tree)}: {self.changes[number].name()}"
 
     def write(self, numbers):
-        """Weaves them in; returns per file what stands where."""
+        """Inserts the changes. Returns their positions, by file."""
         by_file = collections.defaultdict(list)
         for number in numbers:
             by_file[self.file_of[number]].append((number, self.changes[number]))
@@ -141,7 +141,7 @@ class Crate:
         return done.returncode == 0, programs, errors
 
     def blamed(self, errors, places):
-        """The changes that an error is about: the innermost around it, or all of its function."""
+        """The changes to which an error belongs: the innermost one around it, or all of its function."""
         numbers = set()
         for path, at, said in errors:
             text = path.read_text()
@@ -150,7 +150,7 @@ class Crate:
             if around_it:
                 numbers.add(min(around_it)[1])
                 continue
-            # It is about what a statement would have set: which one, the error does not say.
+            # The error concerns a variable that a statement would have set; it does not name the statement.
             source = Source(text)
             body = next(((start, end) for start, end, _ in reversed(source.functions) if start - 400 <= at <= end), None)
             inside = [number for start, end, number in places.get(path, []) if body and body[0] <= start and end <= body[1]]
@@ -163,7 +163,7 @@ class Crate:
         """(test programs, numbers of the changes in them)."""
         numbers = set(self.changes)
         places = self.write(numbers)
-        # The first finds most of those that do not compile, without making code.
+        # The first check finds most changes that do not compile, without generating code.
         for command in (["check", "--lib"], ["test", "--lib", "--tests", "--no-run"]):
             for _ in range(BUILDS_MAX):
                 well, programs, errors = self.cargo(command, run.BUILD_SECONDS_MAX * 2)
@@ -177,7 +177,7 @@ class Crate:
 
 
 def limited(seconds):
-    """Bounds a test by the time of processors, which does not depend on who else uses them, and by memory."""
+    """Limits a test by CPU time, which does not depend on other load, and by memory."""
 
     def set_limits():
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
@@ -188,7 +188,7 @@ def limited(seconds):
 
 
 def tried(program, number, folder, seconds):
-    """(exit code or None for no end, seconds of processors)."""
+    """(exit code, or None if it was ended; seconds of CPU time)."""
     environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), RUST_BACKTRACE="0", **{NUMBER: str(number)})
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
@@ -196,7 +196,7 @@ def tried(program, number, folder, seconds):
         start_new_session=True, preexec_fn=limited(seconds),
     )
     try:
-        # A test that only waits uses no processor. Others may use them all.
+        # A test that only waits uses no CPU time. Other programs may use all processors.
         code = process.wait(timeout=60 + 20 * seconds)
     except subprocess.TimeoutExpired:
         code = None
@@ -231,7 +231,7 @@ def main():
             return 0
         programs, able = crate.build()
         print(f"{options.package}: {len(crate.changes)} changes, {len(crate.changes) - len(able)} do not compile; built in {time.monotonic() - begun:.0f} s", flush=True)
-        # Without a change everything must pass, or a failure would mean nothing. The quick ones go first.
+        # Without a change all tests must pass; otherwise a failure would mean nothing. The fast tests run first.
         costs = []
         for program in programs:
             code, cost = tried(program, 0, crate.folder, 600)

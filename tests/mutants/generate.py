@@ -1,7 +1,7 @@
-"""Makes mutants that cargo-mutants does not make: a check that is never looked at, a statement that is left out.
+"""Makes mutants that cargo-mutants does not make: checks whose result is ignored, and statements that are left out.
 
-It knows of Rust what it needs: where comments, strings and brackets are, functions, `&&` and `||`, `if`, and where a statement
-ends. What it takes wrongly does not compile, and is counted as such.
+It parses only the necessary parts of Rust: comments, strings and brackets, functions, `&&` and `||`, `if`, and the ends
+of statements. A position that it parses wrongly does not compile, and is counted as such.
 
   kind       what is changed
   check      an operand of && becomes true, and one of || false; all of an &&, and a condition of an if or of .then, false, or
@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 
 KINDS = frozenset({"check", "bound", "statement"})
 OPEN, CLOSE = "([{", ")]}"
-# The beginning of a statement that is something else than a call or an assignment.
+# The first words of statements that are neither calls nor assignments.
 OTHER = re.compile(r"(?:let|return|break|continue|use|const|static|type|fn|pub|if|for|while|loop|match|unsafe|mod|impl|else|struct|enum|trait|extern)\b|#|\w+!|'")
-# A name that a condition gives; words before a condition, or before an operand.
+# A name that a condition binds; words before a condition, or before an operand.
 LET = r"(?:\bif|\bwhile|&&)\s+let\b"
 BEFORE = re.compile(r"\b(?:if|while|return|match|in|else|move)$")
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one text: what stands between start and end is replaced."""
+    """One change of one text: the part between start and end is replaced."""
 
     function: str
     kind: str
@@ -34,7 +34,7 @@ class Change:
     end: int
     to: str
     what: str
-    # Of a bound: where the value ends that has one.
+    # For a bound: the end of the value that it bounds.
     middle: int = 0
 
     def name(self):
@@ -45,7 +45,7 @@ class Change:
 
 
 def masked(text):
-    """The text with a blank, or in strings an x, for every character of comments, strings and characters."""
+    """The text in which each character of comments, strings and character literals is a blank (in strings an x)."""
     token = re.compile(
         r'(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<raw>b?r(#*)".*?"\3)|(?P<string>b?"(?:\\.|[^"\\])*")|(?P<character>b?\'(?:\\[^\']*|[^\'\\])\')',
         re.DOTALL,
@@ -59,7 +59,7 @@ def masked(text):
 
 
 def pairs(text):
-    """For each bracket the place of its other half."""
+    """For each bracket, the position of its counterpart."""
     other, open_ones = {}, []
     for at, one in enumerate(text):
         if one in OPEN:
@@ -71,7 +71,7 @@ def pairs(text):
 
 
 def spans(text, other, head):
-    """(name, start, end) of each body in braces after what `head` matches."""
+    """(name, start, end) of each body in braces after a match of `head`."""
     for found in re.finditer(head, text):
         at = found.end()
         while at < len(text) and text[at] not in "{;":
@@ -81,7 +81,7 @@ def spans(text, other, head):
 
 
 class Source:
-    """A file in Rust, and what can be changed in it."""
+    """A Rust file, and the possible changes in it."""
 
     def __init__(self, text):
         self.text = text
@@ -89,7 +89,7 @@ class Source:
         self.other = pairs(self.masked)
         self.functions = sorted((start, end, name) for name, start, end in spans(self.masked, self.other, r"\bfn\s+(\w+)"))
         self.starts = [start for start, _, _ in self.functions]
-        # The protocol's tables are constants with functions in them.
+        # The protocol's tables are constants that contain functions.
         self.constants = [
             (found.end(), self.after(found.end(), False), found.group(1))
             for found in re.finditer(r"\b(?:const|static)\s+(\w+)\s*:[^=;{]*=", self.masked)
@@ -98,7 +98,7 @@ class Source:
         self.left_out = [(start, end) for _, start, end in spans(self.masked, self.other, r"#\[cfg\(test\)\]()")]
 
     def function_at(self, at):
-        """The innermost function around it, if it is one of the product."""
+        """The innermost function around the position, if it belongs to the product."""
         if any(start <= at < end for start, end in self.left_out):
             return None
         for number in range(bisect.bisect(self.starts, at) - 1, -1, -1):
@@ -108,7 +108,7 @@ class Source:
         return next((name for start, end, name in self.constants if start <= at < end), None)
 
     def before(self, at, stop_at_and):
-        """Where the operand begins that ends before `at`, or None if it is the right side of an `if let`."""
+        """The start of the operand that ends before `at`, or None if it is the right side of an `if let`."""
         text = self.masked
         while at > 0:
             one = text[at - 1]
@@ -132,7 +132,7 @@ class Source:
         return at
 
     def after(self, at, stop_at_and):
-        """Where the operand ends that begins at `at`."""
+        """The end of the operand that begins at `at`."""
         text = self.masked
         while at < len(text):
             one = text[at]
@@ -146,7 +146,7 @@ class Source:
         return at
 
     def change(self, kind, start, end, to, label):
-        """The change of what stands there, without the blanks around it, if it is in a function."""
+        """The change of this part without surrounding blanks, if it is in a function."""
         while start < end and self.masked[start].isspace():
             start += 1
         while end > start and self.masked[end - 1].isspace():
@@ -160,7 +160,7 @@ class Source:
     def operands(self):
         for found in re.finditer(r"&&|\|\|", self.masked):
             before = self.masked[: found.start()].rstrip()
-            # Of a closure without arguments, and of a reference to a reference.
+            # These characters belong to a closure without arguments, or to a reference to a reference.
             if not re.search(r"[\w)\]?]$", before) or BEFORE.search(before[-8:]):
                 continue
             is_and = found.group() == "&&"
@@ -170,7 +170,7 @@ class Source:
             ):
                 if start is not None and not re.match(r"\s*let\b", self.masked[start:end]):
                     yield self.change("check", start, end, "true" if is_and else "false", "without")
-                    # The whole of one with a `let` in it cannot be false: its name would be unknown.
+                    # A condition with a `let` in it cannot become false as a whole, because its name would be unknown.
                     if is_and and re.search(LET + r"[^;]*$", self.masked[max(0, found.start() - 400) : found.start()]):
                         yield self.change("check", start, end, "false", "never")
             start, end = self.before(found.start(), False), self.after(found.end(), False)
@@ -183,7 +183,7 @@ class Source:
             while self.masked[end : end + 2] == "||":
                 end = self.after(end + 2, False)
             condition = self.masked[found.end() : end]
-            # cargo-mutants has those of a match's arms; of one with || each operand is left out by itself.
+            # cargo-mutants makes those of match arms; with || each operand is left out by itself.
             if self.masked[end : end + 1] != "{" or re.search(r"\blet\b", condition) or "||" in condition:
                 continue
             yield self.change("check", found.end(), end, "false", "never if")
@@ -238,7 +238,7 @@ class Source:
                 yield self.change("statement", start, end + 1, "", "without")
 
     def changes(self, kinds=KINDS):
-        """All of these kinds, each once, in the order of the text."""
+        """Returns all changes of these kinds, each once, in the order of the text."""
         found = {}
         every = []
         if "bound" in kinds:

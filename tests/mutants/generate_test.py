@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The changes that generate.py and dropped.py make of small texts."""
+"""Tests of the changes that generate.py and dropped.py make in small texts."""
 
 import unittest
 

@@ -52,7 +52,7 @@ from generate import Source
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 
-# What builds a test, what runs it, and for how many seconds at most.
+# The command that builds a test, the command that runs it, and the time limit in seconds.
 COMMANDS = {
     "format": (
         "cargo test --offline -p pmnet-log --lib --test format --test failures --no-run",
@@ -105,7 +105,7 @@ COMMANDS = {
         "cargo test --offline -p pmnet-fleet --lib hand::",
         240,
     ),
-    # Needs redis-server.
+    # These tests need redis-server.
     "store-fence": (
         "cargo test --offline -p pmnet-store --test store --no-run",
         "cargo test --offline -p pmnet-store --test store fence::",
@@ -132,7 +132,7 @@ def rows():
 
 
 def wrong_form(row):
-    """What is to be done about a row that is not one, if it is not."""
+    """Returns the fault of an invalid row, with its remedy."""
     missing, unknown = FIELDS - OPTIONAL - row.keys(), row.keys() - FIELDS
     if missing:
         return f"give it {' and '.join(sorted(missing))}"
@@ -144,12 +144,12 @@ def wrong_form(row):
 
 
 def is_test(path, home):
-    """Whether a file of this folder is a test: tests are no product."""
+    """Whether a file of this folder is a test; tests are no part of the product."""
     return path.stem.endswith("tests") or "tests" in path.relative_to(home).parts
 
 
 def places(row, tree):
-    """(file, start, end) of each place where its text is."""
+    """(file, start, end) of each occurrence of its text."""
     home = tree / row["in"]
     for path in [home] if home.is_file() else sorted(home.rglob("*.rs")):
         if home.is_dir() and is_test(path, home):
@@ -163,7 +163,7 @@ def places(row, tree):
 
 
 def wrong_text(row, tree):
-    """What is to be done about a row that does not fit the tree, if it does not."""
+    """Returns the fault of a row that does not fit the tree, with its remedy."""
     if not (tree / row["in"]).exists():
         return f"there is no {row['in']}: find with `git log --follow` where it went, and name that"
     if not tokens(row["from"]):
@@ -183,7 +183,7 @@ def wrong_text(row, tree):
 
 
 def complaints(found, tree):
-    """One sentence for each row that is wrong."""
+    """One sentence for each invalid row."""
     names, changes = set(), {}
     for row in found:
         name = row.get("name", f"a row without a name: {row}")
@@ -203,19 +203,19 @@ def complaints(found, tree):
 
 
 def stop_if_wrong(found, tree):
-    """Ends the program with a sentence for each row that is wrong, if one is."""
+    """Ends the program with a sentence for each invalid row, if there are any."""
     wrong = list(complaints(found, tree))
     if wrong:
         sys.exit("\n".join([*wrong, f"{len(wrong)} of {len(found)} rows in {HERE.relative_to(ROOT)}/*.toml are wrong"]))
 
 
 def tokens(text):
-    """Its words and signs, however it is laid out."""
+    """The text's words and signs, without its layout."""
     return re.findall(r"\w+|[^\w\s]", text)
 
 
 def pattern(text):
-    """Matches the text however it is laid out."""
+    """Matches the text in any layout."""
     found = tokens(text)
     parts = [re.escape(found[0])]
     for before, token in zip(found, found[1:]):
@@ -225,7 +225,7 @@ def pattern(text):
 
 
 def copy_tree(to, committed):
-    """The tracked files, and those that are about to be, as they are or as they were committed."""
+    """Copies the tracked and the new files, in their present or committed state."""
     if committed:
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
         subprocess.run(["tar", "-x", "-m", "-C", to], input=archive.stdout, check=True)
@@ -237,16 +237,16 @@ def copy_tree(to, committed):
         if source.is_file():
             target = to / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            # With the time of now: what a kept target directory was built from is older.
+            # The copies get the present time, because a kept target directory was built from older files.
             shutil.copy(source, target)
 
 
 def run(command, tree, target, seconds, log):
-    """Exit code, or None when it did not end in time; its output goes to `log`."""
+    """Returns the exit code, or None after the time limit; the output goes to `log`."""
     environment = dict(
         os.environ,
         CARGO_TARGET_DIR=str(target),
-        # Built for each mutant: quick to build is worth more than quick to run.
+        # Each mutant is built, so a fast build matters more than a fast program.
         CARGO_PROFILE_RELEASE_LTO="off",
         CARGO_PROFILE_RELEASE_DEBUG="0",
         CARGO_PROFILE_DEV_DEBUG="0",
@@ -269,14 +269,14 @@ def run(command, tree, target, seconds, log):
 
 
 def noticed_by(log):
-    """The first tests that failed, as far as the output names them."""
+    """The first failed tests, as far as the output names them."""
     text = pathlib.Path(log).read_text(errors="replace")
     failed = re.findall(r"^test (\S+) ... FAILED$", text, re.MULTILINE)
     return ", ".join(failed[:3]) or "its exit code"
 
 
 def judge(row, tree, target, log):
-    """(verdict, detail) of one mutant; the file is as before afterwards."""
+    """Returns (verdict, detail) of one mutant, and restores the file."""
     [(path, start, end)] = places(row, tree)
     before = path.read_text()
     path.write_text(before[:start] + row["to"] + before[end:])
@@ -325,7 +325,7 @@ def main():
     if not chosen:
         sys.exit("no mutant has such a name")
 
-    # Told to stop, it takes its processes and its scratch directory with it.
+    # On SIGTERM it ends its processes and removes its scratch directory.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     end = time.monotonic() + options.minutes * 60
     results = []
@@ -336,7 +336,7 @@ def main():
         tree.mkdir()
         copy_tree(tree, options.committed)
         stop_if_wrong(every, tree)
-        # Without a mutant everything must pass, or a failure would mean nothing.
+        # Without a mutant all tests must pass; otherwise a failure would mean nothing.
         for test in sorted({test for row in chosen for test in row["tests"]}):
             build, command, seconds = COMMANDS[test]
             if run(build, tree, target, BUILD_SECONDS_MAX, log) != 0 or run(command, tree, target, seconds, log) != 0:

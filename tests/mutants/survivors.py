@@ -1,4 +1,4 @@
-"""The list of explained survivors, beside what a run has found.
+"""Compares the list of explained survivors with the results of a run.
 
 survivors.toml has one row for each:
 
@@ -23,7 +23,7 @@ FIELDS = {"package", "mutant", "count", "why"}
 
 
 def explained():
-    """All rows. Ends the program if one is not as it should be."""
+    """All rows. Ends the program if a row is invalid."""
     rows = tomllib.loads(LIST.read_text()).get("survivor", [])
     wrong = [row for row in rows if row.keys() | {"count"} != FIELDS or not row["why"].strip()]
     twice = [key for key, times in collections.Counter((row["package"], row["mutant"]) for row in rows).items() if times > 1]
@@ -33,9 +33,10 @@ def explained():
 
 
 def judge(package, caught, survived):
-    """Prints what the list and a run say of each other; returns whether a survivor is not explained.
+    """Prints the differences between the list and a run. Returns whether a survivor has no explanation.
 
-    Both are lists of names. A row of which the run had no mutant at all says nothing: the run may have been a part."""
+    Both arguments are lists of names. If the run had no mutant of a row, this means nothing, because the run may have
+    been partial."""
     have = collections.Counter(survived)
     rows = {row["mutant"]: row for row in explained() if row["package"] == package}
     unexplained = False

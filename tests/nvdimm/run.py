@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Are acknowledged writes there after a power cut of a machine with persistent memory?
+"""Does a machine with persistent memory have all acknowledged writes after a power cut?
 
-Boots Debian's kernel in QEMU (emulated: needs no virtualization) with two virtual NVDIMMs. Two devices of pmnet run
-in the guest, one with its log on fsdax (ext4), one on devdax. Everything else runs outside: Redis, the servers, the
-fronts, and the clients, which know what was acknowledged. At a random moment under load QEMU is killed. For most cuts
-the servers are stopped a while before, so that what is acknowledged then is nowhere but in the NVDIMM. Then the guest
-is booted again with the same memory, and Redis is compared with what was acknowledged.
+Boots Debian's kernel in QEMU (emulated: needs no virtualization) with two virtual NVDIMMs. Two devices of pmnet run in
+the guest, one with its log on fsdax (ext4), one on devdax. All other processes run outside: Redis, the servers, the
+fronts, and the clients, which know the acknowledged writes. At a random moment under load QEMU is killed. Before most
+cuts the servers are stopped for a while, so that only the NVDIMM has the writes that are acknowledged then. Then the
+guest is booted again with the same memory, and Redis is compared with the acknowledged writes.
 
-With packet stores (--of store) there is no Redis: each device has its server beside it in the guest, one with its store on
-fsdax, one on devdax (both logs are on fsdax then). The cut comes for all of them at once, and what is compared is what the fronts read.
+With packet stores (--of store) there is no Redis: each device has its server beside it in the guest, one with its store
+on fsdax, one on devdax (both logs are on fsdax then). The cut hits all of them at once, and the contents are read
+through the fronts.
 
   tests/nvdimm/run.py              10 power cuts of logs, and 10 of logs and packet stores
   tests/nvdimm/run.py --runs 200
@@ -19,11 +20,12 @@ fsdax, one on devdax (both logs are on fsdax then). The cut comes for all of the
   --unsafe        keep the first log in the page cache: the run must then find a loss
 
 Each client writes increasing numbers to a key (SET), and takes one element off a list (LTRIM, acknowledged early by
---assume-ok) after each. So a lost write shows in the key, and a write that is lost or applied twice in the list's
-length. Persistence domain (caches saved or not) and the processor's flush instructions change from boot to boot.
+--assume-ok) after each. A lost write is therefore visible in the key, and a write that is lost or applied twice is
+visible in the list's length. Persistence domain (caches saved or not) and the processor's flush instructions change
+from boot to boot.
 
-Killing QEMU loses no store, so this tests boot, recovery and the media as they are, and never a missing flush: that
-is what the crash enumeration of the log does (make crash), which runs over the same flush loop.
+Killing QEMU loses no store. The test therefore covers boot, recovery and the real media, but no missing flush; the
+crash enumeration of the log (make crash), which uses the same flush loop, covers flushes.
 
 QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guest said in
 target/nvdimm. The last line sums up; the exit code is 1 if anything is lost, applied twice, or could not be tried.
@@ -51,18 +53,18 @@ from guest import ROOT, Machine, Redis, Trouble, alone, download, free_port, ins
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
 MODULES = ("crc32c_generic", "nfit", "nd_pmem", "dax_pmem", "device_dax", "ext4", "virtio_pci", "virtio_net")
-# Of each NVDIMM; without its labels it is a multiple of 16 MiB, and so is the address of the second one.
+# Size of each NVDIMM. Without its labels it is a multiple of 16 MiB, and so is the address of the second one.
 NVDIMM_MIB, LABELS_MIB = 258, 2
-# Seconds. Emulated on a busy machine, a kernel needs up to a minute to begin.
+# Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30
-# Of each front. A command without an outcome after so many milliseconds is unknown.
+# Number of clients of each front. Milliseconds after which a command without a reply has an unknown outcome.
 CLIENTS, DEADLINE_MS = 8, 60_000
-# Seconds: no reply takes longer.
+# Seconds within which every reply arrives.
 SOCKET_LIMIT = 2 * DEADLINE_MS / 1000
-# What is in the persistent memory, and to how many elements a client's list is filled up before each cut: more than it can take
-# off meanwhile. An emulated machine fills less.
+# The contents of the persistent memory, and the length to which a client's list is filled before each cut: more
+# elements than the client can remove meanwhile. An emulated machine fills fewer.
 ELEMENTS = {"log": 200_000, "store": 2_000}
-# Bytes of a packet store on fsdax.
+# Size of a packet store on fsdax in bytes.
 STORE_SIZE = "160M"
 DOMAINS = {"mem-ctrl": "memory_controller", "cpu": "cpu_cache"}
 PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt": "clflush"}
@@ -72,7 +74,7 @@ PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt":
 
 
 class Nvdimms(Machine):
-    """The guest's machine: its memory stays while it is off."""
+    """The guest's machine; its memory stays while it is off."""
 
     def __init__(self, kernel, guest, folder, ports):
         super().__init__(OUT, kernel, guest)
@@ -80,7 +82,7 @@ class Nvdimms(Machine):
         self.memories = [folder / "nvdimm0", folder / "nvdimm1"]
 
     def start(self, name, domain, processor, **parameters):
-        """Turns the machine on; `do` among the parameters says what it is to do."""
+        """Turns the machine on; the parameter `do` selects the guest's task."""
         forward = ",".join(f"hostfwd=udp:127.0.0.1:{port}-10.0.2.15:{51001 + n}" for n, port in enumerate(self.ports))
         hardware = [
             "-M", f"q35,nvdimm=on,nvdimm-persistence={domain}", "-m", "512,slots=4,maxmem=4G", "-cpu", processor, "-smp", "1",
@@ -94,18 +96,19 @@ class Nvdimms(Machine):
 
 
 class Client(threading.Thread):
-    """Writes, one command after the other, and knows what was acknowledged."""
+    """Writes one command after the other, and keeps the acknowledged ones."""
 
     def __init__(self, world, front, name):
         super().__init__(daemon=True)
         self.world, self.front, self.name = world, front, name
         self.key, self.list = f"key:{name}", f"list:{name}"
         self.number = 0
-        # The numbers that the key may hold: the last one acknowledged, and later ones of unknown outcome.
+        # The numbers that the key may have: the last acknowledged one, and later ones of unknown outcome.
         self.possible = {None}
-        # Elements put on the list, those taken off for certain, and perhaps.
+        # Numbers of elements that were added to the list, certainly removed, and perhaps removed.
         self.filled = self.taken = self.perhaps = 0
-        # A command of unknown outcome may still take effect, until a later one is acknowledged: a client's order holds.
+        # A command of unknown outcome may still take effect until a later one is acknowledged, because a client's
+        # commands keep their order.
         self.open = False
         self.acknowledged = self.unknown = 0
         self.trouble = None
@@ -150,11 +153,11 @@ class Client(threading.Thread):
 
 
 class World:
-    """Redis, servers and fronts, and the clients."""
+    """Redis, servers, fronts and the clients."""
 
     def __init__(self, pmnet, folder, of):
         self.pmnet, self.folder, self.of = pmnet, folder, of
-        # Who knows what a client's data are: Redis, or, of a store in the guest, the client's front.
+        # The connection from which a client's data are read: Redis, or, with a store in the guest, the client's front.
         self.redis, self.looks = None, {}
         self.processes, self.servers, self.fronts, self.clients = [], [], [], []
         self.over, self.pause = threading.Event(), threading.Event()
@@ -162,7 +165,7 @@ class World:
         self.redis_port = free_port()
 
     def idle(self, client):
-        """Where a client waits while nobody is to write."""
+        """A client waits here during a pause."""
         with self.condition:
             self.waiting.add(client)
             self.condition.notify_all()
@@ -170,14 +173,14 @@ class World:
             self.waiting.discard(client)
 
     def spawn(self, name, *command):
-        """Starts a process; what it says is in a file."""
+        """Starts a process, with its output in a file."""
         log = (OUT / f"{name}.log").open("wb")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         self.processes.append(process)
         return process
 
     def ready(self, name, *command):
-        """Starts a role of pmnet; the process, and the address that it listens on."""
+        """Starts a role of pmnet. Returns the process, and the address on which it listens."""
         process = self.spawn(name, str(self.pmnet), *command, "--json")
         line = process.stdout.readline()
         if not line:
@@ -186,7 +189,7 @@ class World:
         return process, (host, int(port))
 
     def start_servers(self):
-        """Redis, and a server for each device; their ports."""
+        """Starts Redis, and a server for each device. Returns their ports."""
         store = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.redis_port), "--save", "", "--appendonly", "no"]
         self.spawn("redis", *store, "--dir", str(self.folder), "--daemonize", "no")
         end = time.monotonic() + START_LIMIT
@@ -209,7 +212,7 @@ class World:
         return ports
 
     def start_fronts(self, ports):
-        """A front and its clients for each device."""
+        """Starts a front and its clients for each device."""
         for shard, port in enumerate(ports):
             options = ["--listen", "127.0.0.1:0", "--via", f"127.0.0.1:{port}", "--shard", str(shard)]
             options += ["--assume-ok", "LTRIM", "--deadline-ms", str(DEADLINE_MS)]
@@ -218,7 +221,7 @@ class World:
             self.clients += [Client(self, address, f"{shard}:{number}") for number in range(CLIENTS)]
 
     def look(self, client):
-        """Where a client's data are looked at."""
+        """Returns the connection from which a client's data are read."""
         if self.redis:
             return self.redis
         if client.front not in self.looks:
@@ -226,7 +229,7 @@ class World:
         return self.looks[client.front]
 
     def fill(self):
-        """Fills the lists, while nobody writes."""
+        """Fills the lists while no client writes."""
         most = ELEMENTS[self.of]
         for client in self.clients:
             look = self.look(client)
@@ -238,7 +241,7 @@ class World:
             client.filled += max(missing, 0)
 
     def settle(self):
-        """Lets the clients pause, and waits until everything acknowledged is applied."""
+        """Lets the clients pause, and waits until all acknowledged commands are applied."""
         self.pause.set()
         with self.condition:
             everybody = self.condition.wait_for(
@@ -251,14 +254,14 @@ class World:
         if not everybody:
             raise Trouble("a client's command did not end")
         for front in self.fronts:
-            # Behind everything that was acknowledged before.
+            # This read is executed after all acknowledged commands.
             end = time.monotonic() + SETTLE_LIMIT
             while not isinstance(reply := Redis(front, SOCKET_LIMIT).ask("INCR", "probe"), int):
                 if time.monotonic() > end:
                     raise Trouble(f"the server does not apply: {reply}")
 
     def compare(self):
-        """What Redis does not show as it was acknowledged, a sentence each."""
+        """One sentence for each difference between Redis and the acknowledged commands."""
         wrong = []
         for client in self.clients:
             value = self.look(client).ask("GET", client.key)
@@ -272,22 +275,22 @@ class World:
         return wrong
 
     def resume(self):
-        """Lets the clients go on."""
+        """Lets the clients continue."""
         with self.condition:
             self.pause.clear()
             self.condition.notify_all()
 
     def hold_servers(self, stopped):
-        """Stops the servers, or lets them go on."""
+        """Stops the servers, or lets them continue."""
         for server in self.servers:
             server.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
 
     def acknowledged(self):
-        """Commands acknowledged so far, of all clients."""
+        """Number of acknowledged commands of all clients so far."""
         return sum(client.acknowledged for client in self.clients)
 
     def stop(self):
-        """Ends everything that was started."""
+        """Ends all started processes."""
         self.over.set()
         with self.condition:
             self.condition.notify_all()
@@ -300,7 +303,7 @@ class World:
 
 
 def ready_lines(of):
-    """What the guest says when everything in it serves, each to the end of the line."""
+    """The guest's lines when all its processes serve, each up to the end of the line."""
     if of == "log":
         return ["guest: fsdax: ready device.*\n", "guest: devdax: ready device.*\n"]
     devices = [f"guest: device{number}: ready device.*\n" for number in range(2)]
@@ -308,7 +311,7 @@ def ready_lines(of):
 
 
 def cuts(machine, world, arguments, nexts):
-    """The power cuts; how many were made, and what was wrong."""
+    """Makes the power cuts. Returns their number, and the faults."""
     dice = random.Random(arguments.seed)
     only_in_log = 0
     for run in range(arguments.runs + 1):
@@ -357,7 +360,7 @@ def cuts(machine, world, arguments, nexts):
 
 
 def check_words(said, domain, processor):
-    """Whether the devices flush as they must on this machine."""
+    """Whether the devices flush as this machine requires."""
     flush = "none" if domain == "cpu" else PROCESSORS[processor]
     found = re.findall(r'flush="?(\w+)', said)
     if len(found) < 2 or set(found) != {flush}:
@@ -369,7 +372,7 @@ def check_words(said, domain, processor):
 
 
 def run(arguments, folder):
-    """Everything; a line about it for each kind of thing that is in the persistent memory."""
+    """Runs all kinds of contents of the persistent memory; one line about each."""
     install_qemu()
     if not shutil.which("redis-server"):
         raise Trouble("redis-server is not installed: apt-get install redis-server")
@@ -394,7 +397,7 @@ def run(arguments, folder):
 
 
 def run_one(arguments, machine, world):
-    """The cuts of one kind; a line about them."""
+    """Makes the cuts of one kind. Returns a line about them."""
     of = world.of
     try:
         machine.start("prepare", "mem-ctrl", "max", do="prepare")
@@ -421,7 +424,7 @@ def run_one(arguments, machine, world):
 
 
 def main():
-    """See the head of this file."""
+    """Described at the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -438,7 +441,7 @@ def main():
 
     good, line = alone(OUT, work)
     if arguments.unsafe:
-        # A device that finds its log older than what the server has applied says so and ends: a loss as well.
+        # A device that finds its log older than the server's data reports this and ends; this is a loss as well.
         good = "acknowledged was one of" in line or "taken off" in line or "the device on fsdax ended" in line
     print(f"{'ok    ' if good else 'FAILED'} {line}")
     return 0 if good else 1

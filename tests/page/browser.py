@@ -1,4 +1,5 @@
-"""A Chromium without a screen, by the protocol of its developer tools over a pipe. It needs no other program and no port."""
+"""A Chromium without a screen, controlled by its developer-tools protocol over a pipe. It needs no other program and no
+port."""
 
 import base64
 import itertools
@@ -10,7 +11,7 @@ import subprocess
 import tempfile
 import time
 
-# Seconds that Chromium has for one answer.
+# Time limit in seconds of one answer of Chromium.
 ANSWER_SECONDS_MAX = 30
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -20,7 +21,7 @@ class BrowserTrouble(Exception):
 
 
 class Browser:
-    """One page. It keeps what went wrong in it, and what it asked for."""
+    """One page. It collects its errors and its requests."""
 
     def __init__(self):
         program = next(filter(None, map(shutil.which, NAMES)), None)
@@ -31,14 +32,14 @@ class Browser:
         self.into, from_browser = os.pipe()
 
         def connect():
-            # As the protocol wants it: 3 is read, 4 is written.
+            # The file descriptors of the protocol: Chromium reads 3 and writes 4.
             os.dup2(to_browser, 30)
             os.dup2(from_browser, 31)
             os.dup2(30, 3)
             os.dup2(31, 4)
 
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--disable-dev-shm-usage"]
-        # Nothing of its own on the network: only the page is looked at.
+        # Chromium makes no requests of its own, so that only those of the page are visible.
         options += ["--disable-background-networking", "--no-first-run", f"--user-data-dir={self.folder}", "about:blank"]
         self.process = subprocess.Popen(
             [program, *options], preexec_fn=connect, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -67,7 +68,7 @@ class Browser:
         self.close()
 
     def call(self, method, **params):
-        """The result of a command."""
+        """Returns the result of a command."""
         number = next(self.numbers)
         message = {"id": number, "method": method, "params": params}
         if self.session:
@@ -115,14 +116,14 @@ class Browser:
         self.call("Page.navigate", url=url)
 
     def evaluate(self, expression):
-        """The value of an expression in the page."""
+        """Returns the value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise BrowserTrouble(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def screenshot(self, path, height_max):
-        """A picture of the page from its top on."""
+        """Returns a picture of the page from its top."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], height_max), "scale": 1}
         picture = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"]

@@ -1,6 +1,7 @@
-"""The page of the status port in a real browser, over real processes under load: points within five seconds, nothing of another host,
-no error, no sideways scrolling; light and dark, on a phone and on a desk; and a lost device is told. Pictures go to target/page;
-with UPDATE=1 those of docs/operate, too."""
+"""The page of the status port in a real browser, over real processes under load: charts have points within five
+seconds; there are no requests to other hosts, no errors and no sideways scrolling, light and dark, on a phone and on a
+desktop; and the page reports a lost device. Pictures are written to target/page; with UPDATE=1 also those in
+docs/operate."""
 
 import argparse
 import os
@@ -19,7 +20,7 @@ from stack import TARGET, Stack, Trouble, binary_path, end, free_port  # noqa: E
 
 POINTS_SECONDS_MAX = 5
 TOLD_SECONDS_MAX = 15
-# Charts of a role at least, with points.
+# Minimum number of charts of a role that must have points.
 CHARTS_MIN = {"redis": 4, "head": 4, "tail": 3, "server": 3}
 WIDTHS = {"phone": (375, 800), "desk": (1280, 900)}
 PICTURES = {("head", "desk", "light"): "status-page.png", ("redis", "phone", "dark"): "status-page-phone.png"}
@@ -52,7 +53,7 @@ class Shown(Stack):
         return front
 
     def kill(self, name):
-        """Ends one process, without a word."""
+        """Kills one process."""
         process = dict(self.processes)[name]
         process.kill()
         end(process)
@@ -75,7 +76,7 @@ def load(port, is_over):
 
 
 def within(seconds, what, look):
-    """Waits until what `look` returns is true."""
+    """Waits until `look` returns true."""
     until = time.monotonic() + seconds
     while not (seen := look()):
         if time.monotonic() > until:
@@ -108,7 +109,7 @@ def check(browser, stack, name, size, scheme, pictures):
 
 
 def clean(browser, origin):
-    """Nothing went wrong in the page, and it asked only its own port."""
+    """The page had no errors, and sent requests only to its own port."""
     browser.evaluate("0")
     assert not browser.problems, browser.problems
     foreign = [url for url in browser.requests if not url.startswith(origin)]
@@ -116,7 +117,7 @@ def clean(browser, origin):
 
 
 def told(browser, stack, name, words):
-    """A page names what is wrong and where it says what to do."""
+    """The page names the fault and the page that says what to do."""
     browser.open(stack.pages[name], *WIDTHS["desk"], "light")
     text = "[...document.querySelectorAll('.note')].map((one) => one.textContent).join('\\n')"
     for word in words:
@@ -142,7 +143,8 @@ def run(binary, pictures):
             stack.kill("redis-server")
             told(browser, stack, "server", ["left alone", "alerts.md, PmnetStorePaused"])
             clean(browser, stack.pages["server"])
-            # The process goes: the page says so, and the browser's own words about that are no fault of the page.
+            # When the process ends, the page reports it; the browser's own messages about this are no fault of the
+            # page.
             stack.kill("server")
             text = "document.getElementById('state').textContent"
             within(TOLD_SECONDS_MAX, "the process is gone", lambda: "PmnetDown" in browser.evaluate(text))

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Is a log, or a packet store, on a disk whole after a power cut at any moment?
+"""Is a log or a packet store on a disk intact after a power cut at any moment?
 
-A guest (Debian's kernel, emulated) makes a file system on a disk that dm-log-writes records: every write, flush and
-FUA write, in the order in which they are durable. A process writes a log there, or a packet store, through the medium `file`, and
-says after each persist what is durable; that becomes a mark in the record. Afterwards the record is replayed outside of the
-guest: the disk as it was at *every* flush, FUA write and mark, and, between two marks, with a part of the writes of the one persist
-that was under way, down to single sectors. What is in the file then is read by pmnet's own recovery, repaired, and compared
-with the last mark. Some states are booted as well: the file system itself must recover, and then what lies in it.
+A guest (Debian's kernel, emulated) makes a file system on a disk that dm-log-writes records: every write, flush and FUA
+write, in the order in which they are durable. In the guest, a process writes a log or a packet store through the medium
+`file`. After each persist it reports what is durable; this becomes a mark in the record. Afterwards the record is
+replayed outside of the guest. This gives the disk as it was at *every* flush, FUA write and mark, and states between
+two marks, in which only a part of the writes of the persist under way has reached the disk, down to single sectors.
+pmnet's own recovery reads and repairs the file in each state, and the result is compared with the last mark. Some
+states are also booted: first the file system itself must recover, then its contents.
 
   tests/powercut/run.py              4 recordings: a log and a packet store, each on ext4 and xfs
   tests/powercut/run.py --runs 40    10 of each
@@ -17,9 +18,9 @@ with the last mark. Some states are booted as well: the file system itself must 
   --samples N     states between two marks (4)
   --booted N      states of each recording that are booted (1)
 
-Where the file's blocks lie is asked of the file system (FIEMAP). They never move: the file is written once when it is
-made, and only overwritten from then on. QEMU is installed if need be (root, apt-get); packages are kept in
-target/kernels, records in target/powercut. The last line sums up; the exit code is 1 if a state is wrong.
+The file system reports where the file's blocks lie (FIEMAP). They never move: the file is written once when it is made,
+and only overwritten from then on. QEMU is installed if need be (root, apt-get); packages are kept in target/kernels,
+records in target/powercut. The last line sums up; the exit code is 1 if a state is wrong.
 """
 
 import argparse
@@ -50,16 +51,16 @@ TOOLS = {
 }
 # What is recorded: the package whose test program writes and checks it.
 KINDS = {"log": "pmnet-media", "store": "pmnet-packet-store"}
-# Persists of a round, about: each becomes a mark, and marks take most of the time.
+# Approximate number of persists of a round; each becomes a mark, and marks take most of the time.
 PERSISTS = {"log": 1, "store": 3}
-# Above either, device-mapper takes FUA writes: O_DSYNC becomes one FUA write for each block range.
+# device-mapper accepts FUA writes on top of either, so that O_DSYNC becomes one FUA write for each block range.
 DISKS = {
     "virtio": ("virtio-blk-pci,romfile=,drive=d{0}", "/dev/vda", "/dev/vdb"),
     "nvme": ("nvme,serial=d{0},drive=d{0}", "/dev/nvme0n1", "/dev/nvme1n1"),
 }
-# xfs wants 300 MiB. Both are files with holes.
+# Sizes of the disk and of the record in MiB, both sparse files. An xfs file system needs 300 MiB.
 DISK_MIB, RECORD_MIB = 320, 2048
-# Seconds.
+# Time limits in seconds.
 BUILD_LIMIT, BOOT_LIMIT = 1200, 1200
 SECTOR, BLOCK = 512, 4096
 
@@ -72,7 +73,7 @@ Entry = collections.namedtuple("Entry", "sector sectors flags data")
 
 
 def entries(path):
-    """The entries of a record, in order; `data` is what was written, or the text of a mark."""
+    """The entries of a record, in order; `data` is the written data, or the text of a mark."""
     with path.open("rb") as file:
         magic, version, count, size = struct.unpack("<QQQI", file.read(28))
         if (magic, version) != (MAGIC, VERSION):
@@ -86,7 +87,7 @@ def entries(path):
             if flags & MARK:
                 data = file.read(length)
                 if b":" not in data:
-                    # The target's own, when it is removed.
+                    # The entry that the target itself writes when it is removed.
                     continue
             elif not flags & DISCARD and sectors:
                 file.seek(at)
@@ -94,18 +95,18 @@ def entries(path):
                 if len(data) < sectors * size:
                     raise Trouble(f"{path} ends in the middle of a write")
                 at += sectors * size
-            # Sectors of the record's size, which is that of the disk.
+            # The size of the record in sectors, which is that of the disk.
             yield Entry(sector * size // SECTOR, sectors * size // SECTOR, flags, data)
 
 
 class Disk:
-    """A disk's content; blocks that were never written are zero."""
+    """The contents of a disk; blocks that were never written are zero."""
 
     def __init__(self, blocks=None):
         self.blocks = blocks if blocks is not None else {}
 
     def copy(self):
-        """Another one; blocks are never changed in place."""
+        """Returns a copy; blocks are never changed in place."""
         return Disk(dict(self.blocks))
 
     def write(self, sector, data):
@@ -126,11 +127,11 @@ class Disk:
             self.write(entry.sector, entry.data)
 
     def read(self, extents):
-        """A file, by the blocks that it has."""
+        """The contents of a file, from its blocks."""
         return b"".join(self.blocks.get(block, bytes(BLOCK)) for first, count in extents for block in range(first, first + count))
 
     def save(self, path):
-        """As a file with holes."""
+        """Writes the contents as a sparse file."""
         with path.open("wb") as file:
             file.truncate(DISK_MIB << 20)
             for number, block in self.blocks.items():
@@ -142,16 +143,16 @@ class Disk:
 
 
 def boot(name, kernel, guest, disk, files, **parameters):
-    """Runs the guest to its end; what it said."""
+    """Runs the guest to its end. Returns its output."""
     log = OUT / f"{name}.log"
     device, *paths = DISKS[disk]
     more = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
     command = [
         QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        # Never KVM: what is tried here must not depend on the host's kernel.
+        # Never KVM, because the result must not depend on the host's kernel.
         "-M", "q35", "-m", "512", "-accel", "tcg", "-cpu", "max", "-smp", "1",
         "-serial", f"file:{log}", "-kernel", str(kernel), "-initrd", str(guest),
-        # The kernel's test of its timer fails where others keep the processor busy.
+        # The kernel's test of its timer fails if other programs keep the processor busy.
         "-append", f"console=ttyS0 no_timer_check panic=-1 oops=panic loglevel=4{more} pmnet_disk={paths[0]} pmnet_record={paths[1]}",
     ]  # fmt: skip
     for number, file in enumerate(files):
@@ -180,7 +181,7 @@ def build_tests(package):
 
 
 def extents(said):
-    """Where the file's blocks are on the disk, of what filefrag said."""
+    """The positions of the file's blocks on the disk, from filefrag's output."""
     found = re.findall(r"^ *\d+: +(\d+)\.\. +(\d+): +(\d+)\.\. +(\d+):", said, re.MULTILINE)
     rows = [tuple(map(int, row)) for row in found]
     if not rows or rows[0][0] != 0 or any(row[0] != before[1] + 1 for before, row in zip(rows, rows[1:])):
@@ -192,14 +193,14 @@ def extents(said):
 
 
 class States:
-    """The file in the states of a recording, each with what was promised then."""
+    """The file in the states of a recording, each with the promise at this moment."""
 
     def __init__(self, folder, places, marks):
         self.folder, self.places, self.marks = folder, places, marks
         self.seen, self.lines, self.counts = set(), [], collections.Counter()
 
     def add(self, kind, disk, mark):
-        """One state. `mark` is the number of the last mark, of which everything was promised."""
+        """One state. `mark` is the number of the last mark, up to which everything is promised."""
         self.counts[kind] += 1
         image = disk.read(self.places)
         durable = self.marks[mark][0]
@@ -213,12 +214,13 @@ class States:
         self.lines.append((kind, f"{durable} {most} {path}"))
 
     def most(self, mark):
-        """Up to where it may have come: of a log, what was reclaimed when the process made the next mark; of a store, its next transaction."""
+        """The latest state that is allowed: for a log, the reclaimed order when the process made the next mark; for a
+        store, its next transaction."""
         durable, _ = self.marks[mark]
         return self.marks[mark + 1][1] if mark + 1 < len(self.marks) else durable
 
     def check(self, tests):
-        """Sentences about what is wrong."""
+        """Sentences about the faults."""
         whole, wrong = 0, []
         for at in range(0, len(self.lines), 1000):
             part = [line for _, line in self.lines[at : at + 1000]]
@@ -238,7 +240,7 @@ class States:
 
 
 def replay(record, places, folder, dice, samples):
-    """All states of a record, and some whole disks with what was promised then."""
+    """All states of a record, and some complete disks with their promises."""
     recorded = list(entries(record))
     marks = [tuple(map(int, entry.data.decode().split(":"))) for entry in recorded if entry.flags & MARK]
     if len(marks) < 10:
@@ -263,7 +265,8 @@ def replay(record, places, folder, dice, samples):
 
 
 def between(states, before, since, mark, dice, samples):
-    """States between two marks: the writes of one persist, of which a part has reached the disk, one up to a sector."""
+    """States between two marks: a part of the writes of one persist has reached the disk, one of them up to a
+    sector."""
     writes = [entry for entry in since if entry.data]
     for _ in range(samples if writes else 0):
         disk = before.copy()
@@ -279,7 +282,7 @@ def between(states, before, since, mark, dice, samples):
 
 
 def run(arguments):
-    """Everything; whether all is well, and a line about it."""
+    """Runs everything. Returns whether all is well, and a line about it."""
     install_qemu()
     package = download(KERNEL)
     _, content = unpack(package, r"\./boot/vmlinuz-[^/]+")
@@ -319,7 +322,7 @@ def run(arguments):
 
 
 def main():
-    """See the head of this file."""
+    """Described at the head of this file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)

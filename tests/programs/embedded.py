@@ -1,4 +1,4 @@
-"""redis-py through a front whose store is an embedded one: what libraries and tools ask first."""
+"""redis-py with a front whose store is an embedded one: the first requests of libraries and tools."""
 
 import sys
 

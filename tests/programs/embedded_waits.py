@@ -1,4 +1,5 @@
-"""redis-py through fronts whose store is an embedded one: WATCH, and commands that wait. Ports of fronts of the same devices are the arguments."""
+"""redis-py with fronts whose store is an embedded one: WATCH, and blocking commands. The arguments are ports of fronts
+of the same devices."""
 
 import sys
 import threading
@@ -17,7 +18,7 @@ def client(port=ports[0], **options):
 
 
 class Waiter(threading.Thread):
-    """Sends one command on a connection of its own; its answer is there after join."""
+    """Sends one command on a connection of its own; its answer is available after join."""
 
     def __init__(self, *command, port=ports[0]):
         super().__init__(daemon=True)
@@ -38,7 +39,7 @@ class Waiter(threading.Thread):
 
 
 def rests():
-    """Long enough for who waits to have found nothing."""
+    """Time after which a waiting client has found no element."""
     time.sleep(0.3)
 
 
@@ -89,7 +90,7 @@ for change, runs in (
             r.execute_command(*command.split())
         ran = r.execute_command("EXEC") is not None
         assert ran == (runs or commands != []), (commands, existed, ran)
-# Counters of several who compete: none is lost.
+# Several clients increment counters at the same time: no increment is lost.
 r.set("counter", 0)
 
 
@@ -143,7 +144,8 @@ with r.pipeline() as pipe:
     pipe.execute_command("BRPOPLPUSH", "l", "m", 0)
     assert pipe.execute() == [None, None]
 
-# In the order in which they came, each once; one that is gone gets nothing; one that waits for several keys gets one.
+# Waiting clients get elements in the order in which they came, each element once. A client that has left gets nothing;
+# a client that waits for several keys gets one element.
 first, gone, second = [Waiter("BLPOP", "q", "queue", 0) for _ in range(3) if not rests()]
 rests()
 gone.client.connection.disconnect()
@@ -155,7 +157,7 @@ other.rpush("q", "two", "three")
 assert second.wait() == ("q", "two"), second.answer
 assert other.lrange("q", 0, -1) == ["three"]
 other.delete("q")
-# Several at once wake as many.
+# Several elements at once wake as many clients.
 waiters = [Waiter("BLPOP", "many", 20) for _ in range(8)]
 rests()
 other.rpush("many", *range(6))
@@ -167,7 +169,7 @@ other.execute_command("RPUSH", "many", 6)
 other.execute_command("RPUSH", "many", 7)
 other.execute_command("EXEC")
 assert sorted(waiter.wait()[1] for waiter in waiters) == list("01234567")
-# A set of another type is not what it waits for; RENAME and the rest bring what is.
+# A set of another type does not wake a client; RENAME and similar commands that bring an element do.
 waiter = Waiter("BZPOPMIN", "later", 0)
 rests()
 other.zadd("made", {"m": 3})
@@ -189,7 +191,7 @@ for number in range(20):
     taken = sorted(waiter.wait()[1] for waiter in waiters)
     assert taken == [str(at) for at in range(len(ports))], taken
 assert other.llen("shared") == 0
-# How long it takes.
+# The duration of a hand-over.
 waiter = Waiter("BLPOP", "timed", 0)
 rests()
 times = []

@@ -1,4 +1,4 @@
-"""redis-py through the front: what an application does with it, RESP2 and RESP3.
+"""redis-py with the front: the operations of an application, with RESP2 and RESP3.
 
 PORT, or PORT CA USER PASSWORD: with TLS, as this user.
 """

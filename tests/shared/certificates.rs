@@ -1,4 +1,4 @@
-//! Authorities, certificates and keys in files of their own. Included by its path.
+//! Authorities, certificates and keys in separate files. Tests include this file by its path.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
 };
 
-/// Where they are; gone with the value.
+/// The folder of the files; it is removed when this value is dropped.
 pub struct Files {
     folder: tempfile::TempDir,
 }
 
 impl Files {
-    /// A file of this name.
+    /// Returns the file of this name.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// Certificate and key of this name.
+    /// Returns certificate and key of this name.
     pub fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
         (
             self.path(&format!("{name}.pem")),
@@ -26,8 +26,9 @@ impl Files {
     }
 }
 
-/// Two authorities, `ca` and `other`; and certificates for `localhost`: `server` and `client` of the first authority,
-/// `stranger` of the second, `old` of the first but expired, `nameless` of the first but without a common name.
+/// Makes two authorities, `ca` and `other`, and certificates for `localhost`: `server` and `client`
+/// of the first authority, `stranger` of the second one, `old` of the first one but expired,
+/// `nameless` of the first one without a common name.
 pub fn files() -> Files {
     let files = Files {
         folder: tempfile::tempdir().expect("a folder"),

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /*
- * Commands that pmnet has no name for: a module of the tests, for Redis 6.2 and newer, and Valkey.
+ * Commands that pmnet does not know: a module of the tests, for Redis 6.2 and newer, and Valkey.
  *
- * pmnet has to treat each of them right from what the server says of it alone. Redis's functions are declared here: a
- * module gets each of them by its name.
+ * pmnet must treat each of them correctly by the server's description alone. Redis's functions are declared in this
+ * file, because a module gets each of them by its name.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -131,7 +131,7 @@ static int run_len(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "STRLEN", "s", argv[1]));
 }
 
-/* inv.add KEY NUMBER: a write whose reply says what it did. */
+/* inv.add KEY NUMBER: a write whose reply depends on the data. */
 static int run_add(struct ctx *ctx, struct string **argv, int argc)
 {
 	if (argc != 3)
@@ -155,7 +155,7 @@ static int sum_of(struct ctx *ctx, struct string **argv, int argc, long long *su
 	return 0;
 }
 
-/* inv.sum COUNT KEY ...: a read whose keys only a key specification tells. */
+/* inv.sum COUNT KEY ...: a read whose keys only a key specification names. */
 static int run_sum(struct ctx *ctx, struct string **argv, int argc)
 {
 	long long sum;
@@ -168,7 +168,7 @@ static int run_sum(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, sum);
 }
 
-/* inv.store COUNT KEY ... INTO KEY: a write with keys of both kinds. */
+/* inv.store COUNT KEY ... INTO KEY: a write with keys that it reads and a key that it writes. */
 static int run_store(struct ctx *ctx, struct string **argv, int argc)
 {
 	long long sum;
@@ -182,13 +182,13 @@ static int run_store(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, sum);
 }
 
-/* Texts, each prepared on a connection. */
+/* Texts, each kept for a connection. */
 static struct {
 	unsigned long long client;
 	char text[64];
 } prepared[256];
 
-/* inv.prepare TEXT: kept for this connection. */
+/* inv.prepare TEXT: keeps a text for this connection. */
 static int run_prepare(struct ctx *ctx, struct string **argv, int argc)
 {
 	unsigned long long client = client_id(ctx);
@@ -206,7 +206,7 @@ static int run_prepare(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_status(ctx, "OK");
 }
 
-/* inv.put KEY: writes what this connection has prepared. */
+/* inv.put KEY: writes the text of this connection. */
 static int run_put(struct ctx *ctx, struct string **argv, int argc)
 {
 	unsigned long long client = client_id(ctx);
@@ -219,7 +219,7 @@ static int run_put(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "SET", "!sc", argv[1], prepared[client % 256].text));
 }
 
-/* inv.family PREPARE TEXT, inv.family PUT KEY: the same of one family. */
+/* inv.family PREPARE TEXT, inv.family PUT KEY: the same two commands as subcommands. */
 static int run_family_prepare(struct ctx *ctx, struct string **argv, int argc)
 {
 	return run_prepare(ctx, argv + 1, argc - 1);
@@ -230,7 +230,7 @@ static int run_family_put(struct ctx *ctx, struct string **argv, int argc)
 	return run_put(ctx, argv + 1, argc - 1);
 }
 
-/* inv.slow KEY SECONDS: a write that takes its time. */
+/* inv.slow KEY SECONDS: a write that takes this time. */
 static int run_slow(struct ctx *ctx, struct string **argv, int argc)
 {
 	long long seconds;
@@ -244,7 +244,7 @@ static int run_slow(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_reply(ctx, call(ctx, "INCRBY", "!sc", argv[1], "1"));
 }
 
-/* inv.wipe PREFIX: removes keys that it does not name. */
+/* inv.wipe PREFIX: removes keys that its arguments do not name. */
 static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 {
 	struct reply *keys;
@@ -261,7 +261,7 @@ static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, (long long)call_reply_length(keys));
 }
 
-/* inv.user: whose rights the command would look at. It names no key. */
+/* inv.user: replies the user whose rights apply. It names no key. */
 static int run_user(struct ctx *ctx, struct string **argv, int argc)
 {
 	(void)argv;
@@ -365,7 +365,7 @@ int RedisModule_OnLoad(struct ctx *ctx, struct string **argv, int argc)
 			return 1;
 	}
 	get_api("RedisModule_GetCurrentUserName", &user_name);
-	/* Before Redis 7 a module can say no more of keys, and has no subcommands. */
+	/* Before Redis 7 a module cannot describe keys in more detail, and has no subcommands. */
 	if (get_api("RedisModule_GetCommand", &get_command) != 0 ||
 	    get_api("RedisModule_CreateSubcommand", &create_subcommand) != 0 ||
 	    get_api("RedisModule_SetCommandInfo", &set_command_info) != 0)

@@ -1,14 +1,15 @@
-//! A module of commands that pmnet has no name for (`invented.c`), for redis-server. Included by its path.
+//! A module of commands that pmnet does not know (`invented.c`), for redis-server. Tests include
+//! this file by its path.
 
 use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = include_str!("invented.c");
 
-/// Compiles it in this directory; what redis-server is to load.
+/// Compiles the module in this directory. Returns the path for redis-server.
 ///
 /// # Panics
-/// There is no C compiler, or it does not compile.
+/// No C compiler is installed, or the module does not compile.
 pub fn invented(directory: &Path) -> String {
     let source = directory.join("invented.c");
     let module = directory.join("invented.so");

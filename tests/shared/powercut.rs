@@ -1,5 +1,5 @@
-//! What the two ends of `make powercut` have in common (`tests/powercut`): the child that the lane runs, here and in the guest, and a look at
-//! it. Included by its path.
+//! The common part of the two ends of `make powercut` (`tests/powercut`): the child that the test
+//! runs, here and in the guest, and the check of its output. Tests include this file by its path.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 /// `record:ROUNDS:PATH` or `check:LIST`.
 const CHILD: &str = "PMNET_POWERCUT";
 
-/// What the child does: `record` something of so many rounds at a path, or say what is `wrong` with that, of which so much was promised and so
-/// much may be there.
+/// Runs the child: it either calls `record` with a number of rounds and a path, or calls `wrong`
+/// for a path with the number of promised rounds and the maximum number of recorded ones.
 #[allow(clippy::disallowed_methods)] // A test program has no arguments of its own.
 pub fn child(record: impl Fn(u64, &Path), wrong: impl Fn(&Path, u64, u64) -> Result<(), String>) {
     let what = std::env::var(CHILD);
@@ -23,7 +23,7 @@ pub fn child(record: impl Fn(u64, &Path), wrong: impl Fn(&Path, u64, u64) -> Res
     }
 }
 
-/// Checks what a list names, a line each: `PROMISED MOST PATH`.
+/// Checks the files of a list, with one line for each: `PROMISED MOST PATH`.
 fn check(list: &Path, wrong: impl Fn(&Path, u64, u64) -> Result<(), String>) {
     let text = std::fs::read_to_string(list).unwrap();
     for line in text.lines() {
@@ -48,7 +48,7 @@ fn start(what: &str) -> Child {
         .unwrap()
 }
 
-/// Lets the child record, and answers all its marks; what they said.
+/// Lets the child record, and answers all its marks. Returns the marks.
 pub fn marks(rounds: u64, path: &Path) -> Vec<(u64, u64)> {
     let mut child = start(&format!("record:{rounds}:{}", path.display()));
     let mut stdin = child.stdin.take().unwrap();
@@ -65,7 +65,7 @@ pub fn marks(rounds: u64, path: &Path) -> Vec<(u64, u64)> {
     marks
 }
 
-/// What the child says of each line of a list, which is in `folder` meanwhile.
+/// Returns the child's verdict on each line of a list, which is stored in `folder` meanwhile.
 pub fn verdicts(folder: &Path, lines: &[String]) -> Vec<String> {
     let list = folder.join("list");
     std::fs::write(&list, lines.join("\n")).unwrap();

@@ -1,7 +1,8 @@
-//! A real redis-server on a port and in a directory of its own. Included by its path.
+//! A real redis-server on a port and in a directory of its own. Tests include this file by its
+//! path.
 //!
-//! It is up when it answers at the Unix socket in that directory, where nobody else can answer. It listens at its
-//! port by then: Redis opens that one first, and ends if it cannot.
+//! The server is up when it answers at the Unix socket in this directory, which no other process
+//! can have. It then listens at its port, too: Redis opens the port first, and ends if it cannot.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,14 +13,14 @@ use std::time::{Duration, Instant};
 use super::claims::Port;
 use super::skip::skip;
 
-/// Longest wait for a server to come up.
+/// Time within which a server must come up.
 const START: Duration = Duration::from_secs(20);
-/// Longest wait for its answer to one PING.
+/// Longest wait for the reply to one PING.
 const PING: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// Interval between two checks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A redis-server; killed, and its directory removed, when dropped.
+/// A redis-server; when this value is dropped, it is killed and its directory is removed.
 pub struct RedisServer {
     port: Port,
     directory: tempfile::TempDir,
@@ -29,15 +30,15 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one with these options and waits until it serves. `None` if redis-server (or what
-    /// `PMNET_TEST_REDIS` names) is not installed: then the test is counted as skipped.
+    /// Starts a server with these options and waits until it serves. Returns `None` if redis-server
+    /// (or the program in `PMNET_TEST_REDIS`) is not installed; the test then counts as skipped.
     pub fn start(options: &[&str]) -> Option<RedisServer> {
         let program = std::env::var("PMNET_TEST_REDIS").unwrap_or_else(|_| "redis-server".into());
         RedisServer::start_program(program, options)
     }
 
-    #[allow(dead_code)] // Not all tests need one.
-    /// The same with one of `tests/compat/servers.py`, which `make setup` fetches.
+    #[allow(dead_code)] // Some of the including tests do not use it.
+    /// Starts one of the servers of `tests/compat/servers.py`, which `make setup` fetches.
     pub fn start_named(name: &str, options: &[&str]) -> Option<RedisServer> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
             || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
@@ -75,7 +76,7 @@ impl RedisServer {
         Some(redis)
     }
 
-    /// Other options from the next start on.
+    /// Sets the options, from the next start on.
     pub fn set_options(&mut self, options: &[&str]) {
         self.options = options.iter().map(|&option| option.to_owned()).collect();
     }
@@ -96,19 +97,19 @@ impl RedisServer {
         self.child = Some(child.expect("redis-server can be started"));
     }
 
-    /// Waits until it serves (a password that it wants is an answer, too).
+    /// Waits until the server answers (a request for a password is an answer, too).
     ///
     /// # Panics
-    /// It ends, or does not serve in time.
+    /// The server ends, or does not answer in time.
     pub fn wait_ready(&mut self) {
         let ready = self.is_ready();
         assert!(ready, "redis-server {:?} ended", self.options);
     }
 
-    /// Waits until it serves; false if it ends.
+    /// Waits until the server answers; returns false if it ends.
     ///
     /// # Panics
-    /// It does not serve in time.
+    /// The server does not answer in time.
     pub fn is_ready(&mut self) -> bool {
         let until = Instant::now() + START;
         while !self.answers() {
@@ -138,7 +139,7 @@ impl RedisServer {
         answer().is_ok_and(|reply| !reply.is_empty() && !reply.starts_with(b"-LOADING"))
     }
 
-    /// Its directory, and the place of its files.
+    /// Returns its directory, which has its files.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
@@ -147,17 +148,17 @@ impl RedisServer {
         self.directory().join("socket")
     }
 
-    /// Its TCP port.
+    /// Returns its TCP port.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }
 
-    /// kill -9.
+    /// Kills the server (`kill -9`).
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().ok();

@@ -1,25 +1,28 @@
-//! Which key comes next, and what its value is.
+//! The order in which keys are used, and their values.
 
 use crate::plan::Choice;
 
 /// Exponent of the Zipf distribution.
 const ZIPF: f64 = 0.99;
-/// Neighbours in the order of loading, and of how often keys are used, are no neighbours in the order of keys.
+/// Possible distances between keys of consecutive ranks; the first one that is coprime to the number
+/// of keys is used. Keys that are loaded one after the other, or used similarly often, are then not
+/// adjacent in the order of keys.
 const STRIDES: [u64; 2] = [7919, 7907];
-/// Bytes that values are cut from; no store can make them shorter.
+/// Number of random bytes from which values are cut; no store can compress them.
 const NOISE_BYTES: usize = 128 << 10;
 
-/// Keys, drawn by their choice.
+/// Keys that are drawn by their choice.
 pub struct Keys {
     count: u64,
     stride: u64,
     random: fastrand::Rng,
-    /// Chance of each rank or one before it; empty: all are the same.
+    /// For each rank, the probability of this rank or an earlier one; empty if all ranks are
+    /// equally likely.
     at_most: Vec<f64>,
 }
 
 impl Keys {
-    /// So many keys.
+    /// Returns `count` keys.
     #[must_use]
     pub fn new(count: u64, choice: Choice, seed: u64) -> Keys {
         let mut at_most = Vec::new();
@@ -42,13 +45,13 @@ impl Keys {
         }
     }
 
-    /// The key of this rank.
+    /// Returns the key of this rank.
     #[must_use]
     pub fn at(&self, rank: u64) -> u64 {
         rank.wrapping_mul(self.stride) % self.count
     }
 
-    /// Draws one.
+    /// Draws a key.
     pub fn draw(&mut self) -> u64 {
         if self.at_most.is_empty() {
             return self.random.u64(0..self.count);
@@ -58,19 +61,19 @@ impl Keys {
         self.at(u64::try_from(rank.min(self.at_most.len() - 1)).unwrap_or(0))
     }
 
-    /// A coin.
+    /// Draws true or false with equal probability.
     pub fn coin(&mut self) -> bool {
         self.random.bool()
     }
 }
 
-/// The key of this number: 16 bytes.
+/// Returns the 16-byte key of this number.
 #[must_use]
 pub fn name(number: u64) -> Vec<u8> {
     format!("key:{number:012}").into_bytes()
 }
 
-/// Makes values that say which key and version they are of.
+/// Makes values that contain their key and version.
 pub struct Values {
     noise: Vec<u8>,
     bytes: usize,
@@ -78,7 +81,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Values of so many bytes.
+    /// Returns values of this size in bytes.
     #[must_use]
     pub fn new(bytes: usize) -> Values {
         let mut noise = vec![0; NOISE_BYTES];
@@ -90,7 +93,7 @@ impl Values {
         }
     }
 
-    /// The next value of this key.
+    /// Returns the next value of this key.
     pub fn next(&mut self, key: u64) -> Vec<u8> {
         self.version += 1;
         let mut value = Vec::with_capacity(self.bytes);
@@ -103,7 +106,7 @@ impl Values {
         value
     }
 
-    /// Whether this is a value of this key, as far as its first bytes say.
+    /// Whether the first bytes of the value name this key.
     #[must_use]
     pub fn is_of(&self, value: &[u8], key: u64) -> bool {
         value.len() == self.bytes && value[..8] == key.to_le_bytes()

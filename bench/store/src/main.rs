@@ -1,8 +1,9 @@
-//! `bench store`: the packet store beside RocksDB, LMDB, redb and fjall in the same durability class, and a 1 KB put with
-//! packets as records beside the usual steps.
+//! `bench store` compares the packet store with RocksDB, LMDB, redb and fjall in the same
+//! durability class, and a put of 1 KB with packets as records with the usual steps.
 //!
-//! Each run of a store is a process of its own. All stores are run in turn, in both orders, on the same file system; figures
-//! are medians. May not: become a dependency of anything, or leave anything behind but the report, unless it is killed.
+//! Each run of a store is a process of its own. All stores run in turn, in both orders, on the same
+//! file system. Figures are medians. May not: become a dependency of any crate, or leave any file
+//! except the report, unless it is killed.
 
 mod engines;
 mod keys;
@@ -346,7 +347,7 @@ fn notes(plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// Of the last minute.
+/// The load average of the last minute.
 fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split_whitespace().next();

@@ -1,4 +1,4 @@
-//! Runs every store in turn, in both orders, and takes medians.
+//! Runs every store in turn, in both orders, and computes medians.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::engines::Engine;
 use crate::plan::{Cell, Place, Plan};
 use crate::run::{Phase, Run};
 
-/// What a store gave in one cell.
+/// The results of a store in one cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The combination.
@@ -21,18 +21,18 @@ pub struct Row {
     pub engine: Engine,
     /// Medians over the rounds.
     pub median: Run,
-    /// The rounds.
+    /// The results of each round.
     pub rounds: Vec<Run>,
 }
 
-/// A folder that is removed with all that is in it.
+/// A folder that is removed with its contents.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// A new folder here.
+    /// Makes a new folder in `here`.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The folder cannot be made.
     pub fn new(here: &Path) -> anyhow::Result<Scratch> {
         let path = here.join(format!("pmnet-bench-store-{}", std::process::id()));
         std::fs::create_dir_all(&path)
@@ -40,7 +40,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// Where it is.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -53,7 +53,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A process that is killed when nobody needs it any more.
+/// A process that is killed when this value is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -66,7 +66,7 @@ impl Drop for Killed {
 /// Measures all cells.
 ///
 /// # Errors
-/// A store that fails, or that does not have what was written.
+/// A store fails, or lacks data that was written.
 pub fn all(plan: &Plan, tell: &dyn Fn(&str)) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (at, cell) in plan.cells.iter().enumerate() {
@@ -104,7 +104,7 @@ pub fn all(plan: &Plan, tell: &dyn Fn(&str)) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What a cell is about.
+/// Returns the heading of a cell.
 #[must_use]
 pub fn heading(cell: &Cell) -> String {
     format!(
@@ -157,7 +157,7 @@ fn line(child: &mut Child) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The middle one; of an even number, the mean of the two.
+/// Returns the middle value; for an even number, the mean of the two middle values.
 #[must_use]
 pub fn middle(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! `store.html`: one file, no scripts, nothing loaded from elsewhere.
+//! The page `store.html`: one file, without scripts, that loads nothing.
 
 use crate::engines::Engine;
 use crate::measure::{Row, heading};
@@ -23,7 +23,7 @@ const RIGHT: f64 = 110.0;
 const BAR: f64 = 14.0;
 const GAP: f64 = 3.0;
 
-/// The page.
+/// Returns the page.
 #[must_use]
 pub fn html(outcome: &Outcome) -> String {
     let mut html = format!(

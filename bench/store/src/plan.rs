@@ -1,4 +1,4 @@
-//! What is measured, and how often.
+//! The measurements and their numbers of rounds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,31 +8,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::engines::Engine;
 
-/// Smallest value: its number and version.
+/// Smallest value in bytes: its number and version.
 pub const VALUE_BYTES_MIN: usize = 16;
-/// Largest value.
+/// Largest value in bytes.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
-/// Fewest keys.
+/// Minimum number of keys.
 pub const KEYS_MIN: u64 = 100;
-/// Most keys.
+/// Maximum number of keys.
 pub const KEYS_MAX: u64 = 10_000_000;
-/// Records that one scan gives.
+/// Number of records that one scan returns.
 pub const SCANNED: usize = 100;
 
-/// Where the stores are, and so what an answered write survives.
+/// The place of the stores' files, which determines what an answered write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
-    /// Files on a disk; loss of power.
+    /// Files on a disk: a write survives a loss of power.
     Disk,
-    /// Files on tmpfs; death of the process. The packet store maps its own.
+    /// Files on tmpfs: a write survives the death of the process. The packet store maps its file.
     Tmpfs,
-    /// The same, but each persist of the packet store flushes its lines, as it must on persistent memory.
+    /// Files on tmpfs; each persist of the packet store flushes its lines, as it must on persistent
+    /// memory.
     Flushed,
 }
 
 impl Place {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +43,7 @@ impl Place {
         }
     }
 
-    /// A sentence about it.
+    /// Returns a sentence that describes it.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -62,18 +63,18 @@ impl Place {
     }
 }
 
-/// How often which key is used.
+/// The distribution of the used keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
-    /// Every key as often.
+    /// All keys equally often.
     Uniform,
     /// Zipf with an exponent of 0.99.
     Zipf,
 }
 
 impl Choice {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -86,40 +87,41 @@ impl Choice {
 /// One combination, measured for each store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
-    /// Where.
+    /// The place of the files.
     pub place: Place,
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
-    /// Bytes of each value.
+    /// Size of each value in bytes.
     pub value_bytes: usize,
-    /// Which keys.
+    /// The distribution of the used keys.
     pub choice: Choice,
 }
 
-/// A measurement.
+/// The parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The stores.
     pub engines: Vec<Engine>,
-    /// What is measured of them.
+    /// The measured combinations.
     pub cells: Vec<Cell>,
-    /// Writes of a group that becomes durable together.
+    /// Number of writes that become durable together in a group.
     pub group: usize,
-    /// Time of each phase.
+    /// Measured time of each phase.
     pub duration: Duration,
-    /// Runs of each; figures are medians.
+    /// Number of rounds; figures are medians.
     pub rounds: usize,
-    /// Puts of each way, for the breakdown, in each round; 0: none.
+    /// Number of puts of each way in each round of the breakdown; 0: no breakdown.
     pub steps: u64,
-    /// Records in the store, for the breakdown.
+    /// Number of records in the store for the breakdown.
     pub steps_keys: u64,
-    /// Where files on disk are.
+    /// Folder for files on a disk.
     pub disk: PathBuf,
-    /// Where files in memory are.
+    /// Folder for files in memory.
     pub memory: PathBuf,
 }
 
-/// Each value of a list with the first of the others, or every combination.
+/// Returns the cells: each value of a list with the first values of the others, or every
+/// combination.
 #[must_use]
 pub fn cells(
     places: &[Place],

@@ -1,4 +1,4 @@
-//! The outcome: what is asked of it, and its table.
+//! The outcome: its goals, and its table.
 
 use serde::Serialize;
 
@@ -7,36 +7,37 @@ use crate::measure::{Row, heading};
 use crate::run::Phase;
 use crate::steps::Breakdown;
 
-/// Data management with packets as records is to be at most this part of that with the usual steps.
+/// Goal: data management with packets as records takes at most this fraction of its time with the
+/// usual steps.
 const MANAGED_MAX: f64 = 1.0 / 3.0;
-/// A get is to take at most so many times what the fastest store needs.
+/// Goal: a get takes at most this multiple of the time of the fastest store.
 const GET_MAX: f64 = 1.5;
 
-/// All of it.
+/// The outcome of a run.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// What was measured.
+    /// The measurement and the machine.
     pub title: String,
-    /// Table 1.
+    /// Table 1 (the breakdown).
     pub breakdown: Option<Breakdown>,
-    /// The stores.
+    /// The results of the stores.
     pub rows: Vec<Row>,
-    /// What is asked, and whether it is reached.
+    /// The goals, and whether they are reached.
     pub goals: Vec<Goal>,
-    /// What else to know.
+    /// Notes for readers of the figures.
     pub notes: Vec<String>,
 }
 
-/// Something that is asked.
+/// A goal.
 #[derive(Debug, Serialize)]
 pub struct Goal {
-    /// What, and where.
+    /// The goal, and the cell to which it applies.
     pub words: String,
-    /// Measured.
+    /// The measured figure.
     pub figure: f64,
-    /// At most this.
+    /// The upper bound.
     pub bound: f64,
-    /// Whether it is.
+    /// Whether the figure is within the bound.
     pub reached: bool,
 }
 
@@ -49,7 +50,7 @@ fn goal(words: String, figure: f64, bound: f64) -> Goal {
     }
 }
 
-/// What is asked of these figures.
+/// Returns the goals for these figures.
 #[must_use]
 pub fn goals(breakdown: Option<&Breakdown>, rows: &[Row]) -> Vec<Goal> {
     let mut goals = Vec::new();
@@ -92,7 +93,7 @@ pub fn goals(breakdown: Option<&Breakdown>, rows: &[Row]) -> Vec<Goal> {
     goals
 }
 
-/// The table for the terminal.
+/// Returns the tables for the terminal.
 #[must_use]
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!("\n{}\n", outcome.title);
@@ -145,13 +146,13 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-/// Columns of [`figures`].
+/// The column headings of [`figures`].
 pub const HEADS: [&str; 16] = [
     "put/s", "p50 µs", "p99 µs", "cpu µs", "group/s", "get/s", "p50 µs", "p99 µs", "scan/s",
     "mixed/s", "p50 µs", "p99 µs", "MB", "written", "space", "open ms",
 ];
 
-/// What stands in a row.
+/// Returns the figures of a row.
 #[must_use]
 pub fn figures(row: &Row) -> [String; 16] {
     let run = &row.median;
@@ -179,7 +180,7 @@ pub fn figures(row: &Row) -> [String; 16] {
     ]
 }
 
-/// A time, or nothing.
+/// Returns a time as text, empty for `None`.
 #[must_use]
 pub fn micros(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.2}"))

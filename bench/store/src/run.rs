@@ -1,5 +1,6 @@
-//! One run of one store, in a process of its own: load, put, put in groups, get, scan, half and half. Then it waits to be
-//! killed, and another process opens what it left.
+//! One run of one store in a process of its own, with the phases load, put, put in groups, get,
+//! scan, and half puts and half gets. Then the process waits to be killed, and another process
+//! opens its files.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -14,55 +15,56 @@ use crate::engines::{self, Engine, Size, Store};
 use crate::keys::{self, Keys, Values};
 use crate::plan::{Cell, SCANNED};
 
-/// Records that one step of the load makes durable together.
+/// Number of records that one step of the load makes durable together.
 const LOADED: u64 = 1000;
-/// Longest latency that is told apart from longer ones, in ns.
+/// Longest latency that the histogram distinguishes, in ns.
 const LATENCY_MAX: u64 = 60_000_000_000;
-/// Part of a phase before its measured time.
+/// Warm-up of a phase, as a fraction of its measured time.
 const WARM_UP: f64 = 0.15;
 
-/// What a phase gave.
+/// The results of a phase.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Phase {
-    /// Records written or read.
+    /// Number of records written or read.
     pub operations: u64,
-    /// Of one operation, in µs: of a group its commit, of a scan all of it.
+    /// Median time of one operation in µs: for a group that of its commit, for a scan that of the
+    /// whole scan.
     pub p50_us: f64,
-    /// The same.
+    /// 99th percentile of this time in µs.
     pub p99_us: f64,
-    /// Records a second.
+    /// Records per second.
     pub per_second: f64,
-    /// Processor time of the whole process for each record, in µs.
+    /// CPU time of the whole process per record, in µs.
     pub cpu_us: f64,
 }
 
-/// What a run gave.
+/// The results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
-    /// One write, durable.
+    /// Single durable writes.
     pub put: Phase,
-    /// A group of writes, durable together.
+    /// Groups of writes that become durable together.
     pub group: Phase,
-    /// Read by key.
+    /// Reads by key.
     pub get: Phase,
-    /// Records in order.
+    /// Scans of records in order.
     pub scan: Phase,
     /// As many gets as puts.
     pub mixed: Phase,
-    /// More memory than before it was opened, in bytes; shared and mapped memory counts.
+    /// Memory in bytes beyond that before the store was opened; shared and mapped memory counts.
     pub memory_bytes: u64,
-    /// Bytes that went to the disk, for each byte of keys and values that was written, the load included.
+    /// Bytes written to the disk per byte of keys and values, including the load.
     pub write_amplification: Option<f64>,
-    /// Bytes that its files take up, for each byte of the newest keys and values.
+    /// Size of its files per byte of the newest keys and values.
     pub space_amplification: f64,
-    /// After a kill: from the start of opening to the first answer, in ms.
+    /// Time in ms after a kill from the start of opening to the first answer.
     pub recovery_ms: f64,
 }
 
-/// Runs; prints the result as JSON, and waits.
+/// Runs the phases, prints the result as JSON, and waits.
 ///
 /// # Errors
-/// Of the store; a value that is not what was written.
+/// The store fails, or a value differs from the written one.
 pub fn main(
     engine: Engine,
     cell: &Cell,
@@ -128,15 +130,15 @@ pub fn main(
     run.space_amplification = f64_of(disk_bytes(folder)?) / (f64_of(cell.keys) * record_bytes);
     println!("{}", serde_json::to_string(&run)?);
     std::io::stdout().flush()?;
-    // Until the parent kills this process: what follows is a recovery after a crash.
+    // Waits until the parent kills this process, so that the next open is a recovery after a crash.
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// Opens what a killed run left, and prints how long that took, in ms.
+/// Opens the files of a killed run, and prints the duration in ms.
 ///
 /// # Errors
-/// Of the store; a record that is missing.
+/// The store fails, or a record is missing.
 pub fn recover(engine: Engine, cell: &Cell, folder: &Path) -> anyhow::Result<()> {
     let values = Values::new(cell.value_bytes);
     let started = Instant::now();
@@ -197,7 +199,7 @@ fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> 
     Ok(started.elapsed())
 }
 
-/// Repeats an operation on `records` records for so long.
+/// Repeats an operation on `records` records for this time.
 fn phase(
     duration: Duration,
     records: usize,
@@ -231,20 +233,20 @@ fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
-/// A number for a ratio.
+/// Converts a number for a ratio.
 #[must_use]
 #[expect(clippy::cast_precision_loss)]
 pub const fn f64_of(number: u64) -> f64 {
     number as f64
 }
 
-/// Milliseconds.
+/// Returns a duration in milliseconds.
 #[must_use]
 pub fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// A line of this process's status, in bytes.
+/// Returns a line of this process's status, in bytes.
 fn status(name: &str) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -252,7 +254,7 @@ fn status(name: &str) -> anyhow::Result<u64> {
     Ok(kib.context("no such line")?.parse::<u64>()? << 10)
 }
 
-/// Bytes that this process has had written to disks.
+/// Returns the number of bytes that this process has had written to disks.
 fn written_bytes() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/io")?;
     let line = text
@@ -261,13 +263,13 @@ fn written_bytes() -> anyhow::Result<u64> {
     Ok(line.context("no such line")?.parse()?)
 }
 
-/// Bytes that the files of a folder take up.
+/// Returns the size of the files in a folder on the disk.
 fn disk_bytes(folder: &Path) -> anyhow::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        // A store may remove files behind its back.
+        // The store may remove files during this loop.
         let Ok(metadata) = entry.metadata() else {
             continue;
         };

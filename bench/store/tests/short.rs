@@ -1,4 +1,4 @@
-//! The short form: every store, every place, and the breakdown are measured, and nothing but the report is left.
+//! The short form measures every store, every place and the breakdown, and leaves only the report.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -67,7 +67,7 @@ fn everything_is_measured_and_nothing_is_left() {
             "{line}"
         );
     }
-    // Two of the breakdown, and two for each cell.
+    // Two goals of the breakdown, and two of each cell.
     assert_eq!(outcome["goals"].as_array().unwrap().len(), 2 + 2 * 9);
     let page = std::fs::read_to_string(out.join("store.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 2 * 9, "two charts a cell");

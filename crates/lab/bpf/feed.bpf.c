@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Measures what one packet costs the pipeline (`pmnet-lab bench pipeline`).
+ * Measures the cost of one packet in the pipeline (`pmnet-lab bench pipeline`).
  *
  * User space prepares packets and runs feed_pipeline on one frame, many times in one system call.
  * Each run copies the next prepared packet into the frame and tail-calls the pipeline: the same
  * program that is attached to an interface. feed_nothing does the same and tail-calls a program
  * that does nothing. The difference is the cost of the pipeline.
  *
- * Invariants: each prepared packet is fed once, in order, whatever the run before did to the frame.
- * Loader: crates/lab/src/xdp/feeder.rs. Spec: docs/spec/pipeline.md §3. May not: know what is
- * in a packet.
+ * Invariants: each prepared packet is fed once, in order, regardless of the changes that the
+ * previous run made to the frame. Loader: crates/lab/src/xdp/feeder.rs. Spec: docs/spec/pipeline.md
+ * §3. May not: interpret the contents of a packet.
  */
 #include <stdbool.h>
 
@@ -17,7 +17,7 @@
 #include <linux/if_ether.h>
 #include <bpf/bpf_helpers.h>
 
-/* As `prepare` in crates/lab/src/xdp/feeder.rs writes it. */
+/* The layout that `prepare` in crates/lab/src/xdp/feeder.rs writes. */
 struct pm_prepared {
 	__u32 length;
 	__u8 frame[1532];
@@ -48,7 +48,7 @@ struct {
 	__type(value, __u32);
 } pm_targets SEC(".maps");
 
-/* Makes the frame the next packet; false if there is none, or it does not fit. */
+/* Copies the next packet into the frame; false if there is no next packet, or if it does not fit. */
 static __always_inline bool feed(struct xdp_md *ctx)
 {
 	__u32 zero = 0, *next = bpf_map_lookup_elem(&pm_next, &zero), length;
@@ -62,7 +62,7 @@ static __always_inline bool feed(struct xdp_md *ctx)
 	length = packet->length;
 	if (length < ETH_HLEN || length > sizeof(packet->frame))
 		return false;
-	/* First down to ETH_HLEN: the cost must not depend on the frame that the last run left. */
+	/* The frame is first cut down to ETH_HLEN, so that the cost does not depend on the length that the last run left. */
 	if (bpf_xdp_adjust_tail(ctx, ETH_HLEN - (int)(ctx->data_end - ctx->data)) ||
 	    bpf_xdp_adjust_tail(ctx, (int)length - ETH_HLEN) ||
 	    bpf_xdp_store_bytes(ctx, 0, packet->frame, length))

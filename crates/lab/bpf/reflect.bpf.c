@@ -5,13 +5,13 @@
  * reflect: sends every IPv4 UDP datagram to a port of pmnet's range back to its sender; the
  * baseline of measurements.
  *
- * cross: sends every IPv4 UDP datagram from or to a port of pmnet's range out at another interface, unchanged: the least that
- * a machine in between can do.
+ * cross: sends every IPv4 UDP datagram from or to a port of pmnet's range out at another interface, unchanged. A
+ * machine between two others cannot do less.
  *
  * pass: passes everything. A veth accepts packets that its peer sends by XDP_TX only if it has a
  * program itself.
  *
- * Loader: crates/lab/src/xdp/plain.rs. May not: keep state, or know what is in a datagram.
+ * Loader: crates/lab/src/xdp/plain.rs. May not: keep state, or interpret the contents of a datagram.
  */
 #include <stdbool.h>
 
@@ -26,10 +26,10 @@
 /* Set by the loader; host byte order. */
 const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
-/* Where cross sends. */
+/* The interface at which cross sends. */
 const volatile __u32 pm_other;
 
-/* The headers of an IPv4 datagram of UDP, without options; false: it is none. */
+/* Finds the headers of an IPv4 UDP datagram without IP options; false if the frame is no such datagram. */
 static __always_inline bool find(struct xdp_md *ctx, struct ethhdr **eth, struct iphdr **ip, struct udphdr **udp)
 {
 	void *end = (void *)(long)ctx->data_end;

@@ -1,7 +1,7 @@
 //! The one clock of the tools: `CLOCK_MONOTONIC` in nanoseconds.
 //!
-//! The same clock in every process of one machine, so histories of several load generators can be
-//! laid side by side. It never goes backwards, and a jump of the wall clock does not touch it.
+//! All processes of one machine share this clock, so histories of several load generators can be
+//! compared. It never goes backwards, and a jump of the wall clock does not touch it.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! The tools around pmnet, which test, measure and show it.
+//! Tools that test, measure and show pmnet.
 //!
 //! Purpose: start, load, kill, check and measure the real processes. Invariants: every wait has a
-//! deadline; a verdict about data comes from a reader that asks the database directly.
-//! May not: contain protocol, or be needed by the product. Only `wire`, `proto` and `device` decide what a packet
-//! means.
+//! deadline; a verdict about data comes from a reader that asks the database directly. May not:
+//! contain protocol, or be needed by the product. Only `wire`, `proto` and `device` interpret
+//! packets.
 
 pub mod attack;
 pub mod bench;

@@ -1,9 +1,11 @@
 //! `pmnet-lab resp-limit`: a server that answers every `SET` and `GET` at once and keeps nothing.
 //!
-//! Purpose: an upper bound for any server of Redis's protocol on a machine, with the same client. A real server also
-//! reads commands and writes replies; all its other work is additional. One thread works in turns: it reads all waiting
-//! commands, then writes to each client once. So with many clients, each client also receives several replies at a
-//! time. The thread sleeps when nothing waits, unless told to poll for a while. It must not be mistaken for a database.
+//! Purpose: an upper bound for any server of the Redis protocol on a machine, with the same client.
+//! A real server also reads commands and writes replies; all its other work is additional. One
+//! thread works in turns: it reads all waiting commands, then writes to each client once. With many
+//! clients, each client therefore also receives several replies at a time. The thread sleeps when
+//! no command waits, unless it was told to poll for a while. It must not be mistaken for a
+//! database.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -16,17 +18,18 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use pmnet_resp::request::{Parser, Status};
 use pmnet_resp::{Arguments, RequestLimits, write_bulk, write_error, write_header};
 
-/// Largest command, in bytes.
+/// Maximum size of a command, in bytes.
 const COMMAND_BYTES_MAX: usize = 64 << 20;
-/// Largest value that a `GET` can be answered with, in bytes.
+/// Maximum size of the value that answers a `GET`, in bytes.
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
-/// Most connections at a time; one more is closed.
+/// Maximum number of connections at a time; a further one is closed.
 const CONNECTIONS_MAX: usize = 10_000;
-/// Bytes read at once.
+/// Number of bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Nothing more is read from a client that leaves this many bytes of replies unread.
+/// If a client leaves this many bytes of replies unread, the server reads no further commands of
+/// it.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
-/// Events taken from the operating system at once.
+/// Number of events that are taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;
 
 const LISTENER: Token = Token(0);
@@ -37,12 +40,12 @@ const FIRST: usize = 2;
 /// A server that listens; [`Limit::run`] serves.
 pub struct Limit {
     poll: Poll,
-    /// Kept here as well: a wake-up is lost with the last handle to its waker.
+    /// The waker is kept here as well, because a wake-up is lost with the last handle to its waker.
     waker: Arc<Waker>,
     listener: TcpListener,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// Clients that are to be written to when all that is ready has been taken in.
+    /// Clients to which the server writes when it has read all waiting commands.
     dirty: Vec<usize>,
     spin: Duration,
     answers: Answers,
@@ -53,23 +56,23 @@ pub struct Limit {
 struct Connection {
     stream: TcpStream,
     parser: Parser,
-    /// Begins with the command that is not there as a whole yet.
+    /// Received bytes, from the start of the first incomplete command.
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// The reply.
+/// The prepared replies.
 struct Answers {
     /// The reply to every `GET`.
     value: Vec<u8>,
 }
 
 impl Limit {
-    /// Listens. Every `GET` will be answered with `value_bytes` bytes; after activity it polls for `spin` without
-    /// sleeping.
+    /// Listens. Every `GET` will be answered with `value_bytes` bytes. After activity the thread
+    /// polls for `spin` without sleeping.
     ///
     /// # Errors
-    /// The address cannot be listened on, or there is no poll to be had.
+    /// The server cannot listen at this address, or the system has no poll handle.
     pub fn bind(listen: SocketAddr, value_bytes: usize, spin: Duration) -> anyhow::Result<Limit> {
         let mut listener =
             TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -93,15 +96,15 @@ impl Limit {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel cannot tell.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Ends [`Limit::run`], from any thread.
+    /// Returns a handle that ends [`Limit::run`] from any thread.
     #[must_use]
     pub fn stopper(&self) -> Arc<Waker> {
         Arc::clone(&self.waker)
@@ -110,7 +113,7 @@ impl Limit {
     /// Serves until it is stopped.
     ///
     /// # Errors
-    /// Sockets cannot be polled. An error of one connection ends only that one.
+    /// The sockets cannot be polled. An error of one connection ends only that one.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut active = Instant::now();
@@ -136,7 +139,7 @@ impl Limit {
     }
 
     fn accept(&mut self) {
-        // An error is the end of what is waiting, or of one client that is gone already.
+        // An error means that no connection is waiting, or that one client has already gone.
         while let Ok((mut stream, _)) = self.listener.accept() {
             if self.free.is_empty() && self.connections.len() < CONNECTIONS_MAX {
                 self.free.push(self.connections.len());
@@ -158,7 +161,7 @@ impl Limit {
         }
     }
 
-    /// `closed`: the client sends no more than what is there.
+    /// `closed`: the client sends nothing beyond the bytes that have arrived.
     fn take_in(&mut self, index: usize, closed: bool) {
         let Some(Some(connection)) = self.connections.get_mut(index) else {
             return;
@@ -184,7 +187,7 @@ impl Limit {
     }
 }
 
-/// The connection is of no more use.
+/// The connection cannot be used any more.
 struct Ended;
 
 impl Connection {
@@ -200,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// Reads and answers until the socket has no more, or the client leaves too much unread.
+    /// Reads and answers until the socket is empty, or the client leaves too many replies unread.
     fn take_in(
         &mut self,
         closed: bool,
@@ -211,7 +214,7 @@ impl Connection {
             if self.output.len() > UNREAD_BYTES_MAX {
                 self.flush()?;
                 if self.output.len() > UNREAD_BYTES_MAX {
-                    // When the client can take more, an event leads back to this function.
+                    // When the client can take more, an event calls this function again.
                     return Ok(());
                 }
             }
@@ -227,15 +230,15 @@ impl Connection {
                 self.flush()?;
                 return Err(Ended);
             }
-            // A short read has emptied the socket, and the next byte is a new event; but the end may have come with
-            // this one.
+            // A short read has emptied the socket, and the next byte is a new event; but the end of
+            // the stream may have come with this read.
             if count < scratch.len() && !closed {
                 return Ok(());
             }
         }
     }
 
-    /// Answers all commands that are there as a whole; false if what came is no command.
+    /// Answers all complete commands; returns false if the input is no command.
     fn answer(&mut self, answers: &Answers) -> bool {
         let mut at = 0;
         loop {
@@ -247,7 +250,7 @@ impl Connection {
                 }
                 Ok(Status::Complete) => {
                     let arguments = self.parser.arguments(rest);
-                    // An empty line means nothing.
+                    // An empty line is no command.
                     if !arguments.is_empty() {
                         answers.to(&arguments, &mut self.output);
                     }
@@ -287,7 +290,7 @@ impl Answers {
         } else if command.is(0, "PING") {
             out.extend_from_slice(b"+PONG\r\n");
         } else if command.is(0, "CONFIG") {
-            // redis-benchmark asks for some before it begins.
+            // redis-benchmark asks for some settings before it begins.
             write_header(out, 0);
         } else {
             write_error(
@@ -332,7 +335,7 @@ mod tests {
             for other in [&["INCR", "k"][..], &["SET", "k"], &["GET"]] {
                 assert!(matches!(client.call(other).unwrap(), Reply::Error(_)));
             }
-            // More than one read takes, in both directions.
+            // This is more than one read takes, in both directions.
             let filler = vec![b'y'; 3_000];
             let mut commands = Vec::new();
             for _ in 0..100 {

@@ -10,22 +10,22 @@ use pmnet_resp::ReplyLimits;
 use pmnet_resp::value::ValueError;
 pub use pmnet_resp::{Reply, write_command};
 
-/// What a server may answer: strings as long as Redis has them.
+/// Limits of a server's reply: its strings may be as long as those of Redis.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 64 * 1024,
     bulk_bytes: 512 * 1024 * 1024,
     reply_bytes: usize::MAX,
 };
-/// Bytes asked of the socket at once.
+/// Number of bytes that are read from the socket at once.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Why a call did not bring a reply.
+/// The reason why a call brought no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum RespError {
     /// The bytes are not RESP2.
     #[error("not a RESP reply: {0}")]
     Protocol(#[from] ValueError),
-    /// The socket said so; after a timeout the connection must not be used again.
+    /// The socket failed. After a timeout the connection must not be used again.
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The peer closed the connection.
@@ -36,16 +36,16 @@ pub enum RespError {
     Server(String),
 }
 
-/// Parses one reply from the start of `bytes`: the reply and its length, `None` if it is not
-/// there as a whole yet.
+/// Parses one reply from the start of `bytes`. Returns the reply and its length, or `None` if it is
+/// incomplete.
 ///
 /// # Errors
-/// [`RespError::Protocol`].
+/// The bytes are no reply: [`RespError::Protocol`].
 pub fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, RespError> {
     Ok(Reply::parse(bytes, &REPLIES)?)
 }
 
-/// A blocking connection; every call ends by the timeout given at connect.
+/// A blocking connection; every call ends by the timeout that was given to [`Client::connect`].
 #[derive(Debug)]
 pub struct Client {
     stream: TcpStream,
@@ -57,7 +57,7 @@ impl Client {
     /// Connects; `timeout` bounds the connect and each later call as a whole.
     ///
     /// # Errors
-    /// Whatever the socket says.
+    /// The socket cannot be connected.
     pub fn connect(address: SocketAddr, timeout: Duration) -> Result<Client, RespError> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -68,10 +68,10 @@ impl Client {
         })
     }
 
-    /// One command, one reply (which may be an error reply).
+    /// Sends one command and returns its reply, which may be an error reply.
     ///
     /// # Errors
-    /// [`RespError`]; the connection must not be used again after one.
+    /// The call failed: [`RespError`]. The connection must not be used again.
     pub fn call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Result<Reply, RespError> {
         let mut out = Vec::new();
         write_command(&mut out, arguments);
@@ -79,10 +79,10 @@ impl Client {
         replies.pop().ok_or(RespError::Closed)
     }
 
-    /// As [`Client::call`], with an error reply turned into an error.
+    /// Sends one command as [`Client::call`] does, and turns an error reply into an error.
     ///
     /// # Errors
-    /// [`RespError`].
+    /// The call failed, or the reply is an error: [`RespError`].
     pub fn ask<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Result<Reply, RespError> {
         match self.call(arguments)? {
             Reply::Error(text) => Err(RespError::Server(text)),
@@ -90,10 +90,10 @@ impl Client {
         }
     }
 
-    /// Several commands (already written as RESP) in one write; their replies in order.
+    /// Sends several commands (already in RESP) in one write, and returns their replies in order.
     ///
     /// # Errors
-    /// [`RespError`]; the connection must not be used again after one.
+    /// The call failed: [`RespError`]. The connection must not be used again.
     pub fn exchange(&mut self, commands: &[u8], count: usize) -> Result<Vec<Reply>, RespError> {
         let deadline = Instant::now() + self.timeout;
         self.stream.set_write_timeout(Some(self.timeout))?;

@@ -1,5 +1,5 @@
-//! `pmnet-lab bench redis` with very little to measure: every row, mix and pipeline is there, and nothing is left. No
-//! time is looked at.
+//! `pmnet-lab bench redis` with very few measurements: every row, mix and pipeline is in the
+//! result, and no processes or networks remain. The test checks no times.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -13,9 +13,9 @@ use pmnet_lab::harness::{Turn, find_program};
 use serde_json::Value;
 use skip::skip;
 
-/// For how long other tests on this machine may have the testbed.
+/// Longest time for which other tests on this machine may use the testbed.
 const TURN_MAX: Duration = Duration::from_secs(600);
-/// Rows that need nothing but redis-server.
+/// Rows that need only redis-server.
 const LOCAL: &[&str] = &[
     "resp-limit",
     "direct",
@@ -26,7 +26,7 @@ const LOCAL: &[&str] = &[
     "relay-2",
     "relay-3",
 ];
-/// Rows in namespaces.
+/// Rows that need namespaces.
 const LINKED: &[&str] = &[
     "link-resp-limit",
     "link-direct",
@@ -46,7 +46,7 @@ fn every_row_is_measured_and_nothing_is_left() {
     if find_program("redis-server").is_none() {
         return skip("redis-server is not installed");
     }
-    // There is one testbed on a machine, and few cores.
+    // A machine has only one testbed, and few cores.
     let _turn = Turn::wait("testbed", TURN_MAX).expect("the testbed, when others are done with it");
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-redis");
     let _ = std::fs::remove_dir_all(&folder);
@@ -97,7 +97,7 @@ fn every_row_is_measured_and_nothing_is_left() {
             assert!(operations > 0, "{cell}");
             assert_eq!(cell["rounds_p50_us"].as_array().unwrap().len(), 2);
             let both = cell["by_operation"].as_object().unwrap().len() == 2;
-            // Of a few random operations all may be of one kind.
+            // A few random operations may all be of one kind.
             if reads != "50" || operations > 100 {
                 assert_eq!(both, reads != "0", "{cell}");
             }
@@ -125,7 +125,7 @@ fn every_row_is_measured_and_nothing_is_left() {
         assert_eq!(cell["pairs"], 20);
         assert_eq!(cell["errors"], 0, "{cell}");
     }
-    // Every front says how it answered reads.
+    // Every front reports how it answered reads.
     let fronts = names(&outcome["fronts"]);
     let with_front = |row: &&str| {
         ["relay", "router", "nic"]
@@ -144,7 +144,7 @@ fn every_row_is_measured_and_nothing_is_left() {
     assert_eq!(page.matches("<svg").count(), 3);
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("50/50 SET/GET, 2 client(s)"), "{table}");
-    // Only the report is left, and what was asked for.
+    // Only the report and the requested output remain.
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
     let namespaces = std::fs::read_dir("/run/netns").into_iter().flatten();
     let names = namespaces.flatten().map(|entry| entry.file_name());

@@ -1,5 +1,5 @@
-//! The load generator and the checker against a real Redis, without pmnet in between: the tools must
-//! find nothing if nothing is wrong, and must find every error that is made on purpose.
+//! The load generator and the checker with a real Redis and without pmnet. The tools must report no
+//! violation in a correct run, and must find every intentional error.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -73,9 +73,9 @@ fn finds_what_was_tampered_with() {
         reader.ask(command).unwrap();
     }
     let found = verify(&ledger, &mut reader).unwrap();
-    // Deleted, set back, popped.
+    // One key was deleted, one was set to an older value, one element was popped.
     assert_eq!(found.lost, 3, "{found}");
-    // The counter's extra step and the number pushed again.
+    // The counter's additional step, and the number that was pushed again.
     assert_eq!(found.twice, 2, "{found}");
     assert_eq!(found.shared_locks, 1, "{found}");
     assert_eq!(found.invented, 1, "{found}");
@@ -138,11 +138,12 @@ fn open_loop_keeps_the_rate_and_counts_a_stall() {
         load.join().unwrap().unwrap()
     });
     assert_eq!((summary.failed, summary.unknown), (0, 0), "{summary:?}");
-    // 1000 were due; those due during the stall were sent late, not left out. On a busy machine some wait at the end.
-    // A busy machine also makes it last a little longer.
+    // 1000 operations were due; those due during the stall were sent late and not dropped. On a
+    // busy machine some of them still wait at the end. A busy machine also makes the run a little
+    // longer.
     let due = summary.acknowledged + summary.backlog;
     assert!((950..=1050).contains(&due), "{summary:?}");
-    // A quarter of the time stood still: so must a good part of the percentiles.
+    // The server stood still for a quarter of the time, so the higher percentiles must show it.
     assert!(summary.latency.p90_us > 100_000.0, "{summary:?}");
     let kept_up = summary.backlog == 0;
     assert!(
@@ -171,7 +172,7 @@ fn nobody_listens() {
     );
 }
 
-/// Runs `pmnet-lab check --history` with these arguments: exit code and stdout.
+/// Runs `pmnet-lab check --history` with these arguments. Returns exit code and stdout.
 fn check_histories(arguments: &[&str]) -> (Option<i32>, String) {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_pmnet-lab"))
         .args(["check", "--history"])
@@ -202,7 +203,7 @@ fn histories_of_a_redis_are_linearizable_until_they_are_tampered_with() {
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains(" 0 not, 0 undecided"), "{text}");
 
-    // Somebody else's increment is one too many.
+    // An increment by another client makes the value one too high.
     let history = std::fs::read_to_string(&path).unwrap();
     let counted = history
         .lines()
@@ -220,14 +221,14 @@ fn histories_of_a_redis_are_linearizable_until_they_are_tampered_with() {
     assert!(text.contains("nothing explains this reply"), "{text}");
     assert!(text.contains(&format!("→ {}", reply + 1)), "{text}");
 
-    // Each by itself, as JSON.
+    // Checked separately, as JSON.
     let (code, text) = check_histories(&[file, bad_file, "--json"]);
     assert_eq!(code, Some(1), "{text}");
     let verdict: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(verdict["linearizable"], false);
     assert_eq!(verdict["histories"][0]["linearizable"], true);
     assert_eq!(verdict["histories"][1]["not_linearizable"], 1);
-    // As one history everything has been done twice.
+    // Checked as one history, every operation was done twice.
     let (code, _) = check_histories(&[file, file, "--together"]);
     assert_eq!(code, Some(1));
 }
@@ -243,8 +244,8 @@ fn histories_that_are_none() {
     assert_eq!(code, Some(1));
 }
 
-/// A probe of another test once listened for a moment at the port of a Redis that was about to start, and its answer
-/// was taken for that of Redis.
+/// Once, a probe of another test listened for a moment at the port of a Redis that was about to
+/// start, and its answer was taken for that of Redis.
 #[test]
 fn a_stranger_who_answers_is_not_the_redis_that_was_started() {
     let Some(mut cluster) = redis("stranger") else {

@@ -1,5 +1,5 @@
-//! `pmnet-lab testbed` and the benchmarks in it, started as a person would: they do what they claim and
-//! leave nothing behind, however they end. No times are checked.
+//! `pmnet-lab testbed` and the benchmarks in it, started as from the command line: they do their
+//! work, and leave no processes or networks, also if they are interrupted. No times are checked.
 
 #[path = "testbed/demo.rs"]
 mod demo;
@@ -19,16 +19,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use skip::skip;
 
-/// Longest time that anything here may take.
+/// Deadline of every step.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
-/// For how long other tests on this machine may have the testbed.
+/// Longest time for which other tests on this machine may use the testbed.
 const TURN_MAX: Duration = Duration::from_secs(600);
 
-/// Whether these tests can run here, one at a time; says why not.
+/// Returns the turn if these tests can run here; otherwise prints the reason.
 fn possible() -> Option<Turn> {
-    // There is one testbed on a machine, and few cores.
+    // A machine has only one testbed, and few cores.
     let turn = Turn::wait("testbed", TURN_MAX).expect("the testbed, when others are done with it");
     let reason = match micro::refusal() {
         None if testbed().is_empty() => return Some(turn),
@@ -42,7 +42,7 @@ fn possible() -> Option<Turn> {
 fn lab(arguments: &[&str]) -> Command {
     let mut command = Command::new(LAB);
     command.args(arguments).stdin(Stdio::null());
-    // Nobody else is in this network.
+    // This network has no other users.
     for role in ["DEVICE", "SERVER"] {
         command.env(format!("PMNET_{role}_INSECURE"), "true");
     }
@@ -66,7 +66,7 @@ fn bad(arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).expect("text")
 }
 
-/// Namespaces whose names begin so.
+/// Returns the namespaces whose names have this prefix.
 fn namespaces(start: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/run/netns").into_iter().flatten();
     entries
@@ -76,7 +76,7 @@ fn namespaces(start: &str) -> Vec<String> {
         .collect()
 }
 
-/// Devices that a run left in the kernel.
+/// Returns the number of devices that a run left in the kernel.
 fn in_kernel(start: &str) -> usize {
     let entries = std::fs::read_dir("/sys/fs/bpf/pmnet").into_iter().flatten();
     let names = entries.flatten().map(|entry| entry.file_name());
@@ -89,7 +89,7 @@ fn testbed() -> Vec<String> {
     namespaces(PREFIX)
 }
 
-/// Removes the testbed, and a process started beside it, however the test ends.
+/// Removes the testbed and a process that was started beside it, also if the test fails.
 #[derive(Default)]
 struct Clean {
     children: Vec<Child>,
@@ -127,7 +127,7 @@ fn scratch(name: &str) -> PathBuf {
 
 const LAB: &str = env!("CARGO_BIN_EXE_pmnet-lab");
 
-/// The product.
+/// The path of the product.
 fn product() -> String {
     let binaries = Binaries::beside(Path::new(LAB)).expect("the product is built");
     binaries.pmnet.to_str().expect("a path in UTF-8").to_owned()
@@ -156,7 +156,7 @@ fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
 }
 
-/// A load of a hundred updates from a client; all are acknowledged.
+/// Sends a hundred updates from a client, all of which must be acknowledged.
 fn load(client: &str, via: &str) {
     let line = format!(
         "testbed exec {client} {LAB} load --via {via} --operations 100 --seconds 30 --warmup 0 \
@@ -208,7 +208,8 @@ fn a_device_by_hand() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// The links take what a device transmits from XDP: without that nothing is ever acknowledged.
+/// The links must accept packets that a device transmits from XDP; otherwise no update is
+/// acknowledged.
 #[test]
 fn a_device_in_the_kernel_by_hand() {
     let Some(_one) = possible() else { return };
@@ -241,7 +242,7 @@ fn a_device_in_the_kernel_by_hand() {
         good(&words(up));
         clean.serve(&folder, "server", &words(SERVER));
         let device = format!("{device} --next 10.51.0.200:51500 --name {name}");
-        // A switch looks at its ports: taken out before the network.
+        // The device in a switch watches its ports, so it is taken out before the network.
         let detach = format!(
             "testbed exec {node} {} {device} --detach --discard",
             product()
@@ -268,7 +269,7 @@ fn down_removes_what_a_crash_left() {
     assert!(made.unwrap().success());
     assert!(bad(&["testbed", "up"]).contains("device3"));
     assert!(good(&["testbed", "down"]).contains("device3"));
-    // Several clients and no device: they meet in a hub.
+    // Several clients without a device meet in a hub.
     good(&["testbed", "up", "--clients", "2", "--devices", "0"]);
     assert!(namespaces(&format!("{PREFIX}hub")).len() == 1);
     let ports = good(&["testbed", "exec", "hub", "ip", "-o", "link"]);
@@ -279,7 +280,7 @@ fn down_removes_what_a_crash_left() {
     assert_eq!(testbed(), Vec::<String>::new());
 }
 
-/// `pmnet-lab bench micro` with little to measure.
+/// `pmnet-lab bench micro` with few measurements.
 fn micro_arguments(folder: &Path) -> Vec<String> {
     let out = folder.to_str().unwrap();
     [
@@ -347,12 +348,12 @@ fn every_system_is_measured_and_nothing_is_left() {
     assert!(folder.join("micro.json").is_file());
     assert_eq!(namespaces(&prefix), Vec::<String>::new());
     assert_eq!(in_kernel(&prefix.replace("pmnet-", "bench-")), 0);
-    // Only the report is left.
+    // Only the report remains.
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// `pmnet-lab bench packets` with little to measure, on memory and on a file.
+/// `pmnet-lab bench packets` with few measurements, on memory and on a file.
 #[test]
 fn three_ways_to_store_are_measured_and_nothing_is_left() {
     let Some(_one) = possible() else { return };
@@ -382,7 +383,7 @@ fn three_ways_to_store_are_measured_and_nothing_is_left() {
     assert_eq!(cells.len(), 2 * 2 * 2 * 3, "media, sizes, numbers, servers");
     for store in ["nothing", "copied", "buffers"] {
         let own = cells.iter().filter(|cell| cell["store"] == store);
-        // One run of a busy machine may end before anything was answered in its time.
+        // On a busy machine a run may end before any request was answered in the measured time.
         let requests: u64 = own.map(|cell| cell["requests"].as_u64().unwrap()).sum();
         assert!(requests > 0, "{store}");
     }
@@ -414,7 +415,7 @@ fn three_ways_to_store_are_measured_and_nothing_is_left() {
     }
 }
 
-/// `pmnet-lab bench pipeline` with little to measure; needs no namespaces, and leaves none alone.
+/// `pmnet-lab bench pipeline` with few measurements; it needs no namespaces, and touches none.
 #[test]
 fn packets_are_measured_and_all_fare_as_they_should() {
     let Some(_one) = possible() else { return };
@@ -436,7 +437,7 @@ fn packets_are_measured_and_all_fare_as_they_should() {
     assert!(output.status.success());
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = outcome["rows"].as_array().unwrap();
-    // Every kind once for each number of sessions; updates three times.
+    // Every kind is measured once for each number of sessions; updates are measured three times.
     let kinds = [
         "update",
         "update6",
@@ -462,7 +463,7 @@ fn packets_are_measured_and_all_fare_as_they_should() {
     }
     assert_eq!(in_kernel(&pinned), 0);
 
-    // What cannot be measured is said before anything is loaded.
+    // Impossible measurements are refused before any program is loaded.
     for (flags, reason) in [
         (
             ["--log-size", "1M"],
@@ -477,7 +478,7 @@ fn packets_are_measured_and_all_fare_as_they_should() {
     }
 }
 
-/// A run that is ended in its middle; gives its exit code and the start of its namespaces' names.
+/// Interrupts a run. Returns its exit code and the prefix of its namespaces' names.
 fn ended_by(signal: Signal, folder: &Path) -> (Option<i32>, String) {
     let mut child = lab(&[])
         .args(micro_arguments(folder))
@@ -494,7 +495,7 @@ fn ended_by(signal: Signal, folder: &Path) -> (Option<i32>, String) {
         .spawn()
         .unwrap();
     let prefix = format!("pmnet-{}-", child.id());
-    // The first run begins.
+    // Waits until the first run begins.
     until("it begins", || {
         std::fs::read_to_string(folder.join("out")).is_ok_and(|text| text.contains("round 1"))
     });
@@ -517,7 +518,8 @@ fn interrupted_or_killed_it_leaves_nothing() {
 
     let (code, prefix) = ended_by(Signal::KILL, &folder);
     assert_eq!(code, None);
-    // It could remove nothing. Any pmnet on this machine may have done it since, so nobody counts.
+    // The killed process could remove nothing. Any other pmnet on this machine may have removed its
+    // namespaces and devices since, so the test does not count them.
     let pinned = prefix.replace("pmnet-", "bench-");
     let again = "bench micro --systems limit --payloads 50 --clients 1 --rounds 1 --seconds 0.05";
     good(&[words(again), vec!["--out", folder.to_str().unwrap()]].concat());

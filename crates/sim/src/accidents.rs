@@ -1,11 +1,13 @@
-//! What happens to machines, and what operators do about it.
+//! Faults of machines and processes, and the operators' answers to them.
 //!
-//! Fault model: a device, the server or a client dies at any moment, and loses what it had not sent or persisted. All
-//! machines may lose power at once. The server may be down for long. A device may die again and again while it starts.
-//! A device may be lost for good with its medium; its operator then starts the new head with `--shrink-chain`, and
-//! starts the hop before a gap with another next hop. A lost device may also only be cut off: it goes on running, its
-//! clients may still reach it, and later it is back on the network, where it must be fenced. Clocks stand still and
-//! jump. `joins` has the faults of devices that join.
+//! Fault model: a device, the server or a client dies at any moment, and loses everything that it
+//! had not sent or persisted. All machines may lose power at once. The server may be down for long.
+//! A device may die again and again while it starts. A device may be lost for good with its medium.
+//! Its operator then starts the new head with `--shrink-chain`; if the lost device stood in the
+//! middle, the operator starts the hop before the gap with another next hop. A lost device may also
+//! only be cut off: it goes on running, and its clients may still reach it. Later it is back on the
+//! network, where it must be fenced. Clocks stand still and jump. `joins` has the faults of devices
+//! that join.
 
 use crate::cells::Fault;
 use crate::hosts::StartError;
@@ -14,24 +16,25 @@ use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::record::Member;
 
-/// How far a clock jumps, at most.
+/// Longest forward jump of a clock.
 const JUMP_MAX: Nanos = 8 * SECOND;
-/// How long a clock stands still, or every step of a store fails, at most.
+/// Longest time for which a clock stands still, or for which every step of a store fails.
 const SPELL_MAX: Nanos = 50 * MILLISECOND;
 /// Clients of most worlds finish their work within seconds. If a master fails over every few milliseconds, they may
 /// never finish, so no new accident begins after this time.
 const ACCIDENTS_UNTIL: Time = Time(300 * SECOND);
-/// Longest time until a lost device is cut off, and until its clients learn of the loss.
+/// Longest time until a lost device is cut off, and longest time until its clients learn of the
+/// loss.
 const RUMOUR_MAX: Nanos = 60 * MILLISECOND;
 /// The refusal of a device that tries to join a chain in use.
 const LATECOMER: &str = "a device joins a chain only before its first session";
-/// The refusal of a device whose log is not the one that the server knows.
+/// The refusal of a device whose log differs from the one that the server has recorded for it.
 const OTHER_LOG: &str = "comes with another log than the one it registered";
-/// Approximate number of persists in a start, one of which a crash interrupts.
+/// Approximate number of persists in a start. A crash interrupts one of them.
 const START_PERSISTS: u64 = 9;
 
 impl World {
-    /// Starts a device or the server, if it is down and may be started.
+    /// Starts a device or the server, unless it runs or must not be started.
     pub(crate) fn restart(&mut self, node: usize) {
         let seed = self.random.next_u64();
         let now = self.now;
@@ -84,7 +87,8 @@ impl World {
         self.schedule(after, Event::Restart { node });
     }
 
-    /// The next hop of a device, leaving out the lost ones, and what its operator must state.
+    /// Returns the next hop of a device without the lost devices, and the flags with which its
+    /// operator starts it.
     fn next_hop(&self, node: usize) -> (Peer, u32) {
         let at = self.order.iter().position(|&n| n == node);
         let next = at.and_then(|at| self.order.get(at + 1).copied());
@@ -94,7 +98,7 @@ impl World {
             return (address(next), Member::DECLARE_LOSS);
         }
         let says = |said: bool, flag: u32| if said { flag } else { 0 };
-        // A device that once joined is always started with `--join` later.
+        // A device that has joined once is started with `--join` from then on.
         let joins = says(self.devices[node].joins, Member::JOIN);
         (address(next), says(shrinks, Member::SHRINK) | joins)
     }
@@ -153,7 +157,7 @@ impl World {
         }
     }
 
-    /// A device that refuses to go on: right only if its machine died or its place was taken.
+    /// A device refuses to go on. This is right only if its machine died or its place was taken.
     pub(crate) fn device_stopped(&mut self, node: usize, text: &str) {
         let Some(running) = self.devices[node].running.take() else {
             return;
@@ -164,8 +168,8 @@ impl World {
             return;
         }
         if self.devices[node].joins && !self.devices[node].served && text.contains(OTHER_LOG) {
-            // The device's first attempt to join was decided after its operator had given it up and had replaced its
-            // medium.
+            // The server decided about the device's first attempt to join after the operator had
+            // given the device up and had replaced its medium.
             self.happened("devices that joined with an earlier medium");
             self.leave_out(node);
             self.lost += 1;
@@ -173,13 +177,13 @@ impl World {
         } else if self.devices[node].lost {
             self.happened("zombies fenced");
             if text.contains(LATECOMER) && !self.order.is_empty() {
-                // The head with which it was to form a chain still waits for it, and reports this: its operator starts
-                // it again.
+                // The head with which it was to form a chain still waits for it and reports this,
+                // so its operator starts the head again.
                 self.reconfigure();
             }
         } else if (self.config.lost_clients || self.config.detours) && text.contains(LATECOMER) {
-            // A client that talked to the wrong device was its first: the rest of the chain came
-            // too late. The operator goes on with what there is.
+            // A client that talked to the wrong device opened the chain's first session there: the
+            // other devices came too late. The operator goes on with the chain that has formed.
             self.happened("latecomers refused");
             self.leave_out(node);
             self.lost += 1;
@@ -193,12 +197,12 @@ impl World {
         }
     }
 
-    /// Whether something may go wrong on purpose.
+    /// Whether accidents happen in this phase of the world.
     pub(crate) fn has_accidents(&self) -> bool {
         !self.calm && self.now <= ACCIDENTS_UNTIL
     }
 
-    /// Something goes wrong somewhere.
+    /// Draws one accident and lets it happen.
     pub(crate) fn accident(&mut self) {
         if !self.has_accidents() {
             return;
@@ -271,7 +275,7 @@ impl World {
         }
     }
 
-    /// The server is away for long, so that the logs fill up.
+    /// The server is away for long enough to let the logs fill up.
     fn outage(&mut self) {
         let node = self.config.devices;
         let after = self.below(self.config.outage_max);
@@ -281,16 +285,17 @@ impl World {
         self.happened("server outages");
     }
 
-    /// One or two devices are lost for good. Only a chain in service has something to lose: the
-    /// operator changes one thing at a time. But a device that is about to join may be lost at any time.
+    /// One or two devices are lost for good. Only a chain in service can lose devices, because the
+    /// operator changes one thing at a time. A device that is about to join may be lost at any
+    /// time.
     pub(crate) fn lose_devices(&mut self, first: Option<usize>) {
         if self.fleet.is_some() {
             self.fall(first);
             return;
         }
         let mut left = self.order.clone();
-        // Before the first session, the survivor may wait for the lost one to join, until someone
-        // starts it again.
+        // Before the first session, the survivor may wait for the lost device to join, until an
+        // operator starts the survivor again.
         if left.len() < 2 || self.server.store.is_fresh() || self.lost >= self.config.lose_devices {
             return;
         }
@@ -306,7 +311,8 @@ impl World {
             let pick = aimed.unwrap_or(usize::try_from(pick).expect("few devices"));
             let victim = left.remove(pick);
             if !self.has_everything(&left) {
-                // The loss would destroy all copies: a device that has just joined does not hold a copy yet.
+                // A device that has just joined holds no copy yet, so this loss would destroy all
+                // copies.
                 left.insert(pick, victim);
                 continue;
             }
@@ -339,7 +345,8 @@ impl World {
         }
     }
 
-    /// The operator starts the devices that are left as the chain is now, and tells the clients.
+    /// The operator starts the remaining devices with the next hops of the present chain, and tells
+    /// the clients.
     pub(crate) fn reconfigure(&mut self) {
         let head = self.head();
         for node in self.order.clone() {

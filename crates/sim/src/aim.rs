@@ -1,15 +1,16 @@
-//! Aimed faults: one fault strikes again and again at one moment of an update. So every campaign hits every cell of the
-//! failure matrix, and not only by chance.
+//! Aimed faults: one fault strikes again and again at one moment of an update. Aimed faults let
+//! every campaign hit every cell of the failure matrix; random faults alone hit some cells only by
+//! chance.
 
 use crate::cells::{Cell, Fault, Moment};
 use crate::world::{Phase, World};
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
 
-/// Pause between two aimed faults, at most, if they do little harm.
+/// Longest pause between two aimed faults that do little harm.
 const PACKET_PAUSE: Nanos = 300 * MICROSECOND;
-/// Pause between two aimed deaths, at most.
+/// Longest pause between two aimed deaths.
 const DEATH_PAUSE: Nanos = 15 * MILLISECOND;
-/// How long a killed process stays down, at most.
+/// Longest time for which a killed process stays down.
 const DOWN: Nanos = 5 * MILLISECOND;
 
 impl World {

@@ -10,24 +10,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Most threads of a campaign.
+/// Maximum number of threads of a campaign.
 const JOBS_MAX: usize = 1024;
-/// Violations that a summary keeps; more are counted.
+/// Maximum number of violations that a summary keeps; further ones are only counted.
 const KEPT_MAX: usize = 1000;
 const HOUR: f64 = 3600e9;
 
-/// Settings for all worlds of a campaign.
+/// The settings that all worlds of a campaign share.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plan {
-    /// Aim at this cell of the failure matrix only.
+    /// The only cell of the failure matrix at which worlds aim; `None`: every seed draws its aim.
     pub only: Option<Cell>,
-    /// The rule that is switched off.
+    /// The rule that is switched off, if any.
     pub without: Option<Without>,
     /// Whether every world that can have a packet store has one; otherwise a quarter of them.
     pub packet_store: bool,
-    /// Whether, in addition, the store reports now and then that it is short of space.
+    /// Whether the store also reports now and then that it is short of space.
     pub short_store: bool,
-    /// Packets are sealed with keys.
+    /// Whether packets are sealed with keys.
     pub keyed: bool,
 }
 
@@ -40,17 +40,18 @@ pub struct Summary {
     pub failing: u64,
     /// The first violation of each failing seed, in the order of the seeds (the first 1000).
     pub violations: Vec<(u64, String)>,
-    /// Numbers of calls that were made, acknowledged, failed, unknown.
+    /// Numbers of calls: made, acknowledged, failed, unknown.
     pub calls: [u64; 4],
-    /// Number of events.
+    /// Number of simulated events.
     pub events: u64,
-    /// Simulated nanoseconds.
+    /// Simulated time in nanoseconds.
     pub simulated: Nanos,
-    /// Named events, with their numbers.
+    /// Number of occurrences of each named event.
     pub happened: BTreeMap<&'static str, u64>,
     /// How often each cell of the failure matrix was hit.
     pub cells: Hits,
-    /// One hash over the trace hashes of all seeds, whatever their order.
+    /// One hash over the trace hashes of all seeds. It does not depend on the order in which the
+    /// seeds ran.
     pub trace_hash: u64,
 }
 
@@ -79,7 +80,7 @@ impl Summary {
         }
     }
 
-    /// Simulated hours.
+    /// Simulated time in hours.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a figure to be read")]
     pub fn hours(&self) -> f64 {
@@ -87,7 +88,7 @@ impl Summary {
     }
 }
 
-/// Runs one seed; a panic becomes a violation of the report.
+/// Runs one seed; a panic becomes a violation in the report.
 #[must_use]
 pub fn run_caught(seed: u64, plan: &Plan) -> Report {
     catch_unwind(|| run(seed, plan)).unwrap_or_else(|panic| panicked(seed, panic.as_ref()))

@@ -18,7 +18,7 @@ use pmnet_wire::{Kind, Packet};
 use std::fmt;
 use std::str::FromStr;
 
-/// A log with less frame space than this has no room for a full-size packet.
+/// A log with less frame space than this cannot take a full-size packet.
 const FULL_SIZE_PACKET: u64 = 1600;
 
 macro_rules! names {
@@ -27,9 +27,9 @@ macro_rules! names {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum $type { $($(#[$vdoc])* $variant),* }
         impl $type {
-            /// All of them.
+            /// All values, in the order of the matrix.
             pub const ALL: &[$type] = &[$($type::$variant),*];
-            /// Its name.
+            /// The name on the command line and in reports.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $($type::$variant => $name),* }
@@ -39,28 +39,28 @@ macro_rules! names {
 }
 
 names! {
-    /// A row of the matrix.
+    /// A row of the matrix: a moment in the life of an update.
     Moment,
-    /// Taken in, not durable.
+    /// A device has received the update, and it is not durable there.
     BeforePersist = "before-persist",
-    /// Durable in a device, not committed.
+    /// The update is durable in a device, and not committed.
     DurableNotAcked = "durable-not-acked",
-    /// Committed, not sent to the server.
+    /// The update is committed, and not sent to the server.
     AckedNotForwarded = "acked-not-forwarded",
-    /// Sent to the server, not applied.
+    /// The update is sent to the server, and not applied.
     ForwardedNotApplied = "forwarded-not-applied",
-    /// Applied, still in a log.
+    /// The update is applied, and still in a log.
     AppliedNotReclaimed = "applied-not-reclaimed",
-    /// Applied, and the APPLIED packet was lost.
+    /// The update is applied, and the APPLIED packet was lost.
     ReclaimLost = "reclaim-lost",
-    /// Running, not serving.
+    /// A device runs, and does not serve yet.
     Recovering = "recovering",
-    /// No room.
+    /// A log has no free space.
     LogFull = "log-full",
 }
 
 names! {
-    /// A column of the matrix.
+    /// A column of the matrix: a fault.
     Fault,
     /// A device dies, perhaps in the middle of a persist.
     DeviceCrash = "device-crash",
@@ -72,7 +72,7 @@ names! {
     ServerCrash = "server-crash",
     /// A client dies.
     ClientDies = "client-dies",
-    /// A packet is lost, or cut off.
+    /// A packet is lost, or a path is cut.
     Loss = "loss",
     /// A packet is duplicated, or very late.
     Disorder = "disorder",
@@ -80,21 +80,21 @@ names! {
     Corruption = "corruption",
     /// The store's replica takes its place.
     Failover = "failover",
-    /// A device joins behind the last one.
+    /// A device joins the chain as its last member.
     Join = "join",
 }
 
 /// One cell of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
-    /// Row.
+    /// The row.
     pub moment: Moment,
-    /// Column.
+    /// The column.
     pub fault: Fault,
 }
 
 impl Cell {
-    /// How often this cell was hit.
+    /// Returns how often this cell was hit.
     #[must_use]
     pub const fn of(self, hits: &Hits) -> u64 {
         hits[self.moment as usize][self.fault as usize]
@@ -152,7 +152,7 @@ impl Moments {
 }
 
 impl World {
-    /// At which moments updates stand, seen from this device.
+    /// Returns the moments at which updates stand, as far as this device's state shows.
     pub(crate) fn moments_at(&self, node: usize) -> Moments {
         let mut moments = Moments::default();
         let Some(running) = self.devices.get(node).and_then(|d| d.running.as_ref()) else {
@@ -187,7 +187,7 @@ impl World {
         moments
     }
 
-    /// At which moments updates stand anywhere.
+    /// Returns the moments at which updates stand anywhere in the world.
     pub(crate) fn moments(&self) -> Moments {
         let mut moments = Moments::default();
         for node in 0..self.config.devices {
@@ -198,7 +198,7 @@ impl World {
         moments
     }
 
-    /// A fault happens at these moments.
+    /// Counts a fault that happens while there are updates at each of these moments.
     pub(crate) fn hit(&mut self, fault: Fault, moments: Moments) {
         for &moment in Moment::ALL {
             if moments.has(moment) {
@@ -207,8 +207,8 @@ impl World {
         }
     }
 
-    /// A fault happens to a packet: the moments are those of the devices at its ends, or of the
-    /// head.
+    /// Counts a fault of a packet. The moments are those of the devices at its two ends; if neither
+    /// end is a device, those of the head.
     pub(crate) fn hit_packet(&mut self, fault: Fault, from: Peer, to: Peer, bytes: &[u8]) {
         let end = |peer| (0..self.config.devices).find(|&node| address(node) == peer);
         let ends = [end(from), end(to)];

@@ -1,31 +1,32 @@
-//! The checkers: what every history must satisfy, whatever happened (`docs/spec/protocol.md` §10).
+//! The checkers: the conditions that every history must satisfy (`docs/spec/protocol.md` §10).
 //!
-//! The store keeps lists, and every append has a unique id, so the final list of a key is the order in which its
-//! appends took effect. A history is linearizable exactly if real time agrees with that order. An append has its
-//! position in the list; a read that saw n ids lies between the n-th append and the next one (list-append, as in Elle).
+//! The store keeps lists, and every append has a unique id, so the final list of a key is the order
+//! in which its appends took effect. A history is linearizable exactly if this order agrees with
+//! real time. An append has its position in the list. A read that saw n ids lies between the n-th
+//! append and the next one (list-append, as in Elle).
 
 use crate::store::Story;
 use pmnet_proto::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a client observed of one call.
+/// One call, as its client observed it.
 #[derive(Clone, Debug)]
 pub struct Observed {
-    /// Client, and session within it.
+    /// Number of the client, and number of the session within the client.
     pub session: (usize, u32),
-    /// Key.
+    /// The key of the call.
     pub key: u8,
-    /// Id appended; `None` for a read.
+    /// The appended id; `None` for a read.
     pub id: Option<u64>,
-    /// Id that the call delivers to subscribers, if it does so.
+    /// The id that the call delivers to subscribers, if it delivers one.
     pub published: Option<u64>,
-    /// It appends only if the list has an even length.
+    /// Whether the call appends only if the list has an even length.
     pub conditional: bool,
-    /// When it was called.
+    /// Time of the call.
     pub invoked: Time,
-    /// Time of its outcome; `None`: it has none (its client died), or an unknown one.
+    /// Time of the outcome. `None`: the outcome is unknown, or the client died before it.
     pub returned: Option<Time>,
-    /// The outcome.
+    /// The outcome of the call.
     pub result: Result,
 }
 
@@ -43,34 +44,34 @@ impl Observed {
 /// Outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Result {
-    /// Acknowledged.
+    /// The call was acknowledged.
     Done,
-    /// The list, for an append with its own id as the last.
+    /// The reply is the list; for an append, the call's own id is the last one in it.
     Read(Vec<u64>),
-    /// The id of the newest append, instead of the list.
+    /// The reply is the id of the newest append, instead of the list.
     Newest(u64),
-    /// A reply that the store never wrote.
+    /// The reply is none that the store has written.
     Garbled,
-    /// The call had certainly no effect.
+    /// The call certainly had no effect.
     Failed,
     /// The call took effect at most once.
     Unknown,
 }
 
-/// Everything that a world knows when it ends.
+/// All facts that the checkers need about a finished world.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// Calls, for each session in the order in which they were submitted.
     pub calls: Vec<Observed>,
-    /// What the store did.
+    /// The effects and refusals of the store.
     pub story: Story,
     /// The sessions (by their numbers in packets) under which an id was sent.
     pub sent_in: BTreeMap<u64, BTreeSet<u64>>,
-    /// Updates that a declared loss may have taken.
+    /// Updates that a declared loss may have removed.
     pub excused: BTreeSet<u64>,
 }
 
-/// Returns every violation of the history, in words.
+/// Returns a description of each violation in the history.
 #[must_use]
 pub fn check(history: &History) -> Vec<String> {
     let mut violations = Vec::new();
@@ -106,7 +107,7 @@ pub fn check(history: &History) -> Vec<String> {
 
 type Positions = BTreeMap<u64, (u8, usize)>;
 
-/// Invariants 1 and 2, for one call.
+/// Checks invariants 1 and 2 for one call.
 fn outcome(
     observed: &Observed,
     positions: &Positions,
@@ -143,8 +144,9 @@ fn outcome(
     }
 }
 
-/// Invariants 1 and 2, for a call that acts and changes no data. They hold for each Redis: one that lags, and is promoted, knows
-/// nothing of what the old master delivered last, and may refuse it.
+/// Checks invariants 1 and 2 for a call that acts and changes no data. The invariants hold for each
+/// Redis separately: a replica that lags when it is promoted does not know the last deliveries of
+/// the old master, and may refuse a call that the old master has delivered.
 fn delivery(observed: &Observed, story: &Story, violations: &mut Vec<String>) {
     let Some(id) = observed.published else { return };
     let times = story.delivered.get(&id).copied().unwrap_or(0);
@@ -169,7 +171,8 @@ fn session_order(history: &History, positions: &Positions, violations: &mut Vec<
     for observed in &history.calls {
         let Some(id) = observed.id else { continue };
         let Some(&(key, at)) = positions.get(&id) else {
-            // Only a declared loss excuses it; what its session sent later is gone as well.
+            // Only a declared loss excuses a missing id; later updates of its session are then
+            // missing as well.
             if observed.result == Result::Done {
                 lost.insert(observed.session, id);
             }
@@ -190,9 +193,9 @@ fn session_order(history: &History, positions: &Positions, violations: &mut Vec<
     }
 }
 
-/// One operation on a key: its rank among them, when it was called, when it returned, in words.
-/// An append at position p has rank 2p + 2, a read of n ids rank 2n + 1; equal ranks do not order
-/// each other.
+/// One operation on a key: its rank among all operations on this key, the times of call and return,
+/// and a description. An append at position p has rank 2p + 2, a read of n ids rank 2n + 1; equal
+/// ranks do not order each other.
 type Ranked = (usize, Time, Option<Time>, String);
 
 /// Invariant 4: if one call returned before another began, it comes first.
@@ -234,7 +237,8 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
             },
             _ => continue,
         };
-        // An update that a declared loss may have taken can still arrive, much later, and its log may have shown it before.
+        // An update that a declared loss may have removed can still arrive much later, and a HIT
+        // from its log may have shown it before the loss.
         let about = match observed.result {
             Result::Newest(id) => Some(id),
             _ => observed.id,
@@ -272,7 +276,7 @@ fn real_time(history: &History, positions: &Positions, violations: &mut Vec<Stri
     }
 }
 
-/// Invariant 5: a session that the store has removed has no further effect.
+/// Invariant 5: a session that the store has removed has no further effects.
 fn ended_sessions(history: &History, violations: &mut Vec<String>) {
     for (id, applied) in &history.story.applied_in {
         let ended = history.sent_in.get(id).into_iter().flatten();

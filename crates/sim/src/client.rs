@@ -1,9 +1,10 @@
 //! A client process of the world: the production client machine under a random load.
 //!
-//! Fault model: the process may die at any moment with calls in flight, even in the middle of a fragmented update, and
-//! return as another process at the same address. It may use the wrong device at first. Its clock may stand still or
-//! jump. Some operations use its own connection to the store, after a barrier that names the store. The process checks
-//! that every call has exactly one outcome, by its deadline.
+//! Fault model: the process may die at any moment with calls in flight, even in the middle of a
+//! fragmented update, and return as another process at the same address. At first it may talk to
+//! the wrong device. Its clock may stand still or jump. Some operations use its own connection to
+//! the store, after a barrier that names the store. The process checks that every call has exactly
+//! one outcome, by its deadline.
 
 use crate::check::{Observed, Result as Seen};
 use crate::clock::Clock;
@@ -23,22 +24,22 @@ use pmnet_proto::time::{MILLISECOND, SECOND, earliest};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use std::collections::BTreeMap;
 
-/// Most time by which an outcome may be late: one turn.
+/// Maximum delay of an outcome after its deadline: one turn.
 const LATE_MAX: u64 = MILLISECOND;
-/// Calls of the probe that shows at the end that the service is there again.
+/// Number of calls of the probe, which shows at the end that the service works again.
 const PROBE_CALLS: u32 = 6;
 /// How long a call of the probe may take.
 const PROBE_DEADLINE: u64 = 20 * SECOND;
 
-/// A client process: one session after the other, with several calls under way.
+/// A client process: it has one session after another, each with several concurrent calls.
 pub(crate) struct ClientHost {
     pub(crate) node: usize,
-    /// The key from which its front's key follows.
+    /// The cluster key from which the key of this client's front is derived.
     pub(crate) cluster: ClusterKey,
     pub(crate) machine: Client,
     pub(crate) life: u32,
     pub(crate) alive: bool,
-    /// Whether it knows the addresses of all devices.
+    /// Whether the client knows the addresses of all devices.
     follows: bool,
     head: Peer,
     pub(crate) session: Option<SessionHandle>,
@@ -52,29 +53,30 @@ pub(crate) struct ClientHost {
     pub(crate) random: Random,
     next_call: Time,
     probe: bool,
-    /// Every call of this probe must succeed.
+    /// Whether every call must succeed, as those of the probe must.
     strict: bool,
     closing: bool,
     counters: ClientCounters,
     pub(crate) store: SimStore,
     pub(crate) direct: Option<Direct>,
-    /// The store that its own connection leads to.
+    /// The name of the store to which the client's own connection leads.
     pub(crate) connection: Option<u64>,
     /// Number of operations that an old master answered while it was being replaced.
     pub(crate) windows: u64,
     pub(crate) reading: Option<Reading>,
-    /// The next call is a read, when all others are answered.
+    /// Whether the next call is a read, which waits until all others are answered.
     wants_read: bool,
     pub(crate) mark: Option<Mark>,
-    /// Whether a call of this session has an unknown outcome, and no bypass was answered since.
+    /// Whether a call of this session has an unknown outcome, and no bypass has been answered since
+    /// then.
     pub(crate) doubtful: bool,
     /// The store that the last barrier named.
     pub(crate) named: u64,
-    /// Reads that the head answered with an update.
+    /// Number of reads that the head answered with an update (HIT).
     pub(crate) hits: u64,
     /// Number of reads that the store answered.
     pub(crate) direct_reads: u64,
-    /// Number of these reads that were made before the head answered.
+    /// Number of direct reads that were made before the head answered.
     pub(crate) reads_at_once: u64,
     /// Number of direct reads that a replica of the store answered.
     pub(crate) replica_reads: u64,
@@ -115,8 +117,8 @@ impl ClientHost {
             random,
             next_call: Time(0),
             probe: false,
-            // A session that may be silent for less than a retransmission timeout can expire under
-            // a call at any time.
+            // If a session may be silent for less than a retransmission timeout, it can expire
+            // during a call at any time.
             strict: config.session_idle > ClientConfig::new(head).timeout_ceiling,
             closing: false,
             counters: ClientCounters::default(),
@@ -151,14 +153,14 @@ impl ClientHost {
         client
     }
 
-    /// It makes so many calls more, if it makes any.
+    /// Lets the client make `calls` further calls, if it makes any.
     pub(crate) fn calls_more(&mut self, calls: u32) {
         if !self.probe && !self.closing {
             self.left += calls;
         }
     }
 
-    /// It makes so many calls, and no more.
+    /// Lets the client make exactly `calls` further calls.
     pub(crate) fn calls_only(&mut self, calls: u32) {
         self.left = calls;
     }
@@ -167,8 +169,8 @@ impl ClientHost {
         self.left = PROBE_CALLS;
     }
 
-    /// The head has another address now: the process starts again as a new one, unless it finds the head itself.
-    /// True if it does.
+    /// The head has another address now. The client process starts again as a new one, unless it
+    /// finds the head itself. Returns whether the client finds the head itself.
     pub(crate) fn redirect(&mut self, head: Peer, config: &WorldConfig) -> bool {
         if self.head == head {
             return false;
@@ -180,7 +182,7 @@ impl ClientHost {
         self.follows && self.alive
     }
 
-    /// Ids of the updates that it has sent, or will have.
+    /// Ids of the updates that the client has sent or is about to send.
     pub(crate) fn updates(&self) -> impl Iterator<Item = u64> {
         self.observed.iter().filter_map(|(observed, _)| observed.id)
     }
@@ -201,7 +203,7 @@ impl ClientHost {
         true
     }
 
-    /// The open calls of this process are abandoned.
+    /// Begins as a new process: the open calls of the old process are abandoned.
     fn begin_again(&mut self, config: &WorldConfig) {
         self.life += 1;
         self.calls.clear();
@@ -225,22 +227,22 @@ impl ClientHost {
         self.counters.fallbacks += last.fallbacks;
     }
 
-    /// Whether it has made its calls and got their outcomes.
+    /// Whether the client has made all its calls and has their outcomes.
     pub(crate) fn is_done(&self) -> bool {
         !self.alive || (self.left == 0 && self.calls.is_empty() && self.waits_for_nothing())
     }
 
-    /// Whether it has no session any more.
+    /// Whether the client has no session any more.
     pub(crate) fn is_closed(&self) -> bool {
         !self.alive || (self.is_done() && self.machine.sessions() == 0)
     }
 
-    /// Ends its session.
+    /// Ends the client's session.
     pub(crate) fn close(&mut self) {
         self.closing = true;
     }
 
-    /// One turn; gives the local time of the next one at the latest.
+    /// Runs one turn. Returns the local time by which the next turn must run.
     pub(crate) fn turn(
         &mut self,
         clock: &Clock,
@@ -286,14 +288,14 @@ impl ClientHost {
         next
     }
 
-    /// Whether it may call something now. A direct operation comes before everything that its client
-    /// calls later.
+    /// Whether the client may make another call now. All later calls of the client wait for a
+    /// direct operation.
     fn may_call(&self) -> bool {
         let calls_max = if self.wants_read { 1 } else { self.pipeline };
         self.left > 0 && self.calls.len() < calls_max && self.waits_for_nothing()
     }
 
-    /// Whether nothing is under way that all later calls must come after.
+    /// Whether no operation is under way for which all later calls must wait.
     fn waits_for_nothing(&self) -> bool {
         self.direct.is_none() && self.reading.is_none()
     }
@@ -304,12 +306,12 @@ impl ClientHost {
         std::mem::take(&mut self.called)
     }
 
-    /// How often an old master answered while it was replaced.
+    /// Returns how often an old master answered while it was being replaced.
     pub(crate) const fn windows(&self) -> u64 {
         self.windows
     }
 
-    /// What is called now.
+    /// Chooses the next operation.
     fn act(&mut self, update: bool, config: &WorldConfig) -> (Act, bool) {
         if update {
             return (Act::Append, false);
@@ -340,7 +342,7 @@ impl ClientHost {
         }
     }
 
-    /// Makes one call; false if none can be made now.
+    /// Makes one call; returns false if none can be made now.
     fn call(&mut self, now: Time, world: Time, config: &WorldConfig) -> bool {
         let session = match self.session {
             Some(session) => session,
@@ -388,7 +390,7 @@ impl ClientHost {
             self.observe(operation, world, deadline);
             return true;
         }
-        // Some do not say which key it is.
+        // One call in eight does not name its key.
         let key_hash = match config.reads && !id.is_multiple_of(8) {
             true => hash(key),
             false => 0,
@@ -424,7 +426,7 @@ impl ClientHost {
         }
     }
 
-    /// Notes what was called just now.
+    /// Notes the call that was just made.
     fn observe(&mut self, operation: Operation, world: Time, deadline: Time) {
         let observed = Observed {
             session: (self.node, self.sessions),
@@ -456,7 +458,8 @@ impl ClientHost {
                         Outcome::Reply(_) => false,
                         _ => self.doubtful,
                     };
-                    // What the store refuses, or its own connection loses, is none of pmnet's.
+                    // Refusals by the store, and losses on the client's own connection, are no
+                    // faults of pmnet.
                     let failed = matches!(outcome, Outcome::Failed(_) | Outcome::Unknown);
                     if failed && config.rollover == Rollover::Quiet {
                         let words = format!(
@@ -498,7 +501,7 @@ impl ClientHost {
         }
     }
 
-    /// Its calls, its counters, and what it found wrong.
+    /// Returns the calls of the client, its counters, and the violations that it has found.
     pub(crate) fn history(&mut self) -> (Vec<Observed>, ClientCounters, Vec<String>) {
         if self.alive && !self.is_done() {
             let (open, left) = (self.calls.len(), self.left);
@@ -519,7 +522,8 @@ impl ClientHost {
     }
 }
 
-/// The seed of a client's process: another one for each, unless a rule is broken.
+/// The seed of a client's process. Each process has another seed, unless the rule about it is
+/// switched off.
 fn seed_of(node: usize, random: &mut Random, config: &WorldConfig) -> u64 {
     let seed = random.next_u64();
     match Without::breaks(config.without, Place::Nonce) {
@@ -536,7 +540,7 @@ fn client_config(
     cluster: &ClusterKey,
     config: &WorldConfig,
 ) -> ClientConfig {
-    // Every other one has a name.
+    // Every second client has a name.
     let name = u64::try_from(node / 2 * (node % 2)).expect("few nodes");
     let others = if follows { config.devices } else { 0 };
     ClientConfig {

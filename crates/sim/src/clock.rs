@@ -14,12 +14,12 @@ pub(crate) struct Clock {
     behind: Nanos,
     stands_at: Option<Time>,
     longest_jump: Nanos,
-    /// Parts per million by which the clock is fast.
+    /// Rate of the clock: by how many millionths it is fast; negative: slow.
     rate: i64,
 }
 
 impl Clock {
-    /// Returns the clock's time at this time of the world.
+    /// Returns the local time of the clock at the given time of the world.
     pub(crate) fn local(&self, world: Time) -> Time {
         let gained = i128::from(world.0) * i128::from(self.rate) / 1_000_000;
         let world = Time(u64::try_from(i128::from(world.0) + gained).expect("a clock that goes"));
@@ -27,7 +27,7 @@ impl Clock {
         self.stands_at.unwrap_or(Time(going))
     }
 
-    /// A clock that is fast by so many parts of a million, or slow.
+    /// Returns a clock that is fast by `rate` millionths (negative: slow).
     pub(crate) fn of_rate(rate: i64) -> Clock {
         Clock {
             rate,
@@ -35,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// It jumps forward.
+    /// Lets the clock jump forward.
     pub(crate) fn jump(&mut self, nanos: Nanos) {
         if self.stands_at.is_none() {
             self.ahead += nanos;
@@ -55,7 +55,7 @@ impl Clock {
         }
     }
 
-    /// The longest jump so far.
+    /// Returns the longest jump so far.
     pub(crate) const fn longest_jump(&self) -> Nanos {
         self.longest_jump
     }

@@ -10,43 +10,43 @@ use pmnet_proto::Random;
 use pmnet_proto::rules::Rule;
 use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos, SECOND};
 
-/// Payloads above this make the world send fewer of them.
+/// Worlds with payloads above this size send fewer of them.
 const LARGE_PAYLOAD: usize = 50_000;
 
-/// A world. Chances are "of 1000"; a time or a number of 0 means never.
+/// The configuration of one world. Chances are out of 1000; a time or number of 0 means "never".
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
-    /// Devices in the chain (R).
+    /// Number of devices in the chain (R).
     pub devices: usize,
-    /// Client processes.
+    /// Number of client processes.
     pub clients: usize,
-    /// Calls of each client.
+    /// Number of calls of each client.
     pub calls: u32,
-    /// Keys.
+    /// Number of keys.
     pub keys: u8,
-    /// Media of the devices.
+    /// Kind of the devices' media.
     pub media: Kind,
-    /// Entries of each log.
+    /// Number of entries of each log.
     pub log_entries: u64,
-    /// Frame bytes of each log.
+    /// Frame space of each log in bytes.
     pub log_frame_bytes: u64,
-    /// The frame space of each log is packet buffers, and packets come in them.
+    /// Whether the frame space of each log consists of packet buffers in which packets arrive.
     pub packet_buffers: bool,
-    /// Entries of one session that may be in the log unapplied.
+    /// Maximum number of unapplied entries of one session in the log.
     pub session_entries_max: u64,
-    /// A session that says nothing for this long is ended.
+    /// A session that is silent for this long is ended.
     pub session_idle: Nanos,
-    /// How often an idle session of a client sends a ping.
+    /// Interval at which an idle session of a client sends a ping.
     pub ping_every: Nanos,
-    /// Packets lost, of 1000.
+    /// Lost packets, out of 1000.
     pub loss: u64,
-    /// Packets duplicated, of 1000.
+    /// Duplicated packets, out of 1000.
     pub duplication: u64,
-    /// Packets delayed far beyond the usual, of 1000.
+    /// Packets with an unusually long delay, out of 1000.
     pub long_delay: u64,
-    /// Packets with flipped bits, of 1000.
+    /// Packets with flipped bits, out of 1000.
     pub corruption: u64,
-    /// Packets that come together with a forged, foreign or very old one, of 1000.
+    /// Packets out of 1000 with which the injector sends a forged, foreign or very old one.
     pub injection: u64,
     /// Mean time between accidents; 0: none.
     pub accident_every: Nanos,
@@ -62,17 +62,18 @@ pub struct WorldConfig {
     pub clocks: bool,
     /// Whether dead clients come back as new processes.
     pub rebirths: bool,
-    /// Starts of a device that die on the way, of 1000.
+    /// Starts of a device, out of 1000, in which the device dies.
     pub recovery_crashes: u64,
-    /// Devices that may be lost for good, fewer than there are.
+    /// Number of devices that may be lost for good; at least one device remains.
     pub lose_devices: usize,
-    /// Whether a lost device goes on running, cut off, and is back later.
+    /// Whether a lost device may go on running while it is cut off, and later return to the
+    /// network.
     pub zombies: bool,
-    /// Whether the operator restarts only the devices that must be after a loss, not all.
+    /// Whether, after a loss, the operator restarts only the devices that need it; otherwise all.
     pub gentle_operator: bool,
-    /// Whether clients talk to any device at first.
+    /// Whether a client's first device is any one of the chain.
     pub lost_clients: bool,
-    /// One store step in so many fails; 0: none.
+    /// One store step in N fails; 0: none.
     pub store_trouble: u64,
     /// Whether there are periods in which every store step fails.
     pub store_storms: bool,
@@ -80,69 +81,72 @@ pub struct WorldConfig {
     pub reply_max: usize,
     /// Largest payload in bytes.
     pub payload_max: usize,
-    /// How long a call may take.
+    /// Time within which a call must have an outcome.
     pub deadline: Nanos,
     /// Longest time a persist takes.
     pub persist_max: Nanos,
     /// Longest time a store step takes.
     pub store_max: Nanos,
-    /// Of 100 calls, updates; the rest are reads and exactly-once bypasses.
+    /// Updates out of 100 calls; the rest are reads and exactly-once bypasses.
     pub updates: u64,
-    /// Whether some bypasses depend on what they find.
+    /// Whether some bypasses have an effect that depends on the data that they find.
     pub conditionals: bool,
     /// Whether old media of lost devices come back.
     pub returns: bool,
-    /// Starts of a device with an image that is not its own, or damaged, of 1000.
+    /// Starts of a device, out of 1000, with a damaged image or the image of another device.
     pub exchanges: u64,
     /// Whether all devices may be lost at once, and the operator declares it.
     pub declared_losses: bool,
-    /// Whether packets of clients go elsewhere than to the head for a while.
+    /// Whether packets of clients sometimes go to another node than the head for a while.
     pub detours: bool,
-    /// Whether the store fails as Redis does, at every step; otherwise before or after it.
+    /// Whether the store can fail at every step, as Redis does; otherwise it fails only before or
+    /// after an operation.
     pub store_steps: bool,
     /// Whether the store is a packet store.
     pub packet_store: bool,
-    /// Whether the store says now and then that it is short of room.
+    /// Whether the store reports now and then that it is short of space.
     pub short_store: bool,
-    /// Whether the store waits for its replica.
+    /// Whether the store waits for its replica before it reports a write as durable.
     pub wait_replicas: bool,
     /// Whether operators promote the store's replica.
     pub failovers: bool,
-    /// Whether clients call what acts without changing data, and read by scripts.
+    /// Whether clients make calls that act without changing data, and read by scripts.
     pub publishes: bool,
     /// Whether clients call code that never ends.
     pub hangs: bool,
-    /// Whether clients have connections of their own to the store.
+    /// Whether clients have their own connections to the store.
     pub directs: bool,
-    /// Whether clients read past the server.
+    /// Whether clients read from the store without the server in between.
     pub reads: bool,
-    /// Clients ask for HITs of what is applied, too.
+    /// Whether clients ask for HITs of applied updates, too.
     pub kept_reads: bool,
-    /// Of four reads past the server, those that ask a replica of the store first.
+    /// Direct reads, out of four, that ask a replica of the store first.
     pub replicas: u64,
-    /// Devices that begin as spares, the last ones of all.
+    /// Number of devices that begin as spares; they are the last ones in the numbering.
     pub spares: usize,
     /// Whether operators let spares and repaired devices join.
     pub joins: bool,
-    /// How long a lease of a device is; 0: they have none.
+    /// Duration of a device's lease; 0: no leases.
     pub lease: Nanos,
-    /// By how many parts of a million the clocks of devices, lease store and controllers are fast or slow, at most.
+    /// Maximum rate error, in millionths, of the clocks of devices, lease store and controllers.
     pub clock_rates: i64,
-    /// Whether a second server takes over from one that lives on.
+    /// Whether a second server takes over from a server that still runs.
     pub standby: bool,
-    /// How long the packets are that paths carry.
+    /// Lengths of the packets that the paths carry.
     pub paths: Paths,
-    /// Sessions that a device takes.
+    /// Maximum number of sessions of a device.
     pub sessions_max: usize,
-    /// How long a session must be silent to be ended if there are more; usual: `session_idle`.
+    /// How long a session must be silent before a device with a full session table may end it;
+    /// usually `session_idle`.
     pub session_quiet: Nanos,
-    /// Packets are sealed with keys, and injected packets are any seen before: changed, repeated or sent to another receiver.
+    /// Whether packets are sealed with keys. The injector then sends packets that it has seen:
+    /// changed, repeated, or to another receiver.
     pub keyed: bool,
-    /// How keys change.
+    /// The way in which keys change.
     pub rollover: Rollover,
     /// A fault that happens again and again at one moment of an update's life.
     pub aim: Option<Cell>,
-    /// The rule that is switched off.
+    /// The rule that is switched off, if any.
     pub without: Option<Without>,
 }
 
@@ -156,7 +160,7 @@ pub(crate) fn one_of(random: &mut Random, choices: &[u64]) -> u64 {
 }
 
 impl WorldConfig {
-    /// The world of this seed.
+    /// Draws the configuration of a world.
     #[must_use]
     pub fn from_seed(random: &mut Random) -> WorldConfig {
         let mut one_of = |choices: &[u64]| one_of(random, choices);
@@ -241,7 +245,7 @@ impl WorldConfig {
         }
     }
 
-    /// Returns this world with keys, and with an adversary who has none.
+    /// Returns this world with keys, and with an adversary who has no key.
     pub fn with_keys(self) -> WorldConfig {
         WorldConfig {
             keyed: true,
@@ -250,8 +254,8 @@ impl WorldConfig {
         }
     }
 
-    /// Returns this world for the first moments of a chain: several devices start separately, clients begin at any of
-    /// them, and packets come very late.
+    /// Returns this world in a form for the first moments of a chain: several devices start
+    /// separately, clients begin at any of them, and packets can be very late.
     #[must_use]
     pub fn forming(self) -> WorldConfig {
         WorldConfig {
@@ -286,8 +290,8 @@ impl WorldConfig {
             detours: one_of(&[0, 0, 1]) == 1,
             ..base
         };
-        // Half of the worlds have an aim. Faults that a world survives only once or twice are the
-        // aim more often.
+        // Half of the worlds have an aim. Aims are drawn more often at faults that a world survives
+        // only once or twice.
         let fault = one_of(&[
             0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9, 9,
         ]);
@@ -320,8 +324,9 @@ impl WorldConfig {
         wide.reading()
     }
 
-    /// The same world, with so many spares, and operators that lose so many devices and let others join. Not where a
-    /// chain may have to be made of devices that were not meant, or lost with all that it holds.
+    /// Returns this world with `spares` spares, and with operators that lose `losses` devices and
+    /// let others join. Worlds in which a chain may form from unintended devices, or may be lost
+    /// with all data, stay as they are.
     #[must_use]
     fn joining(mut self, spares: usize, losses: usize) -> WorldConfig {
         if self.lost_clients || self.declared_losses {
@@ -358,7 +363,7 @@ impl WorldConfig {
     pub fn aimed(mut self, cell: Cell) -> WorldConfig {
         self.aim = Some(cell);
         if matches!(cell.fault, Fault::DeviceLost | Fault::OldMedium) {
-            // A world survives these a few times only: it must have its chain by then.
+            // A world survives this fault only a few times, so its chain must exist early.
             self.payload_max = self.payload_max.min(LARGE_PAYLOAD);
         }
         self.calls = self.calls.max(60).min(if self.payload_max > LARGE_PAYLOAD {
@@ -385,7 +390,7 @@ impl WorldConfig {
         }
         match cell.fault {
             Fault::DeviceLost | Fault::OldMedium => {
-                // Even without the device that was given up, the moment must be able to occur again.
+                // The moment must be able to occur again without the device that was given up.
                 let waits = cell.moment == Moment::DurableNotAcked;
                 let others = if waits { 3 } else { 2 };
                 self = self.of_devices(others);
@@ -400,7 +405,7 @@ impl WorldConfig {
                     self.spares = 1;
                 }
                 self.joins = true;
-                // Who is wired again and again must be lost in between.
+                // A device must be lost before it can be wired into the chain again.
                 self.lose_devices = self.lose_devices.max(20);
                 if self.accident_every == 0 {
                     self.accident_every = 10 * MILLISECOND;
@@ -415,8 +420,9 @@ impl WorldConfig {
         self
     }
 
-    /// The same world with a packet store, if its operators do not promote a replica of the store: there is none. Nobody else
-    /// has a connection to it, and its code ends.
+    /// Returns this world with a packet store, unless its operators promote a replica: a packet
+    /// store has none. Clients have no connections of their own to a packet store, and its code
+    /// always ends.
     #[must_use]
     pub fn on_packets(self) -> WorldConfig {
         if self.aim.is_some_and(|aim| aim.fault == Fault::Failover) {
@@ -434,7 +440,7 @@ impl WorldConfig {
             directs: false,
             reads: false,
             hangs: false,
-            // The store has room for every session's reply.
+            // The store can keep every session's reply.
             payload_max: self.payload_max.min(30_000),
             reply_max: self.reply_max.min(3000),
             ..self
@@ -453,7 +459,8 @@ impl WorldConfig {
     pub fn crowded(self) -> WorldConfig {
         WorldConfig {
             sessions_max: 4 * (self.clients + 1),
-            // Those that are used say something several times in between, also while they wait for an answer.
+            // A session in use says something several times within this time, also while it waits
+            // for an answer.
             session_quiet: (5 * self.ping_every).max(SECOND),
             session_idle: 20 * SECOND,
             rebirths: true,
@@ -462,7 +469,7 @@ impl WorldConfig {
         }
     }
 
-    /// Whether anything of [`WorldConfig::wide`] can happen by accident.
+    /// Whether any fault of [`WorldConfig::wide`] can happen by accident.
     #[must_use]
     pub const fn is_wide(&self) -> bool {
         self.returns || self.detours || self.declared_losses || self.failovers || self.joins
@@ -472,7 +479,7 @@ impl WorldConfig {
     #[must_use]
     pub fn lacking(mut self, without: Without) -> WorldConfig {
         self.without = Some(without);
-        // Other rules are missed in worlds without that.
+        // Other rules are missed in worlds without such reads.
         self.reads = false;
         match without.place {
             Place::Machine(Rule::AllCopies | Rule::WhoseCopy) => {
@@ -573,7 +580,8 @@ impl WorldConfig {
         self
     }
 
-    /// The same world, such that its clients read past the server a lot, and few keys change often.
+    /// Returns this world in a form in which clients often read directly from the store, and a few
+    /// keys change often.
     fn lacking_of_reads(self, place: Place) -> WorldConfig {
         let alone = place == Place::ReadDurable;
         let fails_over =
@@ -610,7 +618,8 @@ impl WorldConfig {
         if !alone {
             return reading;
         }
-        // What has no order, and is lost with a master that was not waited for. Little else goes wrong.
+        // Effects without an order, which are lost with a master if the server did not wait for the
+        // replica. Other faults are rare.
         WorldConfig {
             wait_replicas: true,
             updates: 20,
@@ -637,7 +646,8 @@ impl WorldConfig {
         }
     }
 
-    /// The same, such that they read from replicas of the store, and little goes wrong with the store itself.
+    /// Returns this world in a form in which clients read from replicas of the store, and the store
+    /// itself seldom fails.
     fn lacking_of_replicas(self, place: Place) -> WorldConfig {
         let reading = WorldConfig {
             replicas: 2,
@@ -678,7 +688,7 @@ impl WorldConfig {
         }
     }
 
-    /// Time after the load for repair, draining, expiry and the end.
+    /// Maximum time after the load for repair, draining, expiry and the end.
     #[must_use]
     pub const fn settle_max(&self) -> Nanos {
         60 * SECOND + 4 * self.session_idle

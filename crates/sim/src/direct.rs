@@ -1,8 +1,9 @@
-//! A client's own connection to the store, as a front has one for commands that cannot go through the
-//! server: a barrier (a bypass) names the store, and then the operation goes there directly.
+//! A client's own connection to the store, as a front has one for commands that cannot go through
+//! the server. A barrier (a bypass) first names the store; then the client sends the operation to
+//! this store directly.
 //!
-//! Fault model: the store is failed over at any moment, and the old master goes on answering. Replies
-//! are lost. If the barrier named a master that was replaced afterwards, nobody can tell whether its
+//! Fault model: the store is failed over at any moment, and the old master goes on answering.
+//! Replies are lost. If a master was replaced after a barrier named it, nobody can tell whether its
 //! answer came in time: the outcome counts as unknown.
 
 use crate::check::Result as Seen;
@@ -14,23 +15,23 @@ use pmnet_proto::Time;
 use pmnet_proto::client::Outcome;
 use pmnet_proto::time::MILLISECOND;
 
-/// A connection of its own answers within this time.
+/// Maximum time of an answer on a client's own connection.
 const DIRECT_MAX: u64 = 8 * MILLISECOND;
-/// One reply in so many of such a connection is lost.
+/// One reply in N on such a connection is lost.
 const DIRECT_LOST_EVERY: u64 = 12;
 
-/// An operation that goes to the store on a connection of the client's own.
+/// An operation that a client sends to the store on its own connection.
 #[derive(Debug)]
 pub(crate) struct Direct {
     pub(crate) operation: Operation,
-    /// Where its outcome goes.
+    /// Index of its entry in the history.
     pub(crate) observed: usize,
-    /// The store that its barrier named, and when the operation gets there.
+    /// The store that the barrier named, and the time at which the operation arrives there.
     pub(crate) named: Option<(u64, Time)>,
 }
 
 impl ClientHost {
-    /// The barrier has named the store: the operation goes there.
+    /// The barrier has named the store: sends the operation there.
     pub(crate) fn go_direct(&mut self, now: Time, world: Time, config: &WorldConfig) {
         let named = self.direct.as_ref().and_then(|direct| direct.named);
         let Some((named, _)) = named.filter(|(_, at)| now >= *at) else {
@@ -39,7 +40,7 @@ impl ClientHost {
         let Some(direct) = self.direct.take() else {
             return;
         };
-        // A connection to another store than the one that the barrier named is closed.
+        // A connection to another store than the named one is closed.
         let keeps = Without::breaks(config.without, Place::StoreNamed);
         let connection = self.connection.filter(|_| keeps).unwrap_or(named);
         self.connection = Some(connection);
@@ -53,7 +54,8 @@ impl ClientHost {
         let (reply, is_old) = self.store.direct(connection, direct.operation, world);
         let lost = self.random.next_u64().is_multiple_of(DIRECT_LOST_EVERY);
         match reply {
-            // Its barrier named the old master just before the failover: the client cannot know.
+            // The barrier named the old master just before the failover, which the client cannot
+            // know.
             Some(_) if is_old && connection == named => self.windows += 1,
             Some(Reply::List(list)) if !lost => {
                 observed.result = Seen::Read(list);
@@ -63,7 +65,7 @@ impl ClientHost {
         }
     }
 
-    /// The direct operation after the barrier that was just called.
+    /// Returns the direct operation that follows the barrier that was just called.
     pub(crate) fn begin_direct(&mut self, key: u8) -> Operation {
         let act = match self.random.next_u64() % 2 {
             0 => Act::Read,
@@ -80,7 +82,8 @@ impl ClientHost {
         operation
     }
 
-    /// An outcome of the call at this place, if it is the barrier under way: true if it names the store.
+    /// Takes the outcome of call `at`. If this call is the barrier under way, returns whether it
+    /// names the store.
     pub(crate) fn barrier_ends(&mut self, at: usize, outcome: &Outcome, now: Time) -> Option<bool> {
         let direct = self.direct.as_mut().filter(|d| d.observed == at)?;
         if let Outcome::Reply(reply) = outcome
@@ -90,7 +93,7 @@ impl ClientHost {
             direct.named = Some((name, now + self.random.next_u64() % DIRECT_MAX));
             return Some(true);
         }
-        // Without a barrier nothing goes to the store.
+        // Without a barrier no operation goes to the store.
         self.direct = None;
         Some(false)
     }

@@ -1,13 +1,16 @@
-//! Devices with leases: the lease store, the agents that renew, and two controllers that say who is stopped
-//! (`docs/spec/protocol.md` §14).
+//! Devices with leases: the lease store, the agents that renew leases, and two controllers that
+//! declare devices stopped (`docs/spec/protocol.md` §14).
 //!
-//! Fault model: what goes to the lease store and back is slow, or lost, or takes longer than a lease; the store is gone for a
-//! while, and may then extend the leases that it had, as etcd does. Or it is full for a while, as etcd is with the alarm NOSPACE: it can be read, refuses
-//! all writes, also leases, and the leases that it gave run out. The clocks of devices, store and controllers run at
-//! different rates, within what the margin is for. A device breaks, or is cut off from all machines and perhaps from the
-//! store, while its clients still reach it; later it is back. An agent alone is cut off from the store. Controllers know nothing
-//! of each other, look rarely, and act on what they were told a while ago. No device that was declared stopped may say
-//! anything to a client that its chain would have to stand for: that is looked at in every packet.
+//! Fault model: messages to and from the lease store are slow or lost, or take longer than a lease.
+//! The lease store may be down for a while, and may then extend its leases, as etcd does. It may
+//! also be full for a while, as etcd is with the alarm NOSPACE: it can be read and refuses all
+//! writes, renewals of leases too, so its leases expire. The clocks of devices, lease store and
+//! controllers run at different rates, with differences that the margin covers. A device breaks, or
+//! is cut off from all machines and perhaps from the lease store, while its clients still reach it;
+//! later it is back. Sometimes only an agent is cut off from the lease store. Controllers do not
+//! know each other, look rarely, and act on old information. A device that was declared stopped
+//! must not give a client any answer for which its chain would be responsible: every packet is
+//! checked for this.
 
 use crate::cells::Fault;
 use crate::clock::Clock;
@@ -20,27 +23,27 @@ use pmnet_proto::{Outbox, Time};
 use pmnet_wire::record::Member;
 use pmnet_wire::{Kind, Packet};
 
-/// Controllers.
+/// Number of controllers.
 const CONTROLLERS: usize = 2;
-/// How long a message to or from the lease store takes, at most, if it is not late.
+/// Maximum time of a message to or from the lease store, unless the message is late.
 const WAY_MAX: Nanos = 200 * MICROSECOND;
-/// Messages that are late, and that are lost, of 1000.
+/// Late messages, and lost messages, out of 1000.
 const LATE: u64 = 50;
 const LOST: u64 = 50;
 
-/// What happens about leases.
+/// An event that concerns leases.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// An agent renews its device's lease.
     Renew { node: usize },
-    /// The store is asked for it.
+    /// The lease store receives the request for the lease.
     Asked {
         node: usize,
         life: u32,
         epoch: u32,
         sent_at: Time,
     },
-    /// The agent has the answer; `given`: the lease, and not that the store is full.
+    /// The agent receives the answer; `given`: the store gave the lease, so it is not full.
     Granted {
         node: usize,
         life: u32,
@@ -48,33 +51,34 @@ pub(crate) enum Step {
         sent_at: Time,
         given: bool,
     },
-    /// A controller looks.
+    /// A controller begins a look at the lease store.
     Look { controller: usize },
-    /// The store is asked by it.
+    /// The lease store receives the controller's question.
     Read { controller: usize },
-    /// The controller has the answer: one row for each device.
+    /// The controller receives the answer: one row for each device.
     Told { controller: usize, rows: Vec<Row> },
-    /// A controller declares a device stopped whose last lease is this.
+    /// A controller declares a device stopped whose last lease has this number.
     Declare { node: usize, lease: u64 },
-    /// A controller has seen the chain of this epoch, without the device of this word.
+    /// A controller has seen the chain of this epoch, which lacks the device. `word`: the number of
+    /// the word *stopped* about the device.
     LeftOut { node: usize, word: u64, epoch: u32 },
-    /// The store is there again; leases that were not over then may be extended.
+    /// The lease store works again; leases that were valid at `since` may be extended.
     Back { since: Time },
     /// An agent can reach the store again.
     AgentBack { node: usize },
 }
 
-/// What the store has about a device.
+/// The record of the lease store about one device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Row {
-    /// Number of its last lease; 0: none.
+    /// Number of the device's last lease; 0: none.
     lease: u64,
-    /// Until when it has that, by the store's clock.
+    /// End of this lease by the lease store's clock.
     until: Time,
-    /// When this row was read: whether the lease was there.
+    /// Whether the lease was valid when this row was read.
     held: bool,
     word: Word,
-    /// Number of the word.
+    /// Number of the word (the lasting statement about the device).
     words: u64,
 }
 
@@ -83,19 +87,19 @@ pub(crate) struct Fleet {
     length: Nanos,
     clock: Clock,
     rows: Vec<Row>,
-    /// The store answers nobody before this moment of the world.
+    /// Until this time of the world the lease store answers nobody.
     gone_until: Time,
-    /// The store takes no writes before this moment of the world.
+    /// Until this time of the world the lease store takes no writes.
     full_until: Time,
-    /// Agents that do not reach the store.
+    /// For each device: whether its agent is cut off from the lease store.
     cut: Vec<bool>,
     controllers: Vec<(Clock, Watch)>,
-    /// The epoch that the head was last told to end.
+    /// The last epoch that the head was told to end.
     named: Option<u32>,
 }
 
 impl World {
-    /// The lease store is there, and everybody begins to ask it.
+    /// Starts the lease store, and all its users begin to ask it.
     pub(crate) fn begin_fleet(&mut self) {
         let (length, devices) = (self.config.lease, self.config.devices);
         if length == 0 {
@@ -116,7 +120,8 @@ impl World {
         }
         let mut clock = self.any_clock();
         if !waits {
-            // The worst that is allowed, or hardly any moment is left in which it matters.
+            // The clock has the largest allowed error, because a smaller one leaves hardly a moment
+            // in which the error matters.
             clock = Clock::of_rate(self.config.clock_rates);
             self.clocks[..devices].fill(Clock::of_rate(-self.config.clock_rates));
         }
@@ -132,7 +137,7 @@ impl World {
         });
     }
 
-    /// A clock that is as fast or as slow as they are in this world, or true.
+    /// A clock with the largest error of this world, fast or slow, or an exact one.
     fn any_clock(&mut self) -> Clock {
         let rates = [-self.config.clock_rates, 0, self.config.clock_rates];
         let at = self.below(3);
@@ -143,7 +148,7 @@ impl World {
         self.fleet.as_mut().expect("only a world with leases asks")
     }
 
-    /// Something is on its way to the store or back, if it is not lost.
+    /// Sends a message to the lease store or back; it may be lost.
     fn on_its_way(&mut self, step: Step) {
         if self.chance(LOST) {
             return;
@@ -255,7 +260,7 @@ impl World {
         }
     }
 
-    /// Whether the store gives the lease, or renews it; `None`: it answers nothing.
+    /// Whether the lease store gives or renews the lease; `None`: it does not answer.
     fn gives_lease(&mut self, node: usize, epoch: u32) -> Option<bool> {
         let (now, rules) = (self.now, Without::rules(self.config.without));
         let fleet = self.fleet();
@@ -283,7 +288,7 @@ impl World {
         Some(true)
     }
 
-    /// The chain as the server has it: epoch, and devices by node.
+    /// The server's chain: the epoch, and the devices by node.
     fn server_chain(&self) -> Option<(u32, Vec<usize>)> {
         let chain = self.server.running.as_ref()?.machine().chain()?;
         let members = chain.members.iter();
@@ -293,7 +298,7 @@ impl World {
         Some((chain.epoch, nodes.collect()))
     }
 
-    /// A controller hears what the store has, and does what follows from it.
+    /// A controller receives the rows of the lease store and acts on them.
     fn controller_acts(&mut self, controller: usize, rows: &[Row]) {
         let now = self.now;
         let seen: Vec<Seen> = (0..)
@@ -333,7 +338,7 @@ impl World {
         self.leave_stopped_out(epoch, &members);
     }
 
-    /// Whether somebody who has everything holds a lease beside this device.
+    /// Whether another device that has everything holds a lease.
     fn goes_on_without(&self, node: usize, rows: &[Row]) -> bool {
         if Without::breaks(self.config.without, Place::Beside) {
             return true;
@@ -373,7 +378,8 @@ impl World {
         }
     }
 
-    /// The devices that are left are started again as a chain of their own, with the word.
+    /// Starts the remaining devices again as a chain of their own, with the word about the stopped
+    /// one.
     fn leave_stopped_out(&mut self, epoch: u32, members: &[usize]) {
         let mut changed = false;
         for &node in members {
@@ -392,7 +398,8 @@ impl World {
         }
     }
 
-    /// What is stated when a device starts, and about which epoch: in a world with leases only what is known at this moment.
+    /// The flags and the epoch with which a device is started. In a world with leases these are
+    /// only facts that are known at this moment.
     pub(crate) fn fleet_word(&mut self, node: usize, flags: u32) -> (u32, Option<u32>) {
         if self.fleet.is_none() || flags & Member::SHRINK == 0 {
             return (flags, None);
@@ -400,7 +407,7 @@ impl World {
         let chain = self.server_chain().filter(|(_, members)| {
             members.iter().all(|&member| {
                 let stopped = self.fleet.as_ref().map(|fleet| fleet.rows[member].word);
-                // An operator has stopped it and knows that.
+                // An operator has stopped the member and knows that.
                 let dead = self.devices[member].running.is_none();
                 self.order.contains(&member) || stopped == Some(Word::Stopped) || dead
             })
@@ -416,13 +423,13 @@ impl World {
         }
     }
 
-    /// Whether nobody is about to leave this device out.
+    /// Whether no controller or operator is about to leave this device out.
     pub(crate) fn may_join(&self, node: usize) -> bool {
         let word = self.fleet.as_ref().map(|fleet| fleet.rows[node].word);
         word != Some(Word::Stopped)
     }
 
-    /// A device breaks, or is cut off and goes on. Nobody is told.
+    /// A device breaks, or is cut off and goes on running. No client or operator is told.
     pub(crate) fn fall(&mut self, first: Option<usize>) {
         let order = self.order.clone();
         let fallen = |&node: &usize| {
@@ -460,7 +467,7 @@ impl World {
         }
     }
 
-    /// Something goes wrong with the lease store.
+    /// Draws a fault of the lease store.
     pub(crate) fn fleet_accident(&mut self) {
         let (now, length) = (self.now, self.config.lease);
         let after = self.below(2 * length);
@@ -489,7 +496,7 @@ impl World {
         }
     }
 
-    /// All trouble ends: what is broken and was not given up is repaired.
+    /// Ends all faults: a device that is broken and was not given up is repaired.
     pub(crate) fn heal_fleet(&mut self) {
         let Some(fleet) = &mut self.fleet else {
             return;
@@ -502,7 +509,8 @@ impl World {
         }
     }
 
-    /// What a device is about to send: nothing that answers a client, if it was declared stopped.
+    /// Checks the packets that a device is about to send: a device that was declared stopped must
+    /// not answer a client.
     pub(crate) fn look_at_answers(&mut self, node: usize, out: &Outbox) {
         let Some(fleet) = &self.fleet else { return };
         let running = self.devices[node].running.as_ref();

@@ -21,7 +21,7 @@ use pmnet_wire::ClusterKey;
 
 /// Bytes of a packet buffer.
 const BUFFER_BYTES: u32 = 2048;
-/// The smallest log of packet buffers.
+/// Minimum size of a log of packet buffers.
 const BUFFERS_BYTES_MIN: u64 = 16 * 2048;
 /// Where a network interface puts a packet in its buffer.
 const PACKET_OFFSET: usize = 320;
@@ -34,16 +34,16 @@ pub(crate) fn device_id(node: usize) -> u32 {
 /// The cluster key of worlds with keys.
 pub(crate) const CLUSTER: ClusterKey = ClusterKey::new(*b"of all the world");
 
-/// The one that follows it, in worlds in which it changes.
+/// The cluster key that follows it, in worlds in which the key changes.
 pub(crate) const NEXT: ClusterKey = ClusterKey::new(*b"of another world");
 
-/// The id of the hop at this address; 0: the server.
+/// The id of the hop at this address; 0 for the server.
 fn hop_id(peer: Peer, world: &WorldConfig) -> u32 {
     let device = (0..world.devices).find(|&node| address(node) == peer);
     device.map_or(0, device_id)
 }
 
-/// A packet arrives at a device: in a packet buffer of its log, if it has these.
+/// A packet arrives at a device; if the log consists of packet buffers, in one of them.
 pub(crate) fn arrive(
     running: &mut DeviceNode<SimMedia>,
     now: Time,
@@ -65,14 +65,14 @@ pub(crate) fn arrive(
     Ok(())
 }
 
-/// What is on a device's medium.
+/// The contents of a device's medium.
 #[derive(Debug)]
 pub(crate) enum Image {
-    /// What it wrote itself.
+    /// The device's own log.
     Own,
-    /// Something else; its own is kept aside.
+    /// Another image; the device's own image is kept aside.
     Wrong { right: Handle },
-    /// What it wrote itself, but for some damage. Before that it ended at this order.
+    /// The device's own log, with some damage. Before the damage the log ended at this order.
     Damaged { end: u64 },
 }
 
@@ -82,23 +82,25 @@ pub(crate) struct DeviceHost {
     pub(crate) media: Handle,
     pub(crate) running: Option<DeviceNode<SimMedia>>,
     pub(crate) life: u32,
-    /// It is no part of the chain: its operator has given it up, or it is a spare. It may still be running, as a zombie.
+    /// Whether the device is outside of the chain: its operator has given it up, or it is a spare.
+    /// It may still be running, as a zombie.
     pub(crate) lost: bool,
-    /// Its machine is broken, and nobody has been told yet: it does not start.
+    /// Whether the machine is broken and nobody has been told yet; the device does not start.
     pub(crate) gone: bool,
-    /// Its operator starts it with `--join`.
+    /// Whether its operator starts it with `--join`.
     pub(crate) joins: bool,
-    /// The same, and it has not started yet: what it has may have been damaged when it was lost.
+    /// Whether it is to join and has not started yet; its medium may have been damaged when the
+    /// device was lost.
     pub(crate) unproven: bool,
-    /// It has served since it was started to join.
+    /// Whether it has served since it was started to join.
     pub(crate) served: bool,
-    /// The next hop that it was started with.
+    /// The next hop with which it was started.
     pub(crate) next: Option<Peer>,
-    /// What is on its medium.
+    /// The contents of its medium.
     pub(crate) image: Image,
-    /// Its medium as it was before its present life.
+    /// The contents of its medium before its present incarnation.
     pub(crate) earlier: Option<Vec<u8>>,
-    /// Its operator starts it with `--declare-data-loss`.
+    /// Whether its operator starts it with `--declare-data-loss`.
     pub(crate) declares: bool,
     /// Its key file, in worlds with keys.
     pub(crate) file: KeyFile,
@@ -109,9 +111,9 @@ pub(crate) struct DeviceHost {
 /// Why a device did not start.
 #[derive(Debug)]
 pub(crate) enum StartError {
-    /// Its machine died on the way.
+    /// The machine died during the start.
     Died,
-    /// It refuses its medium.
+    /// The device refuses its medium.
     Refused(String),
 }
 
@@ -142,7 +144,7 @@ impl DeviceHost {
         formatted(self.node, config, log_uuid)
     }
 
-    /// Its medium is gone: it gets a new one, and its operator will declare the loss.
+    /// The medium is gone: the device gets a new one, and its operator will declare the loss.
     pub(crate) fn reformat(&mut self, config: &WorldConfig, log_uuid: u128) {
         self.media = self.blank(config, log_uuid);
         self.earlier = None;
@@ -174,7 +176,7 @@ impl DeviceHost {
         config.session_idle = world.session_idle;
         config.sessions_max = world.sessions_max;
         config.session_quiet = world.session_quiet;
-        // So few that keys meet in them.
+        // There are so few buckets that several keys share one.
         config.read_buckets = 2;
         config.session_entries_max = world.session_entries_max;
         config.flags = flags;
@@ -193,7 +195,7 @@ impl DeviceHost {
         Ok(())
     }
 
-    /// The log on this medium, scanned and repaired.
+    /// Scans and repairs the log on this medium.
     fn log_of(&self, media: &Handle, world: &WorldConfig) -> Result<Log<SimMedia>, LogError> {
         let expected = Expected {
             device: device_id(self.node),
@@ -209,7 +211,7 @@ impl DeviceHost {
         scan.repair(decision)
     }
 
-    /// Where the log on its medium ends, as it is while the machine is off.
+    /// The last order of the log on the device's medium, while the machine is off.
     pub(crate) fn end_of_log(&self, world: &WorldConfig) -> Option<u64> {
         let copy = self.media.copy_of(self.media.durable());
         self.log_of(&copy, world).ok().map(|log| log.durable())
@@ -242,12 +244,12 @@ pub(crate) struct ServerHost {
     pub(crate) store: SimStore,
     pub(crate) running: Option<ServerNode<SimStore>>,
     pub(crate) out: Outbox,
-    /// The store is at work: the packets that report it have not been sent yet.
+    /// Whether the store is at work, and the packets that report the result have not been sent yet.
     pub(crate) busy: bool,
     pub(crate) life: u32,
-    /// Nobody starts it before this moment.
+    /// The server is not started before this time.
     pub(crate) down_until: Time,
-    /// It has loaded its records and serves.
+    /// Whether it has loaded its records and serves.
     pub(crate) is_loaded: bool,
     /// Its key file, in worlds with keys.
     pub(crate) file: KeyFile,

@@ -1,10 +1,11 @@
-//! Devices that join a chain that holds data, by the hands of an operator (`docs/spec/protocol.md` §5, "Joining").
+//! Devices that an operator lets join a chain with data (`docs/spec/protocol.md` §5, "Joining").
 //!
-//! Fault model: a spare, a repaired device with a new medium, or one that was lost and comes back with the log that it
-//! had, is started with `--join`; a while later the operator starts the last device of the chain again, with the joiner
-//! as its next hop, whether or not the joiner is ready. Meanwhile, and until the joiner has everything, anything may die;
-//! the joiner may be lost for good at any step; the chain may shrink and take it in at once. The operator never makes a
-//! chain of devices that lack something: that would be a declared loss.
+//! Fault model: a spare, a repaired device with a new medium, or a lost device that returns with
+//! its old log is started with `--join`. Later the operator starts the last device of the chain
+//! again with the joiner as its next hop, whether or not the joiner is ready. Until the joiner has
+//! everything, any process may die, the joiner may be lost for good at any step, and the chain may
+//! shrink and take the joiner in at once. The operator never makes a chain of devices that lack
+//! entries, because this would be a declared loss.
 
 use crate::cells::Fault;
 use crate::hosts::{Image, device_id};
@@ -14,11 +15,12 @@ use pmnet_proto::rules::Rule;
 use pmnet_proto::time::{MILLISECOND, Nanos};
 use pmnet_wire::record::Member;
 
-/// Until the operator wires a device that was started to join, at most.
+/// Longest time until the operator wires a device that was started to join.
 const WIRED_AFTER: Nanos = 20 * MILLISECOND;
 
 impl World {
-    /// Starts a device that is to join, if there is one and the chain is as the operator wants it.
+    /// Starts a device that is to join, if such a device exists and the chain is as the operator
+    /// wants it.
     pub(crate) fn begin_join(&mut self) {
         let idle: Vec<usize> = (0..self.config.devices)
             .filter(|&node| self.devices[node].lost && self.may_join(node))
@@ -27,7 +29,7 @@ impl World {
             return;
         }
         let node = self.pick(&idle);
-        // It may have been cut off until now.
+        // The device may have been cut off until now.
         self.kill(node);
         self.isolated.remove(&node);
         if self.below(2) == 0 {
@@ -38,7 +40,8 @@ impl World {
         }
         let device = &mut self.devices[node];
         device.media.set_fuse(None);
-        // Who starts it gives it the key file that the server has, and is to have.
+        // The operator who starts the device gives it the key file that the server has, or shall
+        // have.
         device.file = self.server.file;
         device.image = Image::Own;
         (device.lost, device.joins, device.gone) = (false, true, false);
@@ -58,14 +61,15 @@ impl World {
         self.devices[node].image = Image::Own;
     }
 
-    /// The medium of a device that is to join was damaged when it was lost: it gets another one.
+    /// The medium of a device that is to join was damaged when the device was lost: gives it
+    /// another medium.
     pub(crate) fn give_new_medium(&mut self, node: usize) {
         self.happened("devices that cannot join with what they have");
         self.new_medium(node);
         self.start_later(node, MILLISECOND);
     }
 
-    /// Whether the device was started to join, and the server does not know it as a member.
+    /// Whether the device was started to join, and the server does not have it as a member.
     pub(crate) fn is_to_join(&self, node: usize) -> bool {
         let server = self.server.running.as_ref();
         let chain = server.and_then(|running| running.machine().chain());
@@ -89,7 +93,7 @@ impl World {
         self.tell(|| format!("device {} is wired behind device {}", joiner + 1, tail + 1));
     }
 
-    /// The last device of the chain is started again, with the joiner behind it.
+    /// The last device of the chain is started again, with the joiner as its next hop.
     pub(crate) fn wire_joiner(&mut self) {
         let Some(&tail) = self.order.last() else {
             return;
@@ -115,13 +119,14 @@ impl World {
         }
     }
 
-    /// Whether one of these members has everything that was acknowledged and is not applied, by the server's record.
+    /// Whether one of these nodes has all entries that were acknowledged and not applied, by the
+    /// server's record.
     pub(crate) fn has_everything(&self, nodes: &[usize]) -> bool {
         let Some(server) = self.server.running.as_ref().map(|it| it.machine()) else {
             return false;
         };
         if !Without::rules(self.config.without).hold(Rule::Synced) {
-            // An operator who is not held back by the server does not ask.
+            // If the server does not hold an operator back, the operator does not ask.
             return true;
         }
         let members = server.chain().map_or(&[][..], |chain| &chain.members);

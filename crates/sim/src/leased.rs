@@ -1,4 +1,5 @@
-//! Worlds whose devices have leases (`docs/spec/protocol.md` §14): which can, and those for the tests of the tests.
+//! Worlds whose devices have leases (`docs/spec/protocol.md` §14): the conditions for leases, and
+//! the worlds that test the tests.
 
 use crate::config::{WorldConfig, one_of};
 use crate::without::Place;
@@ -7,11 +8,11 @@ use pmnet_proto::lease::DRIFT;
 use pmnet_proto::rules::Rule;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 
-/// Rates of clocks are in parts of so many.
+/// Unit of clock rates: millionths.
 const PARTS: i64 = 1_000_000;
 
 impl WorldConfig {
-    /// The same world with leases, and a chain that can go on without one of its devices.
+    /// Returns this world with leases, and with a chain that can go on without one of its devices.
     #[must_use]
     pub fn with_leases(self, random: &mut Random) -> WorldConfig {
         let lease = one_of(random, &[20, 60, 200]) * MILLISECOND;
@@ -34,13 +35,15 @@ impl WorldConfig {
             clock_rates: PARTS / i64::try_from(DRIFT).expect("small"),
             lose_devices: self.lose_devices.max(1),
             zombies: true,
-            // Who is down for long because of a wrong image is declared stopped, and what is left may be another such.
+            // A device that is down for long because of a wrong image is declared stopped, and the
+            // remaining device may have a wrong image, too.
             exchanges: 0,
             ..self
         }
     }
 
-    /// The same world, with leases, and devices that are cut off from everybody but their clients.
+    /// Returns this world with leases, and with devices that are cut off from all nodes except
+    /// their clients.
     pub(crate) fn lacking_of_leases(self, place: Place) -> WorldConfig {
         let chain = WorldConfig {
             lost_clients: false,
@@ -62,7 +65,8 @@ impl WorldConfig {
             place,
             Place::Waited | Place::Machine(Rule::LeaseCoversReads)
         ) {
-            // READs all the time, so that a device is asked in each moment of its lease; little else goes wrong.
+            // Clients send READs all the time, so that a device is asked at every moment of its
+            // lease; other faults are rare.
             let asked = WorldConfig {
                 clients: chain.clients.max(3),
                 calls: 400,
@@ -88,7 +92,8 @@ impl WorldConfig {
         if place != Place::Drift {
             return chain.of_lease(20 * MILLISECOND);
         }
-        // Longer, so that between the word and the deadline of a slow clock somebody asks.
+        // The lease is longer, so that a client asks between the word and the deadline of a slow
+        // clock.
         WorldConfig {
             clock_rates: PARTS / 2,
             ..chain.of_lease(100 * MILLISECOND)

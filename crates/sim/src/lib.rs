@@ -1,9 +1,9 @@
 //! Deterministic simulator: the production client, device and server in a virtual world.
 //!
-//! One thread for each world; the same seed gives the same run, on every machine. Nothing in here is a
-//! model of pmnet: clients, devices, logs and the server are the production code. Only their
-//! surroundings are simulated: network, media, store, clocks, processes, operators. May not: read a
-//! clock, draw randomness that does not come from the seed.
+//! Each world runs on one thread. The same seed gives the same run on every machine. Nothing in
+//! here is a model of pmnet: clients, devices, logs and the server are the production code. Only
+//! their surroundings are simulated: network, media, store, clocks, processes, operators. May not:
+//! read a clock, draw randomness that does not come from the seed.
 
 mod accidents;
 mod aim;
@@ -40,7 +40,7 @@ pub use world::World;
 /// Runs the world of one seed.
 ///
 /// # Panics
-/// If a machine does: [`run_caught`] makes that a violation.
+/// If a machine panics, this function panics; [`run_caught`] makes the panic a violation.
 #[must_use]
 pub fn run(seed: u64, plan: &Plan) -> Report {
     World::new(seed, plan, false).run()

@@ -16,11 +16,11 @@ use pmnet_sim::cells::{Cell, Fault, Hits, Moment};
 use pmnet_sim::{Plan, Summary, Without, campaign, run_with_trace};
 use serde_json::json;
 
-/// Failing seeds that are shown; more are counted.
+/// Maximum number of failing seeds that are shown; further ones are counted.
 const SHOWN_MAX: usize = 10;
-/// Violations of one seed that are shown.
+/// Maximum number of violations that are shown of one seed.
 const VIOLATIONS_MAX: usize = 5;
-/// Lines of its story that are shown.
+/// Number of lines that are shown of a seed's trace.
 const STORY_LINES: usize = 12;
 
 const EXAMPLES: &str = "\
@@ -206,7 +206,7 @@ fn check(command: &SimCommand, plan: &Plan, stop: &AtomicBool) -> anyhow::Result
     Ok(summary.failing == 0 && same)
 }
 
-/// Where each rule was noticed, out of a file that was written with `--note`.
+/// Reads the file that `--note` wrote: the seed in which each rule was noticed.
 fn known(path: Option<&Path>) -> anyhow::Result<BTreeMap<String, u64>> {
     let Some(path) = path else {
         return Ok(BTreeMap::new());
@@ -221,7 +221,7 @@ fn known(path: Option<&Path>) -> anyhow::Result<BTreeMap<String, u64>> {
     all.with_context(|| format!("{} is no list of rules and seeds", path.display()))
 }
 
-/// For every rule that is switched off a violation must be found.
+/// Checks that each rule is noticed: a violation must be found while it is switched off.
 fn notice(
     command: &SimCommand,
     mut plan: Plan,
@@ -321,7 +321,7 @@ fn print_matrix(cells: &Hits) {
     }
 }
 
-/// Cause, last events and the replay command of a failing seed.
+/// Shows the cause, the last events and the replay command of a failing seed.
 fn show(seed: u64, plan: &Plan) {
     let (report, story) = run_with_trace(seed, plan);
     for violation in report.violations.iter().take(VIOLATIONS_MAX) {

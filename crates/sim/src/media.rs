@@ -1,12 +1,12 @@
 //! A medium that forgets.
 //!
-//! Fault model: stores are visible at once and durable only when a completed persist covered
-//! them. A persist takes time. When the machine dies, every 64-byte line that was stored and not
-//! persisted is, line by line and 8 bytes by 8 bytes, the old or the new content, at random. When
-//! only the process dies, a `Dram` medium keeps everything that was stored. A fuse makes the
-//! machine die in the middle of its n-th persist; this also interrupts recovery. Lines can be damaged
-//! while the machine is off, and whole images can be copied and put back. A lying medium says that a
-//! persist is complete and does nothing: no test may pass with it.
+//! Fault model: stores are visible at once and durable only when a completed persist covered them.
+//! A persist takes time. When the machine dies, each 8-byte word of a line that was stored and not
+//! persisted has its old or its new content, at random. When only the process dies, a `Dram` medium
+//! keeps everything that was stored. A fuse makes the machine die in the middle of its n-th
+//! persist; this also interrupts recovery. Lines can be damaged while the machine is off, and whole
+//! images can be copied and put back. A lying medium says that a persist is complete and does
+//! nothing: no test may pass with it.
 
 use pmnet_log::{Media, MediaError};
 use pmnet_proto::Random;
@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const LINE: usize = 64;
 const WORD: usize = 8;
 
-/// What a crash does to stores that were not persisted.
+/// The effect of a crash on stores that were not persisted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Each line of them survives or not; a persist takes time.
+    /// Each unpersisted line survives or not; a persist takes time.
     Forgetful,
-    /// All of them survive; a persist is immediate.
+    /// All lines survive; a persist is immediate.
     Dram,
 }
 
@@ -30,20 +30,21 @@ pub enum Kind {
 struct State {
     durable: Vec<u8>,
     in_flight: Option<Vec<(Range<usize>, Vec<u8>)>>,
-    /// Persists left until the machine dies, and what decides about the lines then.
+    /// Number of persists until the machine dies, and the generator that then decides about the
+    /// lines.
     fuse: Option<(u32, Random)>,
     blown: bool,
     lies: bool,
 }
 
-/// What the world keeps of a medium: it completes persists and crashes it.
+/// The world's access to a medium: it completes persists and crashes the medium.
 #[derive(Clone, Debug)]
 pub struct Handle {
     kind: Kind,
     state: Arc<Mutex<State>>,
 }
 
-/// The medium, as the log has it.
+/// The log's access to a medium.
 #[derive(Debug)]
 pub struct SimMedia {
     image: Vec<u8>,
@@ -91,7 +92,7 @@ impl Handle {
         }
     }
 
-    /// Another medium of this kind with these contents.
+    /// Returns another medium of this kind with these contents.
     #[must_use]
     pub fn copy_of(&self, bytes: Vec<u8>) -> Handle {
         let copy = Handle::blank(self.kind, 0);
@@ -102,13 +103,13 @@ impl Handle {
         copy
     }
 
-    /// What would be left of it if its machine died now.
+    /// Returns the contents that would remain if the machine died now.
     #[must_use]
     pub fn durable(&self) -> Vec<u8> {
         lock(&self.state).durable.clone()
     }
 
-    /// Changes a byte of it.
+    /// Changes one byte of the medium.
     pub fn damage(&self, at: usize, noise: u64) {
         let mut state = lock(&self.state);
         if let Some(byte) = state.durable.get_mut(at) {
@@ -116,7 +117,7 @@ impl Handle {
         }
     }
 
-    /// From now on it only says that something is durable.
+    /// From now on the medium reports persists as complete without doing them.
     pub fn set_lying(&self, lies: bool) {
         lock(&self.state).lies = lies;
     }
@@ -134,8 +135,8 @@ impl Handle {
         }
     }
 
-    /// The machine will die in the middle of its `persists`-th persist from now (0: the next).
-    /// `None`: it will not.
+    /// The machine will die in the middle of its `persists`-th persist from now (0: in the next
+    /// persist). `None`: it will not die of a fuse.
     pub fn set_fuse(&self, fuse: Option<(u32, Random)>) {
         lock(&self.state).fuse = fuse;
     }
@@ -174,7 +175,7 @@ impl Handle {
 }
 
 impl SimMedia {
-    /// The stores of a NIC there have left every cache.
+    /// The NIC's stores into this range have left every cache.
     pub fn drain(&self, range: Range<usize>) {
         lock(&self.handle.state).durable[range.clone()].copy_from_slice(&self.image[range]);
     }

@@ -16,13 +16,13 @@ use pmnet_proto::{Outbox, Peer};
 use pmnet_wire::record::{Member, write_path};
 use pmnet_wire::{Flags, Header, Kind, Life, Packet, raw};
 
-/// Packets that the injector remembers.
+/// Maximum number of packets that the injector remembers.
 const MEMORY_MAX: usize = 256;
 const MEMORY_MAX_U64: u64 = 256;
-/// One packet in so many is remembered.
+/// One packet in N is remembered.
 const MEMORY_EVERY: u64 = 7;
 
-/// A packet that was seen: to, from, bytes.
+/// A packet on the wire: receiver, sender, bytes.
 pub(crate) type Seen = (Peer, Peer, Vec<u8>);
 
 impl World {
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Sends what a node wants to send.
+    /// Sends the packets of a node's outbox.
     pub(crate) fn send_all(&mut self, node: usize, out: &Outbox) {
         for (to, bytes) in out.iter() {
             self.send(address(node), to, bytes);
@@ -99,7 +99,7 @@ impl World {
         if self.memory.len() < MEMORY_MAX {
             self.memory.push(seen);
         } else {
-            // Any age may be replaced: some stay for long.
+            // A new packet replaces one of any age, so that some packets stay for long.
             let at = usize::try_from(self.below(MEMORY_MAX_U64)).expect("small");
             self.memory[at] = seen;
         }
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// A foreign datagram.
+    /// A datagram of another protocol.
     fn foreign(&mut self) -> Option<Seen> {
         let (to, from) = (self.any_node(), self.any_node());
         let length = usize::try_from(self.below(200)).expect("small");
@@ -128,7 +128,7 @@ impl World {
         Some((address(to), address(from), bytes))
     }
 
-    /// A well-formed packet of any kind by someone who guesses.
+    /// A well-formed packet of any kind with guessed fields.
     fn guessed(&mut self) -> Option<Seen> {
         let (to, from) = (self.any_node(), self.any_node());
         let kinds = u64::try_from(Kind::ALL.len()).expect("few kinds");
@@ -168,7 +168,8 @@ impl World {
                 } else {
                     Member::SHRINK | Member::DECLARE_LOSS
                 },
-                // The operator's word names an epoch that the attacker does not know, however long the world lasts.
+                // A statement of the operator names an epoch that the attacker does not know,
+                // however long the world lasts.
                 word_epoch: u32::MAX - u32::try_from(self.below(100)).expect("small"),
                 served: u32::try_from(self.below(5)).expect("small"),
                 size: pmnet_wire::FragmentSize::MAX,
@@ -185,7 +186,7 @@ impl World {
         Some((address(to), address(from), bytes))
     }
 
-    /// Something that was on the wire once, as it was or changed.
+    /// A packet that was on the wire before, unchanged or changed.
     fn seen_before(&mut self) -> Option<Seen> {
         if self.memory.is_empty() {
             return None;
@@ -209,7 +210,7 @@ impl World {
             return Some((to, from, bytes));
         }
         if matches!(header.kind, Kind::Recover | Kind::RecoverReply) {
-            // Without keys, only their nonce and log identity speak for them.
+            // Without keys, only their nonce and log identity authenticate them.
             return None;
         }
         if self.below(2) == 0 {
@@ -224,14 +225,15 @@ impl World {
         Some((to, from, changed))
     }
 
-    /// Returns a packet that was seen before as an adversary without a key sends it again: to another receiver, in the name of another sender, or changed, always
-    /// under its old tag.
+    /// Returns a packet that was seen before, as an adversary without a key sends it again: to
+    /// another receiver, under another sender's address, or changed. Its tag stays the old one.
     fn without_a_key(&mut self, to: Peer, from: Peer, packet: &Packet<'_>) -> Option<Seen> {
         let mut header = packet.header;
         let mut payload = packet.payload.to_vec();
         if self.server.store.is_fresh() && matches!(header.kind, Kind::Recover | Kind::Open) {
-            // Before the first session, an OPEN that is led to another device begins it there, and a RECOVER of a device that is gone makes the head wait:
-            // a chain that is too short, or none, and nothing lost (docs/spec/keys.md §6).
+            // Before the first session, an OPEN that is redirected to another device begins the
+            // chain there, and a RECOVER of a lost device makes the head wait: the chain is too
+            // short or does not form, and nothing is lost (docs/spec/keys.md §6).
             return None;
         }
         let (to, from) = match self.below(3) {
@@ -262,8 +264,8 @@ impl World {
         Some((to, from, bytes))
     }
 
-    /// Returns what a thief makes of a packet that was seen before, with the cluster key that all have forgotten: the next entry for the server, in the
-    /// name of the tail.
+    /// Returns a packet that a thief makes from one that was seen before, with the cluster key that
+    /// all processes have forgotten: the next entry for the server, in the name of the tail.
     fn with_the_old_key(&mut self, packet: &Packet<'_>) -> Option<Seen> {
         let mut header = packet.header;
         let chain = self.server.running.as_ref()?.machine().chain()?;
@@ -289,7 +291,7 @@ impl World {
         Some((address(self.config.devices), address(node), bytes))
     }
 
-    /// Notes under which session an id is sent, for the checkers.
+    /// Notes the session under which an id is sent, for the checkers.
     pub(crate) fn note_session(&mut self, bytes: &[u8]) {
         let server = self.server.running.as_ref();
         let chain = server.and_then(|running| running.machine().chain());
@@ -307,7 +309,7 @@ impl World {
                 shard: 0,
                 token: *token,
             });
-            // What a thief has sealed with the forgotten key was sent by no device.
+            // A packet that the thief sealed with the forgotten key was sent by no device.
             let accepted = if forgotten {
                 &[NEXT][..]
             } else {
@@ -321,7 +323,7 @@ impl World {
             keys.any(|key| key.verifies(&packet))
         };
         if self.config.keyed && !(0..self.config.devices).map(device_id).any(sealed_by) {
-            // No device has sent it in this form.
+            // No device has sent the packet in this form.
             return;
         }
         let Some(operation) = Operation::peek(packet.payload) else {

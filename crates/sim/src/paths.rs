@@ -1,9 +1,12 @@
-//! How long the packets are that the paths carry (`docs/spec/protocol.md` §7).
+//! The maximum packet lengths of the paths (`docs/spec/protocol.md` §7).
 //!
-//! Fault model: in some worlds the paths between the machines, and those of single clients, carry less than a packet may have. That is so
-//! from the beginning, or all machines' paths shrink at one moment while clients are at work; each process notices it within a second,
-//! as its system says it. A packet that is longer than its path arrives as IP fragments. In a world where nothing shrinks, such a packet is
-//! a violation; in the others it is one when the world has come to rest, but for messages of sessions, which were cut before: clients make no new ones then.
+//! Fault model: in some worlds the paths between the machines, and the paths of single clients,
+//! carry only packets that are shorter than the largest packet of pmnet. The paths are short from
+//! the beginning, or all paths between machines shrink at one moment while clients are at work.
+//! Each process then notices it within a second, when its system reports it. A packet that is
+//! longer than its path arrives as IP fragments. In a world in which no path shrinks, such a packet
+//! is a violation. In the other worlds it is a violation once the world has come to rest, except
+//! for messages of sessions: these were cut before, and clients make no new ones then.
 
 use crate::config::WorldConfig;
 use crate::world::{Event, Phase, World, address, shown};
@@ -11,25 +14,25 @@ use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Peer, Random};
 use pmnet_wire::{FragmentSize, Packet};
 
-/// Sizes of which a world draws.
+/// Fragment sizes from which a world draws.
 const SIZES: [u64; 4] = [1144, 1160, 1280, 1328];
-/// Clients in such a world have one of so many sizes of their own, by their numbers.
+/// In such a world each client has one of N fragment sizes, by its number.
 const OF_CLIENTS: usize = 4;
-/// Largest payloads and replies of such a world, in bytes, at least.
+/// Minimum for the largest payloads and replies of such a world, in bytes.
 const BYTES: usize = 4_000;
-/// A process notices within this time that its paths have shrunk.
+/// Longest time until a process notices that its paths have shrunk.
 const NOTICED_MAX: Nanos = SECOND;
-/// Paths shrink within this time after the beginning.
+/// Latest time at which paths shrink, counted from the beginning.
 const SHRINK_MAX: Nanos = 100 * MILLISECOND;
 
 /// Largest fragments that the paths of a world carry.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Paths {
-    /// Those between devices and server.
+    /// The fragment size between devices and server.
     machines: FragmentSize,
-    /// Those of the clients.
+    /// The fragment sizes of the clients.
     clients: [FragmentSize; OF_CLIENTS],
-    /// The same of the machines, from some moment on.
+    /// The fragment size between devices and server after the shrinking, if the paths shrink.
     shrinks_to: Option<FragmentSize>,
 }
 
@@ -46,7 +49,7 @@ impl Paths {
         }
     }
 
-    /// Of this node among so many devices.
+    /// The fragment size of this node in a world with `devices` devices.
     pub(crate) fn of(&self, node: usize, devices: usize) -> FragmentSize {
         if node <= devices {
             self.machines
@@ -57,7 +60,7 @@ impl Paths {
 }
 
 impl WorldConfig {
-    /// The same world with paths that carry less.
+    /// Returns this world with paths that carry less.
     #[must_use]
     pub fn with_paths(mut self, random: &mut Random) -> WorldConfig {
         self.paths = Paths::drawn(random);
@@ -70,7 +73,7 @@ impl WorldConfig {
         self
     }
 
-    /// The same, and nothing shrinks.
+    /// Returns this world with paths that carry less from the beginning and do not shrink.
     #[must_use]
     pub fn with_narrow_paths(self) -> WorldConfig {
         let mut random = Random::new(7);
@@ -112,7 +115,8 @@ impl World {
         (self.now >= *at).then_some(own)
     }
 
-    /// A packet that is longer than its path carries: was that to be expected?
+    /// Checks a packet that is longer than its path carries: reports a violation unless it was to
+    /// be expected.
     pub(crate) fn look_at_length(&mut self, from: Peer, to: Peer, bytes: &[u8]) {
         let devices = self.config.devices;
         let of = |peer| {
@@ -126,16 +130,18 @@ impl World {
             return;
         }
         let Ok(packet) = Packet::parse(bytes) else {
-            // A damaged packet, which a device takes for foreign traffic and passes on.
+            // The packet is damaged: a device takes it for foreign traffic and passes it on.
             return;
         };
         self.happened("IP fragments");
         if self.config.keyed {
-            // An adversary can have answers sent to another address, on paths for which they were not cut.
+            // An adversary can redirect answers to another address, on paths for which they were
+            // not cut.
             return;
         }
         let at_rest = matches!(self.phase, Phase::Idle { .. } | Phase::Closing { .. });
-        // A call whose caller gave up is sent on, and its messages keep the fragments into which they were cut.
+        // A call is sent on after its caller gave up, and its messages keep the fragments into
+        // which they were cut.
         let may_be_cut_before = packet.header.session != 0;
         if self.noticed.is_empty() || at_rest && !may_be_cut_before {
             self.violation(format!(
@@ -146,7 +152,7 @@ impl World {
         }
     }
 
-    /// In the end all know that paths have shrunk.
+    /// Checks at the end that all processes know that paths have shrunk.
     pub(crate) fn look_at_sizes(&mut self) {
         if self.noticed.is_empty() {
             return;

@@ -1,8 +1,9 @@
-//! A client's reads past the server (`docs/spec/reads.md`): it asks the head how fresh the store must be, and then reads from
-//! the store itself or a replica, as a front does.
+//! A client's direct reads (`docs/spec/reads.md`): the client asks the head how fresh the store
+//! must be, and then reads from the store itself or a replica, as a front does.
 //!
-//! Fault model: its connection leads to whichever store it heard of last, an old master too; the answer may be lost. What
-//! cannot be used is asked by an ordinary bypass.
+//! Fault model: the client's connection leads to the last store of which it heard, even if this is
+//! an old master; the answer may be lost. If an answer cannot be used, the client reads by an
+//! ordinary bypass.
 
 use crate::check::Result as Seen;
 use crate::client::ClientHost;
@@ -13,12 +14,12 @@ use pmnet_proto::Time;
 use pmnet_proto::client::{CallId, Event, ReadAnswer, SessionHandle};
 use pmnet_proto::time::MILLISECOND;
 
-/// A connection of its own answers within this time.
+/// Maximum time of an answer on the client's own connection.
 const STORE_MAX: u64 = 4 * MILLISECOND;
-/// One answer in so many of the store is lost.
+/// One answer of the store in N is lost.
 const LOST_EVERY: u64 = 16;
 
-/// The hash of a key, as every client of a world computes it: two keys share one.
+/// The hash of a key, as every client of a world computes it: two keys share each hash.
 pub(crate) fn hash(key: u8) -> u64 {
     u64::from(key / 2) + 1
 }
@@ -27,26 +28,26 @@ pub(crate) fn hash(key: u8) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Reading {
     key: u8,
-    /// Where its outcome goes.
+    /// Index of its entry in the history.
     observed: usize,
     stage: Stage,
     before: Before,
 }
 
-/// What a store is asked before the head has answered.
+/// A question to a store before the head has answered.
 #[derive(Debug)]
 enum Before {
     Nothing,
-    /// Who is asked then.
+    /// The store is asked at this time.
     Due(Time, Ahead),
-    /// What it has said.
+    /// The store has answered.
     Read(Fresh, Ahead),
 }
 
-/// Who is asked before the head has answered.
+/// The store that is asked before the head has answered.
 #[derive(Clone, Copy, Debug)]
 enum Ahead {
-    /// The store; what is known of the head's version.
+    /// The master; with the last known epoch and version of the head's index.
     Master((u32, u64)),
     /// A replica.
     Replica,
@@ -56,32 +57,33 @@ enum Ahead {
 enum Stage {
     /// The head was asked.
     Head(CallId),
-    /// The store is asked then, and must be in this epoch and have applied so much; before it a replica, unless `replicas` is 0, and that
-    /// so much.
+    /// At `at` the store is asked; it must be in `epoch` and have applied `need`. Before that, a
+    /// replica is asked, unless `replicas` is 0; the replica must have applied `replicas`.
     Store {
         at: Time,
         epoch: u32,
         need: u64,
         replicas: u64,
     },
-    /// By a bypass, as soon as one can be called.
+    /// The read goes as a bypass, as soon as one can be called.
     Bypass,
 }
 
-/// Whether a store that was in this state may be shown.
+/// Whether an answer of a store in this state may be shown.
 fn is_fresh(found: &Fresh, epoch: u32, need: u64, config: &WorldConfig) -> bool {
     let epoch_fits = found.epoch == epoch || Without::breaks(config.without, Place::ReadEpoch);
     let is_fresh = found.applied >= need || Without::breaks(config.without, Place::ReadNeed);
     epoch_fits && is_fresh
 }
 
-/// Whether a replica that was in this state may be shown; `need`: what it must have applied, 0: none may.
+/// Whether an answer of a replica in this state may be shown. `need`: the order that the replica
+/// must have applied; 0: no replica may be read.
 fn is_fresh_replica(found: &Fresh, epoch: u32, need: u64, config: &WorldConfig) -> bool {
     let is_fresh = found.applied >= need || Without::breaks(config.without, Place::ReplicaNeed);
     need > 0 && found.epoch == epoch && is_fresh
 }
 
-/// What it says while something passes no device.
+/// The state of the session's mark, which is open while an operation passes no device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     session: SessionHandle,
@@ -89,12 +91,13 @@ pub(crate) struct Mark {
 }
 
 impl ClientHost {
-    /// Whether everything it called is answered, and nothing of unknown outcome is behind it.
+    /// Whether all calls of the session are answered, and no unknown outcome is newer than its last
+    /// answered bypass.
     fn is_clean(&self) -> bool {
         !self.doubtful && self.calls.is_empty()
     }
 
-    /// Begins a read of this key; false if it must go by a bypass.
+    /// Begins a read of this key; returns false if it must go as a bypass.
     pub(crate) fn begin_read(
         &mut self,
         key: u8,
@@ -129,7 +132,7 @@ impl ClientHost {
         true
     }
 
-    /// The head's answer.
+    /// Takes the head's answer.
     pub(crate) fn read_answered(
         &mut self,
         call: CallId,
@@ -163,7 +166,8 @@ impl ClientHost {
                     self.reading = None;
                     return;
                 }
-                // Another key with this hash: the store must be as fresh as that.
+                // The HIT is of another key with the same hash: the store must have applied that
+                // update, too.
                 _ => Stage::Store {
                     at,
                     epoch: *epoch,
@@ -209,7 +213,7 @@ impl ClientHost {
         };
     }
 
-    /// Gets a read on that waits for the store, or for a bypass.
+    /// Continues a read that waits for the store or for a bypass.
     pub(crate) fn go_on_reading(&mut self, now: Time, world: Time, config: &WorldConfig) {
         let Some(reading) = &mut self.reading else {
             return;
@@ -293,7 +297,7 @@ impl ClientHost {
         }
     }
 
-    /// When a read has something to do by itself.
+    /// The next time at which a read must act by itself.
     pub(crate) fn reading_due(&self, now: Time) -> Option<Time> {
         let reading = self.reading.as_ref()?;
         match (&reading.stage, &reading.before) {
@@ -305,7 +309,8 @@ impl ClientHost {
         }
     }
 
-    /// Says that something will pass no device. Gives whether it is known to the whole chain.
+    /// Opens the mark before an operation that passes no device. Returns whether the whole chain
+    /// knows the mark.
     pub(crate) fn mark(&mut self, now: Time, config: &WorldConfig) -> bool {
         if !config.reads {
             return true;
@@ -320,14 +325,14 @@ impl ClientHost {
         self.mark.is_some_and(|mark| mark.is_open)
     }
 
-    /// Nothing passes no device any more.
+    /// Closes the mark: no operation that passes no device is under way any more.
     pub(crate) fn unmark(&mut self, deadline: Time) {
         if let Some(mark) = self.mark.take() {
             self.machine.end(mark.session, deadline);
         }
     }
 
-    /// What the machine says of reads and marks.
+    /// Takes an event of the client machine about reads and marks.
     pub(crate) fn read_event(
         &mut self,
         event: &Event,

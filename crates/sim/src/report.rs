@@ -1,4 +1,4 @@
-//! How a world ends, and its report.
+//! The end of a world, and its report.
 
 use crate::cells::Hits;
 use crate::check::{self, History};
@@ -9,29 +9,29 @@ use pmnet_proto::server::Server;
 use pmnet_proto::time::{Nanos, SECOND};
 use std::collections::BTreeMap;
 
-/// Events that a quiet node may cause in a second, besides its pings and its expiry timer.
+/// Maximum number of events of a quiet node in a second, without its pings and its expiry timer.
 const IDLE_EVENTS: u64 = 50;
-/// Idle phases until there must have been a silent one.
+/// Maximum number of idle phases, of which one must have been silent.
 const IDLE_ATTEMPTS: u32 = 8;
-/// Events that one ping of a session causes: timer, packet there, answer back, turns.
+/// Number of events that one ping of a session causes: timer, packet, answer, turns.
 const PING_EVENTS: u64 = 12;
 
 /// The result of one seed.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Seed.
+    /// The seed of the world.
     pub seed: u64,
-    /// Violations, in words.
+    /// A description of each violation.
     pub violations: Vec<String>,
-    /// Calls made, acknowledged, failed, unknown.
+    /// Numbers of calls: made, acknowledged, failed, unknown.
     pub calls: [u64; 4],
-    /// Events of the world.
+    /// Number of events of the world.
     pub events: u64,
-    /// Simulated nanoseconds.
+    /// Simulated time in nanoseconds.
     pub simulated: Nanos,
-    /// Hash over every event in order: equal seeds give equal hashes.
+    /// Hash over all events in their order: equal seeds give equal hashes.
     pub trace_hash: u64,
-    /// Named things that happened, and how often: accidents, and the counters of the machines.
+    /// Numbers of occurrences of named events: accidents, and the counters of the machines.
     pub happened: BTreeMap<&'static str, u64>,
     /// How often each cell of the failure matrix was hit.
     pub cells: Hits,
@@ -159,7 +159,7 @@ impl World {
             })
     }
 
-    /// Sessions that the clients think they have.
+    /// Number of sessions that the clients believe to have.
     fn sessions(&self) -> usize {
         self.clients
             .iter()
@@ -179,7 +179,7 @@ impl World {
         self.schedule(IDLE, Event::IdleEnds);
     }
 
-    /// Silence: no machine sends or wakes up without need.
+    /// Checks for silence: no machine may send or wake up without need.
     pub(crate) fn idle_ends(&mut self) {
         let Phase::Idle {
             events,

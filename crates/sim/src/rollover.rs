@@ -1,12 +1,16 @@
-//! Keys that change while everything runs (`docs/spec/keys.md` §7, `docs/operate/keys.md`).
+//! Keys that change while all processes run (`docs/spec/keys.md` §7, `docs/operate/keys.md`).
 //!
-//! An operator replaces the key files of all processes, sends each SIGHUP at a moment of its own, waits until all have said that they have read it, and
-//! begins the next step. Fronts get their new keys in the third step, and the fourth one begins when no session has an old key any more, or after a
-//! while. Meanwhile the adversary repeats what he has seen under any key. When all have forgotten the old key, a thief has it.
+//! An operator replaces the key files of all processes, sends SIGHUP to each process at a different
+//! moment, waits until all have confirmed that they read their file, and begins the next step.
+//! Fronts get their new keys in the third step. The fourth step begins when no session has an old
+//! key any more, or after a timeout. Meanwhile the adversary repeats packets that were sealed under
+//! any key. When all processes have forgotten the old key, a thief gets it.
 //!
-//! Fault model: a process dies and begins again with the file that it has by then; everything of the other faults of a world; the operator does the last step
-//! before fronts have their keys, or does not tell one process, and mends it later. In quiet worlds nothing else goes wrong, and then no call
-//! may fail. Or a front's name is refused, and that front goes on as if nothing had happened: nothing that it sends later may have an effect.
+//! Fault model: a process dies and starts again with the present file; all other faults of the
+//! world happen; the operator does the last step before fronts have their keys, or does not tell
+//! one process, and corrects the mistake later. In quiet worlds no other fault happens, and then no
+//! call may fail. In some worlds a front is refused by name and goes on as before: its later
+//! packets must have no effect.
 
 use crate::client::ClientHost;
 use crate::config::WorldConfig;
@@ -18,57 +22,59 @@ use pmnet_proto::rules::Rule;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_proto::{Random, Time};
 
-/// A rollover begins within this time.
+/// Latest time at which a rollover begins.
 const BEGINS_MAX: Nanos = 8 * MILLISECOND;
-/// The operator looks again after this time.
+/// Interval at which the operator looks whether a step is complete.
 const LOOK: Nanos = MILLISECOND;
-/// So often he looks whether old sessions are over, in a world in which calls may fail.
+/// Maximum number of times that the operator looks whether old sessions are over, in a world in
+/// which calls may fail.
 const LOOKS_MAX: u32 = 200;
-/// Until a mistake is mended, at most.
+/// Longest time until a mistake is corrected.
 const MENDED_MAX: Nanos = 300 * MILLISECOND;
-/// Calls that each client makes in each step, so that none is without a load.
+/// Number of calls that each client makes in each step, so that no step is without load.
 const CALLS: u32 = 10;
-/// Fewer, if payloads may be longer than this.
+/// Clients make fewer calls if payloads may be longer than this.
 const PAYLOAD_MAX: usize = 50_000;
-/// Calls that a front makes that is refused.
+/// Number of calls that a refused front makes.
 const REFUSED_CALLS: u32 = 5;
-/// Where a rule is missed only if the steps of a rollover take long.
+/// Duration of a step in worlds in which a rule is missed only if the steps take long.
 const LONG: Nanos = 400 * MILLISECOND;
 
-/// How keys change in a world.
+/// The way in which keys change in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rollover {
-    /// Not at all.
+    /// Keys do not change.
     #[default]
     Never,
-    /// In the documented order, whatever else happens.
+    /// The operator keeps to the documented order; all faults of the world happen.
     Orderly,
-    /// The same, and nothing else goes wrong than that single processes begin again.
+    /// The operator keeps to the documented order; the only fault is that single processes are
+    /// started again.
     Quiet,
-    /// The operator makes a mistake, which he mends later.
+    /// The operator makes a mistake, and corrects it later.
     Wrong,
-    /// The first client's front is refused.
+    /// The front of the first client is refused.
     Refused,
 }
 
-/// What a key file says.
+/// The contents of a key file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum KeyFile {
-    /// The old key.
+    /// The old key only.
     #[default]
     Old,
-    /// That to send under, and the new one.
+    /// The old key for sending; the new key is accepted, too.
     Accepts,
-    /// The new one to send under, and the old one.
+    /// The new key for sending; the old key is accepted, too.
     Sends,
-    /// The new key.
+    /// The new key only.
     New,
-    /// The old key, and that the first client's front is refused.
+    /// The old key, and a line that refuses the front of the first client.
     Refuses,
 }
 
 impl KeyFile {
-    /// The keys in it.
+    /// Returns the keys in the file.
     pub(crate) fn keys(self, config: &WorldConfig) -> ClusterKeys {
         let both = |present, other| ClusterKeys {
             other: Some(other),
@@ -78,7 +84,7 @@ impl KeyFile {
             KeyFile::Old => ClusterKeys::new(CLUSTER),
             KeyFile::Accepts => both(CLUSTER, NEXT),
             KeyFile::Sends => both(NEXT, CLUSTER),
-            // Without the rule the last step is none.
+            // If the rule is switched off, the last step does not remove the old key.
             KeyFile::New if Without::breaks(config.without, Place::Forgotten) => {
                 both(NEXT, CLUSTER)
             }
@@ -101,20 +107,20 @@ pub(crate) fn front_key(node: usize, cluster: &ClusterKey) -> FrontKey {
     cluster.front(id).expect("an id of this cluster")
 }
 
-/// What an operator does about keys.
+/// An action of the operator that concerns keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// He begins the next step.
+    /// The operator begins the next step.
     Begin,
-    /// He replaces the key file of a device or the server.
+    /// The operator replaces the key file of a device or the server.
     File { node: usize, file: KeyFile },
-    /// It gets SIGHUP.
+    /// The process gets SIGHUP.
     Told { node: usize },
     /// A front gets its new key.
     Front { at: usize },
-    /// He looks whether the step is over.
+    /// The operator looks whether the step is complete.
     Look,
-    /// He mends his mistake.
+    /// The operator corrects the mistake.
     Mend,
 }
 
@@ -129,21 +135,21 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Rolling {
     stages: Vec<Stage>,
-    /// Stages that have begun.
+    /// Number of stages that have begun.
     begun: usize,
     looks: u32,
-    /// A process that is not told.
+    /// The process that the operator does not tell.
     untold: Option<usize>,
-    /// Its file is replaced all the same.
+    /// Whether the file of the untold process is replaced nevertheless.
     has_file: bool,
     spread: Nanos,
     over: bool,
-    /// From then on all refuse the first client's front.
+    /// From this time on all processes refuse the front of the first client.
     refused_at: Option<Time>,
 }
 
 impl WorldConfig {
-    /// The same world, and its keys change.
+    /// Returns this world with keys that change.
     pub(crate) fn rolling(self, random: &mut Random) -> WorldConfig {
         let rollover = match random.next_u64() % 8 {
             0 | 1 => Rollover::Orderly,
@@ -155,9 +161,10 @@ impl WorldConfig {
         self.with_rollover(rollover)
     }
 
-    /// The same world with this kind of change.
+    /// Returns this world with this kind of key change.
     pub(crate) fn with_rollover(self, rollover: Rollover) -> WorldConfig {
-        // The load goes on until keys have changed, so a world that is meant to end by its accidents at once would have no end.
+        // The load continues until keys have changed; a world whose accidents follow each other
+        // without pause would therefore never end.
         let accident_every = match self.accident_every {
             0 => 0,
             every => every.max(3 * MILLISECOND),
@@ -177,14 +184,15 @@ impl WorldConfig {
         }
     }
 
-    /// The same world in which nothing goes wrong by itself, and no call may fail.
+    /// Returns this world without other faults; no call may fail in it.
     fn quiet(self) -> WorldConfig {
         WorldConfig {
             aim: None,
             session_idle: 5 * SECOND,
             session_quiet: Nanos::MAX,
             sessions_max: 65_536,
-            // A bypass of many fragments may take a second, and thirty wait for one another.
+            // A bypass of many fragments may take a second, and up to thirty of them wait for one
+            // another.
             deadline: 60 * SECOND,
             loss: self.loss.min(10),
             long_delay: 0,
@@ -215,7 +223,7 @@ impl WorldConfig {
         }
     }
 
-    /// The world in which this rule about keys is missed.
+    /// Returns a world in which the absence of this rule about keys is noticed.
     pub(crate) fn lacking_of_keys(self, place: Place) -> WorldConfig {
         let keyed = self.with_keys();
         match place {
@@ -269,7 +277,8 @@ impl World {
         self.schedule(after, Event::Rollover(Step::Begin));
     }
 
-    /// The steps of an operator who does the last one too early, or does not tell one process.
+    /// Plans the steps of an operator who does the last step too early, or does not tell one
+    /// process.
     fn plan_mistake(&mut self, [accepts, sends, new]: [Stage; 3]) -> Vec<Stage> {
         if self.below(2) == 0 {
             return vec![accepts, sends, new, Stage::Fronts];
@@ -281,7 +290,8 @@ impl World {
         vec![accepts, sends, Stage::Fronts, new]
     }
 
-    /// Whether the operator does not wait for the end of a step: a rule is switched off.
+    /// Whether the operator does not wait for the end of a step, because the rule about it is
+    /// switched off.
     fn hurries(&self) -> bool {
         self.config.without.is_some_and(|without| {
             matches!(
@@ -291,12 +301,12 @@ impl World {
         })
     }
 
-    /// Whether keys change no more.
+    /// Whether the keys have changed for the last time.
     pub(crate) fn has_rolled(&self) -> bool {
         self.rolling.over
     }
 
-    /// Whether all processes have forgotten the old key: from now on a thief may have it.
+    /// Whether all processes have forgotten the old key. From then on a thief may have it.
     pub(crate) fn is_forgotten(&self) -> bool {
         self.rolling.over
             && matches!(self.config.rollover, Rollover::Orderly | Rollover::Quiet)
@@ -358,7 +368,7 @@ impl World {
         }
         let rules = Without::rules(self.config.without);
         if self.rolling.begun == 1 && !rules.hold(Rule::SealAnew) {
-            // What is stored now is sent when the old key is forgotten.
+            // Packets that are stored now are sent when the old key is forgotten.
             let server = self.config.devices;
             self.kill(server);
             self.server.down_until = Time(u64::MAX);
@@ -380,7 +390,7 @@ impl World {
         }
     }
 
-    /// A process begins again between two steps, in a world in which nothing else goes wrong.
+    /// Starts a process again between two steps, in a world without other faults.
     fn begin_one_again(&mut self) {
         let server = self.config.devices;
         match self.below(4) {
@@ -390,7 +400,7 @@ impl World {
                 self.start_later(node, MILLISECOND);
                 self.happened("devices that began again in a rollover");
             }
-            // What the store is about to answer would be lost with it.
+            // The answer that the store is about to give would be lost with the server.
             2 if !self.server.busy => {
                 self.kill(server);
                 self.start_later(server, MILLISECOND);
@@ -413,14 +423,14 @@ impl World {
             self.rekey_earlier(keys);
         } else {
             if self.isolated.contains(&node) && !self.devices[node].lost {
-                // Nobody reaches it.
+                // The process is cut off at present.
                 self.schedule(LOOK, Event::Rollover(Step::Told { node }));
                 return;
             }
             let now = self.clocks[node].local(self.now);
             let keys = self.devices[node].file.keys(&self.config);
             let device = &mut self.devices[node];
-            // Nobody reaches one that was given up, before all is healed.
+            // A device that was given up cannot be reached before the end of all faults.
             let reached = self.calm || !device.lost;
             let Some(running) = device.running.as_mut().filter(|_| reached) else {
                 return;
@@ -445,7 +455,7 @@ impl World {
         self.wake(node, 0);
     }
 
-    /// Whether the devices in charge, and the server, have this file, and use it if they run.
+    /// Whether the server and the devices of the chain have this file and, if they run, use it.
     fn all_have(&self, file: KeyFile) -> bool {
         let in_charge = |node: &usize| !self.devices[*node].lost && self.is_told(*node);
         let devices = (0..self.config.devices).filter(in_charge).all(|node| {
@@ -528,7 +538,8 @@ impl World {
         }
     }
 
-    /// Everybody who can be told is told of the last file, also those that were given up.
+    /// Gives the last file to every process that can be reached, also to devices that were given
+    /// up.
     pub(crate) fn mend_keys(&mut self) {
         let file = match self.config.rollover {
             Rollover::Never => return,
@@ -548,7 +559,7 @@ impl World {
         }
     }
 
-    /// What a front has called that all refuse has no effect.
+    /// Checks that calls of a front that all processes refuse have no effect.
     pub(crate) fn look_at_refused(&mut self, at: usize, client: &[crate::check::Observed]) {
         let Some(since) = self.rolling.refused_at.filter(|_| at == 0) else {
             return;
@@ -569,7 +580,7 @@ impl World {
 }
 
 impl ClientHost {
-    /// Its front gets a key that follows from this one.
+    /// The client's front gets a key that is derived from this cluster key.
     pub(crate) fn rekey(&mut self, now: Time, cluster: ClusterKey) {
         self.cluster = cluster;
         if self.alive {
@@ -577,7 +588,8 @@ impl ClientHost {
         }
     }
 
-    /// Whether it has this key, and no session with another one. A mark ends, if nothing passes under it.
+    /// Whether the front has this key, and no session with another one. Closes a mark under which
+    /// no operation is under way.
     fn leaves_old_key(&mut self, cluster: &ClusterKey, deadline: Time) -> bool {
         if !self.alive {
             return true;

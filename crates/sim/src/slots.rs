@@ -1,14 +1,18 @@
-//! A world of its own: clients whose messages a NIC acknowledges by itself, into slots (`docs/spec/verbs.md`).
+//! A separate world: clients whose messages a NIC acknowledges by itself, into slots
+//! (`docs/spec/verbs.md`).
 //!
-//! The device, its log, its slots and the server are the production code. The NIC and the clients are simulated: a client here is
-//! a queue of updates that are sent again until they are acknowledged.
+//! The device, its log, its slots and the server are the production code. The NIC and the clients
+//! are simulated. A client of this world is a queue of updates, which are sent again until they are
+//! acknowledged.
 //!
-//! Fault model: a message is received line by line, beside those of other connections. Completions come in any order. Connections
-//! are cut at any time: in the middle of a message, or between its acknowledgement and the client. A client dies in the middle of a
-//! message, and its connection is not cut; it comes back when the device has cut it off. No slot may be posted (RNR). The
-//! machine loses power at any time, also in the middle of a recovery; of what was not persisted, or read back by the client, any
-//! words are lost. In some worlds only the process dies. Packets between device and server are late, and
-//! the server is away until the log is full.
+//! Fault model: a message is received line by line, interleaved with those of other connections.
+//! Completions come in any order. Connections are cut at any time: in the middle of a message, or
+//! between its acknowledgement and the client. A client dies in the middle of a message while its
+//! connection stays open; the client comes back after the device has closed the connection.
+//! Sometimes no slot is posted (RNR). The machine loses power at any time, also in the middle of a
+//! recovery. Any words that were neither persisted nor read back by the client are lost. In some
+//! worlds only the process dies. Packets between device and server are late, and the server is away
+//! until the log is full.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,15 +31,15 @@ use crate::media::{Handle, Kind as MediaKind, SimMedia};
 use crate::store::{Act, Operation, SimStore, StoreConfig};
 
 const CLIENTS: usize = 3;
-/// Updates of a client.
+/// Number of updates of each client.
 const UPDATES: u64 = 60;
-/// Steps with faults.
+/// Number of steps with faults.
 const STEPS: u32 = 4000;
-/// The number of steps for which the server is away, now and then.
+/// Number of steps of an outage of the server.
 const OUTAGE: u32 = 1500;
-/// Packets between device and server, at most; more are lost.
+/// Maximum number of packets between device and server; further packets are lost.
 const NETWORK_MAX: usize = 256;
-/// Steps without, in which everything must end.
+/// Number of steps without faults, in which all work must end.
 const HEAL_STEPS: u32 = 20_000;
 const LINE: usize = 64;
 const SLOTS: SlotParameters = SlotParameters {
@@ -50,30 +54,30 @@ const IDENTITY: Identity = Identity {
     shard: 0,
 };
 
-/// How long the oldest slot may be open while later ones are complete.
+/// Longest time for which the oldest slot may be open while later ones are complete.
 const DEADLINE: Nanos = 300 * MILLISECOND;
 
-/// A rule that can be broken, to see that it is noticed.
+/// A rule that can be broken, to see that the checks notice it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Messages are taken as their completions come, not by slot.
+    /// Messages are taken in the order of their completions, not of their slots.
     CqOrder,
-    /// An open slot is passed over.
+    /// An open slot is skipped.
     FirstHole,
-    /// The NIC's own acknowledgement counts, without the read after it.
+    /// The NIC's own acknowledgement counts without the read that must follow it.
     DrainRead,
-    /// A new connection begins after the first unacknowledged update.
+    /// A new connection begins with the update after the first unacknowledged one.
     ResendFirst,
     /// The slots are not read after a crash.
     Recovery,
     /// Slots are taken in any order.
     SrqOrder,
-    /// A client that has died in the middle of a message is not cut off.
+    /// A client that has died in the middle of a message is not disconnected.
     HeadDeadline,
 }
 
 impl Broken {
-    /// All of them.
+    /// All rules that can be broken.
     pub const ALL: [Broken; 7] = [
         Broken::CqOrder,
         Broken::FirstHole,
@@ -85,35 +89,36 @@ impl Broken {
     ];
 }
 
-/// The events of one seed.
+/// The violations and counters of one seed.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Violations, in words.
+    /// A description of each violation.
     pub violations: Vec<String>,
-    /// Updates that were acknowledged.
+    /// Number of acknowledged updates.
     pub acknowledged: u64,
-    /// Completions that came while an earlier slot was open.
+    /// Number of completions that came while an earlier slot was open.
     pub overtaken: u64,
-    /// A message found no slot.
+    /// Number of messages that found no slot.
     pub not_ready: u64,
-    /// Slots with an error in place of a message.
+    /// Number of slots with an error in place of a message.
     pub holes: u64,
-    /// Turns in which an update waited in its slot, because the log was full.
+    /// Number of turns in which an update waited in its slot because the log was full.
     pub waits: u64,
-    /// Connections that were cut.
+    /// Number of connections that were cut.
     pub cuts: u64,
-    /// Clients that were cut off because one of them had died in the middle of a message.
+    /// Number of clients that were disconnected because one of them had died in the middle of a
+    /// message.
     pub cut_off: u64,
-    /// Losses of power, and deaths of the process.
+    /// Number of power losses and deaths of the process.
     pub crashes: u64,
-    /// Updates that a recovery has found in slots alone.
+    /// Number of updates that a recovery found in slots alone.
     pub recovered: u64,
-    /// Updates that were sent on more than one connection.
+    /// Number of updates that were sent on more than one connection.
     pub resent: u64,
 }
 
 impl Seen {
-    /// Adds what another seed did.
+    /// Adds the counters and violations of another seed.
     pub fn add(&mut self, other: Seen) {
         self.violations.extend(other.violations);
         self.acknowledged += other.acknowledged;
@@ -133,14 +138,15 @@ impl Seen {
 struct Client {
     session: Option<u64>,
     connected: bool,
-    /// Number of the connection: the client's, and a multiple of their number that goes up with each connection of anybody.
+    /// Number of the connection: the client's number plus a multiple of the number of clients. The
+    /// multiple rises with each new connection of any client.
     connection: u32,
-    /// It has died in the middle of a message.
+    /// Whether the client has died in the middle of a message.
     dead: bool,
-    /// The update that is sent next.
+    /// The seq of the next update to send.
     next: u64,
     acknowledged: u64,
-    /// The message that is being received, and how many lines of it are there.
+    /// The message that is being received, and the number of its lines that have arrived.
     taking: Option<(Posting, Vec<u8>, usize)>,
     /// The messages that the NIC has acknowledged on this connection.
     placed: Vec<(u64, Posting, Vec<u8>)>,
@@ -170,14 +176,15 @@ struct World {
     server: ServerNode<SimStore>,
     server_out: Outbox,
     store: SimStore,
-    /// Between device and server, in order: whether it goes to the server, and what.
+    /// Packets between device and server, in order; the flag tells whether the packet goes to the
+    /// server.
     network: VecDeque<(bool, Vec<u8>)>,
-    /// Steps for which the server is away.
+    /// Number of steps for which the server stays away.
     outage: u32,
-    /// Steps for which another crash is likely: after a recovery that has found something.
+    /// Number of steps in which another crash is likely, after a recovery that has found updates.
     aimed: u32,
     clients: [Client; CLIENTS],
-    /// No connection has this number or a higher one.
+    /// All connection numbers are lower than this.
     connections: u32,
     posted: VecDeque<Posting>,
     completions: Vec<(Posting, u32, Outcome)>,
@@ -213,7 +220,7 @@ const SERVER: u8 = 2;
 const NOBODY: u8 = 3;
 const FIRST_CLIENT: u8 = 100;
 
-/// The address of a client, or of that of a connection.
+/// The address of the client with this number, or of the client that has this connection.
 fn client_address(connection: u32) -> Peer {
     let client = connection % number(CLIENTS);
     address(FIRST_CLIENT + u8::try_from(client).expect("few clients"))
@@ -240,7 +247,7 @@ fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
 
 impl World {
     fn new(seed: u64, broken: Option<Broken>) -> World {
-        // In one world of four the process dies, and not the machine.
+        // In one world of four the process dies while the machine stays up.
         let kind = match seed % 4 {
             0 => MediaKind::Dram,
             _ => MediaKind::Forgetful,
@@ -442,7 +449,7 @@ impl World {
             for (_, posting, bytes) in &self.clients[client].placed {
                 let place = posting.place.start..posting.place.start + bytes.len();
                 let medium = slots.queue().media_mut();
-                // Or the slot has another message already, and the log has this one.
+                // The slot may hold another message already; then the log has this one.
                 if medium.bytes()[place.clone()] == *bytes {
                     medium.drain(place);
                 }
@@ -497,7 +504,7 @@ impl World {
         }
     }
 
-    /// The device's loop turns once.
+    /// Runs one turn of the device's loop.
     fn turn(&mut self) {
         let life = std::mem::replace(&mut self.life, Life::Down);
         let turned = match life {
@@ -529,7 +536,7 @@ impl World {
         let node = DeviceNode::new(config, log, Random::new(self.lives), self.now);
         let mut medium = self.slots.open();
         if self.is(Broken::Recovery) {
-            // As if no one had looked.
+            // The broken rule: slots are erased before anyone has read them.
             medium.store(SLOTS.place(0).start, &vec![0; SLOTS_BYTES]);
         }
         let scan = SlotScan::open(medium, Some(IDENTITY)).map_err(|e| e.to_string())?;
@@ -622,7 +629,7 @@ impl World {
         }
     }
 
-    /// The network between device and server, and the server.
+    /// Delivers packets between device and server, and runs the server.
     fn serve(&mut self) {
         if self.outage > 0 {
             return;

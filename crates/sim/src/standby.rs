@@ -1,11 +1,14 @@
-//! Several servers of one shard, of which one serves (`docs/spec/protocol.md` §14): one that stood by begins, and the one before it
-//! lives on.
+//! Several servers of one shard, of which one serves (`docs/spec/protocol.md` §14): a standby
+//! server begins while the earlier server still runs.
 //!
-//! Fault model: who stands by is wrong about the one that serves: it stood still, or was cut off from the lease store. Now both run.
-//! For a while the devices send to the earlier one still; then they are wired to the later one, and the earlier one goes on with what it has
-//! got. Nothing but the store says which of them may write. Redis may refuse all writes when the later one begins, and take them from the earlier one afterwards.
-//! Or the earlier one sleeps while the later one has its turn, with nothing under way, and wakes up; what was sent to it waits for it; and a device that
-//! starts again as its command line says asks the earlier one first.
+//! Fault model: the standby server wrongly takes the serving one for dead, because the latter stood
+//! still or was cut off from the lease store. Then both run. For a while the devices still send to
+//! the earlier server. Then they are wired to the later one, and the earlier one goes on with the
+//! packets that it has received. Nothing but the store says which of them may write. Redis may
+//! refuse all writes when the later server begins, and accept them from the earlier one afterwards.
+//! In some worlds the earlier server sleeps while the later one serves, and wakes up when no
+//! request is under way. Packets that were sent to it are waiting, and a device that starts again
+//! with its old command line asks the earlier server first.
 
 use crate::store::{SimStore, TOOK_OVER};
 use crate::world::{Event, World, address};
@@ -14,38 +17,38 @@ use pmnet_proto::time::{MICROSECOND, MILLISECOND, Nanos};
 use pmnet_proto::{Outbox, Peer};
 use pmnet_server::ServerNode;
 
-/// Until the devices send to the later one, at most.
+/// Longest time until the devices are wired to the later server.
 const WIRED_AFTER: Nanos = 20 * MILLISECOND;
-/// Until the earlier one gets on with its work, at most.
+/// Longest time until the earlier server continues its work.
 const TURN_MAX: Nanos = 500 * MICROSECOND;
 
-/// How long an earlier one sleeps, at most.
+/// Longest time for which an earlier server sleeps.
 const SLEEPS_MAX: Nanos = 200 * MILLISECOND;
-/// Packets that wait for one that sleeps.
+/// Maximum number of packets that wait for a sleeping server.
 const INBOX_MAX: usize = 64;
 
-/// What happens about two servers.
+/// An event that concerns two servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
-    /// The earlier one gets on.
+    /// The earlier server runs a turn.
     Turn,
-    /// The devices are wired to the later one.
+    /// The devices are wired to the later server.
     Wired,
-    /// The earlier one wakes up.
+    /// The earlier server wakes up.
     Wakes,
 }
 
 /// A server from which another one has taken over.
 pub(crate) struct Earlier {
     running: ServerNode<SimStore>,
-    /// The devices send to it.
+    /// Whether the devices send to it.
     pub(crate) wired: bool,
-    /// Packets that came while it sleeps; `None`: it is awake.
+    /// Packets that arrived while the server sleeps; `None`: it is awake.
     inbox: Option<Vec<(Peer, Vec<u8>)>>,
 }
 
 impl World {
-    /// A server that stood by begins beside the one that serves.
+    /// A standby server begins beside the serving one.
     pub(crate) fn take_over(&mut self) {
         let node = self.config.devices;
         if self.earlier.is_some() || !self.server.is_loaded {
@@ -74,7 +77,7 @@ impl World {
         }
     }
 
-    /// The earlier one is told of other keys, too.
+    /// Gives changed keys to the earlier server, too.
     pub(crate) fn rekey_earlier(&mut self, keys: ClusterKeys) {
         if let Some(earlier) = &mut self.earlier {
             earlier.running.machine_mut().rekey(keys);
@@ -93,7 +96,8 @@ impl World {
         }
     }
 
-    /// Whether the earlier one got this packet, since the devices send to it.
+    /// Returns whether the earlier server took this packet, which it does while the devices send to
+    /// it.
     pub(crate) fn earlier_receives(&mut self, from: Peer, bytes: &[u8]) -> bool {
         let now = self.clocks[self.config.devices].local(self.now);
         let Some(earlier) = self.earlier.as_mut().filter(|earlier| earlier.wired) else {
@@ -115,7 +119,8 @@ impl World {
         true
     }
 
-    /// It goes on where it was. A device is started again just then, and asks it.
+    /// The earlier server continues with its old state. A device is started again at this moment
+    /// and asks it.
     fn earlier_wakes(&mut self) {
         let Some(earlier) = &mut self.earlier else {
             return;
@@ -146,7 +151,8 @@ impl World {
         };
         let mut out = Outbox::new();
         let worked = earlier.running.step(now, &mut out);
-        // Who asked which of the two is not known: what is begun again is looked at where one server is alone.
+        // It is unknown which of the two servers executed these requests; repeated executions are
+        // checked in worlds with a single server.
         drop(self.server.store.take_asked());
         while earlier.running.machine_mut().poll_notice().is_some() {}
         self.earlier_says(&out);
@@ -167,7 +173,7 @@ impl World {
         }
     }
 
-    /// It ends by itself: right only because the store has refused it.
+    /// The earlier server ends by itself. This is right only if the store has refused it.
     fn earlier_ends(&mut self, text: &str) {
         if let Some(earlier) = self.earlier.take() {
             self.take_server_counters(earlier.running.machine());

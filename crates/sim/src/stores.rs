@@ -1,10 +1,10 @@
-//! What operators do with the store, and what must never be executed.
+//! Actions of operators on the store, and checks that no request is executed that must not be.
 //!
-//! Fault model: the operator promotes the store's replica. The server goes on in the same process or
-//! in a new one; its connections to the old master are closed or, if it waits for replicas, live on.
-//! Clients with their own connections keep them, and the old master serves them. Or the replica was cut
-//! off and lacks something that the server knows to be there: then the server must stop, and the operator
-//! goes back to the old master.
+//! Fault model: the operator promotes the store's replica. The server goes on in the same process
+//! or in a new one. Its connections to the old master are closed; if the server waits for replicas,
+//! they may also live on. Clients with their own connections keep them, and the old master serves
+//! them. In other worlds the replica was cut off and lacks data whose durability was reported to
+//! the server. Then the server must stop, and the operator goes back to the old master.
 
 use crate::cells::Fault;
 use crate::store::{Asked, TOOK_OVER};
@@ -15,17 +15,17 @@ use pmnet_proto::time::{MILLISECOND, Nanos};
 use pmnet_wire::Header;
 use pmnet_wire::packet::Bypass;
 
-/// How long a packet may be on its way from one hop to the next.
+/// Longest time of a packet from one hop to the next.
 const WAY_MAX: Nanos = 310 * MILLISECOND;
 
-/// What the world knows of a request.
+/// The world's knowledge of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Asking {
-    /// It arrived after its last execution failed.
+    /// Whether it arrived again after its last execution failed.
     again: bool,
-    /// Its caller waits until then, as far as the packets told that have arrived.
+    /// Time until which its caller waits, as far as the arrived packets told.
     until: Time,
-    /// Its caller waits until then.
+    /// Time until which its caller waits.
     deadline: Option<Time>,
 }
 
@@ -40,14 +40,14 @@ impl World {
         asking.until = asking.until.max(now + left);
     }
 
-    /// Until when callers wait for what they called lately.
+    /// Notes until when callers wait for their latest calls.
     pub(crate) fn note_calls(&mut self, at: usize) {
         for (id, deadline) in self.clients[at].take_called() {
             self.asked.entry(id).or_default().deadline = Some(deadline);
         }
     }
 
-    /// Until when a request may be begun, if that can be said in this world.
+    /// The time until which a request may be begun, if this world has such a bound.
     fn begins_until(&self, asking: Asking) -> Option<Time> {
         // With replays and wrong clocks, only the packets that arrived give a bound.
         if self.config.clocks {
@@ -60,7 +60,8 @@ impl World {
         Some(at_most.map_or(asking.until, |at_most| at_most.min(asking.until)))
     }
 
-    /// Nothing is executed for a caller that is gone (`docs/spec/protocol.md` §2).
+    /// Checks that no request is executed for a caller that has given up (`docs/spec/protocol.md`
+    /// §2).
     pub(crate) fn look_at_executions(&mut self) {
         for words in self.server.store.take_wrong() {
             self.violation(words);
@@ -88,11 +89,12 @@ impl World {
         }
     }
 
-    /// The server process ends by itself: right only if the store lacks something.
+    /// The server process ends by itself. This is right only if the store lacks data.
     pub(crate) fn server_stopped(&mut self, text: &str) {
         let node = self.config.devices;
         if self.config.standby && text.contains(TOOK_OVER) {
-            // The one before it had not written anything yet, and has read the records behind it.
+            // The earlier server had not written anything yet, and has read the records after this
+            // one.
             self.happened("servers refused from which an earlier one took over");
             self.kill(node);
             self.start_later(node, self.config.down_max);
@@ -109,7 +111,7 @@ impl World {
         self.start_later(node, self.config.down_max);
     }
 
-    /// The operator finds out that what was promoted lacks something.
+    /// The operator notices that the promoted replica lacks data.
     pub(crate) fn leave_lagging_store(&mut self) {
         if self.server.store.is_lagging() {
             self.tell(|| "the operator goes back to the old master".to_owned());
@@ -117,7 +119,8 @@ impl World {
         }
     }
 
-    /// The store's replica gets nothing any more. Only where nobody waits for it, or what is shown meanwhile is looked at.
+    /// Cuts the store's replica off from its master. Only in worlds in which the server does not
+    /// wait for the replica, or in which data that is shown meanwhile is checked.
     pub(crate) fn cut_replica(&mut self) {
         let waits =
             self.config.wait_replicas && !Without::breaks(self.config.without, Place::ReadDurable);

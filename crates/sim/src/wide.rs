@@ -1,14 +1,14 @@
-//! Faults beyond those of a plain world: old media that come back, wrong images, all devices lost
-//! at once, and routes that lead around the head.
+//! Faults beyond those of a plain world: old media that come back, wrong images, the loss of all
+//! devices at once, and routes around the head.
 //!
 //! Fault model: the medium of a device that was given up is found again and started unchanged. An
-//! operator starts a device with a wrong image: an older copy, a blank one, another device's; it must be
-//! refused, and then the operator puts the right one back. The end of a log is damaged while its machine
-//! is off (only while other devices hold the same entries, and none of those is lost before it has them
-//! again). All devices are lost with their media, and
-//! the operator declares the loss: only updates that were acknowledged and not applied may be gone, and
-//! with them everything that their session sent later. For a while, packets of clients reach another
-//! device, or the server, instead of the head.
+//! operator starts a device with a wrong image: an older copy, a blank one, or another device's.
+//! The device must be refused, and then the operator restores the right image. The end of a log is
+//! damaged while its machine is off. This happens only while other devices hold the same entries,
+//! and none of these devices is lost before the damaged one has the entries again. All devices are
+//! lost with their media, and the operator declares the loss. Only updates that were acknowledged
+//! and not applied may be gone, together with all later updates of their sessions. For a while,
+//! packets of clients reach another device, or the server, instead of the head.
 
 use crate::cells::Fault;
 use crate::hosts::{Image, device_id};
@@ -17,13 +17,13 @@ use crate::world::{Event, World, address};
 use pmnet_proto::Peer;
 use pmnet_proto::time::{MILLISECOND, Nanos};
 
-/// How long a detour lasts, at most.
+/// Longest duration of a detour.
 const DETOUR_MAX: Nanos = 20 * MILLISECOND;
-/// Pause until an image that was refused is replaced by the right one, at most.
+/// Longest pause until an image that was refused is replaced by the right one.
 const SECOND_LOOK: Nanos = 3 * MILLISECOND;
 
 impl World {
-    /// One of the accidents that only wide worlds have.
+    /// Draws one of the accidents that only wide worlds have.
     pub(crate) fn wide_accident(&mut self) {
         if self.config.joins && self.below(3) == 0 {
             self.begin_join();
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// A device that was given up is started again, on what is left of it.
+    /// Starts a device that was given up with its old medium.
     pub(crate) fn old_medium_returns(&mut self) {
         let lost: Vec<usize> = (0..self.config.devices)
             .filter(|&n| {
@@ -73,7 +73,7 @@ impl World {
         self.wake(node, 0);
     }
 
-    /// Packets of clients to the head go somewhere else for a while.
+    /// Sends the clients' packets to another node than the head for a while.
     fn detour(&mut self) {
         let nodes = u64::try_from(self.config.devices + 1).expect("few nodes");
         let node = usize::try_from(self.below(nodes)).expect("few nodes");
@@ -83,7 +83,7 @@ impl World {
         self.schedule(after, Event::DetourEnds);
     }
 
-    /// Where a packet goes, after detours.
+    /// The receiver of a packet while detours are in force.
     pub(crate) fn routed(&self, from: Peer, to: Peer) -> Peer {
         let is_client = (0..=self.config.devices).all(|node| address(node) != from);
         match self.detour {
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    /// Perhaps a device that is about to start gets an image that is not its own.
+    /// By chance, gives a device that is about to start a wrong image.
     pub(crate) fn exchange_image(&mut self, node: usize) {
         let own_image = matches!(self.devices[node].image, Image::Own);
         if !self.chance(self.config.exchanges) || self.devices[node].declares || !own_image {
@@ -154,7 +154,7 @@ impl World {
             _ => return,
         };
         if !self.is_formed() {
-            // Before the chain is there, nobody knows which log is the right one.
+            // Before the chain exists, nobody knows which log is the right one.
             return;
         }
         self.happened("wrong images");
@@ -177,16 +177,16 @@ impl World {
                 })
     }
 
-    /// Whether the chain would lose nothing without this device.
+    /// Whether the chain would lose no data without this device.
     fn may_be_damaged(&self, node: usize) -> bool {
         let others: Vec<usize> = self.order.iter().copied().filter(|&n| n != node).collect();
         self.order.contains(&node) && self.has_everything(&others)
     }
 
-    /// Some of the log of a machine that is off is damaged. From now on it counts as lost: what it
-    /// does not refuse itself must be noticed by the others.
+    /// Damages some of the log of a machine that is off. From now on the device counts as lost: if
+    /// it does not refuse the damage itself, the other devices must notice it.
     fn damage(&mut self, node: usize, media: &Handle) {
-        // What does not even start as it is loses nothing by some damage.
+        // A log that cannot be started as it is loses nothing by more damage.
         let end = self.devices[node].end_of_log(&self.config).unwrap_or(0);
         self.lost += 1;
         self.happened("media damaged");
@@ -202,8 +202,8 @@ impl World {
         }
     }
 
-    /// A device with a wrong or damaged image was refused, or stopped by the others. `true` if that
-    /// was so, and the operator knows what to do.
+    /// A device with a wrong or damaged image was refused, or stopped by the others. Returns `true`
+    /// if this is the case, and the operator knows the remedy.
     pub(crate) fn image_refused(&mut self, node: usize, text: &str) -> bool {
         match std::mem::replace(&mut self.devices[node].image, Image::Own) {
             Image::Wrong { right } => {
@@ -223,7 +223,7 @@ impl World {
                     matches!(self.devices[n].image, Image::Damaged { .. }) && !self.devices[n].lost
                 });
                 match damaged {
-                    // Two histories met: the operator knows whose log was damaged.
+                    // Two histories met, and the operator knows which log was damaged.
                     Some(damaged) if text.contains("two histories met") => {
                         self.happened("damaged media noticed by another device");
                         self.kill(damaged);
@@ -238,7 +238,7 @@ impl World {
         }
     }
 
-    /// The operator gives a device up and goes on with the rest.
+    /// The operator gives a device up and goes on with the other devices.
     fn give_up(&mut self, node: usize) {
         self.leave_out(node);
         self.reconfigure();

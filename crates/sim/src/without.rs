@@ -1,16 +1,16 @@
 //! Rules that can be switched off, to test the tests: for each of them a violation must be found
 //! (`docs/spec/protocol.md` §2 and §8).
 //!
-//! Rules that a machine keeps are switched off there ([`Rule`]); those that a store, a medium or a client
-//! must keep are broken in the simulated one.
+//! A rule that a protocol machine keeps is switched off in this machine ([`Rule`]). A rule that a
+//! store, a medium or a client must keep is broken in the simulated one.
 
 use pmnet_proto::rules::{Rule, Rules};
 use std::str::FromStr;
 
-/// Who keeps a rule.
+/// The part of the system that keeps a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a machine.
+    /// In a protocol machine.
     Machine(Rule),
     /// In the store: two updates with the same hash are different updates.
     Identity,
@@ -40,35 +40,37 @@ pub enum Place {
     Checksum,
     /// In the medium: what was persisted is durable.
     Persist,
-    /// The same, of what the store has loaded.
+    /// In the store: loaded records are durable in its replica, if that is configured.
     ReplicasLoad,
-    /// The same, of a batch.
+    /// In the store: a reported batch is durable in its replica, if that is configured.
     ReplicasApply,
-    /// The same, of what the store was asked to execute.
+    /// In the store: an answered request is durable in its replica, if that is configured.
     ReplicasExecute,
-    /// In the client's caller: a store that waits for its replica is not read past the server.
+    /// In the client's caller: a store that waits for its replica is not read directly.
     ReadDurable,
     /// In the clocks: none is much faster than another one.
     Drift,
-    /// In the controllers: they wait when a lease is gone.
+    /// In the controllers: they wait for the margin after a lease has expired.
     Waited,
-    /// In the lease store: a member is declared stopped in one step with a look at its last lease.
+    /// In the lease store: a member is declared stopped in one transaction with a check of its last
+    /// lease.
     LastLease,
-    /// In the agents: a lease that a full store refused is none.
+    /// In the agents: a full store's refusal counts as no lease.
     Refused,
     /// In the client: the token of a session is never used again.
     Nonce,
-    /// In the operator: nobody sends under a new key before all accept it.
+    /// In the operator: no process sends under a new key before all processes accept it.
     RollAccepted,
-    /// In the operator: the old key is forgotten when nobody sends under it.
+    /// In the operator: the old key is removed only when no process sends under it.
     RollSent,
-    /// In the operator: and when all fronts have their new keys.
+    /// In the operator: the old key is removed only when all fronts have their new keys.
     RollFronts,
-    /// In the operator: the old key is forgotten.
+    /// In the operator: the last step removes the old key.
     Forgotten,
     /// In the operator: a front whose key was taken away is on the list of those that are refused.
     RefusedFronts,
-    /// In the controllers: nobody is declared stopped but beside another one that holds everything and has a lease.
+    /// In the controllers: a device is declared stopped only if another one holds everything and
+    /// has a lease.
     Beside,
 }
 
@@ -77,11 +79,11 @@ pub enum Place {
 pub struct Without {
     /// Its name on the command line.
     pub name: &'static str,
-    /// Where it stands.
+    /// The part that keeps it.
     pub place: Place,
-    /// Section and words of the specification.
+    /// Section and text of the rule in the specification.
     pub says: &'static str,
-    /// A violation is found within this many seeds.
+    /// Number of seeds within which a violation must be found.
     pub seeds: u64,
 }
 
@@ -99,7 +101,7 @@ const fn machine(name: &'static str, rule: Rule, seeds: u64, says: &'static str)
 }
 
 impl Without {
-    /// All of them.
+    /// All rules that can be switched off.
     pub const ALL: &[Without] = &[
         rule(
             "identity",
@@ -535,7 +537,7 @@ impl Without {
         ),
     ];
 
-    /// The rules that the machines of such a world keep.
+    /// Returns the rules of the machines in a world without this rule.
     #[must_use]
     pub fn rules(without: Option<Without>) -> Rules {
         match without.map(|without| without.place) {
@@ -544,7 +546,7 @@ impl Without {
         }
     }
 
-    /// Whether the rule of this place is broken.
+    /// Whether `without` is the rule of this place.
     #[must_use]
     pub fn breaks(without: Option<Without>, place: Place) -> bool {
         without.is_some_and(|without| without.place == place)

@@ -1,10 +1,11 @@
-//! The world: one thread, one queue of events, everything random from one seed.
+//! The world: one thread, one queue of events, and all random draws from one seed.
 //!
-//! A world has four phases: *load* (clients make their calls while faults happen), *settle* (everything
-//! is repaired, logs must drain, a probe must find the service), *idle* (sessions are open and nobody
-//! asks for anything: machines must be nearly silent), *closing* (sessions end or expire, and only the
-//! watermark and the chain may be left in the store). Its faults are described at the heads of `network`,
-//! `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`, `standby`, `rollover` and `clock`.
+//! A world has four phases: *load* (clients make their calls while faults happen), *settle*
+//! (everything is repaired, logs must drain, a probe must find the service), *idle* (sessions are
+//! open and nobody asks for anything: machines must be nearly silent), *closing* (sessions end or
+//! expire, and only the watermark and the chain may be left in the store). The module texts of
+//! `network`, `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`,
+//! `standby`, `rollover` and `clock` describe its faults.
 
 use crate::campaign::Plan;
 use crate::cells::Fault;
@@ -27,23 +28,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Time for packets on their way to arrive, before the idle phase.
+/// Time in which packets under way arrive, before the idle phase.
 pub(crate) const QUIETEN: Nanos = SECOND;
 /// Length of the idle phase.
 pub(crate) const IDLE: Nanos = 2 * SECOND;
 /// The additions of a world to a plain one are drawn from this number and its seed.
 const WIDE: u64 = 0x5749_4445_0000_0000;
-/// One world in so many has a packet store.
+/// One world in N has a packet store.
 const PACKETS_EVERY: u64 = 4;
-/// One world in so many has devices with leases, if it can.
+/// One world in N has devices with leases, if its other settings allow them.
 const LEASES_EVERY: u64 = 4;
-/// One world in so many has a server that stands by, if it can.
+/// One world in N has a standby server, if its other settings allow it.
 const STANDBY_EVERY: u64 = 4;
-/// One world in so many has paths that carry less.
+/// One world in N has paths that carry only shorter packets.
 const PATHS_EVERY: u64 = 4;
-/// One world in so many has little room for sessions.
+/// One world in N has little space for sessions.
 const CROWDED_EVERY: u64 = 8;
-/// Events of one world, at most.
+/// Maximum number of events of one world.
 const EVENTS_MAX: u64 = 4_000_000;
 
 #[derive(Clone, Debug)]
@@ -82,17 +83,17 @@ pub(crate) enum Event {
     },
     StormEnds,
     DetourEnds,
-    /// The operator wires the device that is to join behind the last one.
+    /// The operator wires the device that is to join as the last hop of the chain.
     Wire,
     PathsShrink,
     PathNoticed {
         node: usize,
     },
-    /// Something about leases.
+    /// An event of leases.
     Fleet(Step),
-    /// Something about two servers.
+    /// An event of two servers.
     Standby(standby::Step),
-    /// Something about other keys.
+    /// An event of a key change.
     Rollover(rollover::Step),
     Accident,
     IdleBegins,
@@ -126,50 +127,50 @@ pub struct World {
     next_event: u64,
     pub(crate) devices: Vec<DeviceHost>,
     pub(crate) server: ServerHost,
-    /// A server from which the present one took over, and that lives on.
+    /// The server from which the present one took over, if it still runs.
     pub(crate) earlier: Option<standby::Earlier>,
-    /// The last one is the probe.
+    /// The clients; the last one is the probe.
     pub(crate) clients: Vec<ClientHost>,
-    /// One for each node: devices, server, clients.
+    /// One clock for each node: devices, server, clients.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) turn_at: BTreeMap<usize, Time>,
     pub(crate) cut: BTreeSet<(Peer, Peer)>,
     pub(crate) isolated: BTreeSet<usize>,
     pub(crate) memory: Vec<Seen>,
     pub(crate) sent_in: BTreeMap<u64, BTreeSet<u64>>,
-    /// Shard tokens that a server has said.
+    /// Shard tokens that a server has stated.
     pub(crate) lives: BTreeSet<u64>,
-    /// What clients have asked the server to execute.
+    /// Requests that clients have asked the server to execute.
     pub(crate) asked: BTreeMap<u64, Asking>,
     pub(crate) lost: usize,
     /// The devices that the operator wants in the chain, head first.
     pub(crate) order: Vec<usize>,
     /// A device that was started to join, and is not wired into the chain yet.
     pub(crate) joiner: Option<usize>,
-    /// The highest A that the server has said to have.
+    /// The highest A that the server has stated.
     pub(crate) watermark: u64,
-    /// For each device, the highest A in a packet to it that was lost.
+    /// For each device, the highest A in a lost packet to it.
     pub(crate) reclaim_lost: Vec<u64>,
-    /// Where packets of clients go instead of the head.
+    /// The node to which packets of clients go instead of the head.
     pub(crate) detour: Option<Peer>,
-    /// What happens to the next packet.
+    /// The fault that the next packet suffers.
     pub(crate) struck: Option<Fault>,
-    /// No aimed fault before this moment.
+    /// Earliest time of the next aimed fault.
     pub(crate) strike_at: Time,
-    /// Updates that a declared loss may have taken.
+    /// Updates that a declared loss may have removed.
     pub(crate) excused: BTreeSet<u64>,
-    /// What was checked at the end.
+    /// The history that was checked at the end.
     pub(crate) history: History,
     pub(crate) calm: bool,
-    /// The lease store, and who looks at it, if devices have leases.
+    /// The lease store and its users, if devices have leases.
     pub(crate) fleet: Option<Fleet>,
     /// The change of keys, if there is one.
     pub(crate) rolling: Rolling,
-    /// When each node notices that paths have shrunk; empty as long as they have not.
+    /// The time at which each node notices that paths have shrunk; empty while no path has shrunk.
     pub(crate) noticed: Vec<Time>,
     pub(crate) phase: Phase,
     hash: rustc_hash::FxHasher,
-    /// Packets delivered and turns taken.
+    /// Number of packets delivered and turns taken.
     pub(crate) busy: u64,
     pub(crate) report: Report,
     trace: Option<Vec<String>>,
@@ -182,7 +183,8 @@ pub(crate) fn address(node: usize) -> Peer {
 }
 
 impl World {
-    /// The world of this seed, before anything happened. With `trace` it writes a trace.
+    /// Returns the world of this seed before its first event. With `trace` the world writes a
+    /// trace.
     #[must_use]
     pub fn new(seed: u64, plan: &Plan, trace: bool) -> World {
         let mut random = Random::new(seed);
@@ -238,7 +240,7 @@ impl World {
         World::with_config(seed, config, random, trace)
     }
 
-    /// The world of this seed that is about the first moments of a chain.
+    /// Returns the world of this seed in its form for the first moments of a chain.
     #[must_use]
     pub fn forming(seed: u64, trace: bool) -> World {
         let mut random = Random::new(seed);
@@ -364,13 +366,13 @@ impl World {
         }
     }
 
-    /// Any of these nodes, of which there is at least one.
+    /// Draws one of these nodes; `nodes` is not empty.
     pub(crate) fn pick(&mut self, nodes: &[usize]) -> usize {
         let at = self.below(u64::try_from(nodes.len()).expect("few nodes"));
         nodes[usize::try_from(at).expect("few nodes")]
     }
 
-    /// Any node that accidents happen to.
+    /// Draws one of the nodes to which accidents happen.
     pub(crate) fn any_node(&mut self) -> usize {
         let nodes = self.config.devices + 1 + self.config.clients;
         usize::try_from(self.below(u64::try_from(nodes).expect("few nodes"))).expect("few nodes")
@@ -382,14 +384,16 @@ impl World {
         self.live()
     }
 
-    /// Runs the world to its end and checks it; also gives what was checked, for other checkers.
+    /// Runs the world to its end and checks it; also returns the checked history, for other
+    /// checkers.
     #[must_use]
     pub fn run_with_history(mut self) -> (Report, History) {
         let report = self.live();
         (report, std::mem::take(&mut self.history))
     }
 
-    /// Runs the world to its end and checks it; its trace goes into `story`, even if it ends in a panic.
+    /// Runs the world to its end and checks it; writes its trace into `story`, even if the run
+    /// panics.
     #[must_use]
     pub fn run_into(mut self, story: &mut Vec<String>) -> Report {
         let lived = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.live()));
@@ -449,7 +453,7 @@ impl World {
         match event {
             Event::Deliver { to, from, bytes } => self.deliver(to, from, &bytes),
             Event::Turn { node, life } => {
-                // Replanned turns leave their old events behind.
+                // If a turn is planned again, its old event stays in the queue.
                 if self.turn_at.get(&node) == Some(&self.now) {
                     self.turn_at.remove(&node);
                     self.busy += 1;
@@ -502,7 +506,7 @@ impl World {
         }
     }
 
-    /// The number of the present process of a running node.
+    /// The number of the present process of a node; `None` if it does not run.
     fn life(&self, node: usize) -> Option<u32> {
         let server = self.config.devices;
         if node < server {
@@ -518,7 +522,7 @@ impl World {
         }
     }
 
-    /// Lets a node have a turn, soon.
+    /// Plans a turn of a node after this time.
     pub(crate) fn wake(&mut self, node: usize, after: Nanos) {
         let Some(life) = self.life(node) else { return };
         let at = self.now + after;
@@ -570,7 +574,7 @@ impl World {
 
     fn turn(&mut self, node: usize, life: u32) {
         if self.life(node) != Some(life) {
-            // The turn of a process that is gone may have kept its successor waiting.
+            // The turn of the dead process may have delayed its successor.
             self.wake(node, 0);
             return;
         }
@@ -600,7 +604,8 @@ impl World {
             device.declares = false;
             device.served = true;
             if matches!(device.image, Image::Wrong { .. }) {
-                // What it was given was not older than what the server knows: it is its own now.
+                // The image that the device was given was not older than the server's record: it is
+                // the device's own now.
                 device.image = Image::Own;
             }
         }
@@ -657,7 +662,8 @@ impl World {
         self.server.is_loaded |= running.machine().chain().is_some();
         while running.machine_mut().poll_notice().is_some() {}
         if worked {
-            // What the store did is done; packets that report it are sent when the store has answered.
+            // The store's effects have happened; the packets that report them are sent when the
+            // store has answered.
             self.server.busy = true;
             let packets = out.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
             let after = MICROSECOND + self.below(self.config.store_max);
@@ -683,7 +689,7 @@ impl World {
     }
 }
 
-/// A packet, as a trace tells it.
+/// A packet in the form that a trace shows.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     pmnet_wire::Packet::parse(bytes).map_or_else(
         |reject| reject.to_string(),

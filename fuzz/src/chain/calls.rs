@@ -1,4 +1,4 @@
-//! What the clients asked for, what they were told, and whether the store agrees.
+//! The clients' calls, their outcomes, and the comparison with the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,9 +12,9 @@ use crate::input::Input;
 
 struct Call {
     session: SessionHandle,
-    /// What it writes; `None`: a read.
+    /// The number that the call writes; `None`: a read.
     number: Option<u64>,
-    /// Changes that had been acknowledged when it was made.
+    /// Number of changes that had been acknowledged before the call.
     floor: usize,
 }
 
@@ -23,7 +23,7 @@ struct Call {
 pub(super) struct Calls {
     open: BTreeMap<CallId, Call>,
     numbers: u64,
-    /// Changes in the order in which each session made them.
+    /// The changes of each session, in order.
     made: BTreeMap<SessionHandle, Vec<u64>>,
     acknowledged: BTreeSet<u64>,
     failed: BTreeSet<u64>,
@@ -99,7 +99,8 @@ impl Calls {
         }
     }
 
-    /// Nothing twice, nothing that failed, each session in its order.
+    /// Checks that no change took effect twice or failed, and that each session's changes are in
+    /// order.
     pub(super) fn check(&self, effects: &[Bytes]) {
         let mut place = BTreeMap::new();
         for (at, payload) in effects.iter().enumerate() {
@@ -120,7 +121,7 @@ impl Calls {
         }
     }
 
-    /// Everything was answered. Whoever asks now is shown everything that was acknowledged.
+    /// Checks that all calls were answered. A read from now on shows all acknowledged changes.
     pub(super) fn all_ended(&self, effects: &[Bytes]) {
         let left: Vec<_> = self.open.keys().collect();
         assert!(left.is_empty(), "calls without an end: {left:?}");

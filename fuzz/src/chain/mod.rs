@@ -1,10 +1,11 @@
-//! Clients, a chain of one to three devices, a server and a store, all production code, wired by a
-//! network that loses, repeats and reorders; devices and server die and come back, the store fails.
+//! Clients, a chain of one to three devices, a server and a store, connected by a network that
+//! loses, repeats and reorders packets. All of them are production code. Devices and server die and
+//! come back, and the store fails.
 //!
-//! Holds, whatever happens: nothing panics, nobody stops, every call ends once; nothing that was
-//! acknowledged is lost, nothing takes effect twice, each session's order holds, a read sees what
-//! was acknowledged before it began (`docs/spec/protocol.md` §10, 1–4). When the faults end,
-//! everything drains (8).
+//! Invariants: nothing panics, no device or server stops, and every call ends once; no acknowledged
+//! update is lost or takes effect twice, each session's order holds, and a read sees all updates
+//! that were acknowledged before it began (`docs/spec/protocol.md` §10, 1–4). When the faults end,
+//! all logs become empty (8).
 
 mod calls;
 mod world;
@@ -12,10 +13,10 @@ mod world;
 use crate::input::Input;
 use world::World;
 
-/// Operations of one input, at most.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 500;
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut world = World::new(&mut input);

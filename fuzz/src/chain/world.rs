@@ -1,4 +1,4 @@
-//! The nodes, the network between them, and what may happen to both.
+//! The nodes, the network between them, and the faults of both.
 
 use pmnet_device::{DeviceConfig, DeviceNode};
 use pmnet_log::Parameters;
@@ -15,11 +15,12 @@ use crate::medium::Forgetful;
 use crate::peers::{SHARD, client, peer, server};
 use crate::store::Lists;
 
-/// Packets in the network, at most; more are lost.
+/// Maximum number of packets in the network; further ones are lost.
 const NETWORK_MAX: usize = 512;
-/// Steps that the store does in one turn of the server, at most.
+/// Maximum number of steps of the store in one turn of the server.
 const WORKS: usize = 64;
-/// Turns in which everything must have ended and drained once the faults are over, 5 ms each.
+/// Number of turns of 5 ms in which all calls must have ended and all logs must be empty after the
+/// faults.
 const HEAL_TURNS: usize = 4000;
 
 struct Packet {
@@ -89,12 +90,12 @@ impl World {
             store,
             network: Vec::new(),
             now,
-            // Every life draws other nonces than any before it.
+            // Each incarnation draws nonces that differ from all earlier ones.
             lives: 100,
             sessions: Vec::new(),
             calls: Calls::default(),
         };
-        // The chain forms from its tail; then the faults begin.
+        // The chain forms first, from its tail; then the faults begin.
         for _ in 0..200 {
             world.turn(5 * MILLISECOND);
             let formed = |pipeline: &DeviceNode<Forgetful>| {
@@ -124,7 +125,7 @@ impl World {
         }
     }
 
-    /// One packet of the network arrives, any of them.
+    /// Delivers one random packet of the network.
     pub(super) fn deliver_one(&mut self, input: &mut Input<'_>) {
         if !self.network.is_empty() {
             let at = input.index(self.network.len());
@@ -134,7 +135,7 @@ impl World {
         }
     }
 
-    /// All that are under way arrive, in order.
+    /// Delivers all packets under way, in order.
     pub(super) fn deliver_all(&mut self) {
         for packet in std::mem::take(&mut self.network) {
             self.arrive(packet);
@@ -181,7 +182,7 @@ impl World {
         }
     }
 
-    /// Everybody does what follows from what has arrived.
+    /// Ends the burst of every node.
     fn end_bursts(&mut self) {
         let now = self.now;
         let mut posted: Vec<(Peer, Peer, Vec<u8>)> = Vec::new();
@@ -279,7 +280,7 @@ impl World {
         state.fail_after = input.byte() % 2;
     }
 
-    /// Some time without faults.
+    /// Runs some time without faults.
     fn turn(&mut self, nanos: u64) {
         self.now = self.now + nanos;
         self.end_bursts();
@@ -287,7 +288,8 @@ impl World {
         self.deliver_all();
     }
 
-    /// The faults are over: every call ends, every log drains, and the store holds what it should.
+    /// Ends the faults, and checks that every call ends, every log becomes empty, and the store has
+    /// all effects.
     pub(super) fn heal(&mut self) {
         {
             let mut state = self.store.state();

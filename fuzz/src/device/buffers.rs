@@ -1,8 +1,8 @@
-//! The port of a device whose log is packet buffers (`docs/spec/packet-buffers.md` §2): it has what the log lends, and receives
-//! into it.
+//! The port of a device whose log is packet buffers (`docs/spec/packet-buffers.md` §2): it receives
+//! into buffers that the log lends.
 //!
-//! Always holds: a full log leaves buffers to receive into, nobody stores into a buffer that the log has not taken over, and what
-//! is taken over comes back.
+//! Invariants: a full log leaves buffers for receiving, only the log stores into a buffer that it
+//! has taken over, and it returns each of these.
 
 use std::collections::VecDeque;
 
@@ -12,22 +12,23 @@ use pmnet_proto::{Peer, Time};
 
 use crate::medium::Forgetful;
 
-/// Bytes of a buffer.
+/// Size of a buffer in bytes.
 const BUFFER: usize = 2048;
-/// Buffers of the log.
+/// Number of buffers of the log.
 const COUNT: u64 = 64;
-/// As many entries.
+/// The log has as many entries as buffers.
 pub(super) const PARAMETERS: Parameters = Parameters::buffers(64, COUNT * 2048, 2048);
-/// Buffers that the log is made to leave, besides those for copies.
+/// Number of buffers that the log must leave, besides those for copies.
 const LEFT: u64 = 8;
-/// Where a datagram may begin in its buffer: behind IPv4 or IPv6, at a line or not.
+/// Offsets at which a datagram may begin in its buffer: after IPv4 or IPv6 headers, at a cache line
+/// or not.
 const OFFSETS: [usize; 4] = [320, 340, 321, 500];
-/// One datagram in so many comes by the system's stack.
+/// One datagram in N arrives through the system's stack.
 const STACK_EVERY: usize = 5;
-/// Hops of what neighbours send.
+/// The hop limit of packets from neighbours.
 const HOPS: u8 = 64;
 
-/// What the port has.
+/// The state of the port.
 #[derive(Debug, Default)]
 pub(super) struct Port {
     lent: VecDeque<u32>,
@@ -35,7 +36,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// For a device that has just started.
+    /// Opens the port of a device that has just started.
     pub(super) fn open(device: &mut DeviceNode<Forgetful>) -> Port {
         let mut port = Port::default();
         let buffers = device.buffers();
@@ -45,7 +46,7 @@ impl Port {
         port
     }
 
-    /// A datagram arrives.
+    /// Receives a datagram.
     pub(super) fn receive(
         &mut self,
         device: &mut DeviceNode<Forgetful>,
@@ -75,7 +76,7 @@ impl Port {
         taken.map(drop)
     }
 
-    /// The turn is over, and what was sent has left.
+    /// Ends the turn, after the sent packets have left.
     pub(super) fn exchange(&mut self, device: &mut DeviceNode<Forgetful>) {
         let log = device.log();
         let live = log.last() - log.applied();
@@ -94,7 +95,7 @@ impl Port {
     }
 }
 
-/// A device with packet buffers.
+/// Starts a device with packet buffers.
 pub(super) fn started(
     mut log: pmnet_log::Log<Forgetful>,
     make: impl FnOnce(pmnet_log::Log<Forgetful>) -> DeviceNode<Forgetful>,

@@ -1,12 +1,13 @@
-//! One device alone, production machine over a production log, among neighbours that the input
-//! plays: clients, a hop before, a hop behind, a server (`docs/spec/protocol.md` §2, §4, §5).
+//! One device alone: the production machine over a production log, among neighbours that the input
+//! plays: clients, a previous hop, a next hop, a server (`docs/spec/protocol.md` §2, §4, §5).
 //!
-//! Neighbours are honest or lie. Always holds: nothing panics, the cursors are in order, what is
-//! sent parses and is bounded, nobody gets more back than it sent before it is known. Among honest
-//! neighbours holds as well: what is forwarded is durable here, what is acknowledged is durable
-//! everywhere and survives every crash.
+//! Neighbours are honest or lie. Invariants with all neighbours: nothing panics, the cursors are in
+//! order, sent packets parse and are bounded, and an unknown sender gets back at most as many bytes
+//! as it sent. Invariants with honest neighbours: forwarded entries are durable in this device, and
+//! acknowledged entries are durable everywhere and survive every crash.
 //!
-//! [`run`] copies what comes into a ring, [`run_in_place`] receives it into packet buffers that are the log.
+//! [`run`] copies packets into a ring; [`run_in_place`] receives them into packet buffers that are
+//! the log.
 
 mod buffers;
 mod packets;
@@ -15,15 +16,15 @@ mod world;
 use crate::input::Input;
 use world::World;
 
-/// Operations of one input, at most.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 600;
 
-/// The target with a ring.
+/// Runs one input with a ring.
 pub fn run(data: &[u8]) {
     story(data, false);
 }
 
-/// The target with packet buffers.
+/// Runs one input with packet buffers.
 pub fn run_in_place(data: &[u8]) {
     story(data, true);
 }
@@ -38,7 +39,7 @@ fn story(data: &[u8], in_place: bool) {
     }
 }
 
-/// One operation; `false`: the device has stopped, with a text for its operator.
+/// Runs one operation; `false`: the device has stopped, with a text for its operator.
 fn step(world: &mut World, input: &mut Input<'_>) -> bool {
     match input.byte() % 24 {
         22 if input.rarely(4) => return world.restart(input),

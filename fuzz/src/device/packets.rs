@@ -1,4 +1,4 @@
-//! What the neighbours say, drawn from the input.
+//! The neighbours' packets, drawn from the input.
 
 use std::ops::Bound;
 
@@ -9,7 +9,7 @@ use super::world::World;
 use crate::input::Input;
 use crate::peers::{SHARD, client, peer};
 
-/// Changes some fields to something close, or to anything.
+/// Changes some fields to nearby or random values.
 pub(super) fn disturb(header: &mut Header, input: &mut Input<'_>) {
     for _ in 0..1 + input.index(3) {
         match input.byte() % 13 {
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Disturbed, if it comes from somebody who may lie.
+    /// Disturbs a packet if its sender may lie.
     fn perhaps(&self, mut header: Header, input: &mut Input<'_>) -> Header {
         if !self.honest && input.rarely(3) {
             disturb(&mut header, input);
@@ -62,7 +62,7 @@ impl World {
     /// Clients are never trusted.
     fn client_says(&mut self, mut header: Header, payload: &[u8], input: &mut Input<'_>) {
         if input.rarely(6) {
-            // Epochs of clients are what devices told them.
+            // Clients know only the epochs that devices told them.
             let epoch = header.epoch;
             disturb(&mut header, input);
             if self.honest {
@@ -81,7 +81,7 @@ impl World {
         self.client_says(header, &tag.to_be_bytes(), input);
     }
 
-    /// A session that a client knows, and the next seq of it.
+    /// Returns a session that a client knows, and its next seq.
     fn session(&self, input: &mut Input<'_>) -> (u64, u64, u64) {
         if self.sessions.is_empty() {
             return (1, 0x70ce_0000, 1);
@@ -132,7 +132,7 @@ impl World {
         self.client_says(header, &[], input);
     }
 
-    /// An entry of the hop before. An honest one tells one history only.
+    /// Delivers an entry of the previous hop. An honest hop sends only one history.
     pub(super) fn append(&mut self, input: &mut Input<'_>) {
         if self.position == 0 && self.honest {
             return;
@@ -172,7 +172,7 @@ impl World {
         self.give(self.before(), &header, &[]);
     }
 
-    /// Highest order that the next hop has seen.
+    /// Returns the highest order that the next hop has seen.
     fn seen(&self) -> u64 {
         self.forwarded
             .last_key_value()
@@ -183,7 +183,8 @@ impl World {
         let upto = self.seen();
         let mut ceiling = upto;
         for at in 0..self.durable.len() {
-            // Each has at most what the one before it has, and never less than it said.
+            // Each device has at most as much as the previous one, and at least as much as it
+            // reported before.
             let gained = input.below(ceiling.saturating_sub(self.durable[at]).saturating_add(1));
             ceiling = ceiling.min(self.durable[at] + gained);
             self.durable[at] = self.durable[at].max(ceiling);
@@ -212,11 +213,11 @@ impl World {
         self.give(self.next(), &header, &write_durable(&rows));
     }
 
-    /// The server applies some of what it can have, and says so.
+    /// Lets the server apply some of its possible entries, and report it.
     pub(super) fn applied(&mut self, input: &mut Input<'_>) {
         let reachable = self.durable.last().copied().unwrap_or(self.seen());
         let upto = self.applied + input.below(reachable.saturating_sub(self.applied) + 1);
-        // A log that was set to a high order by a lie is far from the others.
+        // A log that a lie has set to a high order is far from the others.
         let applied = (Bound::Excluded(self.applied), Bound::Included(upto));
         for (header, payload) in self.forwarded.range(applied).map(|(_, sent)| sent) {
             let token = <[u8; 8]>::try_from(&payload[..]).map_or(0, u64::from_be_bytes);
@@ -294,7 +295,7 @@ impl World {
         self.give(self.next(), &header, &reply.write());
     }
 
-    /// RECOVER of a device before this one.
+    /// Delivers a RECOVER of a device before this one.
     pub(super) fn relay(&mut self, input: &mut Input<'_>) {
         let id = input.pick(&[9, 8, self.position.max(1)]);
         if self.honest && self.position == 0 {
@@ -321,7 +322,7 @@ impl World {
         self.give(peer(id), &header, &write_path(&path));
     }
 
-    /// Something that is not ours passes in either direction, or is damaged.
+    /// Delivers a foreign or damaged packet in either direction.
     pub(super) fn passes(&mut self, input: &mut Input<'_>) {
         let from = input.pick(&[self.next(), client(0)]);
         let mut bytes = input.bytes(200).to_vec();

@@ -1,4 +1,4 @@
-//! The device, its medium, and what its neighbours know.
+//! The device, its medium, and its neighbours' knowledge.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,43 +15,43 @@ use crate::log::{formatted, recover};
 use crate::medium::Forgetful;
 use crate::peers::{SHARD, client, datagram, parsed, peer, server};
 
-/// Packets that may arrive once more, at most.
+/// Maximum number of packets that may arrive again.
 const RECENT_MAX: usize = 16;
-/// Packets that one turn may send beside one for each that came, at most: a window of entries and
-/// something around it.
+/// Maximum number of packets that one turn may send beyond one per received packet: a window of
+/// entries, with a margin.
 const TURN_MAX: usize = 256;
-/// Sessions of the device, at most.
+/// Maximum number of sessions of the device.
 const SESSIONS_MAX: usize = 6;
 
 /// The world of one input.
 pub(super) struct World {
     pipeline: Option<DeviceNode<Forgetful>>,
-    /// Where packets come in, if the log is packet buffers.
+    /// The port that receives packets, if the log is packet buffers.
     port: Option<Port>,
     config: DeviceConfig,
     pub(super) now: Time,
-    /// Neighbours say only what is so.
+    /// Whether neighbours are honest.
     pub(super) honest: bool,
     pub(super) chain: u8,
     pub(super) position: u8,
     pub(super) epoch: u32,
     pub(super) token: u64,
-    /// The last RECOVER of the device itself.
+    /// The device's own last RECOVER.
     pub(super) recover: Option<Header>,
-    /// The incarnation in which it said that it serves, or is about to.
+    /// The last incarnation that has reported to serve, or is about to.
     served: u32,
-    /// What was sent to the next hop, by order.
+    /// Packets that were sent to the next hop, by order.
     pub(super) forwarded: BTreeMap<u64, (Header, Vec<u8>)>,
-    /// What those behind have durably, as they said.
+    /// The durable orders of the later hops, as they reported them.
     pub(super) durable: Vec<u64>,
-    /// The server: A and its session table.
+    /// The server's A and its session table.
     pub(super) applied: u64,
     pub(super) rows: BTreeMap<u64, (u64, u64)>,
     /// Sessions that clients know: id, token, highest acknowledged seq.
     pub(super) sessions: Vec<(u64, u64, u64)>,
     acknowledged: u64,
     recent: VecDeque<(Peer, Vec<u8>)>,
-    /// Packets of this turn so far.
+    /// Number of packets of this turn so far.
     delivered: usize,
     stopped: bool,
 }
@@ -118,7 +118,7 @@ impl World {
         self.config.next
     }
 
-    /// The hop before, if there can be one.
+    /// Returns the address of the previous hop, if the device is not the head.
     pub(super) fn before(&self) -> Peer {
         if self.position == 0 {
             client(9)
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Bytes arrive.
+    /// Delivers bytes to the device.
     pub(super) fn deliver(&mut self, from: Peer, bytes: Vec<u8>) {
         if self.stopped {
             return;
@@ -147,7 +147,7 @@ impl World {
             .filter(|(to, _)| *to == from)
             .map(|(_, bytes)| bytes.len())
             .sum();
-        // The next hop is who this device was told to talk to, and may be asked about a doubt.
+        // The next hop is the configured one, which may be asked about a doubt.
         assert!(
             back <= bytes.len() || from == self.config.next,
             "{back} bytes back for {}",
@@ -161,12 +161,12 @@ impl World {
         self.check_cursors();
     }
 
-    /// A packet arrives.
+    /// Delivers a packet to the device.
     pub(super) fn give(&mut self, from: Peer, header: &Header, payload: &[u8]) {
         self.deliver(from, datagram(header, payload));
     }
 
-    /// A packet arrives that has arrived before.
+    /// Delivers an earlier packet again.
     pub(super) fn again(&mut self, input: &mut Input<'_>) {
         if !self.recent.is_empty() {
             let at = input.index(self.recent.len());
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// A packet that has arrived before arrives changed, from anybody.
+    /// Delivers an earlier packet again, changed and from any sender.
     pub(super) fn forged(&mut self, input: &mut Input<'_>) {
         if self.honest || self.recent.is_empty() {
             return;
@@ -191,7 +191,7 @@ impl World {
         self.give(from, &header, &payload);
     }
 
-    /// Time passes, and the burst ends. `false`: the device has stopped.
+    /// Lets time pass and ends the burst. `false`: the device has stopped.
     pub(super) fn finish(&mut self, input: &mut Input<'_>) -> bool {
         let nanos = input.pick(&[
             0,
@@ -300,8 +300,8 @@ impl World {
         self.delivered = 0;
     }
 
-    /// The replies to the device's RECOVERs that an honest server gives: it is asked once more
-    /// when the log is marked to serve.
+    /// Delivers an honest server's replies to the device's RECOVERs. The device asks once more when
+    /// its log is marked as serving.
     pub(super) fn right_replies(&mut self) {
         for _ in 0..2 {
             if let Some((header, reply)) = self.reply() {
@@ -357,7 +357,7 @@ impl World {
         Some((header, reply))
     }
 
-    /// The device dies and comes back.
+    /// Lets the device die and start again.
     pub(super) fn restart(&mut self, input: &mut Input<'_>) -> bool {
         self.look_at_what_was_sent();
         let pipeline = self.pipeline.take().expect("there is one between lives");
@@ -384,7 +384,7 @@ impl World {
         !self.stopped
     }
 
-    /// What was acknowledged to a session is known after a recovery, or the session is over.
+    /// Checks that after a recovery each session knows its acknowledged updates, or is over.
     fn check_sessions(&self) {
         let machine = self.pipeline().machine();
         if !self.honest || !machine.is_serving() {
@@ -401,7 +401,7 @@ impl World {
     }
 }
 
-/// A device over this log, with its port if that is packet buffers.
+/// Starts a device over this log, with a port if the log is packet buffers.
 fn started(
     config: &DeviceConfig,
     log: Log<Forgetful>,
@@ -418,7 +418,7 @@ fn started(
     }
 }
 
-/// What a device wants sent, from wherever it lies.
+/// Returns all packets that a device wants to send.
 fn sent(device: &DeviceNode<Forgetful>) -> Vec<(Peer, Vec<u8>)> {
     let out = device.out();
     let bytes = |place: Place| match &place.logged {

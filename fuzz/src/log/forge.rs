@@ -1,6 +1,6 @@
-//! Changes to the image of a log that have right checksums: what bit rot cannot do, and what a
-//! fuzzer must be able to do to get behind the checksums. Written from `docs/spec/ordered-log.md`
-//! §5 and §6, not from the code.
+//! Changes to the image of a log that keep its checksums correct. Bit rot cannot make such changes;
+//! a fuzzer needs them to reach the code after the checksums. The module is written from
+//! `docs/spec/ordered-log.md` §5 and §6, not from the code.
 
 use crate::input::Input;
 
@@ -31,7 +31,7 @@ fn word(image: &[u8], at: usize) -> u32 {
     bytes.map_or(0, u32::from_le_bytes)
 }
 
-/// One change, drawn from the input.
+/// Makes one change, drawn from the input.
 pub fn change(image: &mut Vec<u8>, input: &mut Input<'_>) {
     if image.len() < 2 * BLOCK {
         return;
@@ -85,7 +85,7 @@ fn zero_slots(image: &mut [u8], metadata: usize, input: &mut Input<'_>) {
     }
 }
 
-/// A field of a superblock, with the checksum put right.
+/// Changes a field of a superblock, and corrects the checksum.
 fn superblock(image: &mut [u8], input: &mut Input<'_>) {
     let block = BLOCK * input.index(2);
     let field = input.pick(&[8, 16, 24, 40, 44, 48, 56, 64, 68, 72, 76, 80, 88, 96]);
@@ -100,7 +100,7 @@ fn superblock(image: &mut [u8], input: &mut Input<'_>) {
     image[block + 12..block + 16].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Changes the number at `at` to one close to it, or to anything.
+/// Changes the number at `at` to a nearby or random one.
 fn put(image: &mut [u8], at: usize, wide: bool, input: &mut Input<'_>) {
     if wide {
         let value = input.near(long(image, at).wrapping_add(1));
@@ -111,7 +111,8 @@ fn put(image: &mut [u8], at: usize, wide: bool, input: &mut Input<'_>) {
     }
 }
 
-/// Some fields of an entry, perhaps moved to the slot of its order, with the checksums put right.
+/// Changes some fields of an entry, perhaps moves it to the slot of its order, and corrects the
+/// checksums.
 fn entry(image: &mut [u8], metadata: usize, input: &mut Input<'_>) {
     let at = slot(metadata, input);
     if at + ENTRY > image.len() {
@@ -131,7 +132,7 @@ fn entry(image: &mut [u8], metadata: usize, input: &mut Input<'_>) {
     }
 }
 
-/// A byte of a frame, with the checksums of its entry put right.
+/// Changes a byte of a frame, and corrects the checksums of its entry.
 fn frame(image: &mut [u8], metadata: usize, input: &mut Input<'_>) {
     let at = slot(metadata, input);
     let start = metadata.saturating_add(usize::try_from(word(image, at + 32)).unwrap_or(0) * 64);
@@ -142,7 +143,7 @@ fn frame(image: &mut [u8], metadata: usize, input: &mut Input<'_>) {
     }
 }
 
-/// Puts both checksums of the entry at `at` right, if its frame is in the image.
+/// Corrects both checksums of the entry at `at`, if its frame is in the image.
 fn seal(image: &mut [u8], metadata: usize, at: usize) {
     let wide = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
     let start = metadata.saturating_add(wide(word(image, at + 32)).saturating_mul(64));
@@ -158,7 +159,7 @@ fn seal(image: &mut [u8], metadata: usize, at: usize) {
     let payload_crc = crc32c::crc32c(payload).to_le_bytes();
     let header = header.to_vec();
     image[at + 40..at + 44].copy_from_slice(&payload_crc);
-    // Over uuid, era, entry, slot, lap, header of the frame.
+    // The checksum covers uuid, era, entry, slot, lap and the frame's header.
     let (order, entries) = (long(image, at), long(image, 48).max(1));
     let mut crc = crc32c::crc32c(&image[24..40]);
     crc = crc32c::crc32c_append(crc, &image[72..76]);

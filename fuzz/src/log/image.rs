@@ -1,9 +1,9 @@
-//! Hostile images: a small log as some life left it, changed in places, with checksums put right or
-//! not (`docs/spec/recovery.md`).
+//! Hostile images: a small log as a run left it, changed in some places, with or without correct
+//! checksums (`docs/spec/recovery.md`).
 //!
-//! Holds: reading, deciding and repairing never panic; what is refused is left as it is; what is
-//! kept is what the scan showed; what comes out of a repair can be used, and is found again
-//! unchanged by the next scan.
+//! Invariants: reading, deciding and repairing never panic; a refused image stays unchanged; the
+//! kept entries are those that the scan showed; a repaired log can be used, and the next scan finds
+//! it unchanged.
 
 use pmnet_log::{Decision, Log, NewEntry, Scan};
 
@@ -12,10 +12,10 @@ use super::{EXPECTED, forge, formatted, parameters, recover};
 use crate::input::Input;
 use crate::medium::Forgetful;
 
-/// Changes to one image, at most.
+/// Maximum number of changes to one image.
 const CHANGES: usize = 16;
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut image = seed(&mut input);
@@ -68,7 +68,7 @@ pub fn run(data: &[u8]) {
             drop(log);
             used(medium, applied, tail);
         }
-        // Frames that overlap, counters that are at their end.
+        // Frames that overlap, or counters at their maximum.
         Err(error) => {
             assert!(!error.to_string().is_empty());
             assert_eq!((medium.stores, medium.into_image() == image), (0, true));
@@ -76,7 +76,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A log as some life of it left it.
+/// Returns a log as a run left it.
 fn seed(input: &mut Input<'_>) -> Vec<u8> {
     let parameters = parameters(input);
     let mut log = recover(formatted(&parameters));
@@ -98,7 +98,7 @@ fn seed(input: &mut Input<'_>) -> Vec<u8> {
     log.into_media().into_image()
 }
 
-/// What a repair handed out can be found again, filled, closed and found once more.
+/// Checks that a repaired log can be found again, filled, closed and found once more.
 fn used(mut medium: Forgetful, applied: u64, tail: u64) {
     let Some(log) = again(&mut medium, applied, tail) else {
         return;
@@ -117,11 +117,11 @@ fn again(medium: &mut Forgetful, applied: u64, tail: u64) -> Option<Log<&mut For
         beyond: 0,
     };
     assert_eq!(decision, expected, "nothing is left to repair");
-    // The incarnation can be at its end.
+    // The incarnation can be at its maximum.
     scan.repair(decision).ok()
 }
 
-/// Fills the log until it is full, twice, and closes it.
+/// Fills the log twice, and closes it.
 fn fill(mut log: Log<&mut Forgetful>) -> (u64, u64) {
     let new = NewEntry {
         session: 1,
@@ -132,7 +132,7 @@ fn fill(mut log: Log<&mut Forgetful>) -> (u64, u64) {
     };
     let crc = crc32c::crc32c(b"payload");
     for _ in 0..2 {
-        // No log reaches the end of the orders; a forged one may begin there.
+        // No real log reaches the last order; a forged one may begin there.
         while log.last() < u64::MAX - 512 && log.append(&new, b"header", b"payload", crc).is_ok() {}
         for _ in 0..2 {
             let done = log.persist_start().and_then(|_| log.persist_poll(true));

@@ -11,21 +11,21 @@ use pmnet_log::{Decision, Expected, Identity, Log, Parameters, Scan, format};
 use crate::input::Input;
 use crate::medium::Forgetful;
 
-/// Whose logs these are.
+/// The identity of these logs.
 pub const IDENTITY: Identity = Identity {
     log_uuid: 0x1234_5678_9abc_def0_0fed_cba9_8765_4321,
     device: 7,
     shard: 3,
 };
 
-/// What their owner expects.
+/// The owner's expectation.
 pub const EXPECTED: Expected = Expected {
     device: 7,
     shard: 3,
     parameters: None,
 };
 
-/// Small ones, so that entries and frames lap soon; some of packet buffers.
+/// The logs are small, so that entries and frames wrap soon; some consist of packet buffers.
 fn parameters(input: &mut Input<'_>) -> Parameters {
     let (entries, buffers) = input.pick(&[(64, false), (64, true), (128, false)]);
     match input.pick(&[4096, 8192, 32_768]) {
@@ -34,10 +34,10 @@ fn parameters(input: &mut Input<'_>) -> Parameters {
     }
 }
 
-/// A log that was just made.
+/// Returns a new log.
 ///
 /// # Panics
-/// If that is impossible.
+/// If it cannot be made.
 #[must_use]
 pub fn formatted(parameters: &Parameters) -> Forgetful {
     let mut medium = Forgetful::new(parameters.image_bytes());
@@ -45,10 +45,10 @@ pub fn formatted(parameters: &Parameters) -> Forgetful {
     medium
 }
 
-/// Opens and repairs what must be a whole log.
+/// Opens and repairs a medium that must have a valid log.
 ///
 /// # Panics
-/// If it is not.
+/// If the log is invalid.
 #[must_use]
 pub fn recover(medium: Forgetful) -> Log<Forgetful> {
     let scan = Scan::open(medium, Some(EXPECTED)).expect("a log of ours opens");

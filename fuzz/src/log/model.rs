@@ -1,4 +1,4 @@
-//! What the outside world knows of a log: what was appended, what was promised, what was given up.
+//! The outside world's knowledge of a log: appended, promised and discarded entries.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,27 +8,27 @@ use pmnet_log::{FrameSpace, Full, HEADER_LEN_MAX, Log, Media, NewEntry};
 use crate::input::Input;
 use crate::medium::Forgetful;
 
-/// The model.
+/// The knowledge about one log.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    /// Entry, frame and length of its header, of everything that may be in the log.
+    /// For every entry that may be in the log: the entry, its frame and the length of its header.
     contents: BTreeMap<u64, (NewEntry, Vec<u8>, usize)>,
     promised: u64,
     applied: u64,
     last: u64,
     epoch: u32,
     incarnation: u32,
-    /// An epoch and a reset that were asked for when the lights went out.
+    /// The epoch or the reset that was requested when power was lost.
     epoch_tried: Option<u32>,
     reset_tried: Option<u64>,
     frames: u64,
 }
 
 impl Model {
-    /// Appends one frame if there is room, and says whether there was.
+    /// Appends one frame if the log has space. Returns whether it had.
     ///
     /// # Panics
-    /// If the log refuses what it said would fit, or takes it under another order.
+    /// If the log refuses a frame for which it reported space, or assigns another order.
     pub fn append<M: Media>(&mut self, log: &mut Log<M>, input: &mut Input<'_>) -> bool {
         self.frames += 1;
         let header_len = match input.byte() {
@@ -93,8 +93,8 @@ impl Model {
         }
     }
 
-    /// A packet buffer, and the place in it where the network puts the next frame; two of three come that way, if they are
-    /// short enough.
+    /// Returns a packet buffer, and the place in it where the network puts the next frame. Two of
+    /// three frames arrive in this way, if they are short enough.
     fn lent<M: Media>(&self, log: &mut Log<M>, len: usize) -> Option<(u32, Range<usize>)> {
         let FrameSpace::Buffers(bytes) = log.parameters().space else {
             return None;
@@ -109,19 +109,19 @@ impl Model {
         Some((number, start..start + len))
     }
 
-    /// `durable()` has moved, perhaps.
+    /// Takes the present value of `durable()`.
     ///
     /// # Panics
-    /// If it moved backwards.
+    /// If the value went back.
     pub fn polled(&mut self, log: &Log<Forgetful>) {
         assert!(log.durable() >= self.promised);
         self.promised = log.durable();
     }
 
-    /// Reclaims so many sixteenths of what is durable and not reclaimed.
+    /// Reclaims a number of sixteenths of the durable entries that are not reclaimed yet.
     ///
     /// # Panics
-    /// If the log reclaims something else.
+    /// If the log reclaims other entries.
     pub fn reclaim(&mut self, log: &mut Log<Forgetful>, sixteenths: u64) {
         let upto = log.applied() + (log.durable() - log.applied()) * sixteenths / 16;
         log.reclaim(upto);
@@ -131,10 +131,10 @@ impl Model {
         self.applied = upto;
     }
 
-    /// Asks for another epoch; `false`: the medium failed.
+    /// Requests another epoch; `false`: the medium failed.
     ///
     /// # Panics
-    /// If a lower one is taken.
+    /// If the log accepts a lower epoch.
     pub fn set_epoch(&mut self, log: &mut Log<Forgetful>, epoch: u32) -> bool {
         self.epoch_tried = Some(epoch.max(self.epoch));
         match log.set_epoch(epoch) {
@@ -151,10 +151,10 @@ impl Model {
         true
     }
 
-    /// Discards everything and goes on after `order`; `false`: the medium failed.
+    /// Discards all entries and goes on after `order`; `false`: the medium failed.
     ///
     /// # Panics
-    /// If an order is refused that is not at the end of the numbers.
+    /// If the log refuses an order that is not near the maximum.
     pub fn reset(&mut self, log: &mut Log<Forgetful>, order: u64) -> bool {
         self.reset_tried = Some(order);
         match log.reset_to(order) {
@@ -174,10 +174,10 @@ impl Model {
         (self.promised, self.applied, self.last) = (order, order, order);
     }
 
-    /// The log that came out of a repair keeps every promise and invents nothing.
+    /// Checks that a repaired log keeps every promise and invents nothing.
     ///
     /// # Panics
-    /// If it does not.
+    /// If it breaks a promise or invents an entry.
     pub fn recovered<M: Media>(&mut self, log: &Log<M>) {
         if let Some(order) = self.reset_tried.take()
             && (log.applied(), log.last()) == (order, order)
@@ -199,10 +199,10 @@ impl Model {
         self.compare(log);
     }
 
-    /// The log holds what it must, byte for byte.
+    /// Checks the contents of the log byte by byte.
     ///
     /// # Panics
-    /// If it does not.
+    /// If they differ.
     pub fn compare<M: Media>(&self, log: &Log<M>) {
         assert!(log.applied() <= log.durable() && log.durable() <= log.last());
         assert_eq!(log.last(), self.last);

@@ -1,7 +1,8 @@
-//! Histories of a log: append, persist, reclaim, epochs, resets, crashes and deaths at any moment,
-//! also in the middle of a repair (`docs/spec/ordered-log.md` §7–§9, `docs/spec/recovery.md`).
+//! Histories of a log: append, persist, reclaim, epochs, resets, power losses and deaths of the
+//! process at any moment, also during a repair (`docs/spec/ordered-log.md` §7–§9,
+//! `docs/spec/recovery.md`).
 //!
-//! Holds: the model's promises, after every step and through every life.
+//! Invariants: the model's promises, after every step and every restart.
 
 use pmnet_log::{Log, LogError, Scan};
 
@@ -10,12 +11,12 @@ use super::{EXPECTED, formatted, parameters, recover};
 use crate::input::Input;
 use crate::medium::Forgetful;
 
-/// Lives of one history, at most; bounds the work of one input.
+/// Maximum number of incarnations in one history; it bounds the work of one input.
 const LIVES: usize = 24;
-/// Steps of one history, at most.
+/// Maximum number of steps of one history.
 const STEPS: usize = 400;
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let parameters = parameters(&mut input);
@@ -42,7 +43,7 @@ pub fn run(data: &[u8]) {
     model.recovered(&recover(medium));
 }
 
-/// One operation; `false`: this life is over.
+/// Runs one operation; `false`: this incarnation is over.
 fn step(log: &mut Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> bool {
     match input.byte() % 16 {
         0..=4 => {
@@ -63,7 +64,7 @@ fn step(log: &mut Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> b
         }
         14 if input.rarely(4) => {
             let order = input.near(log.last());
-            // Orders that no shard reaches would end the history by themselves.
+            // Orders that no shard reaches would end the history early.
             let order = if order > u64::MAX - 512 {
                 u64::MAX
             } else {
@@ -86,7 +87,7 @@ fn poll(log: &mut Log<Forgetful>, model: &mut Model, wait: bool) -> bool {
     true
 }
 
-/// The log ends somehow, and is recovered; perhaps only at the second or third attempt.
+/// Ends the log in any way, and recovers it, perhaps only at the second or third attempt.
 fn next_life(log: Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> Log<Forgetful> {
     let mut medium = log.into_media();
     if input.rarely(8) {
@@ -95,7 +96,7 @@ fn next_life(log: Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> L
     for _ in 0..3 {
         medium = medium.end(input);
         if input.rarely(3) {
-            // This repair has the lights go out after so many persists.
+            // During this repair power is lost after a drawn number of persists.
             medium.budget = Some(input.below(8));
             let scan = Scan::open(&mut medium, Some(EXPECTED)).expect("opens");
             let decision = scan.decide();
@@ -118,18 +119,19 @@ fn next_life(log: Log<Forgetful>, model: &mut Model, input: &mut Input<'_>) -> L
     log
 }
 
-/// The same log on a medium that takes its time, or that fails after some persists.
+/// Returns the log on a medium that is slow, or that fails after some persists.
 fn slow(log: Log<Forgetful>, input: &mut Input<'_>) -> Log<Forgetful> {
     let mut medium = log.into_media().kill();
     medium.slowness = input.byte() % 4;
     if input.rarely(2) {
-        // Enough for the repair: the log meets the failure.
+        // The budget suffices for the repair, so that the failure hits the log.
         medium.budget = Some(8 + input.below(16));
     }
     recover(medium)
 }
 
-/// One more life, which appends a little and shuts down cleanly: then nothing may be missing.
+/// Runs one more incarnation, which appends a little and shuts down cleanly; then no entry may be
+/// missing.
 fn closed(mut medium: Forgetful, model: &mut Model, input: &mut Input<'_>) -> Forgetful {
     medium.budget = None;
     let scan = Scan::open(&mut medium, Some(EXPECTED)).expect("opens");

@@ -1,7 +1,8 @@
 //! Hostile images of slots, and any sequence of completions (`docs/spec/verbs.md` §5).
 //!
-//! Holds: reading never panics; what is refused is left as it is; what was begun can be read again; the ring hands on
-//! in order and posts nothing too early, whatever the NIC says.
+//! Invariants: reading never panics; a refused image stays unchanged; a queue that was begun can be
+//! read again; whatever the NIC reports, the ring hands messages on in order and posts no slot too
+//! early.
 
 use pmnet_log::slots::{Oldest, Outcome, SlotParameters, SlotQueue, SlotScan, format};
 
@@ -15,10 +16,10 @@ const PARAMETERS: SlotParameters = SlotParameters {
 };
 /// Heads and cursors.
 const FIRST: usize = 4096;
-/// Things that happen to one ring, at most.
+/// Maximum number of events of one ring.
 const STEPS: usize = 256;
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let image = image(&mut input);
@@ -39,7 +40,7 @@ pub fn run(data: &[u8]) {
         Ok(queue) => {
             assert_eq!(queue.kept(), cursor + u64::from(slots));
         }
-        // The cursor is at its end.
+        // The cursor is at its maximum.
         Err(error) => {
             assert!(!error.to_string().is_empty());
             assert_eq!((medium.stores, medium.into_image() == image), (0, true));
@@ -53,7 +54,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// A queue as some life left it, changed in places.
+/// Returns a queue as a run left it, changed in some places.
 fn image(input: &mut Input<'_>) -> Vec<u8> {
     let mut medium = Forgetful::new(PARAMETERS.image_bytes());
     format(&mut medium, IDENTITY, PARAMETERS).expect("a blank medium takes slots");
@@ -92,7 +93,7 @@ fn change(image: &mut Vec<u8>, input: &mut Input<'_>) {
             }
         }
         5 => image.truncate(input.index(image.len() + 1)),
-        // A head or a cursor with a right checksum.
+        // A head or a cursor with a correct checksum.
         6 => seal_head(image, input),
         _ => seal_cursor(image, input),
     }
@@ -122,7 +123,7 @@ fn seal_cursor(image: &mut [u8], input: &mut Input<'_>) {
     cursor.copy_from_slice(&(number << 12 | u64::from(crc >> 20)).to_le_bytes());
 }
 
-/// Any completions, in any order.
+/// Delivers any completions, in any order.
 fn live(mut queue: SlotQueue<&mut Forgetful>, slots: u32, input: &mut Input<'_>) {
     let begun = queue.kept();
     let (mut posted, mut handed_on) = (begun, begun);

@@ -1,13 +1,14 @@
-//! Changes to the image of a packet store, some with right checksums: what bit rot cannot do, and what a fuzzer must be able
-//! to do to get behind the checksums. Written from `docs/spec/packet-store.md` §2, §3 and §4, not from the code.
+//! Changes to the image of a packet store, some with correct checksums. Bit rot cannot make such
+//! changes; a fuzzer needs them to reach the code after the checksums. The module is written from
+//! `docs/spec/packet-store.md` §2, §3 and §4, not from the code.
 
 use crate::input::Input;
 
 const BLOCK: usize = 4096;
 const LINE: usize = 64;
 const TABLE: usize = 4 * BLOCK;
-/// Fields of a line that are changed, and where each begins: born, dead, order, expires, received and kind, place, frame,
-/// payload crc.
+/// The changed fields of a line, each with its offset: born, dead, order, expires, received and
+/// kind, place, frame, payload crc.
 const FIELDS: [(usize, usize); 8] = [
     (0, 8),
     (8, 8),
@@ -31,7 +32,7 @@ fn small(number: u128) -> usize {
     usize::try_from(number & 0xffff_ffff).expect("32 bits")
 }
 
-/// One change, drawn from the input; whether a checksum was put right.
+/// Makes one change, drawn from the input. Returns whether a checksum was corrected.
 pub fn change(image: &mut Vec<u8>, input: &mut Input<'_>) -> bool {
     if image.len() <= TABLE + LINE {
         return false;
@@ -90,7 +91,7 @@ fn flip(image: &mut [u8], range: std::ops::Range<usize>, input: &mut Input<'_>) 
     }
 }
 
-/// Changes a field of a line, and puts its checksum right.
+/// Changes a field of a line, and corrects its checksum.
 fn line(image: &mut [u8], lines: usize, input: &mut Input<'_>) -> bool {
     let slot = input.index(lines);
     let (at, bytes) = input.pick(&FIELDS);
@@ -106,12 +107,12 @@ fn line(image: &mut [u8], lines: usize, input: &mut Input<'_>) -> bool {
     put_right(image, slot)
 }
 
-/// What all checksums but the superblocks' begin with.
+/// The seed of all checksums except the superblocks'.
 fn seed(image: &[u8]) -> u32 {
     crc32c::crc32c(&image[16..32])
 }
 
-/// Puts the checksum of a line right, and that of its payload if it is in the image.
+/// Corrects the checksum of a line, and that of its payload if the payload is in the image.
 fn put_right(image: &mut [u8], slot: usize) -> bool {
     let start = TABLE + slot * LINE;
     let place = number(image, start + 40, 12);

@@ -1,8 +1,9 @@
-//! Hostile images: a small packet store as some life left it, changed in places, with checksums put right or not
-//! (`docs/spec/packet-store.md`).
+//! Hostile images: a small packet store as a run left it, changed in some places, with or without
+//! correct checksums (`docs/spec/packet-store.md`).
 //!
-//! Holds: scanning, verifying and repairing never panic and end; what is refused is left as it is; without forged checksums
-//! only what was written once is handed out; what comes out of a repair can be used, and is found again by the next scan.
+//! Invariants: scanning, verifying and repairing never panic, and end; a refused image stays
+//! unchanged; without forged checksums only values that were once written are returned; a repaired
+//! store can be used, and the next scan finds it again.
 
 mod forge;
 pub mod region;
@@ -18,7 +19,7 @@ use pmnet_packet_store::{
 use crate::input::Input;
 use crate::medium::Forgetful;
 
-/// The smallest store that there is.
+/// The smallest possible store.
 const GEOMETRY: Geometry = Geometry {
     lines: 128,
     frames: 32,
@@ -29,20 +30,20 @@ const IDENTITY: Identity = Identity {
     uuid: 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210,
     shard: 4,
 };
-/// Transactions of the life before, and changes of one of them, at most.
+/// Maximum number of transactions of the earlier run, and maximum number of changes of one of them.
 const TRANSACTIONS: u64 = 12;
 const PUTS: u64 = 6;
-/// Changes to one image, at most.
+/// Maximum number of changes to one image.
 const CHANGES: usize = 16;
-/// Bytes that a step of packing moves.
+/// Number of bytes that a step of packing moves.
 const PACKED_BYTES: usize = 8 << 10;
 
-/// Keys with all values that they ever had.
+/// Keys with all their values so far.
 type Written = BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>;
 /// Keys with their values.
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let (mut image, written) = life(&mut input);
@@ -82,7 +83,7 @@ pub fn run(data: &[u8]) {
     used(medium);
 }
 
-/// What a repaired store hands out.
+/// Reads all records of a repaired store.
 fn look(store: Result<PacketStore<&mut Forgetful>, OpenError>, forged: bool, written: &Written) {
     let store = store.expect("it opens, and its medium works");
     for (key, value) in content(&store) {
@@ -93,7 +94,7 @@ fn look(store: Result<PacketStore<&mut Forgetful>, OpenError>, forged: bool, wri
     }
 }
 
-/// Everything that can be read.
+/// Returns all readable records.
 fn content<M: Media>(store: &PacketStore<M>) -> Content {
     let mut content = Content::new();
     let mut scratch = Vec::new();
@@ -116,7 +117,8 @@ fn content<M: Media>(store: &PacketStore<M>) -> Content {
     content
 }
 
-/// What a repair left can be opened, changed, filled, and found again after a loss of power.
+/// Checks that a repaired store can be opened, changed and filled, and is found again after a loss
+/// of power.
 fn used(mut medium: Forgetful) {
     let mut store = again(&mut medium);
     let mut expected = content(&store);
@@ -134,7 +136,8 @@ fn used(mut medium: Forgetful) {
         }
         match store.pack_step(PACKED_BYTES) {
             Ok(_) => {}
-            // A forged record may not be what its checksum says; it is not moved.
+            // The contents of a forged record may differ from its checksum; packing does not move
+            // it.
             Err(error) => assert!(
                 matches!(error, Error::Damaged(_) | Error::Full { .. }),
                 "{error}"
@@ -160,7 +163,7 @@ fn again(medium: &mut Forgetful) -> PacketStore<&mut Forgetful> {
     scan.repair().expect("nothing is missing")
 }
 
-/// An image, and what was written into it.
+/// Returns an image, and the records that were written into it.
 fn life(input: &mut Input<'_>) -> (Vec<u8>, Written) {
     let mut medium = Forgetful::new(GEOMETRY.image_bytes());
     format(&mut medium, &IDENTITY, &GEOMETRY).expect("a blank medium");

@@ -1,9 +1,12 @@
-//! A log and a store in one region (`docs/spec/packet-store.md` §11): histories of receiving, copying, applying, giving up, packing
-//! and releasing, with crashes, deaths and failing persists at any moment, also while it is opened; and hostile images at the end.
+//! A log and a store in one region (`docs/spec/packet-store.md` §11): histories of receiving,
+//! copying, applying, giving up, packing and releasing. Power losses, deaths of the process and
+//! failing persists happen at any moment, also while the region is opened. At the end there are
+//! hostile images.
 //!
-//! Holds, after every step and through every life: what was acknowledged is there; the store has what its order says, whole; log and
-//! store agree about every frame; what a sender puts into a frame that nobody needs is never taken for a record. A hostile image is
-//! refused and left as it is, or what comes out of it can be used.
+//! Invariants after every step and every restart: acknowledged entries exist; the store has exactly
+//! the effects up to its order; log and store agree about every frame; bytes that a sender puts
+//! into a free frame are never taken for a record. A hostile image is refused and stays unchanged,
+//! or the repaired region can be used.
 
 use std::ops::RangeInclusive;
 
@@ -16,7 +19,7 @@ use super::{Content, IDENTITY, content, forge};
 use crate::input::Input;
 use crate::medium::Forgetful;
 
-/// The smallest regions that there are: what they have is soon used again.
+/// The smallest possible regions, whose frames are soon used again.
 const GEOMETRIES: [Geometry; 2] = [geometry(2048), geometry(4096)];
 const LOG: LogIdentity = LogIdentity {
     log_uuid: 0xfeed,
@@ -24,16 +27,16 @@ const LOG: LogIdentity = LogIdentity {
     shard: IDENTITY.shard,
 };
 const LOG_FRAMES: u32 = 16;
-/// Steps, lives, and changes to the image at the end, at most.
+/// Maximum numbers of steps, of incarnations, and of changes to the final image.
 const STEPS: usize = 300;
 const LIVES: usize = 16;
 const CHANGES: usize = 12;
 const KEYS: u64 = 16;
-/// Persists within which an open may fail.
+/// Number of persists within which an open may fail.
 const PERSISTS_OF_OPEN: u64 = 12;
 
 const HEADER: [u8; 24] = *b"the header of the entry.";
-/// Where a packet begins in its frame: not at a line.
+/// Offset of a packet in its frame; it is not at a cache line.
 const FRONT: usize = 42;
 const NEW: NewEntry = NewEntry {
     session: 1,
@@ -54,16 +57,16 @@ const fn geometry(frame_bytes: u32) -> Geometry {
     }
 }
 
-/// What a region was told.
+/// The history of a region.
 struct Told {
-    /// What the store holds after each order.
+    /// The contents of the store after each order.
     contents: Vec<Content>,
     durable: u64,
-    /// The orders that the store may have.
+    /// The orders up to which the store may have applied.
     applied: RangeInclusive<u64>,
 }
 
-/// The target.
+/// Runs one input.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let geometry = input.pick(&GEOMETRIES);
@@ -90,7 +93,7 @@ pub fn run(data: &[u8]) {
         if input.rarely(3) {
             let mut medium = shared.into_media().kill();
             medium.slowness = input.byte() % 4;
-            // Enough to be opened: the region meets the failure.
+            // The budget suffices for the open, so that the failure hits the region.
             medium.budget = input.rarely(2).then(|| 12 + input.below(24));
             shared = told.open(medium);
         }
@@ -100,7 +103,7 @@ pub fn run(data: &[u8]) {
     hostile(image, &mut input);
 }
 
-/// The process dies or power is lost, perhaps again while the region is opened.
+/// Kills the process or loses power, perhaps again while the region is opened.
 fn next_medium(mut medium: Forgetful, input: &mut Input<'_>) -> Forgetful {
     for _ in 0..3 {
         medium = medium.end(input);
@@ -140,10 +143,11 @@ fn put(key: u64, value: &[u8]) -> Vec<u8> {
     [&[PUT], &name(key)[..], b"\r\n", value].concat()
 }
 
-/// A put whose key has another name and the same checksum: what a sender can choose.
+/// Returns a put of a key with another name and the same checksum, as a sender can choose it.
 fn forged(key: u64) -> Vec<u8> {
     let mut payload = put(key, &[0xee; 600]);
-    // The polynomial of CRC32C as bytes of a message, lowest bit first: adding it changes no checksum.
+    // The polynomial of CRC32C as bytes of a message, lowest bit first; adding it changes no
+    // checksum.
     let polynomial = 1_u64 << 32 | 0x1edc_6f41;
     for bit in (0..33).filter(|bit| polynomial >> (32 - bit) & 1 == 1) {
         payload[1 + bit / 8] ^= 1 << (bit % 8);
@@ -151,7 +155,7 @@ fn forged(key: u64) -> Vec<u8> {
     payload
 }
 
-/// Some bytes that depend on where in the input they were asked for.
+/// Returns some bytes that depend on the position in the input.
 fn value(input: &mut Input<'_>, most: usize) -> Vec<u8> {
     let (first, len) = (input.byte(), input.index(most));
     (0..len)
@@ -159,12 +163,13 @@ fn value(input: &mut Input<'_>, most: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Everything that can be read.
+/// Returns all readable records.
 fn readable<M: Media>(shared: &mut Shared<M>) -> Content {
     content(&shared.store().expect("the medium works"))
 }
 
-/// What these orders do, in one change. `commit`: or given up in the end.
+/// Applies these orders in one change. With `commit` the change is committed; otherwise it is given
+/// up at the end.
 fn change<M: Media>(shared: &mut Shared<M>, upto: u64, commit: bool) -> Result<(), Error> {
     let first = shared.log().applied() + 1;
     let payloads: Vec<Vec<u8>> = (first..=upto)
@@ -190,7 +195,7 @@ fn change<M: Media>(shared: &mut Shared<M>, upto: u64, commit: bool) -> Result<(
 }
 
 impl Told {
-    /// Opens what must be whole.
+    /// Opens a medium that must be valid.
     fn open(&mut self, medium: Forgetful) -> Shared<Forgetful> {
         let mut shared = open(medium).expect("a region of ours opens");
         let (applied, last) = (shared.log().applied(), shared.log().last());
@@ -205,7 +210,7 @@ impl Told {
 
     fn compare(&self, shared: &mut Shared<Forgetful>) {
         assert_eq!(shared.contradiction(), None, "both know who has each frame");
-        // To look would wait for it.
+        // A look would wait for the persist.
         if shared.log().persist_in_flight() {
             return;
         }
@@ -215,7 +220,7 @@ impl Told {
         );
     }
 
-    /// Everything that the log holds can be applied, one order after the other.
+    /// Checks that all entries of the log can be applied, one order after the other.
     fn replayed(&mut self, medium: Forgetful) {
         let mut shared = self.open(medium);
         while shared.log().applied() < shared.log().last() {
@@ -270,7 +275,7 @@ impl Told {
         }
     }
 
-    /// One operation; `false`: this life is over.
+    /// Runs one operation; `false`: this incarnation is over.
     fn step(&mut self, shared: &mut Shared<Forgetful>, input: &mut Input<'_>) -> bool {
         match input.byte() % 20 {
             choice @ 0..=6 => {
@@ -318,7 +323,7 @@ impl Told {
                 }
             }
             18 => {
-                // Every frame that can be received into has a packet that nobody keeps.
+                // Fills every frame that is free for receiving with a packet that no record keeps.
                 let lent: Vec<u32> = std::iter::from_fn(|| shared.lend_buffer()).collect();
                 let packet = [&HEADER[..], &forged(input.below(KEYS))].concat();
                 for number in lent {
@@ -366,7 +371,7 @@ fn start_of<M: Media>(shared: &Shared<M>, number: u32) -> usize {
     at(u64::from(number) * frame) + FRONT
 }
 
-/// The image is changed in places, with checksums put right or not, and opened.
+/// Changes the image in some places, with or without correct checksums, and opens it.
 fn hostile(mut image: Vec<u8>, input: &mut Input<'_>) {
     let mut changed = false;
     for _ in 0..CHANGES {

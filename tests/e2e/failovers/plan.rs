@@ -1,28 +1,29 @@
-//! What happens in one run, drawn from its seed.
+//! The faults of one run, drawn from its seed.
 
 use std::fmt;
 use std::time::Duration;
 
 use pmnet_lab::harness::Medium;
 
-/// Runs in one world: a fresh one for each block of so many seeds.
+/// Number of runs in one world: each block of this many seeds has a new world.
 pub const WORLD_RUNS: u64 = 25;
 
-/// What a world consists of, besides what every world has.
+/// The parts of a world in which worlds differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorldPlan {
-    /// Length of the chain.
+    /// Number of devices in the chain.
     pub devices: usize,
-    /// Devices that wait for a place.
+    /// Number of spares.
     pub spares: usize,
     /// Medium of all logs.
     pub medium: Medium,
-    /// Replicas of Redis that must have what counts as applied: one of two, or both.
+    /// Number of Redis replicas, one or two of the two, that must have a write before it counts as
+    /// applied.
     pub confirm: u32,
 }
 
 impl WorldPlan {
-    /// The world of a seed: that of its block.
+    /// Returns the world of a seed, which is that of its block.
     pub fn draw(seed: u64) -> WorldPlan {
         let mut random = fastrand::Rng::with_seed(seed / WORLD_RUNS);
         WorldPlan {
@@ -49,7 +50,7 @@ impl fmt::Display for WorldPlan {
     }
 }
 
-/// Where in the chain.
+/// The position of a device in the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Head,
@@ -58,26 +59,26 @@ pub enum Place {
     Spare,
 }
 
-/// What happens to a device.
+/// The fault of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// Killed, and started again when its lease is long over.
+    /// The process is killed, and started again long after its lease has expired.
     Killed,
-    /// Killed, and started again at once.
+    /// The process is killed and started again at once.
     Restarted,
-    /// SIGSTOP for longer than its lease.
+    /// The process gets SIGSTOP for longer than its lease.
     Frozen,
-    /// It reaches everything but etcd, for longer than its lease.
+    /// The device reaches every node except etcd for longer than its lease.
     CutOff,
 }
 
-/// Who suffers.
+/// The process that suffers the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Device(Place, How),
-    /// Killed, and started again.
+    /// The server is killed and started again.
     Server,
-    /// The same, and Sentinel promotes a replica meanwhile.
+    /// The Redis master is killed and started again; meanwhile Sentinel promotes a replica.
     RedisMaster,
     EtcdLeader,
     Controller,
@@ -85,7 +86,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The same process, or the same part of the shard, for faults that must not meet.
+    /// Returns the number of the process, or of its part of the shard. Two faults of one run have
+    /// different numbers.
     fn part(self) -> usize {
         match self {
             Kind::Device(place, _) => place as usize,
@@ -126,29 +128,29 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One thing that goes wrong, and is over by itself or by who watches processes.
+/// One fault. It ends by itself, or when the service manager restarts the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: Kind,
-    /// After the beginning of the run's first fault.
+    /// Time from the begin of the run's first fault to the begin of this one.
     pub at: Duration,
-    /// Until it is over.
+    /// Duration of the fault.
     pub lasts: Duration,
 }
 
-/// A run.
+/// The faults of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub world: WorldPlan,
-    /// One or two; in a storm more, by when they begin.
+    /// One or two faults; in a storm more, sorted by their begin.
     pub faults: Vec<Fault>,
 }
 
-/// Faults of a storm, at most.
+/// Maximum number of faults of a storm.
 const STORM_MAX: usize = 5;
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     pub fn draw(seed: u64) -> Plan {
         let mut random = fastrand::Rng::with_seed(seed);
         let world = WorldPlan::draw(seed);
@@ -168,8 +170,8 @@ impl Plan {
         Plan { world, faults }
     }
 
-    /// Several short faults within a few seconds: a chain that changes is changed again, and its devices hear of it at different
-    /// moments.
+    /// Draws a plan of several short faults within a few seconds: a chain changes again during a
+    /// change, and its devices hear of the changes at different moments.
     pub fn storm(seed: u64) -> Plan {
         let mut random = fastrand::Rng::with_seed(seed);
         let world = WorldPlan {
@@ -185,7 +187,7 @@ impl Plan {
                 8 => Kind::Controller,
                 _ => Kind::EtcdLeader,
             };
-            // One device stays well. Of others there is one of a kind.
+            // At least one device has no fault. Of every other part there is at most one fault.
             let devices = |fault: &&Fault| matches!(fault.kind, Kind::Device(..));
             let fits = match kind {
                 Kind::Device(..) => {
@@ -208,14 +210,14 @@ impl Plan {
         Plan { world, faults }
     }
 
-    /// Whether it is a storm.
+    /// Whether the plan is a storm.
     pub fn is_storm(&self) -> bool {
         self.faults.len() > 2
     }
 
-    /// What runs like this one are counted as.
+    /// Returns the kind under which the report counts this run.
     pub fn kind(&self) -> String {
-        // Until the old master is back as a replica, the other one alone can confirm.
+        // Until the old master is back as a replica, only one replica is left to confirm.
         let confirm = format!("wait_replicas={}", self.world.confirm);
         if self.is_storm() {
             return "a storm".to_owned();
@@ -234,10 +236,10 @@ impl Plan {
         };
         let is = |kind| first.kind == kind || second.kind == kind;
         let with = if is(Kind::EtcdLeader) {
-            // It gives all leases their whole length anew (docs/operate/healing.md).
+            // A new leader renews all leases to their full duration (docs/operate/healing.md).
             ", one is etcd's leader".to_owned()
         } else if is(Kind::RedisMaster) {
-            // No chain changes before its store confirms that.
+            // No chain changes before its store confirms the record of the change.
             format!(", one is Redis's master, {confirm}")
         } else {
             String::new()
@@ -330,6 +332,7 @@ fn a_seed_is_a_plan_and_every_kind_is_drawn() {
             .filter(|fault| matches!(fault.kind, Kind::Device(..)));
         assert!(devices.count() < world.devices + world.spares);
     }
-    // Four places, four ways; five others; those of two; and Redis's master with each number.
+    // Four places with four faults each; five other faults; eight kinds of two faults; and Redis's
+    // master with each number of replicas.
     assert_eq!(kinds.len(), 16 + 5 + 8 + 2, "{kinds:?}");
 }

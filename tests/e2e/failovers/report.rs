@@ -1,4 +1,5 @@
-//! The runs by kind: how long nothing was acknowledged, and how long until all was as before.
+//! Results by kind of run: the longest time without an acknowledgement, and the time until the
+//! shard was as before.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,11 +52,11 @@ fn times(outcomes: &Outcomes) -> [f64; 4] {
     [gap, executed_gap, restored, whole].map(Duration::as_secs_f64)
 }
 
-/// All runs so far.
+/// The results of all runs so far.
 #[derive(Default)]
 pub struct Campaign {
     reports: Vec<RunReport>,
-    /// Devices that ended by themselves and were started again.
+    /// Number of devices that ended by themselves and were started again.
     pub ended: usize,
 }
 
@@ -64,7 +65,7 @@ impl Campaign {
         self.reports.push(report);
     }
 
-    /// There were any, and all passed.
+    /// Whether there were runs, and all of them passed.
     pub fn passed(&self) -> bool {
         !self.reports.is_empty() && self.reports.iter().all(RunReport::passed)
     }
@@ -130,7 +131,7 @@ impl Campaign {
     }
 }
 
-/// Median and worst of each time, in seconds.
+/// Returns the median and the maximum of each time, in seconds.
 fn columns(reports: &[&RunReport]) -> [(f64, f64); 4] {
     let done: Vec<[f64; 4]> = reports
         .iter()

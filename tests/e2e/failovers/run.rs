@@ -1,4 +1,5 @@
-//! One run: clients work while something goes wrong; then everything must be there, once, and the history linearizable.
+//! One run: clients work during the faults. Afterwards every acknowledged update must be present
+//! exactly once, and the history must be linearizable.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,15 +17,17 @@ use super::plan::Plan;
 use super::world::{Begun, World};
 use crate::support::connect;
 
-/// Clients of each kind: they contend for few keys; they only set; each owns its keys.
+/// Number of clients of each kind: clients that contend for few keys, clients that only set, and
+/// clients that own their keys.
 const WORKERS: u64 = 3;
 const WRITERS: u64 = 2;
 const OWNERS: usize = 4;
-/// Between two operations of one that only sets.
+/// Pause between two operations of a client that only sets.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
-/// Operations a second of those that own their keys.
+/// Operations per second of the clients that own their keys.
 const OWNERS_RATE: f64 = 300.0;
-/// Longer than anything here, so that a call ends unknown only if its front is killed.
+/// Deadline of a call. It is longer than every fault, so that a call has an unknown outcome only if
+/// its front is killed.
 const CALL_MAX: Duration = Duration::from_secs(70);
 const CONTENTION: Contention = Contention {
     slots: [3, 2, 2],
@@ -32,49 +35,52 @@ const CONTENTION: Contention = Contention {
     operations_max: 5_000,
     call_max: CALL_MAX,
 };
-/// Clients work for so long before the first fault, and after all is well.
+/// Time for which clients work before the first fault, and after the shard is whole again.
 const BEFORE: Duration = Duration::from_millis(800);
 const AFTER: Duration = Duration::from_millis(500);
-/// Until all is well again.
+/// Longest wait until the shard is whole again.
 const WHOLE_MAX: Duration = Duration::from_secs(180);
-/// A run cannot be longer than this.
+/// Maximum duration of a run.
 const RUN_MAX: Duration = Duration::from_secs(300);
-/// How often is looked at what goes on, and how often etcd is asked, which costs more.
+/// Interval at which the progress is checked, and the interval of questions to etcd, which cost
+/// more.
 const LOOK: Duration = Duration::from_millis(20);
 const ASK: Duration = Duration::from_millis(200);
-/// Acknowledged after the last fault is over, and executed by the store.
+/// Number of operations that must be acknowledged after the end of the last fault and executed by
+/// the store.
 const ACKNOWLEDGED_AFTER: u64 = 50;
 const EXECUTED_AFTER: u64 = 10;
 const HISTORY: &str = "history.jsonl";
 
-/// What came of a run that could be completed.
+/// The results of a completed run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
-    /// Operations acknowledged, refused, of unknown outcome.
+    /// Numbers of operations: acknowledged, refused, of unknown outcome.
     pub counts: [u64; 3],
-    /// The longest time without an acknowledgement of any client, and without one of those that only the store can give.
+    /// The longest time without an acknowledgement to any client, and the longest time without an
+    /// acknowledgement that needs the store.
     pub gap: Duration,
     pub executed_gap: Duration,
-    /// From the first fault until R devices serve, and until all is as it was.
+    /// Time from the first fault until R devices serve, and time until the shard is as before.
     pub restored: Duration,
     pub whole: Duration,
-    /// What is wrong: sentences.
+    /// Descriptions of the violations.
     pub findings: Vec<String>,
 }
 
-/// A run.
+/// The report of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {
     pub seed: u64,
     pub plan: Plan,
-    /// `Err`: it could not be completed, and why.
+    /// The results; `Err`: the reason why the run could not be completed.
     pub outcomes: Result<Outcomes, String>,
-    /// What is kept of a run that did not pass.
+    /// The folder of a run that did not pass.
     pub folder: Option<PathBuf>,
 }
 
 impl RunReport {
-    /// A run that did not begin.
+    /// Returns the report of a run that could not begin.
     pub fn of_none(seed: u64, plan: Plan, why: String) -> RunReport {
         RunReport {
             seed,
@@ -89,14 +95,14 @@ impl RunReport {
     }
 }
 
-/// What the clients of a run share, and when which of those that own their keys were answered.
+/// State that the clients of a run share, and the times of answers to clients that own their keys.
 struct Load<'a> {
     shared: &'a Shared,
     stop: AtomicBool,
     ledger: std::sync::Mutex<(Ledger, Vec<(u64, bool)>)>,
 }
 
-/// A run of this plan, the `turn`th of its world.
+/// Makes a run with this plan, the `turn`th one of its world.
 pub fn run(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
     let done = || play(world, &plan, seed, turn);
     let outcomes = caught(done);
@@ -113,7 +119,7 @@ pub fn run(world: &mut World, plan: Plan, seed: u64, turn: u32) -> RunReport {
     report
 }
 
-/// What came of it, also if it panicked.
+/// Returns the result of `work`; a panic becomes an error.
 pub fn caught<T>(work: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(|error| format!("{error:#}")),
@@ -157,7 +163,7 @@ fn play(world: &mut World, plan: &Plan, seed: u64, turn: u32) -> anyhow::Result<
             });
         }
         let owners = scope.spawn(|| own(&options, &load));
-        // Also after a panic, so that no client works for ever.
+        // The clients stop even after a panic.
         let stop = StopOnDrop(&load);
         let suffered = suffer(world, plan, &load);
         drop(stop);
@@ -204,7 +210,8 @@ fn own(options: &Options, load: &Load<'_>) -> anyhow::Result<()> {
     load::run(options, hooks, &load.stop).map(|_| ())
 }
 
-/// Does what is planned and sees all become well; when the first fault began, and how long it took.
+/// Carries out the plan and waits until the shard is whole. Returns the time of the first fault,
+/// and the time until the shard was whole.
 fn suffer(world: &mut World, plan: &Plan, load: &Load<'_>) -> anyhow::Result<(u64, Outcomes)> {
     std::thread::sleep(BEFORE);
     let (began, began_ns) = (Instant::now(), now_ns());
@@ -213,7 +220,7 @@ fn suffer(world: &mut World, plan: &Plan, load: &Load<'_>) -> anyhow::Result<(u6
     let mut outcomes = Outcomes::default();
     let mut over: Option<(u64, u64)> = None;
     let mut asked = began;
-    // Since when the chain is what it shall be.
+    // Time since which the chain has been restored.
     let mut restored = Some(Duration::ZERO);
     loop {
         let now = Instant::now();
@@ -260,7 +267,8 @@ fn suffer(world: &mut World, plan: &Plan, load: &Load<'_>) -> anyhow::Result<(u6
     Ok((began_ns, outcomes))
 }
 
-/// Operations acknowledged so far to those that own their keys, and those of them that the store executed.
+/// Returns the number of acknowledged operations of clients that own their keys, and how many of
+/// them the store executed.
 fn counts(load: &Load<'_>) -> (u64, u64) {
     let ledger = load
         .ledger
@@ -272,7 +280,7 @@ fn counts(load: &Load<'_>) -> (u64, u64) {
     (number(all), number(executed))
 }
 
-/// The gaps in what was acknowledged.
+/// Computes the longest times without an acknowledgement.
 fn measured(
     outcomes: Outcomes,
     began_ns: u64,
@@ -293,14 +301,15 @@ fn measured(
     }
 }
 
-/// The longest time between two of these that was not over at `from`.
+/// Returns the longest interval between two of these times that ended after `from`.
 fn gap(times: &[u64], from: u64) -> Duration {
     let pairs = times.windows(2).filter(|pair| pair[1] >= from);
     let longest = pairs.map(|pair| pair[1] - pair[0]).max();
     Duration::from_nanos(longest.unwrap_or(u64::MAX))
 }
 
-/// Nothing is lost, nothing is there twice, and one order of all explains every reply.
+/// Checks that no update is lost or applied twice, and that one order of all operations explains
+/// every reply.
 fn judge(
     world: &World,
     mut outcomes: Outcomes,
@@ -309,7 +318,8 @@ fn judge(
 ) -> anyhow::Result<Outcomes> {
     let front = world.fronts()[0];
     let master = || world.master().context("no majority of the Sentinels");
-    // Through the front first. What it answers may be in the log only, so that is waited for.
+    // The first read goes through the front. The front's answer may be in the log only, so the run
+    // waits until the database has it.
     read_all_within(records, front, CALL_MAX)?;
     drained(front)?;
     read_all_within(records, master()?, CALL_MAX)?;

@@ -1,8 +1,8 @@
-//! What etcd says of a fleet's devices, by `pmnet status`.
+//! The state of a fleet's devices, as `pmnet status` reads it from etcd.
 
 use serde_json::Value;
 
-/// What `pmnet status --json` says of a device.
+/// The statement of `pmnet status --json` about a device.
 #[derive(Clone, Debug)]
 pub struct DeviceState {
     index: usize,
@@ -20,7 +20,7 @@ impl DeviceState {
     }
 }
 
-/// The devices, as etcd knows them.
+/// The devices in the order of `pmnet status`.
 #[derive(Clone, Debug)]
 pub struct State {
     pub devices: Vec<DeviceState>,
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Indices, head first, of the chain as it shall be.
+    /// Returns the indices of the devices in the chain as it shall be, head first.
     pub fn chain(&self) -> Vec<usize> {
         let mut chain: Vec<&DeviceState> = self
             .devices
@@ -64,7 +64,7 @@ impl State {
         members.map(|one| one.epoch).max().unwrap_or(0)
     }
 
-    /// All that are in the chain serve it, and hold everything.
+    /// Whether all devices of the chain serve it and hold everything.
     pub fn is_formed(&self) -> bool {
         let members: Vec<_> = self
             .devices

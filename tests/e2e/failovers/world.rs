@@ -1,5 +1,5 @@
-//! All that a shard in a fleet consists of, as real processes; it heals by itself, and by somebody who starts processes again
-//! that have ended, as a service manager does.
+//! A complete shard in a fleet, as real processes. It heals by itself, with a service manager that
+//! restarts processes that have ended.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,31 +19,32 @@ use crate::fleet::etcd::Etcds;
 use crate::sentinel;
 use crate::support::{connect, eventually};
 
-/// Until a process serves, and until a new world does.
+/// Time within which a process must serve, and time within which a new world must serve.
 const READY_MAX: Duration = Duration::from_secs(40);
-/// One question to a Redis or a Sentinel.
+/// Deadline of one question to a Redis or a Sentinel.
 const ASK_MAX: Duration = Duration::from_secs(2);
-/// Port of every device, and of the server.
+/// UDP port of every device and of the server.
 const DEVICE_PORT: u16 = pmnet_wire::PORT_FIRST;
 const SERVER_PORT: u16 = DEVICE_PORT + 500;
-/// Masters and replicas; Sentinels; controllers; fronts; members of etcd.
+/// Numbers of processes: masters and replicas; Sentinels; controllers; fronts; members of etcd.
 const REDIS: usize = 3;
 const SENTINELS: usize = 3;
 const CONTROLLERS: usize = 2;
 const FRONTS: usize = 2;
 const ETCDS: usize = 3;
-/// Longest name of a line of a log in a message.
+/// Maximum number of characters of a log line that a message quotes.
 const SAID_CHARS: usize = 300;
-/// What a device says at its end when the chain goes on without it. It is started again, with --join.
+/// Texts with which a device ends when the chain goes on without it. The service manager then
+/// restarts it with --join.
 const LEFT_OUT: [&str; 4] = [
     "is not a member of the chain",
-    // It hears of it while it does not reach etcd.
+    // The device hears of it while it does not reach etcd.
     "does not fit the chain",
     "must join anew",
     "was declared stopped",
 ];
 
-/// One process.
+/// One process of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     Device(usize),
@@ -56,11 +57,11 @@ pub enum Who {
 struct Member {
     who: Who,
     process: Process,
-    /// It was killed, and not started again yet.
+    /// Whether it was killed and not started again yet.
     down: bool,
 }
 
-/// How a fault ends.
+/// A fault under way, with the data that its end needs.
 #[derive(Clone, Copy, Debug)]
 pub enum Begun {
     Killed(Who),
@@ -71,23 +72,24 @@ pub enum Begun {
 
 pub struct World {
     pub plan: WorldPlan,
-    // Order of fields is order of the drop.
+    // The fields are dropped in this order.
     members: Vec<Member>,
     sentinels: Vec<(Process, SocketAddr)>,
     redis: Vec<SocketAddr>,
     fronts: Vec<SocketAddr>,
     etcds: Etcds,
     flags: Vec<String>,
-    /// Devices that suffer from something.
+    /// Devices with a fault.
     busy: Vec<usize>,
-    /// Devices that ended by themselves, since the chain went on without them.
+    /// Number of devices that ended by themselves because the chain went on without them.
     pub ended: usize,
     namespaces: Namespaces,
     scratch: Scratch,
 }
 
 impl World {
-    /// `None` if etcd is not installed. The calling thread is moved into the world's network, and must outlive it.
+    /// Returns `None` if etcd is not installed. Moves the calling thread into the world's network;
+    /// the thread must outlive the world.
     pub fn start(plan: WorldPlan, name: &str) -> anyhow::Result<Option<World>> {
         let count = plan.devices + plan.spares;
         let mut nodes: Vec<String> = (0..count).map(|at| format!("d{at}")).collect();
@@ -95,7 +97,8 @@ impl World {
         let namespaces = Namespaces::create(&nodes)?;
         namespaces.enter_hub()?;
         let inside = |program: PathBuf, args| namespaces.inside(count, &program, args).unwrap();
-        // In memory, as Redis: nobody loses power here, and a disk that others use is waited for for seconds.
+        // The files are in memory, also those of Redis: no machine loses power in these runs, and a
+        // disk that others use delays writes by seconds.
         let scratch = Scratch::new(common::folder(), name)?;
         let machine = namespaces.address(count);
         let Some(etcds) = Etcds::start_at(name, ETCDS, scratch.memory(), machine, inside) else {
@@ -144,14 +147,15 @@ impl World {
                 true,
             )?;
         }
-        // A chain in formation grows at its head: the last device alone can be seen as one that is formed.
+        // A chain that is forming grows at its head. For a moment, the last device alone looks like
+        // a formed chain.
         self.state_when(READY_MAX, |state| {
             state.is_formed() && state.chain().len() == devices
         })?;
         for index in devices..devices + self.plan.spares {
             self.add_device(index, server, &["--join"])?;
         }
-        // From now on a device that was left out may join anew.
+        // From now on a device that was left out may join again.
         for member in &mut self.members {
             if matches!(member.who, Who::Device(_)) {
                 member.process.set_flag("--join", None);
@@ -174,7 +178,8 @@ impl World {
         Ok(())
     }
 
-    /// A master, its replicas, and who watches them. Each has a file of its own, so that what Sentinel says outlives it.
+    /// Starts a master, its replicas, and the Sentinels that watch them. Each has a file of its
+    /// own, so that Sentinel's changes outlive the process.
     fn start_stores(&mut self) -> anyhow::Result<()> {
         let program = find_program("redis-server").context("no redis-server")?;
         for index in 0..REDIS {
@@ -287,7 +292,7 @@ impl World {
         SocketAddr::from((Ipv4Addr::new(a, b, c, 1), SERVER_PORT))
     }
 
-    /// Where clients connect.
+    /// Returns the addresses for clients.
     pub fn fronts(&self) -> &[SocketAddr] {
         &self.fronts
     }
@@ -296,7 +301,7 @@ impl World {
         self.scratch.disk()
     }
 
-    /// Leaves the folder for a look at what happened.
+    /// Keeps the folder for inspection.
     pub fn keep_folder(&mut self) {
         self.scratch.keep();
     }
@@ -306,7 +311,7 @@ impl World {
         found.with_context(|| format!("no {who:?}"))
     }
 
-    /// Starts what ended by itself for a good reason.
+    /// Restarts processes that ended by themselves for a good reason.
     pub fn tend(&mut self) -> anyhow::Result<()> {
         for member in self.members.iter_mut().filter(|member| !member.down) {
             let Some(status) = member.process.exited()? else {
@@ -325,7 +330,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody panicked.
+    /// Checks that no process panicked.
     pub fn nobody_panicked(&self) -> anyhow::Result<()> {
         for member in &self.members {
             let said = member.process.stderr();
@@ -336,7 +341,7 @@ impl World {
         Ok(())
     }
 
-    /// What etcd says of the devices; `None` if it does not answer.
+    /// Returns etcd's records of the devices; `None` if etcd does not answer.
     pub fn state(&self) -> anyhow::Result<Option<State>> {
         let status = std::process::Command::new(common::pmnet())
             .args(["status", "--json"])
@@ -361,14 +366,15 @@ impl World {
         }
     }
 
-    /// As many copies as there shall be, all of them serve.
+    /// Whether the chain has R devices, and all of them serve.
     pub fn is_restored(&self) -> anyhow::Result<bool> {
         let devices = self.plan.devices;
         let is = |state: State| state.is_formed() && state.chain().len() == devices;
         Ok(self.state()?.is_some_and(is))
     }
 
-    /// The same, and whoever is no member waits for a place, etcd and the stores are all there.
+    /// Whether the chain has R devices that serve, every other device is a spare, and etcd and the
+    /// stores are complete.
     pub fn is_whole(&mut self) -> anyhow::Result<bool> {
         if self.members.iter().any(|member| member.down) || !self.etcds.are_there() {
             return Ok(false);
@@ -381,7 +387,7 @@ impl World {
         Ok(self.state()?.is_some_and(whole) && self.replicas_are_there())
     }
 
-    /// Whom a majority of the Sentinels name.
+    /// Returns the master that a majority of the Sentinels name.
     pub fn master(&self) -> Option<SocketAddr> {
         let named: Vec<SocketAddr> = self
             .sentinels
@@ -408,7 +414,7 @@ impl World {
         online() == Some(REDIS - 1)
     }
 
-    /// A fault begins.
+    /// Begins a fault.
     pub fn begin(&mut self, kind: Kind, choice: usize) -> anyhow::Result<Begun> {
         let who = match kind {
             Kind::Device(place, how) => {
@@ -449,7 +455,7 @@ impl World {
         Ok(Begun::Killed(who))
     }
 
-    /// It is over.
+    /// Ends a fault.
     pub fn end(&mut self, begun: Begun) -> anyhow::Result<()> {
         let etcd = self.plan.devices + self.plan.spares;
         let over = match begun {
@@ -477,7 +483,7 @@ impl World {
         Ok(())
     }
 
-    /// The device at this place, or the next one that does not suffer yet.
+    /// Returns the device at this place; if it has a fault already, the next one without a fault.
     fn device_at(&self, place: Place) -> anyhow::Result<usize> {
         let state = self.state_when(READY_MAX, |state| !state.chain().is_empty())?;
         let mut order = state.chain();
@@ -498,7 +504,7 @@ impl World {
     }
 }
 
-/// The master that this Sentinel names.
+/// Returns the master that this Sentinel names.
 fn says(sentinel: SocketAddr) -> Option<SocketAddr> {
     let mut client = Client::connect(sentinel, ASK_MAX).ok()?;
     let says = client.call(&["SENTINEL", "MASTER", sentinel::NAME]).ok()?;

@@ -1,4 +1,4 @@
-//! `pmnet ctl`: the chain of a fleet is changed under load, by a person who kills nothing.
+//! `pmnet ctl`: the chain of a fleet is changed under load, without killing any process.
 
 use std::time::{Duration, Instant};
 
@@ -25,14 +25,14 @@ fn ids(world: &World) -> Vec<String> {
     world.cluster.chain().into_iter().map(role).collect()
 }
 
-/// The id in a device's ready line.
+/// Returns the id in a device's ready line.
 fn ready_id(process: &Process) -> String {
     let said = process.stdout();
     let (_, rest) = said.split_once(" id=").expect("a ready line");
     rest.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// As many copies serve, one after the other named by `place`.
+/// Waits until this number of copies serve, with consecutive places.
 fn until_long(world: &World, copies: usize) {
     let mut caller = Caller::new(world.cluster.endpoint().unwrap());
     let whole = format!(r#""places":{copies},"#);
@@ -50,7 +50,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     let ids = ids(&world);
     let head = ids[0].clone();
 
-    // Nothing is done if it is only asked.
+    // Without confirmation the command changes nothing.
     let before = world.status();
     let said = ctl(&world, &["remove", &head, "--dry-run"]);
     assert_eq!(said.code, Some(0));
@@ -61,7 +61,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     );
     let epochs = |status: &str| status.matches(r#""leaves":true"#).count();
     assert_eq!((epochs(&before), epochs(&world.status())), (0, 0));
-    // Nor is what cannot be.
+    // Impossible changes are refused.
     for (args, says) in [
         (&["replace", &head][..], "no spare is ready"),
         (&["add"], "no spare is ready"),
@@ -88,7 +88,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     until_long(&world, 2);
     assert_eq!(world.done(r#""step":"left-out""#), 1);
 
-    // Started again it is no spare, until that is said.
+    // A device that is started again becomes a spare only with --join.
     let process = world.cluster.process(Role::Device(0)).unwrap();
     process.set_flag("--join", None);
     process.relaunch().unwrap();
@@ -113,7 +113,7 @@ fn a_device_is_removed_comes_back_and_is_replaced_under_load_without_a_lease_to_
     everything.extend(more);
     until_long(&world, 3);
 
-    // Another spare takes the place of the middle one.
+    // Another spare takes the place of the middle device.
     let middle = ids[2].clone();
     let spare = world.spare();
     eventually("the spare is ready", HEALED_MAX, || {
@@ -142,7 +142,7 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     };
     let ids = ids(&world);
     let tail = ids[1].clone();
-    // One copy alone is not had by mistake.
+    // The command refuses to leave a single copy, unless this is demanded.
     let said = ctl(&world, &["remove", &tail]);
     assert_eq!(said.code, Some(1));
     assert!(said.err.contains("--to-one"), "{}", said.err);
@@ -152,7 +152,7 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     let said = ctl(&world, &["remove", &tail, "--to-one", "--wait", "4"]);
     assert_eq!(said.code, Some(1));
     assert!(said.out.contains("taken back"), "{}", said.out);
-    // It has ended, and is started again, as a service manager does.
+    // The process has ended; it is started again, as a service manager does.
     let process = world.cluster.process(Role::Device(1)).unwrap();
     assert!(process.wait_exit(HEALED_MAX).unwrap().success());
     process.relaunch().unwrap();

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::common;
 use crate::support::eventually;
 
-/// Until an etcd answers.
+/// Time within which an etcd must answer.
 const READY_MAX: Duration = Duration::from_secs(20);
 /// A user that may read and write below `/pmnet/`, with the password `secret`.
 const USERS: [(&str, &str); 8] = [
@@ -28,22 +28,23 @@ const USERS: [(&str, &str); 8] = [
     ("user/grant", r#"{"user":"pmnet","role":"pmnet"}"#),
     ("enable", "{}"),
 ];
-/// One question.
+/// Deadline of one question.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
-/// Its members, each a process.
+/// A running etcd; each member is a process.
 pub struct Etcds {
     name: String,
     members: Vec<(Process, SocketAddr)>,
     folder: PathBuf,
-    /// Flags besides the addresses; if there are some, these are `https://localhost`.
+    /// Flags besides the addresses. If there are any, the addresses are `https://localhost`.
     access: Vec<String>,
 }
 
 impl Drop for Etcds {
     fn drop(&mut self) {
         for (process, _) in &mut self.members {
-            // Whatever it says: it is killed with this process at the latest.
+            // An error does not matter: the kernel kills the member with this process at the
+            // latest.
             let _ended = process.kill();
         }
         if !std::thread::panicking() {
@@ -53,13 +54,14 @@ impl Drop for Etcds {
 }
 
 impl Etcds {
-    /// Starts so many; `None` if etcd is not installed.
+    /// Starts this number of members; `None` if etcd is not installed.
     pub fn start(name: &str, members: usize) -> Option<Etcds> {
         let here = |program, args| (program, args);
         Etcds::start_at(name, members, common::folder(), Ipv4Addr::LOCALHOST, here)
     }
 
-    /// The same below this folder, and on the machine with this address. `inside` gives the program and the arguments that start a program there.
+    /// Starts the members with files below this folder, on the machine with this address. `inside`
+    /// gives the program and the arguments that start a program on this machine.
     pub fn start_at(
         name: &str,
         members: usize,
@@ -118,7 +120,7 @@ impl Etcds {
         Some(etcds)
     }
 
-    /// Which member leads, by what a majority says.
+    /// Returns the member that leads, according to a majority.
     pub fn leader(&self) -> usize {
         let mut leads = None;
         eventually("etcd has a leader", READY_MAX, || {
@@ -144,7 +146,7 @@ impl Etcds {
         leads.unwrap()
     }
 
-    /// What a device or a server is told of it.
+    /// Returns the flags with which a device or a server finds this etcd.
     pub fn flags(&self) -> Vec<String> {
         let urls: Vec<String> = self.members.iter().map(|(_, at)| self.url(*at)).collect();
         let mut flags = vec![
@@ -164,8 +166,8 @@ impl Etcds {
         }
     }
 
-    /// Starts it again with users, and with TLS: this certificate and key, and this authority of its clients. `access`: what these
-    /// are told. One member only.
+    /// Starts it again with users and with TLS: this certificate and key, and this authority for
+    /// clients' certificates. `access`: the flags for clients. It must have only one member.
     pub fn secure(&mut self, [cert, key, ca]: [&Path; 3], access: Vec<String>) {
         let address = self.members[0].1;
         for (path, question) in USERS {
@@ -188,7 +190,7 @@ impl Etcds {
         process.relaunch().unwrap();
     }
 
-    /// Where clients reach this member.
+    /// Returns the address of this member for clients.
     pub fn address(&self, at: usize) -> SocketAddr {
         self.members[at].1
     }
@@ -201,17 +203,17 @@ impl Etcds {
         self.members[at].0.kill().unwrap();
     }
 
-    /// Starts it again, without waiting until it answers.
+    /// Starts a member again, without waiting until it answers.
     pub fn relaunch(&mut self, at: usize) {
         self.members[at].0.relaunch().unwrap();
     }
 
-    /// Whether all of them answer.
+    /// Whether all members answer.
     pub fn are_there(&self) -> bool {
         self.members.iter().all(|(_, at)| status(*at).is_ok())
     }
 
-    /// Starts it again, with what it had.
+    /// Starts a member again with its data.
     pub fn restart(&mut self, at: usize) {
         let (process, address) = &mut self.members[at];
         process.relaunch().unwrap();
@@ -231,13 +233,13 @@ fn answers(address: SocketAddr) {
     eventually("etcd answers", READY_MAX, || healthy().unwrap_or(false));
 }
 
-/// The ids of a member and of the one that leads it.
+/// Returns the ids of a member and of its leader.
 fn status(address: SocketAddr) -> std::io::Result<(String, String)> {
     let (member, leader) = ("member_id", "leader");
     Ok((field(address, member)?, field(address, leader)?))
 }
 
-/// How many values were written.
+/// Returns the number of values that were written.
 pub fn revision(address: SocketAddr) -> u64 {
     let mut revision = None;
     eventually("etcd says its revision", READY_MAX, || {
@@ -247,7 +249,7 @@ pub fn revision(address: SocketAddr) -> u64 {
     revision.unwrap().parse().unwrap()
 }
 
-/// A field of a member's status.
+/// Returns a field of a member's status.
 fn field(address: SocketAddr, name: &str) -> std::io::Result<String> {
     let text = post(address, "maintenance/status", "{}")?;
     let after = text.split_once(&format!("\"{name}\":\""));
@@ -256,7 +258,7 @@ fn field(address: SocketAddr, name: &str) -> std::io::Result<String> {
     value.ok_or_else(|| std::io::Error::other("no status"))
 }
 
-/// Asks a member that has no TLS, and no users yet.
+/// Asks a member without TLS and without users.
 fn post(address: SocketAddr, path: &str, question: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, ASK_MAX)?;
     stream.set_read_timeout(Some(ASK_MAX))?;

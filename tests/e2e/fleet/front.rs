@@ -37,7 +37,7 @@ fn a_front_follows_its_fleet_to_devices_that_were_not_there_when_it_was_started(
         begun.elapsed()
     };
     set(&mut caller);
-    // It comes later than the front.
+    // The spare starts after the front.
     let mut spare = world.spare();
     eventually("the spare is ready", HEALED_MAX, || {
         spare.stderr().contains("is ready to join")
@@ -50,7 +50,7 @@ fn a_front_follows_its_fleet_to_devices_that_were_not_there_when_it_was_started(
         set(&mut caller);
         spare.stdout().contains("copies=2")
     });
-    // What is left is a device that the front was never told of.
+    // The front was never told of the remaining device.
     world.cluster.kill(Role::Device(1)).unwrap();
     println!("the next head lost: a SET took {:?}", set(&mut caller));
     until_healed(&world, 2);

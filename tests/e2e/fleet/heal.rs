@@ -1,4 +1,5 @@
-//! A chain that heals without a person: a real etcd, two controllers, and devices that are lost under load.
+//! A chain that heals by itself: a real etcd, two controllers, and devices that are lost under
+//! load.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,11 +14,12 @@ use crate::support::{
     Acknowledged, Answer, Caller, eventually, launch, refuses, seed, write_around,
 };
 
-/// Length of a lease.
+/// Duration of a lease.
 const LEASE: Duration = Duration::from_secs(3);
-/// What a gap in service must stay below on a machine that does other things; the goal is the lease and two seconds.
+/// Bound of a gap in service on a machine with other work; the goal is the duration of the lease
+/// and two seconds.
 const GAP_MAX: Duration = Duration::from_secs(12);
-/// Until something that heals by itself is whole again.
+/// Longest wait until a shard that heals by itself is whole again.
 pub const HEALED_MAX: Duration = Duration::from_secs(30);
 
 /// A chain in a fleet, with two controllers.
@@ -25,32 +27,32 @@ pub struct World {
     pub cluster: Cluster,
     pub controllers: [Process; 2],
     pub flags: Vec<String>,
-    /// What controllers said that were killed since.
+    /// The logs of controllers that were killed.
     past: String,
     /// Devices that were started with --join.
     spares: Vec<Role>,
-    // Last: it ends last.
+    // The last field, so that it ends last.
     pub etcds: Etcds,
 }
 
 impl World {
-    /// `None` if something is not installed.
+    /// Returns `None` if a needed program is not installed.
     pub fn start(name: &str, devices: usize) -> Option<World> {
         World::with(name, devices, 1)
     }
 
-    /// The same with so many members of etcd.
+    /// Starts a world with this number of etcd members.
     pub fn with(name: &str, devices: usize, members: usize) -> Option<World> {
         World::of(Etcds::start(name, members)?, name, devices)
     }
 
-    /// The same with this etcd.
+    /// Starts a world with this etcd.
     pub fn of(etcds: Etcds, name: &str, devices: usize) -> Option<World> {
         let mut topology = Topology::new(StoreKind::Redis, devices, Medium::File);
         topology.device_args = etcds.flags();
         topology.server_args = etcds.flags();
         topology.front_follows = true;
-        // Longer than anything here, so that no call ends unknown.
+        // This deadline is longer than every fault, so that no call has an unknown outcome.
         topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
         let cluster = common::start(name, topology)?;
         let flags = etcds.flags();
@@ -76,14 +78,14 @@ impl World {
         Some(world)
     }
 
-    /// How often the controllers did such a step, both together.
+    /// Returns how often the two controllers together did this step.
     pub fn done(&self, part: &str) -> usize {
         let said = self.controllers.iter().map(Process::stdout);
         let all = said.chain([self.past.clone()]);
         all.map(|said| said.matches(part).count()).sum()
     }
 
-    /// A device that waits for a place in the chain.
+    /// Starts a device that waits for a place in the chain.
     pub fn spare(&self) -> Process {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
         let log = self.cluster.folder().join("spare.log");
@@ -95,7 +97,7 @@ impl World {
         launch("spare", self.cluster.folder(), &args)
     }
 
-    /// Writes while `accident` happens, and until a while after it.
+    /// Writes while `accident` happens, and for a while after it.
     pub fn under_load<T>(
         &mut self,
         name: &str,
@@ -105,7 +107,7 @@ impl World {
         write_around(endpoint, name, Duration::from_secs(1), || accident(self))
     }
 
-    /// Kills one controller and starts it again. What it had done still counts.
+    /// Kills one controller and starts it again. Its earlier steps still count.
     pub fn kill_controller(&mut self, which: usize) {
         let controller = &mut self.controllers[which];
         controller.kill().unwrap();
@@ -118,14 +120,14 @@ impl World {
         process.signal(signal).unwrap();
     }
 
-    /// A device that was left out takes a place in the chain again.
+    /// Lets a device that was left out take a place in the chain again.
     pub fn comes_back(&mut self, role: Role, frozen: bool) {
         let process = self.cluster.process(role).unwrap();
         if frozen {
             process.signal(Signal::CONT).unwrap();
         }
         if !self.spares.contains(&role) {
-            // Without --join it is refused, and ends.
+            // Without --join the device is refused and ends.
             process.wait_exit(HEALED_MAX).unwrap();
             process.set_flag("--join", None);
             self.spares.push(role);
@@ -138,10 +140,10 @@ impl World {
         let whole = format!(r#""places":{ids},"#);
         let mut caller = Caller::new(self.cluster.endpoint().unwrap());
         eventually("the chain is as long as it was", HEALED_MAX, || {
-            // A head that has nothing to send hears of a new epoch when it has.
+            // A head without packets to send hears of a new epoch only when it has some.
             caller.call(&["SET", "wakes", "the chain"]);
             let status = self.status();
-            // All serve the same epoch, and each has a place.
+            // All devices serve the same epoch, and each has a place.
             let epochs = status.split(r#""epoch":"#).skip(1);
             let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
             status.matches(&whole).count() == ids
@@ -151,7 +153,7 @@ impl World {
         });
     }
 
-    /// What `pmnet status` says of the fleet.
+    /// Returns the statement of `pmnet status` about the fleet.
     pub fn status(&self) -> String {
         let status = std::process::Command::new(common::pmnet())
             .args(["status", "--json"])
@@ -161,7 +163,7 @@ impl World {
         String::from_utf8(status.stdout).unwrap()
     }
 
-    /// Everything that was acknowledged is in Redis.
+    /// Checks that all acknowledged updates are in Redis.
     pub fn nothing_is_lost(&self, acknowledged: &Acknowledged) {
         settle(&self.cluster).unwrap();
         let mut direct = self.cluster.reader().unwrap();
@@ -173,7 +175,7 @@ impl World {
     }
 }
 
-/// The longest time without an acknowledgement that began at `from` or later (or lasted then), before `to`.
+/// Returns the longest time without an acknowledgement before `to` that ended after `from`.
 fn gap(all: &Acknowledged, from: Instant, to: Instant) -> Duration {
     let pairs = all.windows(2).map(|pair| (pair[0].1, pair[1].1));
     let within = pairs.filter(|(before, after)| *after >= from && *before < to);
@@ -181,12 +183,13 @@ fn gap(all: &Acknowledged, from: Instant, to: Instant) -> Duration {
     lengths.max().expect("writes went on")
 }
 
-/// Says how long nothing was acknowledged, from `killed` on. Writes went on then.
+/// Prints the longest time without an acknowledgement after `killed`, and checks its bound. Checks
+/// that writes went on afterwards.
 pub fn tell(what: &str, all: &Acknowledged, killed: Instant) {
     tell_within(GAP_MAX, what, all, killed);
 }
 
-/// The same with another bound.
+/// As [`tell`], with another bound.
 pub fn tell_within(most: Duration, what: &str, all: &Acknowledged, killed: Instant) {
     let (_, last) = all.last().expect("something was acknowledged");
     let gap = gap(all, killed, *last);
@@ -194,7 +197,7 @@ pub fn tell_within(most: Duration, what: &str, all: &Acknowledged, killed: Insta
     assert!(gap < most, "{what}: {gap:?}");
 }
 
-/// Waits until so many devices were left out of the chain that is served.
+/// Waits until this number of devices were left out of the served chain.
 pub fn until_healed(world: &World, steps: usize) {
     eventually("a device is left out", HEALED_MAX, || {
         world.done(r#""step":"left-out""#) >= steps
@@ -220,7 +223,7 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     });
     world.nothing_is_lost(&acknowledged);
 
-    // The front knows the spare as little as it knows any other tail.
+    // The front does not know the spare, as it knows no other later tail.
     let (more, killed) = world.under_load("t", |world| {
         let killed = Instant::now();
         spare.kill().unwrap();
@@ -230,7 +233,7 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     tell("tail lost", &more, killed);
     let everything = [acknowledged, more].concat();
     world.nothing_is_lost(&everything);
-    // Each step was done once, whoever did it.
+    // Each step was done once, by either controller.
     assert_eq!(world.done(r#""step":"stop""#), 2);
     assert_eq!(world.done(r#""step":"left-out""#), 2);
     let text = world.status();
@@ -238,8 +241,8 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     assert_eq!(text.matches(r#""place":1"#).count(), 1, "{text}");
 }
 
-/// A service manager starts it again and again, and each time it would be refused. Each start once took a lease, so nobody could
-/// say that it is stopped.
+/// A service manager restarts the device again and again although it has lost its log. Once each start
+/// took a lease, so that no controller could declare the device stopped.
 #[test]
 fn a_member_that_has_lost_its_log_is_left_out_and_joins_anew_though_it_is_started_again_all_the_time()
  {
@@ -315,7 +318,7 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
         "1000",
         "--anyone-may-connect",
     ];
-    // Clients that can reach only the head that is stopped.
+    // Clients that can reach only the stopped head.
     let mut front = launch("front-of-the-head", world.cluster.folder(), &args);
     front.wait_ready(HEALED_MAX).unwrap();
     let mut caller = Caller::new(listen);
@@ -333,7 +336,7 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
         stopped
     });
     tell("head stopped", &acknowledged, stopped);
-    // What it finds in its socket when it goes on, and what comes then.
+    // Answers to packets that were in its socket when it goes on, and to later ones.
     let mut answered = Vec::new();
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| {
@@ -367,8 +370,8 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
     assert_eq!(world.done(r#""step":"stop""#), 1);
 }
 
-/// Random devices are killed or frozen under load, again and again, and come back as spares with the logs that they had. Rounds:
-/// `PMNET_RUNS`.
+/// Random devices are killed or stopped under load again and again, and come back as spares with
+/// their old logs. `PMNET_RUNS` gives the number of rounds.
 #[test]
 fn random_devices_are_lost_and_come_back_as_spares() {
     let runs = std::env::var("PMNET_RUNS").ok();

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use super::heal::{HEALED_MAX, World, tell, tell_within, until_healed};
 use crate::support::seed;
 
-/// Rounds: `PMNET_RUNS`.
+/// `PMNET_RUNS` gives the number of rounds.
 #[test]
 fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
     let runs = std::env::var("PMNET_RUNS").ok();
@@ -19,7 +19,8 @@ fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
     };
     let mut everything = Vec::new();
     for run in 1..=runs {
-        // The head first, then any: the leader dies before it, with it, or while its lease ends.
+        // The first victim is the head, then any device. The leader dies before the victim,
+        // together with it, or while its lease expires.
         let victim = Role::Device(if run == 1 { 0 } else { random.usize(..2) });
         let after = Duration::from_millis([0, 1_500, 2_900][random.usize(..3)]);
         let leader = world.etcds.leader();
@@ -31,7 +32,7 @@ fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
             until_healed(world, run);
             lost
         });
-        // Etcd chooses another leader, and gives every lease its whole length anew.
+        // Etcd elects another leader, which renews every lease to its full duration.
         tell_within(
             HEALED_MAX,
             &format!("run {run}: {victim} killed, and {after:?} later etcd's leader"),
@@ -46,7 +47,8 @@ fn the_leader_of_etcd_is_killed_while_devices_are_lost() {
     world.nothing_is_lost(&everything);
 }
 
-/// With all of a shard's devices alive: an etcd that chooses another leader is not noticed, or as a pause.
+/// With all devices of a shard alive, the election of another etcd leader is not noticed, or only
+/// as a pause.
 #[test]
 fn the_leader_of_etcd_is_killed_and_no_device_is_left_out() {
     let Some(mut world) = World::with("leader", 2, 3) else {

@@ -1,4 +1,4 @@
-//! The values that a fleet leaves in etcd. (A week of it, compressed: `make week`.)
+//! The number of values that a fleet writes into etcd. (`make week` runs a week of it, compressed.)
 
 use std::process::Command;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::etcd::revision;
 use super::heal::World;
 use crate::common;
 
-/// For so long nothing happens.
+/// Duration of the idle period.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Each device renews its lease once a second, by one value; nothing else is written.
+/// Each device renews its lease once a second by writing one value; the fleet writes nothing else.
 #[test]
 fn an_idle_fleet_writes_one_value_a_second_for_each_device() {
     const DEVICES: u64 = 2;

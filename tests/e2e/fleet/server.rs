@@ -1,4 +1,5 @@
-//! The agent of a server in a fleet: what only the server knows of the chain.
+//! The agent of a server in a fleet, which reports the facts about the chain that only the server
+//! knows.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ use pmnet_lab::resp::Reply;
 
 use crate::support::{Answer, Caller, eventually, launch};
 
-/// The server begins another epoch by itself, since its store is another process. That epoch is the one that the head must state
-/// something about, and no device can hear of it: the tail is gone.
+/// The server begins another epoch by itself, because its store is another process. The head must
+/// state something about this epoch, and no device can hear of it, because the tail is gone.
 #[test]
 fn redis_is_restarted_just_while_a_tail_is_left_out() {
     let Some(mut world) = World::start("restarts", 2) else {
@@ -20,7 +21,7 @@ fn redis_is_restarted_just_while_a_tail_is_left_out() {
     };
     let (acknowledged, killed) = world.under_load("r", |world| {
         world.cluster.kill(Role::Redis).unwrap();
-        // The server has something to apply, and notices.
+        // The server has an update to apply, and notices the change.
         std::thread::sleep(Duration::from_millis(300));
         let killed = Instant::now();
         world.cluster.kill(Role::Device(1)).unwrap();
@@ -49,7 +50,7 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
     });
     let (acknowledged, ()) = world.under_load("j", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
-        // A step that lets somebody join names it.
+        // A step that lets a device join names this device.
         eventually("the spare is to join", HEALED_MAX, || {
             world.done(r#""joins":"#) > world.done(r#""joins":null"#)
         });
@@ -77,7 +78,8 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
     });
 }
 
-/// Two servers with the same store on different addresses, of which the cluster's own serves; and a client.
+/// Returns two servers with the same store on different addresses, of which the cluster's own
+/// serves, and a client.
 fn two_servers(world: &mut World) -> (Process, Caller) {
     let server = world.cluster.process(Role::Server).unwrap();
     server.set_flag("--standby", None);
@@ -100,7 +102,8 @@ fn two_servers(world: &mut World) -> (Process, Caller) {
     (other, Caller::new(world.cluster.endpoint().unwrap()))
 }
 
-/// Two servers with the same store on different addresses: the one that waits takes over, and the chain sends to it.
+/// Two servers have the same store on different addresses. The standby server takes over, and the
+/// chain sends to it.
 #[test]
 fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let Some(mut world) = World::start("standby", 2) else {
@@ -125,7 +128,7 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     );
     other.wait_ready(HEALED_MAX).unwrap();
     world.nothing_is_lost(&acknowledged);
-    // The first one comes back, and waits for its turn; devices are lost and found as always.
+    // The first server comes back and stands by; devices are lost and replaced as before.
     let server = world.cluster.process(Role::Server).unwrap();
     server.relaunch().unwrap();
     eventually("the first one stands by", HEALED_MAX, || {
@@ -134,7 +137,8 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let (more, ()) = world.under_load("d", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
         until_healed(world, 1);
-        // And a server that is only frozen: it goes on when another one has its turn, and has no say.
+        // A server that is only stopped goes on after another one has taken over, and cannot write
+        // any more.
         other.signal(Signal::STOP).unwrap();
         let three = caller.call(&["INCR", "n"]);
         assert_eq!(three, Answer::Reply(Reply::Integer(3)));
@@ -146,8 +150,9 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     assert!(!other.stderr().contains("panicked"));
 }
 
-/// A server that stood still while another one had its turn, and gets a turn again: it must not tell anybody what it remembers. (It told the
-/// devices that the store had lost data, and all of them ended.)
+/// A server was stopped while another one served, and serves again later: it must not report its
+/// old state to any device. (Once it told the devices that the store had lost data, and all of them
+/// ended.)
 #[test]
 fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_its_own() {
     let Some(mut world) = World::start("sleeps", 2) else {
@@ -163,7 +168,7 @@ fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_
         }
     };
     count("the first one serves", 20);
-    // Nothing is under way: nothing of it will be refused by the store.
+    // No request is under way, so the store will refuse none of this server's.
     std::thread::sleep(Duration::from_secs(1));
     world.signal(Role::Server, Signal::STOP);
     other.wait_ready(HEALED_MAX).unwrap();
@@ -176,7 +181,7 @@ fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_
     count("the first one serves again", 1);
     println!("the first one serves again after {:?}", begun.elapsed());
     count("the first one goes on", 20);
-    // As long as it was in the report.
+    // The server stood still for this time in the report, too.
     std::thread::sleep(Duration::from_secs(8).saturating_sub(begun.elapsed()));
     other.signal(Signal::CONT).unwrap();
     count("the second one is back", 20);

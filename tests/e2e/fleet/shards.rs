@@ -1,4 +1,4 @@
-//! Several shards in each process of a fleet: each has leases, a chain and a controller of its own.
+//! Several shards in each process of a fleet: each shard has its own leases, chain and controller.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use crate::common;
 use crate::promote::said;
 use crate::support::{Acknowledged, Caller, SetOnDrop, eventually, launch, write_until};
 
-/// Shards of each device process.
+/// Number of shards of each device process.
 const SHARDS: u16 = 2;
 
-/// The first of so many ports, one after the other.
+/// Returns the first of several consecutive free ports.
 fn ports() -> u16 {
     for _ in 0..100 {
         let all: Vec<u16> = (0..SHARDS).map(|_| free_port().unwrap()).collect();
@@ -30,7 +30,7 @@ fn ports() -> u16 {
     panic!("no ports that follow each other");
 }
 
-/// Devices that serve both shards, and one server, controller and front for each shard.
+/// Devices that serve both shards; and for each shard a server, a controller and a front.
 struct World {
     devices: Vec<Process>,
     servers: Vec<Process>,
@@ -38,13 +38,13 @@ struct World {
     fronts: Vec<(Process, SocketAddr)>,
     flags: Vec<String>,
     server: u16,
-    // Last: they end last.
+    // The last field, so that it ends last.
     _etcds: Etcds,
     scratch: Scratch,
 }
 
 impl World {
-    /// With a chain of two devices for each shard.
+    /// Starts a chain of two devices for each shard.
     fn start() -> Option<World> {
         let etcds = Etcds::start("shards", 1)?;
         let mut world = World {
@@ -70,7 +70,8 @@ impl World {
             let device = world.device(id, listen, next, &[]);
             world.devices.push(device);
         }
-        // In each shard: a front that begins earlier would give the chain of one its first entry.
+        // This waits in each shard: a front that begins earlier would write the first entry into a
+        // chain of one device.
         for device in &world.devices {
             eventually("all its shards are served", HEALED_MAX, || {
                 device.stdout().matches("ready device").count() >= usize::from(SHARDS)
@@ -127,7 +128,7 @@ impl World {
         launch(&format!("device-{id}"), self.scratch.disk(), &args)
     }
 
-    /// Waits until a shard's controller has said this so many times.
+    /// Waits until a shard's controller has reported this step `times` times.
     fn until(&self, shard: u16, what: &str, times: usize) {
         let controller = &self.controllers[usize::from(shard)];
         eventually(what, HEALED_MAX, || {
@@ -135,7 +136,8 @@ impl World {
         });
     }
 
-    /// Clients write to both shards while `accident` happens; what was acknowledged of each.
+    /// Clients write to both shards while `accident` happens. Returns the acknowledged updates of
+    /// each shard.
     fn under_load(&mut self, name: &str, accident: impl FnOnce(&mut World)) -> Vec<Acknowledged> {
         let end = AtomicBool::new(false);
         let addresses: Vec<SocketAddr> = self.fronts.iter().map(|front| front.1).collect();
@@ -179,14 +181,14 @@ fn both_shards_of_a_process_that_is_lost_are_healed_and_those_of_another_take_it
     for (shard, all) in first.iter().enumerate() {
         tell(&format!("shard {shard}: its head lost"), all, lost);
     }
-    // Whoever asks for one shard is answered by that one.
+    // A question about one shard is answered for this shard.
     for shard in 0..SHARDS {
         let mut command = std::process::Command::new(common::pmnet());
         command.args(["ctl", "--shard", &shard.to_string()]);
         command.args(&world.flags).args(["drain", "--wait", "10"]);
         said(&command.output().unwrap(), 0);
     }
-    // What is left has everything.
+    // The remaining device has everything.
     let second = world.under_load("b", |world| {
         lost = Instant::now();
         world.devices[0].kill().unwrap();
@@ -206,6 +208,6 @@ fn both_shards_of_a_process_that_is_lost_are_healed_and_those_of_another_take_it
         }
         println!("{} writes acknowledged, none lost", all.len());
     }
-    // Nobody of the fleet gives up a lease that is another shard's.
+    // No process of the fleet gives up another shard's lease.
     assert!(spare.stop().unwrap(), "{}", spare.stderr());
 }

@@ -1,5 +1,6 @@
-//! A device in the kernel whose process is killed while it makes, loads, saves or removes what is there: whatever the
-//! moment, it starts again and can be taken out, and nothing acknowledged is missing (`docs/spec/pipeline.md` §6).
+//! A device in the kernel whose process is killed while it makes, loads, saves or removes its
+//! objects. After any such kill it starts again and can be taken out, and no acknowledged update is
+//! missing (`docs/spec/pipeline.md` §6).
 
 use std::path::Path;
 use std::process::Command;
@@ -13,12 +14,12 @@ use super::world::{Place, Plan, READY_MAX, World};
 use crate::common;
 use crate::support::seed;
 
-/// Acknowledged, not applied: loading and saving them takes long enough to be killed in.
+/// Number of acknowledged, unapplied entries: loading and saving them takes long enough for a kill.
 const ORDERS: u64 = 2_000;
 
-/// Moments in one sweep.
+/// Number of kill moments in one sweep.
 const MOMENTS: u32 = 16;
-/// The same when it looks more closely.
+/// Number of kill moments in a sweep of the long form.
 const MANY_MOMENTS: u32 = 150;
 
 fn plan() -> Plan {
@@ -28,7 +29,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// Entries that a start from this file would keep.
+/// Returns the number of entries that a start from this file would keep.
 fn kept(file: &Path) -> u64 {
     let output = Command::new(common::pmnet())
         .args(["log", "verify"])
@@ -41,8 +42,8 @@ fn kept(file: &Path) -> u64 {
     count.split_once(' ').unwrap().0.parse().unwrap()
 }
 
-/// A world whose device has ended and left its log in a file, full of what no server has applied; and how
-/// many entries that are.
+/// Returns a world whose device has ended and left its log in a file, full of entries that no
+/// server has applied, and the number of these entries.
 fn saved() -> Option<(World, Writer, u64)> {
     let mut world = World::start(plan())?;
     let mut writer = world.session(CALL_MAX);
@@ -55,7 +56,7 @@ fn saved() -> Option<(World, Writer, u64)> {
     Some((world, writer, orders))
 }
 
-/// Starts the device and waits until it has the log; it cannot serve, there is no server.
+/// Starts the device and waits until it has the log. It cannot serve without a server.
 fn begin(world: &mut World) -> Duration {
     let since = Instant::now();
     world.start_device();
@@ -72,7 +73,7 @@ fn begin(world: &mut World) -> Duration {
     }
 }
 
-/// Takes the device out; everything must be in the file.
+/// Takes the device out; all entries must be in the file.
 fn take_out(world: &World, orders: u64) {
     let (good, said) = world.device_with(&["--detach"]);
     assert!(good, "{said}");
@@ -80,14 +81,14 @@ fn take_out(world: &World, orders: u64) {
     assert_eq!(kept(&world.spill()), orders, "{said}");
 }
 
-/// Moments over this time and somewhat more, each somewhere in its share of it.
+/// Returns random moments, one in each equal part of a period a little longer than `time`.
 fn spread(time: Duration, count: u32) -> impl Iterator<Item = Duration> {
     let mut random = fastrand::Rng::with_seed(seed());
     let share = time.mul_f64(1.2) / count;
     (0..count).map(move |number| share * number + share.mul_f64(random.f64()))
 }
 
-/// All of it is there when a server is back.
+/// Checks that all entries are applied when a server is back.
 fn all_is_applied(mut world: World, writer: &Writer) {
     world.start_device();
     world.restart("server");
@@ -95,14 +96,14 @@ fn all_is_applied(mut world: World, writer: &Writer) {
     world.check(writer);
 }
 
-/// Once it never started again, nor could it be taken out, if it was killed in its first 0.2 s: there were maps without a log in
-/// them, or with half of one.
+/// Once, a device that was killed in its first 0.2 s could neither start again nor be taken out:
+/// its maps had no log, or an incomplete one.
 #[test]
 fn killed_at_any_moment_of_its_start() {
     killed_while_it_starts(MOMENTS);
 }
 
-/// The long one of both: `make kernel`.
+/// The long form of both tests, run by `make kernel`.
 #[test]
 #[ignore = "two minutes: make kernel"]
 fn killed_at_many_moments() {
@@ -125,11 +126,11 @@ fn killed_while_it_starts(moments: u32) {
             0 => take_out(&world, orders),
             1 => {
                 begin(&mut world);
-                // It has not served; what it loaded is saved again all the same.
+                // The device has not served; nevertheless the log that it loaded is saved again.
                 world.stop("device");
                 assert_eq!(kept(&world.spill()), orders, "after {moment:?}");
             }
-            // And again, over whatever the last one left.
+            // The next attempt starts from the state that this one left.
             _ => {}
         }
     }
@@ -163,7 +164,7 @@ fn killed_while_it_is_taken_out(moments: u32) {
     all_is_applied(world, &writer);
 }
 
-/// A new device, without anything: killed at any moment, it starts and serves.
+/// A new device without any state is killed at any moment; it starts and serves.
 #[test]
 fn killed_at_any_moment_of_its_first_start() {
     let Some(mut world) = World::without_device(Plan::new(Place::Nic)) else {
@@ -179,7 +180,8 @@ fn killed_at_any_moment_of_its_first_start() {
     world.kill("device");
     let (good, said) = world.device_with(&["--detach", "--discard"]);
     assert!(good, "{said}");
-    // What it held is gone: from here on it is a device of a shard that nobody serves, and must only begin.
+    // The device's state is gone: from now on the shard has no server, and the device only has to
+    // begin.
     world.kill("server");
     for (number, moment) in spread(whole.min(Duration::from_millis(400)), MOMENTS).enumerate() {
         world.start_device();
@@ -204,7 +206,8 @@ fn killed_at_any_moment_of_its_first_start() {
     }
 }
 
-/// Two of them at once: one is the device, the other says so, and nothing is broken by it.
+/// Two processes start at once: one becomes the device, the other one reports this, and neither
+/// damages the log.
 #[test]
 fn two_starts_at_once() {
     let Some((mut world, writer, orders)) = saved() else {
@@ -213,7 +216,7 @@ fn two_starts_at_once() {
     for _ in 0..4 {
         world.start_device();
         let (good, said) = world.device_with(&["--detach"]);
-        // The one or the other was first.
+        // Either of the two processes may have been first.
         assert!(good || said.contains("another process serves"), "{said}");
         let ended = world.process("device").exited().unwrap();
         if ended.is_some() {
@@ -227,8 +230,8 @@ fn two_starts_at_once() {
     all_is_applied(world, &writer);
 }
 
-/// Kills whoever takes the device out as soon as the file is there and while the maps are: that one goes on, the
-/// file is an old copy from then on.
+/// Kills the process that takes the device out when the file exists and the maps still exist. The
+/// device goes on, so the file is an old copy from then on.
 fn saved_and_not_removed(world: &mut World) -> Vec<u8> {
     let spill = world.spill();
     for _ in 0..200 {
@@ -253,7 +256,7 @@ fn saved_and_not_removed(world: &mut World) -> Vec<u8> {
     panic!("always removed before it could be killed");
 }
 
-/// Once the file was believed after a loss of power, and what was acknowledged behind it was gone without a word.
+/// Once this file was used after a power loss, and later acknowledged updates were lost silently.
 #[test]
 fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     let Some(mut world) = World::start(plan()) else {
@@ -265,14 +268,14 @@ fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     world.kill("device");
     let file = saved_and_not_removed(&mut world);
     let put_aside = !world.spill().exists();
-    // Acknowledged by the kernel, applied by nobody; then the power fails.
+    // The kernel acknowledges updates that no server applies; then the power fails.
     world.kill("server");
     writer.sets(100, 1);
     world.kill("device");
     Pins::existing(world.name()).remove().unwrap();
     world.process("server").relaunch().unwrap();
     world.wait_ready("server");
-    // As if it had never been put aside.
+    // Restores the file, as if it had never been put aside.
     std::fs::write(world.spill(), file).unwrap();
     for _ in 0..3 {
         world.start_device();
@@ -286,7 +289,7 @@ fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     );
 }
 
-/// A log that holds nothing any more, or nothing yet, is known to the server all the same.
+/// An empty log is saved, too, because the server has registered it.
 #[test]
 fn an_empty_log_is_saved_too() {
     let Some(mut world) = World::start(plan()) else {

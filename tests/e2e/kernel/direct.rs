@@ -1,4 +1,5 @@
-//! A device past the kernel's stack: AF_XDP sockets receive into the log itself (`docs/spec/packet-buffers.md`).
+//! A device that bypasses the kernel's stack: AF_XDP sockets receive directly into the log
+//! (`docs/spec/packet-buffers.md`).
 
 mod shards;
 
@@ -16,7 +17,7 @@ use super::world::{Place, Plan, READY_MAX, World};
 use super::{CALL_MAX, load};
 use crate::{common, support::eventually};
 
-/// Huge pages of 2 MiB that a log of the usual size needs, and some more.
+/// Number of huge pages of 2 MiB for a log of the usual size, with a reserve.
 const HUGE_PAGES: u64 = 48;
 
 fn plan(place: Place, media: &'static str) -> Plan {
@@ -26,7 +27,7 @@ fn plan(place: Place, media: &'static str) -> Plan {
     }
 }
 
-/// Processes die in every order; nothing acknowledged is missing.
+/// Processes die in every order, and no acknowledged update is missing.
 fn survives(plan: Plan) {
     let copies = u8::try_from(1 + plan.followers).unwrap();
     let Some(mut world) = World::start(plan) else {
@@ -63,7 +64,7 @@ fn over_ipv6_and_as_the_head_of_a_chain() {
     });
 }
 
-/// The drivers are polled, in place of their interrupts.
+/// The drivers are polled instead of raising interrupts.
 #[test]
 fn with_busy_polling() {
     if !knows_busy_poll() {
@@ -75,7 +76,7 @@ fn with_busy_polling() {
     });
 }
 
-/// The device is the server of its shard: the packets that the network stored into its buffers are the records.
+/// The device is the server of its shard: the packets in their buffers are the store's records.
 #[test]
 fn packets_become_records_where_they_are_received() {
     for media in ["dram", "file"] {
@@ -104,7 +105,7 @@ fn packets_become_records_where_they_are_received() {
                 world.restart("device");
             }
         }
-        // A reply of the server: everything before it is applied.
+        // A reply of the server shows that all earlier updates are applied.
         assert_eq!(
             client.call(&["INCR", "count"]).unwrap(),
             Reply::Integer(201)
@@ -142,7 +143,8 @@ fn killed_every_second() {
     }
 }
 
-/// The log is full of what nobody applies. It goes on receiving, and afterwards every buffer is used again.
+/// The log is full of unapplied entries. The device goes on receiving, and afterwards it uses every
+/// buffer again.
 #[test]
 fn a_full_log_goes_on_receiving() {
     for place in [Place::Nic, Place::Router] {
@@ -169,12 +171,13 @@ fn full(mut plan: Plan) {
         (120..=152).contains(&logged),
         "{logged} before the log was full"
     );
-    // It still hears everybody: an answer, though not an acknowledgement.
+    // The device still receives all packets: it answers, although it cannot acknowledge.
     for _ in 0..3 {
         short.set().unwrap_err();
     }
     world.restart("server");
-    // Ten times as many as there are buffers. Some of them find the log full again, and go to the server.
+    // Ten times as many updates as there are buffers. Some of them find the log full again, and go
+    // to the server.
     for _ in 0..2_500 {
         writer.set().unwrap();
     }
@@ -188,8 +191,9 @@ fn full(mut plan: Plan) {
     }
 }
 
-/// The server is away for so long while clients go on, each with one call after the other. The device acknowledges what the
-/// log holds and hears all the others, and afterwards it holds as much again: no buffer is lost.
+/// The server is away for `seconds` while clients go on, each with one call after the other. The
+/// device acknowledges as many updates as the log can hold, and receives all others. Afterwards it
+/// can hold as many again: no buffer is lost.
 fn away(seconds: u64) {
     const CLIENTS: usize = 16;
     let mut plan = plan(Place::Router, "dram");
@@ -199,7 +203,7 @@ fn away(seconds: u64) {
     };
     let mut writer = world.session(CALL_MAX);
     writer.sets(10, 1);
-    // A session that opens while nobody can answer for the server would wait.
+    // A session that opens while the server cannot answer would wait.
     let short = |world: &World| world.session(Duration::from_millis(300));
     let writers: Vec<Writer> = (0..CLIENTS).map(|_| short(&world)).collect();
     world.kill("server");
@@ -211,7 +215,8 @@ fn away(seconds: u64) {
                 scope.spawn(move || {
                     let mut calls = 0_u64;
                     while Instant::now() < end {
-                        // Acknowledged, or unknown: either is an answer in time.
+                        // The call is acknowledged, or its outcome is unknown; both are answers in
+                        // time.
                         let _ = writer.set();
                         calls += 1;
                     }
@@ -263,7 +268,8 @@ fn the_server_is_away_for_a_minute_under_load() {
     away(60);
 }
 
-/// Huge pages of this machine, and a mount of them, for one test at a time; given back when dropped.
+/// Huge pages of this machine and a mount of them, for one test at a time; they are released when
+/// this value is dropped.
 struct HugePages {
     folder: tempfile::TempDir,
     reserved: u64,
@@ -278,7 +284,7 @@ fn reserved() -> u64 {
 }
 
 impl HugePages {
-    /// `Err` says what is missing.
+    /// An error says what is missing.
     fn new() -> Result<HugePages, String> {
         let alone = std::fs::File::create("/tmp/pmnet-huge-pages.lock").unwrap();
         alone.lock().unwrap();
@@ -289,7 +295,7 @@ impl HugePages {
         let mut mount = std::process::Command::new("mount");
         mount.args(["-t", "hugetlbfs", "none"]).arg(folder.path());
         let mounted = mount.status().unwrap();
-        // From here on, what was reserved is given back.
+        // From here on the reserved pages are released when `pages` is dropped.
         let pages = HugePages {
             folder,
             reserved: reserved() - before,
@@ -316,7 +322,7 @@ impl Drop for HugePages {
     }
 }
 
-/// The same on memory of hugetlbfs.
+/// The same tests on memory of hugetlbfs.
 #[test]
 fn on_huge_pages() {
     match HugePages::new() {
@@ -328,8 +334,9 @@ fn on_huge_pages() {
     }
 }
 
-/// A packet that says it is from the next hop, with no right token, sent by a client's machine; and the link to the next hop
-/// goes down for a moment. Neither leads packets astray for long, and the device goes on.
+/// A client's machine sends a packet under the next hop's address without a valid token, and the
+/// link to the next hop goes down for a moment. Neither misdirects packets for long, and the device
+/// goes on.
 #[test]
 fn a_forged_packet_and_a_link_that_is_down_change_little() {
     let Some(mut world) = World::start(plan(Place::Router, "dram")) else {
@@ -349,7 +356,7 @@ fn a_forged_packet_and_a_link_that_is_down_change_little() {
         for packet in packets(next, head, &forged, &[], 65_528) {
             raw.send_to(&packet, &SocketAddr::V4(head).into()).unwrap();
         }
-        // It has to pass the next hop, and is answered in time.
+        // The update has to pass the next hop, and is answered in time.
         writer.sets(1, 1);
         writer.read().unwrap();
     }
@@ -369,7 +376,7 @@ fn a_forged_packet_and_a_link_that_is_down_change_little() {
 #[test]
 fn everything_else_goes_to_the_stack() {
     let mut plan = plan(Place::Nic, "dram");
-    // TCP at the device's own port is somebody else's here.
+    // In this test the device's own TCP port belongs to another program.
     plan.args.push("--no-ctl".into());
     let Some(mut world) = World::start(plan) else {
         return;
@@ -388,7 +395,7 @@ fn everything_else_goes_to_the_stack() {
         }
     }
     writer.sets(50, 1);
-    // The interface is as it was before when the device ends.
+    // When the device ends, the interface is in its former state.
     world.stop("device");
     assert!(!world.has_program());
 }

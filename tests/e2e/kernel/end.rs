@@ -1,4 +1,5 @@
-//! How a device in the kernel ends: saved in a file, taken out, given up; and what is refused.
+//! The end of a device in the kernel: saved in a file, taken out, or given up; and the cases that
+//! are refused.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,13 +9,13 @@ use super::world::{Place, Plan, READY_MAX, World};
 use crate::common;
 use crate::support::eventually;
 
-/// Nothing of the device is left in the kernel.
+/// Checks that no object of the device is left in the kernel.
 fn is_gone(world: &World) {
     assert!(!world.has_program(), "a program is left on the interface");
     assert!(!world.pins().exists(), "{} is left", world.pins().display());
 }
 
-/// `pmnet log verify`: whether a device could start from it.
+/// Runs `pmnet log verify`: whether a device could start from this log.
 fn is_whole(log: &Path) -> bool {
     let output = Command::new(common::pmnet())
         .args(["log", "verify"])
@@ -29,7 +30,7 @@ fn is_whole(log: &Path) -> bool {
 fn spilling() -> Plan {
     let mut plan = Plan::new(Place::Nic);
     plan.spill = true;
-    // Saving a large one takes long on a busy disk, and a stop that takes long is a kill.
+    // On a busy disk, saving a large log takes long, and a stop that takes too long becomes a kill.
     plan.args = ["--log-size", "1M"].map(String::from).to_vec();
     plan
 }
@@ -49,7 +50,7 @@ fn saved_and_loaded() {
     assert!(is_whole(&saved));
     let old = std::fs::read(&saved).unwrap();
 
-    // It begins with what was saved; everything acknowledged is applied.
+    // The device begins with the saved log; all acknowledged updates are applied.
     world.start_device();
     world.restart("server");
     world.wait_ready("device");
@@ -71,7 +72,8 @@ fn saved_and_loaded() {
     world.check_without_device(&writer);
 }
 
-/// What starts after an old file was refused is the file that is put in its place, and nothing overwrites that one.
+/// After an old file was refused, a file that is put in its place is used at the next start, and no
+/// process overwrites it.
 #[test]
 fn the_newest_file_is_put_back_after_an_old_one_was_refused() {
     let Some(mut world) = World::start(spilling()) else {
@@ -160,14 +162,14 @@ fn taken_out_when_it_is_drained() {
     let (good, said) = world.device_with(&["--detach"]);
     assert!(!good && said.contains("not applied"), "{said}");
     assert!(world.has_program());
-    // The attempt is not noticed: it still acknowledges.
+    // The attempt does not disturb the device, which still acknowledges.
     writer.sets(100, 1);
 
     world.process("server").relaunch().unwrap();
     world.restart("device");
     world.check(&writer);
-    // The last word of the server may still be on its way, about the END of the session that checked, too: a
-    // new process asks for it.
+    // The server's last packet may still be under way, also about the END of the checking session;
+    // a new process asks for it.
     eventually("all is applied", READY_MAX, || {
         world.stop("device");
         let (good, said) = world.device_with(&["--detach"]);
@@ -205,7 +207,7 @@ fn given_up_on_demand() {
     let (good, said) = world.device_with(&["--detach", "--discard"]);
     assert!(good && !said.contains("not applied: 0"), "{said}");
     is_gone(&world);
-    // A device without what was given up is not taken for the one that had it.
+    // A device without the log that was given up is not taken for the earlier one.
     world.process("server").relaunch().unwrap();
     world.wait_ready("server");
     world.start_device();

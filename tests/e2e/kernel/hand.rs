@@ -1,10 +1,12 @@
-//! `pmnet ctl --via`: a device in the kernel, or past its network stack, is wired anew while it runs.
+//! `pmnet ctl --via`: a device in the kernel, or one that bypasses the network stack, gets another
+//! next hop while it runs.
 
 use super::CALL_MAX;
 use super::world::{Place, Plan, READY_MAX, World};
 use crate::support::eventually;
 
-/// A spare joins behind the device, is lost, and is left out: all in the process that the device has.
+/// A spare joins after the device, is lost, and is left out, without a restart of the device's
+/// process.
 fn grows_and_shrinks(plan: Plan) {
     let Some(mut world) = World::start(plan) else {
         return;
@@ -21,7 +23,7 @@ fn grows_and_shrinks(plan: Plan) {
     writer.sets(50, 2);
     if in_kernel {
         assert_eq!(world.status()["copies"], 2);
-        // Its end would not be the end of its acknowledgements.
+        // The end of the process would not end the acknowledgements of its device in the kernel.
         let (code, said) = world.ctl("remove 1 --to-one");
         assert!(code == Some(1) && said.contains("--detach"), "{said}");
     }
@@ -31,7 +33,7 @@ fn grows_and_shrinks(plan: Plan) {
     let (code, said) = world.ctl("remove 9 --to-one --is-stopped");
     assert_eq!(code, Some(0), "{said}");
     writer.sets(50, 1);
-    // It is taken over again, as its flags say: they are right again.
+    // A new process takes the device over with its flags, which are right again.
     world.kill("device");
     world.restart("device");
     writer.sets(50, 1);
@@ -50,7 +52,8 @@ fn a_spare_joins_behind_a_device_past_the_kernels_stack_and_is_left_out_by_hand(
     grows_and_shrinks(plan);
 }
 
-/// Clients send to the server, and each switch has an address of its own, by which it is asked and wired.
+/// Clients send to the server. Each switch has its own address, at which it takes questions and
+/// orders.
 #[test]
 fn the_last_of_two_switches_is_detached_and_left_out_by_hand() {
     let mut plan = Plan::new(Place::Switch);

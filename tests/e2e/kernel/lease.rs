@@ -1,5 +1,6 @@
-//! Devices in the kernel that answer by leases in a real etcd (`docs/spec/protocol.md` §14): a head whose process is dead or
-//! stopped goes on by itself, and says nothing behind its deadline.
+//! Devices in the kernel that answer under leases in a real etcd (`docs/spec/protocol.md` §14). A
+//! head whose process is dead or stopped goes on answering by itself, and answers nothing after its
+//! deadline.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,22 +13,22 @@ use super::CALL_MAX;
 use super::world::{Place, Plan, READY_MAX, World};
 use crate::support::{Answer, Caller, eventually};
 
-/// Until what was on its way is with the clients.
+/// Time within which packets under way reach the clients.
 const UNDER_WAY: Duration = Duration::from_millis(700);
 
 /// Clients that write a key and read it, again and again.
 #[derive(Default)]
 struct Clients {
     end: AtomicBool,
-    /// Answers so far: to writes, and to reads.
+    /// Number of answers so far: to writes, and to reads.
     written: AtomicUsize,
     read: AtomicUsize,
-    /// Calls so far.
+    /// Number of calls so far.
     asked: AtomicUsize,
 }
 
 impl Clients {
-    /// One client; gives the keys of which a write was acknowledged.
+    /// Runs one client; returns the keys whose write was acknowledged.
     fn work(&self, front: SocketAddr, name: &str) -> Vec<String> {
         let mut caller = Caller::new(front);
         let mut acknowledged = Vec::new();
@@ -83,10 +84,11 @@ fn counted(status: &serde_json::Value, names: &[&str]) -> u64 {
     names.iter().map(of).sum()
 }
 
-/// What the kernel answered READs with.
+/// The kernel's counters of answered READs.
 const READS: [&str; 2] = ["read_hits", "read_misses"];
 
-/// Everything is in the database. `front`: whoever asks there waits for all that was acknowledged.
+/// Checks that all acknowledged updates are in the database. A read through `front` waits for all
+/// acknowledged updates.
 fn nothing_is_lost(world: &World, front: SocketAddr, acknowledged: &[String]) {
     let applied = world.inside("client1", || {
         let mut caller = Caller::new(front);
@@ -165,13 +167,14 @@ fn a_head_whose_process_is_dead_or_stopped_says_nothing_behind_its_lease_and_ano
                 "{later}"
             );
             assert_eq!(later["silent_in_ms"], 0);
-            // Alone, the new head acknowledges in the kernel, by a lease of its own.
+            // The new head acknowledges alone in the kernel, under its own lease.
             let other = world.follower_status();
             assert_eq!(
                 (&other["role"], &other["lease"]),
                 (&"alone".into(), &true.into())
             );
-            // What the old one finds in its socket when it goes on, and what comes then.
+            // Answers to packets that were in the old head's socket when it goes on, and to later
+            // ones.
             if signal == Signal::STOP {
                 world.process("device").signal(Signal::CONT).unwrap();
             } else {
@@ -210,14 +213,14 @@ fn a_spare_joins_behind_a_device_in_the_kernel_which_goes_on_in_the_same_process
     let mut writer = world.session(CALL_MAX);
     writer.sets(50, 1);
     world.start_spare();
-    // The chain has been no longer so far: somebody says that it shall be.
+    // The chain has not been longer so far, so a statement is needed that it shall be.
     world.process("controller").kill().unwrap();
     world.process("controller").set_flag("--copies", Some("2"));
     world.process("controller").relaunch().unwrap();
     world.wait_ready("spare");
     eventually("there are two", READY_MAX, || world.status()["copies"] == 2);
     writer.sets(50, 2);
-    // It is taken over again, and goes on.
+    // A new process takes the device over, and the device goes on.
     world.kill("device");
     world.restart("device");
     writer.sets(50, 2);
@@ -257,7 +260,8 @@ fn in_a_switch_too_the_kernel_is_silent_behind_its_lease_and_answers_when_there_
     world.check(&hasty);
 }
 
-/// A head of two that was left out comes back as a spare, in a new process and in the one that it had, and is then the only one left.
+/// A head of a chain of two that was left out comes back as a spare, in a new process or in its old
+/// one, and later remains alone.
 fn comes_back(mut plan: Plan) {
     (plan.followers, plan.fleet) = (1, true);
     let Some(mut world) = World::start(plan) else {
@@ -265,7 +269,7 @@ fn comes_back(mut plan: Plan) {
     };
     world.start_controller();
     let front = world.start_following_front();
-    // A member is never erased: the flag may stay.
+    // The flag may stay, because a member's log is never erased.
     world.process("device").set_flag("--join", None);
     world.kill("device");
     world.restart("device");
@@ -295,7 +299,7 @@ fn comes_back(mut plan: Plan) {
             }
             eventually("there are two again", READY_MAX, || {
                 let status = world.fleet_status();
-                // Each has a place, and all serve the same epoch.
+                // Each device has a place, and all serve the same epoch.
                 let epochs = status.split(r#""epoch":"#).skip(1);
                 let epochs: Vec<&str> = epochs.filter_map(|rest| rest.split(',').next()).collect();
                 status.matches(r#""places":2,"#).count() == 2

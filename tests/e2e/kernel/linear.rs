@@ -1,5 +1,6 @@
-//! Somebody is killed every second while 64 clients get into each other's way: the history of all of
-//! them, through a front and a device in the kernel or past its stack, must be linearizable (`docs/internals/histories.md`).
+//! A process is killed every second while 64 clients contend for keys. The history of all clients,
+//! through a front and a device in the kernel or one that bypasses its stack, must be linearizable
+//! (`docs/internals/histories.md`).
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -16,12 +17,13 @@ use super::took_over;
 use super::world::{Place, Plan, READY_MAX, World};
 use crate::support::{eventually, seed};
 
-/// Groups of clients; nobody outside of a group uses its keys.
+/// Number of groups of clients; each group has its own keys.
 const GROUPS: u32 = 16;
-/// Clients of a group: so many operations on a key are under way at a time, and those of unknown
-/// outcome. With more the search for an order grows beyond its bound.
+/// Number of clients of a group. It bounds the operations on a key that are under way or have an
+/// unknown outcome at the same time. With more clients, the search for an order exceeds its bound.
 const GROUP_CLIENTS: u64 = 4;
-/// One of them only writes, with a pause after each: who reads, waits as long as the device is dead.
+/// One client of each group only writes, with a pause after each write, because a client that reads
+/// must wait while the device is dead.
 const WRITE_PAUSE: Duration = Duration::from_millis(5);
 const CONTENTION: Contention = Contention {
     slots: [2, 1, 1],
@@ -29,31 +31,33 @@ const CONTENTION: Contention = Contention {
     operations_max: 50_000,
     call_max: Duration::from_secs(2),
 };
-/// Most keys that are judged once more with one wrong reply.
+/// Maximum number of keys that are checked again with one wrong reply.
 const BROKEN_MAX: usize = 300;
-/// Beside them, straight to the device, for the other checker: so many clients, operations a second.
+/// Clients of the device for the other checker: their number, and their operations per second.
 const WRITERS: usize = 8;
 const WRITERS_RATE: f64 = 400.0;
-/// The database must have executed so many commands after a restart: the device is back in service.
+/// Number of commands that the database must have executed after a restart, as a sign that the
+/// device is back in service.
 const BACK: u64 = 20;
-/// A return to service that takes longer is told about, with what the processes said.
+/// A return to service that takes longer than this is reported, with the processes' logs.
 const SLOW: Duration = Duration::from_secs(2);
-/// The longest pause between two things that are done, in milliseconds.
+/// Longest pause between two actions, in milliseconds.
 const PAUSE_MS: u64 = 150;
-/// The shortest time for which the device is dead.
+/// Shortest time for which the device is dead.
 const DEAD_MIN: Duration = Duration::from_millis(20);
 
-/// What was done, and what the clients got of it.
+/// The kills, and the service that clients got meanwhile.
 #[derive(Debug, Default)]
 struct Kills {
-    /// By process.
+    /// Number of kills, by process.
     count: BTreeMap<&'static str, u32>,
-    /// SETs acknowledged while no process of the device lived.
+    /// Number of SETs that were acknowledged while no process of the device lived.
     dead_sets: u64,
-    /// Times that none lived, and those of them with at least one of these.
+    /// Number of periods without a process of the device, and number of such periods with an
+    /// acknowledged SET.
     deaths: u32,
     deaths_served: u32,
-    /// The longest time from the device's start until it was back in service.
+    /// Longest time from the device's start until it was back in service.
     back_max: Duration,
 }
 
@@ -61,7 +65,8 @@ fn sets(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged_sets).sum()
 }
 
-/// What was answered by the database: with the device's process in between.
+/// Returns the number of operations that the database answered, for which the device's process is
+/// needed.
 fn executed(groups: &[Shared]) -> u64 {
     groups.iter().map(Shared::acknowledged).sum::<u64>() - sets(groups)
 }
@@ -72,7 +77,7 @@ impl Kills {
         *self.count.entry(name).or_default() += 1;
     }
 
-    /// The device is killed, and by turns somebody else, at another moment of the same second.
+    /// Kills the device, and in turn another process at another moment of the same second.
     fn turn(
         &mut self,
         world: &mut World,
@@ -85,7 +90,7 @@ impl Kills {
         let other = other[usize::try_from(number).unwrap() % other.len()];
         let restarted = !matches!(other, "" | "device");
         self.kill(world, "device");
-        // What comes now was not on its way from the process.
+        // Answers after this moment did not come from the killed process.
         std::thread::sleep(Duration::from_millis(2));
         let before = sets(groups);
         std::thread::sleep(DEAD_MIN);
@@ -101,7 +106,7 @@ impl Kills {
         world.process("device").relaunch().unwrap();
         pause(PAUSE_MS);
         if other == "device" {
-            // Also while it takes over, or just after.
+            // The device is also killed while it takes over, or just after.
             self.kill(world, "device");
             world.process("device").relaunch().unwrap();
         }
@@ -135,7 +140,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// All clients work while the device is killed so often for so long; then everything is read.
+/// All clients work while the device is killed every `every` for `seconds`; then all keys are read.
 fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Kills) {
     let seed = seed();
     let mut random = fastrand::Rng::with_seed(seed);
@@ -153,7 +158,7 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
                     let network = &network;
                     scope.spawn(move || {
                         network.enter("client1").unwrap();
-                        // Values begin with it: no two clients write the same.
+                        // Values begin with it, so that no two clients write the same value.
                         let seed = seed
                             .wrapping_mul(1_000)
                             .wrapping_add(number * GROUP_CLIENTS + index);
@@ -180,7 +185,8 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
     }));
     let mut records: Vec<Record> = groups.into_iter().flat_map(Shared::into_records).collect();
     let read = lived.map(|()| {
-        // Through the front first. What it answers may be in the log only, so that is waited for.
+        // The first read goes through the front. The front's answer may be in the log only, so the
+        // test waits until the database has it.
         world
             .inside("client1", || {
                 read_all(&mut records, front).and_then(|()| drained(front))
@@ -214,7 +220,8 @@ fn judged(records: &[Record]) -> Report {
     check_history(&operations, &Limits::default())
 }
 
-/// What refused operations were told, and how often: by the checker they must have had no effect.
+/// Returns the errors of refused operations, with their numbers. By the checker these operations
+/// had no effect.
 fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
     let mut reasons = BTreeMap::new();
     for record in records {
@@ -226,7 +233,7 @@ fn refusals(records: &[Record]) -> BTreeMap<&str, u32> {
     reasons
 }
 
-/// Runs it and judges it.
+/// Runs the clients and checks the history.
 fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record>, Kills)> {
     let (place, direct) = (plan.place, plan.direct.unwrap_or("in the kernel"));
     let mut world = World::start(plan)?;
@@ -256,14 +263,15 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
         println!("refused {times} times: {reason}");
     }
     let kept = world.scratch().disk().join("history.jsonl");
-    // Undecided is not a pass.
+    // An undecided history does not pass.
     assert!(
         report.is_linearizable(),
         "check again: pmnet-lab check --history {}",
         kept.display()
     );
     assert!(report.keys.len() >= 64, "{} keys", report.keys.len());
-    // While it holds the pipeline, nothing is acknowledged: on a slow machine it may often be killed then.
+    // While the process holds the pipeline, no update is acknowledged. On a slow machine the
+    // process may often be killed in this state.
     assert!(
         kills.deaths_served > 0 || !world.is_in_kernel(),
         "{kills:?}"
@@ -271,9 +279,9 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     Some((records, kills))
 }
 
-/// Of a key: its last two replies are reads, through the front and from the database. The first is made
-/// to say what was true before. Some keys allow for that: where something is of unknown outcome, or nothing was
-/// written. `None` then.
+/// The last two replies of a key are reads, through the front and from the database. Changes the
+/// first of them to an earlier value. Returns `None` if the earlier value would be allowed: after
+/// an operation of unknown outcome, or without a write.
 fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     let known = records
         .iter()
@@ -297,11 +305,12 @@ fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     known.then_some(records)
 }
 
-/// One wrong reply in the history of a key, and that key is not linearizable. The number of keys.
+/// Makes one reply in the history of a key wrong, and checks that this key is not linearizable.
+/// Returns the number of keys.
 fn every_wrong_reply_is_noticed(records: &[Record]) -> usize {
     let mut keys: BTreeMap<&str, Vec<&Record>> = BTreeMap::new();
     for record in records {
-        // Locks are taken and given back: what they say may have been true at any time.
+        // Locks are taken and released, so an earlier reply may have been true at any time.
         if !record.key.starts_with('l') {
             keys.entry(&record.key).or_default().push(record);
         }
@@ -329,7 +338,7 @@ fn a_few_seconds_of_kills_are_linearizable() {
     }
 }
 
-/// Past the kernel's stack nobody acknowledges while the process is dead.
+/// A device that bypasses the kernel's stack does not acknowledge while its process is dead.
 fn past_the_stack(media: &'static str) -> Plan {
     Plan {
         direct: Some(media),
@@ -349,7 +358,7 @@ fn a_few_seconds_of_kills_past_the_stack_are_linearizable() {
     }
 }
 
-/// The long ones: `make kernel`.
+/// The long form, run by `make kernel`.
 fn a_minute(plan: Plan) {
     let Some((records, kills)) = linearizable(plan, 60, Duration::from_secs(1)) else {
         return;

@@ -1,4 +1,4 @@
-//! What clients do in a world, and whether the database has what they were acknowledged.
+//! Load in a world, and checks that the database has the acknowledged updates.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -16,23 +16,24 @@ use pmnet_wire::command::{Form, Protocol, key_hash, preamble};
 use super::world::World;
 use crate::support::eventually;
 
-/// Everything acknowledged must have reached the database this long after the load.
+/// Time after the load within which all acknowledged updates must have reached the database.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
-/// One checked load.
+/// A checked load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub seconds: u64,
     pub clients: usize,
     pub value_bytes: usize,
-    /// Operations a second of all clients together; `None`: as many as they can.
+    /// Operations per second of all clients together; `None`: no limit.
     pub rate: Option<f64>,
-    /// From one turn to the next.
+    /// Interval of the turns.
     pub every: Duration,
 }
 
 impl World {
-    /// Waits until everything acknowledged has reached the database: a read is answered only then.
+    /// Waits until all acknowledged updates have reached the database, because a read is answered
+    /// only then.
     pub fn settle(&self) {
         for shard in 0..self.shards() {
             let mut writer = self.session_of(shard, Duration::from_secs(5));
@@ -41,13 +42,13 @@ impl World {
         }
     }
 
-    /// Everything that a writer was acknowledged is in the database.
+    /// Checks that all updates that were acknowledged to a writer are in the database.
     pub fn check(&self, writer: &Writer) {
         self.settle();
         self.check_without_device(writer);
     }
 
-    /// The same when everything was applied before.
+    /// Checks the same without a read through the device, when all updates were applied before.
     pub fn check_without_device(&self, writer: &Writer) {
         let mut redis = self.redis();
         for (key, value) in &writer.acknowledged {
@@ -56,8 +57,9 @@ impl World {
         }
     }
 
-    /// Checked load from the client's machine, `turn` at intervals meanwhile, then the verdict. If there are several shards,
-    /// each has this load; the verdict given is that of the last.
+    /// Runs checked load from the client's machine, with `turn` at intervals, and then checks. If
+    /// there are several shards, each has this load; the returned verdict is that of the last
+    /// shard.
     pub fn checked(
         &mut self,
         load: Load,
@@ -142,11 +144,11 @@ fn loaded(network: &Network, options: &Options) -> anyhow::Result<(Summary, Ledg
     Ok((summary, ledger))
 }
 
-/// One session that sets keys of its own and remembers what was acknowledged.
+/// A session that sets keys of its own and keeps those that were acknowledged.
 pub struct Writer {
-    /// `None`: it was ended.
+    /// The session; `None` after its end.
     session: Option<Session>,
-    /// Keys and values.
+    /// Acknowledged keys and values.
     pub acknowledged: Vec<(String, String)>,
     number: u64,
     key: u64,
@@ -158,7 +160,7 @@ impl Writer {
         Writer::open_of(0, head, deadline)
     }
 
-    /// The same, of a shard.
+    /// Opens a session of a shard.
     pub fn open_of(shard: u32, head: SocketAddr, deadline: Duration) -> Writer {
         let config = ClientConfig {
             shard,
@@ -183,7 +185,7 @@ impl Writer {
         }
     }
 
-    /// Sets the next key: how many devices hold it.
+    /// Sets the next key. Returns the number of devices that hold it.
     pub fn set(&mut self) -> Result<u8, SessionError> {
         self.number += 1;
         let (key, value) = (
@@ -196,14 +198,14 @@ impl Writer {
         Ok(copies)
     }
 
-    /// Sets so many keys; each must be acknowledged by so many devices.
+    /// Sets `count` keys; each must be acknowledged with this number of copies.
     pub fn sets(&mut self, count: u64, copies: u8) {
         for _ in 0..count {
             assert_eq!(self.set().unwrap(), copies);
         }
     }
 
-    /// A read behind everything that was acknowledged.
+    /// Makes a read, which is executed after all acknowledged updates.
     pub fn read(&mut self) -> Result<Bytes, SessionError> {
         let key = "settle";
         let hash = key_hash(key.as_bytes());

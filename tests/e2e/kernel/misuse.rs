@@ -1,4 +1,4 @@
-//! What an operator may do wrong: a sentence says what, and nothing is left behind.
+//! Mistakes of an operator: each is reported by a message, and leaves no objects in the kernel.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use super::pinned::folder;
 use super::world::{Place, Plan, World};
 use crate::common;
 
-/// The command line with the value of a flag replaced.
+/// Returns the command line with another value of a flag.
 fn with(world: &World, flag: &str, value: &str) -> Vec<OsString> {
     let mut args = world.device_args();
     let at = args.iter().position(|arg| arg == flag).unwrap();
@@ -17,7 +17,8 @@ fn with(world: &World, flag: &str, value: &str) -> Vec<OsString> {
     args
 }
 
-/// It ends with this exit code: 2 for a command line that cannot be meant, 1 for what the machine refuses.
+/// Checks that the process ends with this exit code: 2 for an invalid command line, 1 for a refusal
+/// by the machine.
 fn fails(world: &World, code: i32, args: Vec<OsString>) -> String {
     let output = world.run(common::pmnet(), args);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -53,7 +54,7 @@ fn mistakes_get_a_sentence() {
     assert!(said.contains("--shards"), "{said}");
     assert!(!world.has_program());
 
-    // Whatever went wrong before: the right command line works.
+    // The right command line works after any mistake.
     world.start_device();
     world.wait_ready("device");
     let mut writer = world.session(CALL_MAX);
@@ -61,7 +62,8 @@ fn mistakes_get_a_sentence() {
 
     let (good, said) = world.device_with(&[]);
     assert!(!good && said.contains("another process serves"), "{said}");
-    // Under another name it is another device, but the interface has one with this port already.
+    // Under another name it is another device, but the interface has a device with this port
+    // already.
     let other = format!("{}-other", world.name());
     let said = fails(&world, 1, with(&world, "--name", &other));
     assert!(said.contains("has port 51000 at eth0"), "{said}");
@@ -70,7 +72,7 @@ fn mistakes_get_a_sentence() {
     remove(&world, &other);
 }
 
-/// Takes out what a failed start may have left.
+/// Takes out objects that a failed start may have left.
 fn remove(world: &World, name: &str) {
     let mut args = with(world, "--name", name);
     args.push("--detach".into());
@@ -84,7 +86,7 @@ fn without_root_it_says_so() {
     let Some(world) = World::without_device(Plan::new(Place::Nic)) else {
         return;
     };
-    // Where everybody may read it.
+    // A path that every user may read.
     let binary = world.scratch().memory().join("pmnet");
     std::fs::copy(common::pmnet(), &binary).unwrap();
     let nsenter = find_program("nsenter").unwrap();

@@ -1,5 +1,6 @@
-//! Networks that carry less than 1500 bytes, and more (`docs/spec/protocol.md` §7): everything is acknowledged, applied and read
-//! back, and no packet becomes IP fragments; one that carries less than before is noticed and said.
+//! Networks with an MTU below and above 1500 bytes (`docs/spec/protocol.md` §7). All updates are
+//! acknowledged, applied and read back, and no packet becomes IP fragments. A path whose MTU
+//! shrinks is noticed and reported.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,12 +10,12 @@ use pmnet_lab::resp::{Client, Reply};
 use super::world::{Place, Plan, World};
 use crate::support::{bulk, eventually, ok};
 
-/// A command of a front ends within this, one way or the other.
+/// Deadline of a front's command in milliseconds.
 const DEADLINE_MS: u32 = 5_000;
-/// And so does whatever a client waits for.
+/// Longest wait of a client.
 const CALL_MAX: Duration = Duration::from_secs(30);
 
-/// Values around the sizes of fragments, and some that are many.
+/// Value sizes around those of one fragment, and some of many fragments.
 const SIZES: [usize; 12] = [
     1,
     100,
@@ -57,14 +58,14 @@ fn chain_in_kernel() -> Plan {
     }
 }
 
-/// On all machines: packets that became IP fragments, or should have.
+/// Returns the number of packets, on all machines, that became IP fragments or should have.
 fn ip_fragments(world: &World) -> u64 {
     let network = world.network();
     let nodes = network.layout().nodes.iter();
     let counted = nodes.map(|node| {
         network
             .inside(&node.name, || {
-                // Of this thread's namespace.
+                // This file shows the namespace of the calling thread.
                 let v4 = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
                 let v6 = std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap_or_default();
                 Ok(of_ipv4(&v4) + of_ipv6(&v6))
@@ -94,12 +95,12 @@ fn of_ipv6(text: &str) -> u64 {
         .sum()
 }
 
-/// A client of the front, on the clients' machine.
+/// Returns a client of the front, on the clients' machine.
 fn client(world: &World, front: std::net::SocketAddr) -> Client {
     world.inside("client1", || Client::connect(front, CALL_MAX).unwrap())
 }
 
-/// Values of all sizes are acknowledged, applied and read back, some at a time.
+/// Checks that values of all sizes are acknowledged, applied and read back; some are sent together.
 fn all_sizes(world: &World, client: &mut Client, name: &str) {
     for bytes in SIZES {
         let (key, value) = (format!("{name}:{bytes}"), value(bytes));
@@ -108,7 +109,7 @@ fn all_sizes(world: &World, client: &mut Client, name: &str) {
         assert_eq!(set, ok(), "{bytes} bytes, after {:?}", begun.elapsed());
         let get = client.call(&[b"GET", key.as_bytes()]).unwrap();
         assert!(get == bulk(&value), "{bytes} bytes: {}", short(&get));
-        // By way of the server, with a reply as long.
+        // The command goes to the server, and has an equally long reply.
         let old = client.call(&[b"GETSET", key.as_bytes(), &value]).unwrap();
         assert!(old == bulk(&value), "{bytes} bytes: {}", short(&old));
     }
@@ -124,7 +125,7 @@ fn short(reply: &Reply) -> String {
     format!("{reply:?}").chars().take(120).collect()
 }
 
-/// Bytes of a message in a packet, as the device says when it is ready.
+/// Returns the number of message bytes in a packet, from the device's ready line.
 fn fragment(world: &mut World) -> usize {
     let said = world.process("device").stdout();
     let size = said.split("fragment=").nth(1);
@@ -134,7 +135,7 @@ fn fragment(world: &mut World) -> usize {
         .unwrap()
 }
 
-/// Everything goes through a network like this, in packets of this size.
+/// Checks that all values pass through a network with this MTU.
 fn goes_through(plan: Plan, mtu: u16, ipv6: bool) -> bool {
     let begun = Instant::now();
     let what = format!(
@@ -203,7 +204,7 @@ fn by_devices_past_the_stack() {
     }
 }
 
-/// Everything that was acknowledged comes to the database.
+/// Checks that all acknowledged updates reach the database.
 fn all_there(world: &World, written: u32, bytes: usize) {
     let mut redis = world.redis();
     let last = format!("w:{}", written - 1);
@@ -216,8 +217,8 @@ fn all_there(world: &World, written: u32, bytes: usize) {
     }
 }
 
-/// A path carries less from one moment on, while clients write. What was cut before arrives nevertheless, it is said, and what comes later
-/// is cut smaller: no more IP fragments.
+/// The MTU of a path shrinks while clients write. Messages that were cut before arrive
+/// nevertheless, the change is reported, and later messages are cut smaller, without IP fragments.
 fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
     const BYTES: usize = 40_000;
     let begun = Instant::now();
@@ -256,7 +257,7 @@ fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
             process.stderr().contains(text)
         });
     }
-    // Processes that have not heard of it yet hear of it.
+    // Processes that have not heard of the change yet hear of it.
     eventually("it is over", CALL_MAX, || {
         write(1);
         let before = ip_fragments(&world);
@@ -290,7 +291,7 @@ fn an_operator_may_say_that_it_carries_less() {
     );
 }
 
-/// Two ends of a link with different MTUs: what is longer vanishes, and no system knows.
+/// The two ends of a link have different MTUs: longer packets vanish, and no system notices it.
 #[test]
 fn large_packets_that_vanish_are_noticed_by_the_front() {
     const BYTES: usize = 40_000;
@@ -306,7 +307,7 @@ fn large_packets_that_vanish_are_noticed_by_the_front() {
         assert_eq!(set, ok(), "{key}");
     };
     set("before");
-    // Of the bridge itself first: it follows its ports until its own MTU has been changed.
+    // The bridge's own MTU is set first: it follows its ports until it has been changed.
     for link in ["br0 mtu 1499", "br0 mtu 1500", "client1 mtu 1280"] {
         let args: Vec<&str> = "link set".split(' ').chain(link.split(' ')).collect();
         let status = world.inside("device1", || {

@@ -1,18 +1,19 @@
-//! What a device in the kernel leaves there when its process ends: removed, however a test ends.
+//! Objects that a device in the kernel leaves at the end of its process; they are removed after
+//! every test.
 
 use std::path::{Path, PathBuf};
 
 use pmnet_dataplane::xdp::Pins;
 
-/// Start of the names of our devices in the kernel; the process id comes next.
+/// Prefix of the names of the tests' devices in the kernel; the process id follows it.
 const PREFIX: &str = "e2e-";
 
-/// Where a device of this name is pinned.
+/// Returns the folder in which a device of this name is pinned.
 pub fn folder(name: &str) -> PathBuf {
     Path::new("/sys/fs/bpf/pmnet").join(name)
 }
 
-/// A device's name in the kernel; what is pinned there is removed when dropped.
+/// A device's name in the kernel; its pinned objects are removed when this value is dropped.
 #[derive(Debug)]
 pub struct Pinned(String);
 
@@ -27,7 +28,7 @@ impl Drop for Pinned {
 }
 
 impl Pinned {
-    /// A name that nobody else has.
+    /// Returns a unique name.
     pub fn new(number: u32) -> Pinned {
         Pinned(format!("{PREFIX}{}-{number}", std::process::id()))
     }
@@ -37,7 +38,7 @@ impl Pinned {
     }
 }
 
-/// Removes what killed owners left pinned.
+/// Removes pinned objects of killed owners.
 pub fn sweep() {
     for entry in std::fs::read_dir(folder(""))
         .into_iter()

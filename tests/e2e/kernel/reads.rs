@@ -1,16 +1,17 @@
-//! What was just written is read from the log in the kernel, also while nobody else lives (`docs/spec/reads.md` §9).
+//! Values that were just written are read from the log in the kernel, also while no other process
+//! lives (`docs/spec/reads.md` §9).
 
 use pmnet_lab::resp::{Client, Reply};
 
 use super::CALL_MAX;
 use super::world::{Place, Plan, World};
 
-/// READs that the kernel answered with an update.
+/// Returns the number of READs that the kernel answered with an update.
 fn hits(world: &World) -> u64 {
     world.status()["counters"]["read_hits"].as_u64().unwrap()
 }
 
-/// A value that only this key has.
+/// Returns a value that only this key has.
 fn value(key: &str, bytes: usize) -> Vec<u8> {
     key.bytes().cycle().take(bytes).collect()
 }

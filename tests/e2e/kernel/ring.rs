@@ -1,5 +1,6 @@
-//! Devices wired in a circle: a datagram that none of them understands comes to rest, and where they are not, every one
-//! passes, however often it is the same (`docs/spec/protocol.md` §4).
+//! Devices that are wired in a circle. A datagram that none of them understands stops after a
+//! bounded number of hops. In a chain, every datagram passes, also if it is repeated
+//! (`docs/spec/protocol.md` §4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -10,25 +11,26 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::world::{Place, Plan, READY_MAX, World};
 
-/// Five bytes that are nobody's.
+/// Five bytes that belong to no protocol.
 const FOREIGN: &[u8] = b"\x05rest";
-/// Hops that a datagram of this machine may make.
+/// Number of hops that a datagram of this machine may make.
 const HOPS: u8 = 64;
-/// A loopback interface shows each datagram twice: as it leaves, and as it comes.
+/// A loopback interface shows each datagram twice: when it leaves, and when it arrives.
 const SHOWN: usize = 2;
-/// Words of each device among which nothing else is seen any more: whoever has something in its socket takes that first.
+/// If this many messages of each device were seen and no other datagram, none circulates, because a
+/// device takes a waiting datagram from its socket first.
 const WORDS: usize = 5 * SHOWN;
 /// All protocols (linux/if_ether.h).
 const ETH_P_ALL: u16 = 3;
 
-/// A UDP datagram that was seen.
+/// A captured UDP datagram.
 struct Seen {
     from: u16,
     hops: u8,
     payload: Vec<u8>,
 }
 
-/// Everything that a machine's interfaces show.
+/// A capture of all datagrams on a machine's interfaces.
 struct Tap(Socket);
 
 impl Tap {
@@ -64,7 +66,7 @@ impl Tap {
     }
 }
 
-/// The result of a call that a signal to another part of the test may interrupt.
+/// Returns the result of a call that a signal of another part of the test may interrupt.
 fn whatever_signals<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -80,7 +82,8 @@ fn world(ipv6: bool) -> Option<World> {
     World::without_device(plan)
 }
 
-/// Devices at these addresses of one machine, the first sends to the second and so on, the last to `end`.
+/// Starts devices at these addresses of one machine. Each sends to the next one, the last one to
+/// `end`.
 fn wire(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     for (index, listen) in addresses.iter().enumerate() {
         let next = addresses.get(index + 1).unwrap_or(&end);
@@ -95,11 +98,11 @@ fn socket(world: &World, beside: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// One datagram into the circle; gives when it is at rest.
+/// Sends one datagram into the circle. Returns when the datagram has stopped.
 fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     let tap = Tap::new(world);
     wire(world, addresses, end);
-    // They are there when they ask for the server.
+    // The devices are up when they send requests to the server.
     let mut silent: BTreeSet<u16> = addresses.iter().map(SocketAddr::port).collect();
     let deadline = Instant::now() + READY_MAX;
     while !silent.is_empty() {
@@ -125,11 +128,11 @@ fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
             *due = due.saturating_sub(1);
         }
     }
-    // It went round until it had no hop left: nothing else stopped it.
+    // The datagram circulated until it had no hop left: only this limit stopped it.
     assert_eq!(hops, (1..=HOPS).collect());
 }
 
-/// Once one such datagram circled for ever, 100,000 times a second.
+/// Once such a datagram circulated for ever, 100,000 times per second.
 #[test]
 fn a_foreign_datagram_among_devices_in_a_circle_comes_to_rest() {
     for (ipv6, address) in [(false, "127.0.0.1"), (true, "::1")] {
@@ -142,7 +145,7 @@ fn a_foreign_datagram_among_devices_in_a_circle_comes_to_rest() {
     }
 }
 
-/// A device whose next hop is itself, under a name of its own that it cannot know.
+/// A device whose next hop is itself, under an id that it cannot know.
 #[test]
 fn a_foreign_datagram_at_a_device_that_is_its_own_next_hop_comes_to_rest() {
     let Some(mut world) = world(false) else {
@@ -152,8 +155,8 @@ fn a_foreign_datagram_at_a_device_that_is_its_own_next_hop_comes_to_rest() {
     comes_to_rest(&mut world, &["0.0.0.0:52001".parse().unwrap()], end);
 }
 
-/// Eight devices, the longest chain: strangers on both sides of it get what the other says, also if they say the same again
-/// and again, and if two of them say the same.
+/// Eight devices, the longest chain. Strangers on both sides of it receive each other's datagrams,
+/// also if a datagram is repeated often, and if two strangers send the same bytes.
 #[test]
 fn foreign_requests_and_replies_pass_however_often_they_are_the_same() {
     let Some(mut world) = world(false) else {
@@ -165,7 +168,7 @@ fn foreign_requests_and_replies_pass_however_often_they_are_the_same() {
     let far = socket(&world, addresses[0]);
     wire(&mut world, &addresses, far.local_addr().unwrap());
     let mut buffer = [0; 2_048];
-    // What the devices ask comes to the far end as well. The first one is there last.
+    // The devices' own requests arrive at the far end as well. The first device is up last.
     for silent in &addresses {
         let tap = socket(&world, *silent);
         let deadline = Instant::now() + READY_MAX;

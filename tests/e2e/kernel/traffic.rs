@@ -1,4 +1,4 @@
-//! Everything else that comes by the interface is the network stack's, as it came.
+//! All other packets at the interface reach the network stack unchanged.
 
 use std::io::{Read, Write};
 use std::net::{
@@ -15,15 +15,15 @@ use super::world::{Place, Plan, World};
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 51, 0, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 51, 0, 200);
 const SERVER6: Ipv6Addr = Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, 0x200);
-/// Nobody waits longer for something that must come.
+/// Longest wait for a packet that must come.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 const BULK_BYTES: usize = 8 << 20;
-/// Number of UDP, and of raw sockets that write their own IP headers.
+/// Protocol numbers of UDP, and of raw sockets that write their own IP headers.
 const UDP: u8 = 17;
 pub(super) const RAW: i32 = 255;
 
-/// The device is in the kernel, its process is dead, and a socket of ours is in its place: it gets
-/// everything that the pipeline leaves to the stack.
+/// The device is in the kernel, its process is dead, and a socket of the test has its place: it
+/// receives all packets that the pipeline leaves to the stack.
 fn bare() -> Option<(World, super::load::Writer)> {
     let mut world = World::start(Plan::new(Place::Nic))?;
     let mut writer = world.session(CALL_MAX);
@@ -45,7 +45,7 @@ pub(super) fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|_| random.u8(..)).collect()
 }
 
-/// Sends a datagram and sees it arrive as it was, from where it was sent.
+/// Checks that a datagram arrives unchanged, with its sender's address.
 pub(super) fn arrives(from: &UdpSocket, to: &UdpSocket, datagram: &[u8]) {
     from.send_to(datagram, to.local_addr().unwrap()).unwrap();
     comes(to, from.local_addr().unwrap(), datagram);
@@ -62,7 +62,7 @@ fn comes(to: &UdpSocket, from: SocketAddr, datagram: &[u8]) {
     );
 }
 
-/// Sends bytes both ways over TCP.
+/// Sends bytes in both directions over TCP.
 pub(super) fn bulk(world: &World, address: SocketAddr) {
     let sent = bytes(BULK_BYTES);
     let listener = world.inside("server", || TcpListener::bind(address).unwrap());
@@ -87,7 +87,7 @@ fn tcp_and_udp_to_other_ports() {
     let Some((world, mut writer)) = bare() else {
         return;
     };
-    // The shard's own port number too: of another protocol.
+    // The shard's port number in another protocol.
     let addresses: [IpAddr; 2] = [SERVER.into(), SERVER6.into()];
     for address in addresses {
         bulk(&world, SocketAddr::new(address, 7_000));
@@ -110,7 +110,7 @@ fn tcp_and_udp_to_other_ports() {
         }
         writer.sets(20, 1);
     }
-    // The shard's port, but an address at which it does not listen.
+    // The shard's port at an address at which the device does not listen.
     let to = socket(
         &world,
         "server",
@@ -141,7 +141,7 @@ fn pings_are_answered() {
         raw.send(&request).unwrap();
         let mut buffer = vec![0; 65_536];
         let deadline = Instant::now() + WAIT_MAX;
-        // Other ICMP messages may come too.
+        // Other ICMP messages may arrive, too.
         let reply = loop {
             assert!(Instant::now() < deadline, "no answer to {len} bytes");
             let len = raw.read(&mut buffer).expect("an answer");
@@ -154,7 +154,7 @@ fn pings_are_answered() {
     }
 }
 
-/// An update that is right in every way, but of no session that is known here.
+/// A valid update of a session that this device does not know.
 fn update(session: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     Header {
@@ -168,7 +168,7 @@ fn update(session: u64) -> Vec<u8> {
     bytes
 }
 
-/// A UDP datagram as IP packets of our own making, each with so many bytes of it at most.
+/// Returns a UDP datagram as IP packets made by the test, each with a limited part of the datagram.
 pub(super) fn packets(
     from: SocketAddrV4,
     to: SocketAddrV4,
@@ -235,7 +235,7 @@ fn datagrams_to_the_shard_with_options_or_in_fragments() {
     for len in [0, 7, 88, 700] {
         let payload = [update(1), bytes(len)].concat();
         send(&payload, &[], 65_528, false);
-        // Options that do nothing.
+        // IP options without effect.
         send(&payload, &[1, 1, 1, 1], 65_528, false);
         send(&payload, &[1; 40], 65_528, false);
         for each in [8, 48, 96] {
@@ -244,11 +244,11 @@ fn datagrams_to_the_shard_with_options_or_in_fragments() {
         }
         writer.sets(5, 1);
     }
-    // Too large for a frame: the client's own stack makes the fragments.
+    // The datagram is too large for a frame, so the client's own stack makes the fragments.
     for len in [1_473, 4_000, 60_000] {
         arrives(&from, &device, &bytes(len));
     }
-    // Packets of pmnet that are not updates of a known session, or damaged.
+    // Packets of pmnet that are damaged, or no updates of a known session.
     for packet in [
         update(1),
         update(u64::MAX),

@@ -1,5 +1,6 @@
-//! A client, a device with its fast path in the kernel, a server with a real Redis: each machine a
-//! network namespace. What was made is removed however a test ends; what a killed one left, by the next.
+//! A client, a device with its fast path in the kernel, a server with a real Redis. Each machine is
+//! a network namespace. All objects are removed at the end of a test. The next test removes the
+//! objects of a killed one.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -25,71 +26,73 @@ const PORT: u16 = 51_000;
 const FOLLOWER_PORT: u16 = 51_001;
 const SPARE_PORT: u16 = 51_002;
 const SERVER_PORT: u16 = 51_500;
-/// Redis, on the server's machine, and the front, on the clients'.
+/// Address of Redis on the server's machine, and of the front on the clients' machine.
 const REDIS: &str = "127.0.0.1";
 const REDIS_PORT: u16 = 6379;
 const ETCD_PORT: u16 = 2379;
 /// Port of a front that knows only the head, on the clients' machine.
 const STALE_PORT: u16 = 6380;
-/// The front says after so many milliseconds that an outcome is not known.
+/// The front's deadline in milliseconds.
 const FRONT_MS: u32 = 1_200;
 const STALE_MS: u32 = 400;
 const PATIENT_MS: u32 = 60_000;
-/// A process that does not serve after this long is a failure.
+/// Time within which a process must serve.
 pub const READY_MAX: Duration = Duration::from_secs(60);
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Processes of the servers, by their shards.
+/// The server processes, by shard.
 const SERVERS: [&str; 2] = ["server", "server2"];
-/// Processes of the devices behind the first one.
+/// The processes of the devices after the first one.
 const FOLLOWERS: [&str; 2] = ["follower", "follower2"];
 
-/// Ordinary devices beside all that.
+/// Additional ordinary devices.
 const RELAYS: [&str; 8] = [
     "relay1", "relay2", "relay3", "relay4", "relay5", "relay6", "relay7", "relay8",
 ];
 
-/// Where the device is.
+/// The place of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// At the server's own interface.
     Nic,
     /// On a machine between client and server.
     Router,
-    /// In the bridge of a machine between client and server, which clients do not know of.
+    /// In the bridge of a machine between client and server; clients do not know of it.
     Switch,
 }
 
-/// What a world consists of.
+/// The parts of a world.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub place: Place,
-    /// IPv6 between all of them.
+    /// Whether all machines use IPv6.
     pub ipv6: bool,
-    /// Devices between this one and the server, at most 2.
+    /// Number of devices between this one and the server, at most 2.
     pub followers: usize,
-    /// These are in the kernel too; otherwise ordinary relays.
+    /// Whether these devices are in the kernel, too; otherwise they are ordinary relays.
     pub followers_in_kernel: bool,
-    /// More arguments of the device.
+    /// Further arguments of the device.
     pub args: Vec<String>,
-    /// The server reads the log in the kernel by itself.
+    /// Whether the server reads the log in the kernel by itself.
     pub reads_log: bool,
-    /// Save the log in [`World::spill`] at the end.
+    /// Whether the device saves the log in [`World::spill`] at its end.
     pub spill: bool,
-    /// Not in the kernel, but past its stack: on this kind of medium.
+    /// The kind of medium, if the device bypasses the kernel's stack.
     pub direct: Option<&'static str>,
-    /// With `direct`: it is the server, too, and its log is a region with a store.
+    /// With `direct`: whether the device is also the server, and its log a region with a store.
     pub region: bool,
-    /// Folder of its log, in place of the usual one.
+    /// Folder of the device's log, in place of the usual one.
     pub folder: Option<PathBuf>,
-    /// Devices and server are a fleet, with an etcd and a controller on the server's machine.
+    /// Whether devices and server are a fleet, with an etcd and a controller on the server's
+    /// machine.
     pub fleet: bool,
-    /// An ordinary device, on its UDP socket.
+    /// Whether the device is an ordinary one, on its UDP socket.
     pub relay: bool,
     /// MTU of every interface, in place of 1500.
     pub mtu: Option<u16>,
-    /// Shards, at most 2, each with a server of its own. One device has both, and every interface at its link has as
-    /// many queues; or in the kernel [`World::start_beside`] starts another device.
+    /// Number of shards, at most 2, each with a server of its own. With two shards one device
+    /// serves both, and every interface at its link has as many queues; in the kernel
+    /// [`World::start_beside`] starts another device instead.
     pub shards: u32,
 }
 
@@ -116,7 +119,7 @@ impl Plan {
 
 /// A running world.
 pub struct World {
-    // Order of fields is order of the drop.
+    // The fields are dropped in this order.
     processes: BTreeMap<&'static str, Process>,
     pinned: Pinned,
     followers_pinned: Vec<Pinned>,
@@ -126,7 +129,7 @@ pub struct World {
     plan: Plan,
 }
 
-/// Why these tests cannot run here, in words.
+/// Returns the reason why these tests cannot run here.
 fn refused() -> Option<String> {
     let reason = refusal().or_else(|| {
         (!plain::is_built()).then(|| "built without clang: no programs for the kernel".to_owned())
@@ -146,7 +149,7 @@ fn words(text: &str) -> Vec<OsString> {
 }
 
 impl World {
-    /// Everything but the device. `None`: not possible here.
+    /// Starts all processes except the device. Returns `None` if this is not possible here.
     pub fn without_device(plan: Plan) -> Option<World> {
         if refused().is_some() {
             return None;
@@ -167,7 +170,7 @@ impl World {
         let layout = Layout::new(&format!("pmnet-{pid}-k{number}-"), 1, hops);
         let network = Network::create(layout).expect("a network");
         if plan.shards > 1 && plan.direct.is_some() {
-            // A program at one end needs as many receive queues there as the other end sends by.
+            // A program at one end needs as many receive queues as the other end uses for sending.
             for (node, queues) in [
                 ("client1", "rx 2 tx 1"),
                 ("server", "rx 2 tx 2"),
@@ -184,7 +187,8 @@ impl World {
         if let Some(mtu) = plan.mtu {
             network.set_mtu(mtu).expect("an MTU");
         }
-        // A veth takes what its peer transmits from XDP only if it has a program of its own.
+        // A veth accepts packets that its peer transmits from XDP only if it has a program of its
+        // own.
         let pass = (!plan.relay).then(|| {
             network
                 .inside("client1", || plain::attach(Program::Pass, "eth0"))
@@ -229,7 +233,7 @@ impl World {
             world.own(name, "server", words(&args));
             world.wait_ready(name);
         }
-        // The last one first: the server knows a chain from its end.
+        // The last device starts first, because the server learns the chain from its end.
         for index in (0..world.plan.followers).rev() {
             world.start_follower(index);
         }
@@ -273,7 +277,7 @@ impl World {
         self.own(name, self.node(name), words(&args));
     }
 
-    /// Where the hop before sends to.
+    /// Returns the address to which the previous hop sends.
     fn follower(&self, name: &str) -> SocketAddr {
         match (self.plan.place, self.plan.followers_in_kernel) {
             (Place::Switch, true) => self.address(name, SERVER_PORT),
@@ -302,7 +306,7 @@ impl World {
         SocketAddr::new(self.server().ip(), ETCD_PORT)
     }
 
-    /// What its processes are told of the fleet; nothing without one.
+    /// Returns the flags of the fleet, or no flags without one.
     fn fleet_flags(&self) -> String {
         match self.plan.fleet {
             true => format!(" --fleet kernel --etcd http://{}", self.etcd()),
@@ -318,7 +322,7 @@ impl World {
         self.until_done(r#""step":"adopt""#, 1);
     }
 
-    /// Waits until the controller has done such a step so many times.
+    /// Waits until the controller has done this step `times` times.
     pub fn until_done(&mut self, step: &str, times: usize) {
         let controller = &self.processes["controller"];
         eventually(step, READY_MAX, || {
@@ -326,7 +330,7 @@ impl World {
         });
     }
 
-    /// An ordinary device on the server's machine that waits for a place in the chain.
+    /// Starts an ordinary device on the server's machine that waits for a place in the chain.
     pub fn start_spare(&mut self) {
         let (listen, server) = (self.spare(), self.server());
         let log = self.scratch.memory().join("spare.log");
@@ -342,11 +346,11 @@ impl World {
         self.address(RELAYS[0], SPARE_PORT)
     }
 
-    /// `pmnet ctl`, for a shard without a fleet: its exit code, and what it said.
+    /// Runs `pmnet ctl` for a shard without a fleet. Returns its exit code and its output.
     pub fn ctl(&self, args: &str) -> (Option<i32>, String) {
         let server = self.server();
         let (device, other) = match self.plan.place {
-            // A switch itself is not where clients send.
+            // Clients do not send to a switch itself.
             Place::Switch => (
                 self.address("device", SERVER_PORT),
                 self.follower(FOLLOWERS[0]),
@@ -362,7 +366,8 @@ impl World {
         (output.status.code(), text)
     }
 
-    /// All of it, serving. `None`: not possible here.
+    /// Starts all processes and waits until they serve. Returns `None` if this is not possible
+    /// here.
     pub fn start(plan: Plan) -> Option<World> {
         let mut world = World::without_device(plan)?;
         world.start_device();
@@ -370,14 +375,14 @@ impl World {
         Some(world)
     }
 
-    /// Starts a front on the clients' machine and waits until it serves: its address there.
+    /// Starts a front on the clients' machine and waits until it serves. Returns its address.
     pub fn start_front(&mut self) -> SocketAddr {
         let (listen, via) = (self.redis_address(), self.head().to_string());
         self.front("front", listen, &via, FRONT_MS);
         listen
     }
 
-    /// The same with a front that knows the first device only, and gives up soon.
+    /// Starts a front that knows only the first device, and has a short deadline.
     pub fn start_stale_front(&mut self) -> SocketAddr {
         let listen = SocketAddr::new(self.redis_address().ip(), STALE_PORT);
         let via = self.head().to_string();
@@ -385,7 +390,7 @@ impl World {
         listen
     }
 
-    /// The same with a front that knows all devices, and waits as long as any test.
+    /// Starts a front that knows all devices, and whose deadline exceeds every test.
     pub fn start_following_front(&mut self) -> SocketAddr {
         let listen = self.redis_address();
         let followers = FOLLOWERS[..self.plan.followers].iter();
@@ -398,7 +403,7 @@ impl World {
         listen
     }
 
-    /// A front on the clients' machine, with more arguments: its address there.
+    /// Starts a front on the clients' machine with further arguments. Returns its address.
     pub fn start_front_with(&mut self, deadline_ms: u32, more: &str) -> SocketAddr {
         let (listen, via) = (self.redis_address(), format!("{} {more}", self.head()));
         self.front("front", listen, &via, deadline_ms);
@@ -423,8 +428,8 @@ impl World {
         }
     }
 
-    /// Starts another device in the kernel at the device's interfaces, for shard 1, as the process `beside`: without waiting. It is
-    /// saved when it is stopped.
+    /// Starts another device in the kernel at the device's interfaces, for shard 1, as the process
+    /// `beside`, without waiting. Its log is saved when it is stopped.
     pub fn start_beside(&mut self) {
         let pinned = Pinned::new(1_000 * (COUNT.fetch_add(1, Ordering::Relaxed) + 1));
         let mut next = self.server();
@@ -444,7 +449,7 @@ impl World {
         self.own("beside", self.node("device"), args);
     }
 
-    /// An ordinary device on the server's machine, which need not ever serve.
+    /// Starts an ordinary device on the server's machine, without waiting until it serves.
     pub fn start_relay(&mut self, index: usize, listen: SocketAddr, next: SocketAddr) {
         let name = RELAYS[index];
         let log = self.scratch.memory().join(format!("{name}.log"));
@@ -456,7 +461,7 @@ impl World {
         self.own(name, "server", words(&args));
     }
 
-    /// Begins to take the device out, as a process of its own, called `detach`.
+    /// Starts to take the device out, in a process called `detach`.
     pub fn start_detach(&mut self) {
         if self.processes.contains_key("detach") {
             self.process("detach").relaunch().unwrap();
@@ -472,7 +477,7 @@ impl World {
         self.plan.direct.is_none() && !self.plan.relay
     }
 
-    /// The device's command line.
+    /// Returns the device's command line.
     pub fn device_args(&self) -> Vec<OsString> {
         let next = if self.plan.followers > 0 {
             self.follower(FOLLOWERS[0])
@@ -481,7 +486,7 @@ impl World {
         };
         let (mode, interface) = match self.plan.place {
             Place::Nic => ("nic", "eth0"),
-            // What the next hop confirms comes by another port than what clients send.
+            // The next hop's confirmations arrive at another port than clients' packets.
             Place::Router if self.plan.followers > 0 => ("router", "client1,device2"),
             Place::Router => ("router", "client1"),
             Place::Switch if self.plan.followers > 0 => ("switch", "client1,device2"),
@@ -551,21 +556,21 @@ impl World {
         SocketAddr::new(address, port)
     }
 
-    /// Where clients send.
+    /// Returns the address to which clients send.
     pub fn head(&self) -> SocketAddr {
         match self.plan.place {
-            // Clients send to the server; what they send never gets there.
+            // Clients send to the server's address; their packets never reach the server.
             Place::Switch => self.server(),
             _ => self.address("device", PORT),
         }
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u32 {
         self.plan.shards
     }
 
-    /// Where clients of a shard send.
+    /// Returns the address to which clients of a shard send.
     pub fn head_of(&self, shard: u32) -> SocketAddr {
         let mut head = self.head();
         head.set_port(head.port() + u16::try_from(shard).unwrap());
@@ -576,7 +581,7 @@ impl World {
         self.address("server", SERVER_PORT)
     }
 
-    /// The log of a device that is not in the kernel.
+    /// Returns the log of a device that is not in the kernel.
     pub fn log(&self) -> PathBuf {
         if let Some(folder) = &self.plan.folder {
             return folder.join("device.log");
@@ -587,27 +592,27 @@ impl World {
         }
     }
 
-    /// File of a saved log.
+    /// Returns the file of a saved log.
     pub fn spill(&self) -> PathBuf {
         self.scratch.disk().join("saved.log")
     }
 
-    /// A folder that is gone afterwards, unless the test fails.
+    /// Returns a folder that is removed afterwards, unless the test fails.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 
-    /// Where the device is pinned.
+    /// Returns the folder in which the device is pinned.
     pub fn pins(&self) -> PathBuf {
         folder(self.pinned.name())
     }
 
-    /// Name of the device in the kernel.
+    /// Returns the name of the device in the kernel.
     pub fn name(&self) -> &str {
         self.pinned.name()
     }
 
-    /// Program and arguments that start a program in the namespace of a node.
+    /// Returns program and arguments that start a program in the namespace of a node.
     pub fn nsenter(&self, node: &str, program: &Path, args: Vec<OsString>) -> Vec<OsString> {
         let namespace = &self.network.layout().node(node).unwrap().namespace;
         let mut all = words(&format!("--net=/run/netns/{namespace} --"));
@@ -644,19 +649,19 @@ impl World {
         let mut all = words("10 nsenter");
         all.extend(self.nsenter(self.node("device"), program, args));
         let mut command = Command::new("timeout");
-        // Nobody else is in these networks.
+        // These networks have no other users.
         for role in ["DEVICE", "SERVER", "REDIS"] {
             command.env(format!("PMNET_{role}_INSECURE"), "true");
         }
         command.args(all).output().unwrap()
     }
 
-    /// What `pmnet status` says of the device.
+    /// Returns the statement of `pmnet status` about the device.
     pub fn status(&self) -> serde_json::Value {
         self.status_of(self.name())
     }
 
-    /// The same of a device behind it, or beside it.
+    /// Returns the statement of `pmnet status` about a device after it, or beside it.
     pub fn follower_status(&self) -> serde_json::Value {
         self.status_of(self.followers_pinned[0].name())
     }
@@ -669,8 +674,8 @@ impl World {
         all[0].clone()
     }
 
-    /// The device's command line with something added, to its end: whether it succeeded, and what it said. An option that it
-    /// has gets the new value.
+    /// Runs the device's command line with further arguments. Returns whether it succeeded, and its
+    /// output. An option that the command line has gets the new value.
     pub fn device_with(&self, more: &[&str]) -> (bool, String) {
         let mut args = self.device_args();
         let mut more = more.iter().map(OsString::from).peekable();
@@ -687,7 +692,7 @@ impl World {
         (output.status.success(), text)
     }
 
-    /// What `pmnet status` says of the fleet.
+    /// Returns the statement of `pmnet status` about the fleet.
     pub fn fleet_status(&self) -> String {
         let args = words(&format!("status --json{}", self.fleet_flags()));
         let output = self.run(common::pmnet(), args);
@@ -695,7 +700,7 @@ impl World {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Whether an XDP program is on the device's interface, as `ip link` tells it.
+    /// Whether the device's interface has an XDP program, according to `ip link`.
     pub fn has_program(&self) -> bool {
         let ip = find_program("ip").unwrap();
         let interface = match self.plan.place {
@@ -707,7 +712,7 @@ impl World {
         String::from_utf8_lossy(&output.stdout).contains("prog/xdp")
     }
 
-    /// One of the processes.
+    /// Returns one of the processes.
     pub fn process(&mut self, name: &str) -> &mut Process {
         self.processes.get_mut(name).unwrap()
     }
@@ -716,7 +721,7 @@ impl World {
         self.process(name).wait_ready(READY_MAX).unwrap();
     }
 
-    /// `kill -9`; a process that had ended by itself is a failure.
+    /// Kills a process (`kill -9`); it is a failure if the process had ended by itself.
     pub fn kill(&mut self, name: &str) {
         let process = self.process(name);
         if let Some(status) = process.exited().unwrap() {
@@ -738,7 +743,7 @@ impl World {
         }
     }
 
-    /// SIGTERM: it must end in good order.
+    /// Stops a process by SIGTERM; it must end with exit code 0.
     pub fn stop(&mut self, name: &str) {
         let process = self.process(name);
         let good = process.stop().unwrap();
@@ -749,7 +754,7 @@ impl World {
         );
     }
 
-    /// A thread's work on one of the machines.
+    /// Runs `work` in a thread on one of the machines.
     pub fn inside<T: Send>(&self, node: &str, work: impl FnOnce() -> T + Send) -> T {
         self.network.inside(node, || Ok(work())).unwrap()
     }
@@ -760,18 +765,18 @@ impl World {
         self.inside("client1", || Writer::open(head, deadline))
     }
 
-    /// The same of a shard.
+    /// Opens a session of a shard.
     pub fn session_of(&self, shard: u32, deadline: Duration) -> Writer {
         let head = self.head_of(shard);
         self.inside("client1", || Writer::open_of(shard, head, deadline))
     }
 
-    /// The machines, for threads that are to work there.
+    /// Returns the machines, for threads that are to work there.
     pub fn network(&self) -> Arc<Network> {
         Arc::clone(&self.network)
     }
 
-    /// The database itself, on the server's machine.
+    /// Returns the address of the database, on the server's machine.
     pub fn redis_address(&self) -> SocketAddr {
         SocketAddr::new(REDIS.parse().unwrap(), REDIS_PORT)
     }
@@ -783,7 +788,7 @@ impl World {
         })
     }
 
-    /// A connection to the database itself.
+    /// Connects to the database itself.
     pub fn redis(&self) -> Client {
         let deadline = Instant::now() + READY_MAX;
         loop {

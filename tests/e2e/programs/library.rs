@@ -1,4 +1,5 @@
-//! `libpmnet`: installed as a package would, and used by programs in C and C++ that were compiled against what was installed.
+//! `libpmnet`, installed as from a package, with programs in C and C++ that were compiled against
+//! the installed files.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,11 +14,12 @@ use pmnet_lab::harness::{Process, Ready, Scratch, Spec, find_program};
 use super::{Chain, READY_MAX};
 use crate::common::{self, skip};
 
-/// Longest run of one program that ends without a signal.
+/// Maximum run time of a program that ends without a signal.
 const RUN_MAX: Duration = Duration::from_secs(100);
-/// Between two kills.
+/// Time between two kills.
 const LIFE: Duration = Duration::from_millis(40);
-/// Kills of the program in one work, at least; then the device is killed as well.
+/// Minimum number of kills of the program during one client's work; afterwards the device is killed
+/// as well.
 const KILLS_MIN: u32 = 4;
 
 pub fn source() -> &'static Path {
@@ -45,7 +47,7 @@ pub fn text(output: Output) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The library in a root of its own, by `make install-lib`.
+/// The library in a root of its own, installed by `make install-lib`.
 pub struct Installed {
     scratch: Scratch,
 }
@@ -71,7 +73,7 @@ impl Installed {
         Installed { scratch }
     }
 
-    /// Its root, where programs are compiled, too.
+    /// Returns its root, in which programs are compiled, too.
     pub fn folder(&self) -> &Path {
         self.scratch.disk()
     }
@@ -80,7 +82,7 @@ impl Installed {
         self.scratch.disk().join("usr")
     }
 
-    /// The words of `pkg-config`, below this root.
+    /// Returns the output of `pkg-config` below this root, as words.
     fn pkg_config(&self, words: &[&str]) -> Vec<String> {
         let folder = self.usr().join("lib/pkgconfig");
         let mut command = Command::new("pkg-config");
@@ -93,7 +95,7 @@ impl Installed {
         said.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles a program against it; `None` if this compiler, or a sanitizer, is not here.
+    /// Compiles a program against it; `None` if this compiler, or a sanitizer, is not installed.
     fn compile(&self, compiler: &str, flags: &[&str], file: &Path) -> Option<PathBuf> {
         if find_program(compiler).is_none() {
             skip(&format!("{compiler} is not installed"));
@@ -137,7 +139,7 @@ impl Installed {
         Some(program)
     }
 
-    /// A compiler's flags to use it, and to find it again.
+    /// Returns a compiler's flags to use the library and to find it at run time.
     pub fn flags(&self) -> Vec<String> {
         let mut flags = self.pkg_config(&["--cflags", "--libs"]);
         flags.push(format!("-Wl,-rpath,{}", self.usr().join("lib").display()));
@@ -149,7 +151,7 @@ impl Installed {
     }
 }
 
-/// Whether what this compiles with is here.
+/// Whether the needed compilers and tools are installed.
 pub fn has_tools() -> bool {
     for tool in ["gcc", "make", "pkg-config"] {
         if find_program(tool).is_none() {
@@ -160,11 +162,11 @@ pub fn has_tools() -> bool {
     true
 }
 
-/// Names that the header declares functions by.
+/// Returns the names of the functions in the header.
 fn declared() -> BTreeSet<String> {
     let header = source().join("crates/capi/include/pmnet.h");
     let header = std::fs::read_to_string(header).unwrap();
-    // In comments a name is followed by (), in a declaration by what it takes.
+    // In comments a name is followed by (), in a declaration by its parameters.
     let calls = header
         .match_indices('(')
         .filter(|(at, _)| !header[*at..].starts_with("()"));
@@ -212,7 +214,7 @@ fn what_is_installed_is_what_the_header_and_the_pages_say() {
     let version = installed.pkg_config(&["--modversion"]);
     assert_eq!(version, [env!("CARGO_PKG_VERSION")]);
 
-    // Without the shared library, for a program that is to be alone.
+    // Without the shared library, for a statically linked program.
     let program = installed.scratch.disk().join("client-static");
     let archive = installed.usr().join("lib/libpmnet.a");
     let with: Vec<String> = installed.pkg_config(&["--static", "--libs-only-l"]);
@@ -247,7 +249,7 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
             continue;
         };
         let chain = Chain::launch("misuse");
-        // The library's own threads are not instrumented, so what it calls looks like races.
+        // The library's own threads are not instrumented, so their accesses look like races.
         let quiet = chain.scratch.disk().join("tsan");
         std::fs::write(&quiet, "called_from_lib:libpmnet.so\n").unwrap();
         let mut command = Command::new(&program);
@@ -260,7 +262,7 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
     }
 }
 
-/// Runs a command, and kills it if it takes this long. Returns its stderr, and no stdout.
+/// Runs a command, and kills it after this time. Returns its stderr, without its stdout.
 pub fn killed_after(longest: Duration, command: &mut Command) -> Output {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
@@ -273,7 +275,7 @@ pub fn killed_after(longest: Duration, command: &mut Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// A server program at the chain's place.
+/// Starts a server program at the chain's address.
 pub fn launch(chain: &Chain, name: &str, program: &Path, place: &Path) -> Process {
     let spec = Spec {
         name: name.into(),
@@ -285,7 +287,8 @@ pub fn launch(chain: &Chain, name: &str, program: &Path, place: &Path) -> Proces
     Process::start(spec, chain.scratch.disk(), READY_MAX).unwrap()
 }
 
-/// Starts this work again and again until the program was killed often enough meanwhile, and the device now and then.
+/// Starts the client's work again and again, until the program was killed often enough meanwhile;
+/// kills the device now and then.
 pub fn kill_while(
     chain: &mut Chain,
     server: &mut Process,
@@ -308,7 +311,7 @@ pub fn kill_while(
             kills += 1;
             if kills % KILLS_MIN == 0 {
                 chain.device.relaunch().unwrap();
-                // It serves only when the server has answered it.
+                // The device serves only after the server has answered it.
                 chain.device.wait_ready(READY_MAX).unwrap();
             }
         }
@@ -318,13 +321,13 @@ pub fn kill_while(
     done
 }
 
-/// Starts a command whose output is read when it has ended.
+/// Starts a command whose output is read after its end.
 pub fn piped(command: &mut Command) -> Child {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
     piped.spawn().unwrap()
 }
 
-/// All updates of each client are durable; returns how many clients there were.
+/// Checks that all updates of each client are durable. Returns the number of clients.
 pub fn durable(clients: Vec<Output>, times: u64) -> u64 {
     let count = clients.len() as u64;
     for client in clients {
@@ -342,7 +345,7 @@ pub fn client(program: &Path, chain: &Chain, words: &[&str]) -> Command {
     client_at(program, chain.via, words)
 }
 
-/// The same, by the device's address.
+/// Runs a client of the device at this address.
 pub fn client_at(program: &Path, via: SocketAddr, words: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.arg(via.to_string()).args(words);
@@ -354,7 +357,7 @@ pub fn asked(program: &Path, chain: &Chain, words: &[&str]) -> String {
     reply.trim_end_matches('\n').to_owned()
 }
 
-/// A counter and its client, in whatever language, count once while things die.
+/// A counter and its client, in any language, count exactly once while processes die.
 pub fn counts_once(name: &str, counter: &Path, call: &Path) {
     const TIMES: u64 = 3000;
     let mut chain = Chain::launch(name);
@@ -363,7 +366,7 @@ pub fn counts_once(name: &str, counter: &Path, call: &Path) {
     let (via, times) = (chain.via, TIMES.to_string());
     let (mut added, mut taken) = (0, 0);
     for _ in 0..2 {
-        // Updates while things die, and at the same time a request that changes something.
+        // Sends updates while processes die, and at the same time a request that changes data.
         let asking = piped(&mut client_at(call, via, &["ask", "take"]));
         let updated = kill_while(&mut chain, &mut server, &mut || {
             client_at(call, via, &["update", "+3", &times])

@@ -1,6 +1,8 @@
-//! PMDK's structures (PMNet §VI): one server over the persistent maps of libpmemobj's examples, compiled as it was, and for pmnet.
+//! PMDK's structures (PMNet §VI): one server over the persistent maps of libpmemobj's examples,
+//! compiled in its original form, and for pmnet.
 //!
-//! The pool lies in memory, and libpmemobj is told to take that for persistent memory: so a kill of any process is survived, a power cut is not.
+//! The pool lies in memory, and libpmemobj is told to treat it as persistent memory. It therefore
+//! survives a kill of any process, but no power cut.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
@@ -15,10 +17,10 @@ use super::library::{
 use super::{Chain, READY_MAX, place};
 use crate::common::{self, skip};
 
-/// Where Debian's libpmemobj-dev has the sources of the maps.
+/// Path of the sources of the maps in Debian's libpmemobj-dev.
 const EXAMPLES: &str = "/usr/share/doc/libpmemobj-dev/examples";
 const MAPS: [&str; 5] = ["btree", "ctree", "rbtree", "hashmap_tx", "skiplist"];
-/// Their sources.
+/// The sources of the maps.
 const SOURCES: [&str; 11] = [
     "map/map.c",
     "map/map_btree.c",
@@ -32,17 +34,17 @@ const SOURCES: [&str; 11] = [
     "hashmap/hashmap_tx.c",
     "list_map/skiplist_map.c",
 ];
-/// The only thing that they use of a header which the package lacks.
+/// The only definition that the maps need from a header that the package lacks.
 const EX_COMMON: &str = "#include <stdint.h>
 static inline unsigned char find_last_set_64(uint64_t value)
 {
 	return value ? (unsigned char)(63 - __builtin_clzll(value)) : 255;
 }
 ";
-/// The paper changed 7 lines.
+/// Maximum number of changed lines; the paper changed 7.
 const CHANGED_MAX: usize = 12;
 
-/// Lines between `#ifdef PMNET` and what ends it.
+/// Counts the lines between `#ifdef PMNET` and the end of its branch.
 fn changed(source: &str) -> usize {
     let mut inside = false;
     let mut count = 0;
@@ -56,14 +58,14 @@ fn changed(source: &str) -> usize {
     count
 }
 
-/// The server, plain and for pmnet.
+/// Compiles the server in its original form and for pmnet.
 fn compile(installed: &Installed) -> (PathBuf, PathBuf) {
     let folder = installed.folder().join("maps");
     run(Command::new("cp").arg("-r").arg(EXAMPLES).arg(&folder));
     std::fs::write(folder.join("ex_common.h"), EX_COMMON).unwrap();
     let include = ["", "map", "tree_map", "hashmap", "list_map"]
         .map(|part| format!("-isystem{}", folder.join(part).display()));
-    // Their warnings are not ours.
+    // The test ignores warnings in the package's sources.
     run(Command::new("gcc")
         .current_dir(&folder)
         .args(["-std=gnu11", "-g", "-O1", "-w", "-c"])
@@ -133,7 +135,7 @@ fn five_maps_of_pmdk_lose_nothing_and_do_nothing_twice() {
         let mut sums = [0; 2];
         for (round, key) in ["1", "2"].into_iter().enumerate() {
             let add = format!("add {key} 3");
-            // Another client, with other keys, so that the map has some.
+            // Another client writes other keys, so that the map has some.
             let set = format!("set {} {round}", 100 + round);
             let beside = piped(&mut client(&call, &chain, &["update", &set, "100"]));
             let (via, times) = (chain.via, TIMES.to_string());
@@ -157,7 +159,7 @@ fn five_maps_of_pmdk_lose_nothing_and_do_nothing_twice() {
         assert_eq!(get("9"), "", "{map}");
     }
 
-    // As it was: a reply to each request, and nothing about twice.
+    // The original server: a reply to each request, and no protection against repeated requests.
     let chain = Chain::launch("pmem-plain");
     let at = place();
     let _server = launch(&chain, &plain, "btree", &at.to_string());

@@ -1,4 +1,4 @@
-//! The pull form of a server (`pmnet_server::program`), which all languages share.
+//! The pull interface of a server (`pmnet_server::program`), which all languages share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,23 +15,23 @@ use pmnet_wire::program;
 use super::Chain;
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// The length of a life in which nothing happens to the program.
+/// Duration of a program's run without a fault.
 const CALM: Duration = Duration::from_millis(1500);
-/// Calls for one request of a client, if each fails.
+/// Number of calls for one request of a client, if each of them fails.
 const ASKS: usize = 3;
 const WAIT: Duration = Duration::from_millis(20);
 
-/// The data of a program, all of it changed in one step.
+/// The data of a program; a change replaces all of it in one step.
 #[derive(Clone, Default)]
 struct Database {
     rows: BTreeMap<Vec<u8>, Bytes>,
-    /// Updates in the order in which they took effect: session, number in it, payload.
+    /// Updates in the order in which they took effect: session, number in the session, payload.
     applied: Vec<(u64, u64, Bytes)>,
-    /// Requests that changed something, and how many updates had been applied then.
+    /// Requests that changed data, each with the number of updates that had been applied before.
     taken: Vec<(Bytes, usize)>,
 }
 
-/// Where a program dies, or what else it does with a batch.
+/// The point at which a program dies, or another treatment of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     AfterNext,
@@ -56,7 +56,7 @@ const ENDS: [End; 7] = [
 
 fn config(chain: &Chain) -> ServeConfig {
     let mut server = ServerConfig::new(0);
-    // Small ones, so that there are many.
+    // Small batches, so that there are many.
     server.batch_entries_max = 5;
     ServeConfig::new(chain.server, server)
 }
@@ -65,7 +65,7 @@ fn open(chain: &Chain, database: &Database) -> Program {
     Program::open(config(chain), database.rows.clone()).unwrap()
 }
 
-/// Takes one batch, if one comes, and does with it as `end` says; `false`: none came.
+/// Takes one batch, if one arrives, and treats it as `end` says. Returns `false` if none arrived.
 fn turn(program: &mut Program, database: &mut Database, end: End) -> bool {
     let Some(batch) = program.next(WAIT).unwrap() else {
         return false;
@@ -121,8 +121,9 @@ fn payload(text: &str) -> Bytes {
     program::payload(text.as_bytes()).into()
 }
 
-/// The reply to a request. A server that lives for a tenth of a second may miss all that a client sends within its deadline. Then the call
-/// has failed, which means that it has no effect, so it may be made again.
+/// Returns the reply to a request. If the server runs only for a tenth of a second, it may miss all
+/// packets that a client sends within its deadline. The call has then failed, which means that it
+/// has no effect, so the client may make it again.
 fn ask(session: &mut Session, text: &str, read_only: bool) -> Bytes {
     for _ in 0..ASKS {
         match session.bypass(payload(text), 0, read_only) {
@@ -133,12 +134,12 @@ fn ask(session: &mut Session, text: &str, read_only: bool) -> Bytes {
     panic!("{text}: no answer to {ASKS} calls")
 }
 
-/// Each sends updates, and every tenth time a request; returns what it was told.
+/// Runs a client that sends updates, and a request every tenth time. Returns the replies.
 fn client(chain: &Chain, name: usize, updates: usize) -> Vec<(String, usize)> {
     let mut session = session(chain);
     let mut told = Vec::new();
     for number in 0..updates {
-        // In the end more than one message.
+        // The last updates are longer than one message.
         let text = format!("{name} {number} {}", "x".repeat(number * number % 5000));
         assert_eq!(session.update(payload(&text), 0).unwrap(), 1);
         if number % 10 == 9 {
@@ -183,7 +184,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
         while !over.load(Ordering::SeqCst) {
             assert!(begun.elapsed() < DEADLINE * 4, "the clients do not end");
             let mut program = open(&chain, &database);
-            // Some batches, and then the end of this life.
+            // Takes some batches, and then ends the program.
             for round in 0.. {
                 let end = ENDS[lives % ENDS.len()];
                 let end = if round < lives % 4 {
@@ -201,7 +202,8 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
             }
             lives += 1;
             drop(program);
-            // A server that never lives for long misses what clients send again ever more rarely.
+            // A server that only runs for short times misses the packets of clients, which send
+            // again at increasing intervals.
             if lives % (3 * ENDS.len()) == 0 {
                 let mut program = open(&chain, &database);
                 let born = Instant::now();
@@ -210,7 +212,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
                 }
             }
         }
-        // The rest of the log.
+        // Applies the rest of the log.
         let mut program = open(&chain, &database);
         while turn(&mut program, &mut database, End::Confirms) {}
         println!(
@@ -233,7 +235,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
         .iter()
         .map(|(_, _, one)| begins(one))
         .collect();
-    // In order for each client.
+    // The updates of each client are in order.
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     for (session, number, _) in &database.applied {
         let before = last.insert(*session, *number);
@@ -245,7 +247,7 @@ fn a_program_that_dies_anywhere_loses_nothing_and_does_nothing_twice() {
     found.sort();
     wanted.sort();
     assert_eq!(found, wanted);
-    // Each request once, with the reply that was given.
+    // Each request took effect once, with the reply that its client got.
     let told: Vec<(String, usize)> = told.into_iter().flat_map(|one| one.unwrap()).collect();
     let once: HashSet<&Bytes> = database.taken.iter().map(|(text, _)| text).collect();
     assert_eq!((once.len(), database.taken.len()), (told.len(), told.len()));
@@ -274,7 +276,7 @@ fn served<T: Send>(
     })
 }
 
-/// No later call could report it.
+/// No later call could report the loss.
 #[test]
 fn a_loss_is_told_at_the_end_of_a_session() {
     let mut chain = Chain::launch("told");
@@ -285,7 +287,7 @@ fn a_loss_is_told_at_the_end_of_a_session() {
         session.update(payload("applied"), 0).unwrap();
         session
     });
-    // The program takes nothing now, so this is in the device's log alone.
+    // The program takes no batches now, so only the device's log has this update.
     assert_eq!(session.update(payload("lost"), 0).unwrap(), 1);
     chain.lose_device();
     let end = served(&mut program, &mut database, move || session.end());
@@ -304,7 +306,7 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
     served(&mut program, &mut database, || client(&chain, 1, 20));
     drop(program);
 
-    // The device has forgotten what it had confirmed.
+    // The device no longer has the confirmed entries.
     let mut program = open(&chain, &earlier);
     let mut went_back = earlier.clone();
     let begun = Instant::now();
@@ -318,7 +320,7 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
             "the device goes on: {}",
             chain.device.stderr()
         );
-        // Something to do, so that it notices.
+        // This update gives the server a reason to notice it.
         let mut config = ClientConfig::new(chain.via);
         config.queue_max = 1;
         let mut session = Session::start(config, Duration::from_millis(50)).unwrap();
@@ -330,11 +332,11 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
     assert_eq!(went_back.applied.len(), earlier.applied.len());
     drop(program);
 
-    // With the right rows all goes on.
+    // With the right data the program goes on.
     chain.device.relaunch().unwrap();
     let mut program = open(&chain, &database);
     served(&mut program, &mut database, || client(&chain, 2, 5));
-    // The device has taken some until it noticed, and these are applied as all others.
+    // The device had admitted some updates before it noticed; these are applied like all others.
     let late = |payload: &Bytes| payload == "late";
     let found = database.applied.iter().filter(|(_, _, one)| !late(one));
     assert_eq!(found.count(), 30);
@@ -368,7 +370,7 @@ fn a_call_that_was_given_up_takes_effect_once_at_most() {
     let mut database = Database::default();
     let mut program = open(&chain, &database);
     served(&mut program, &mut database, || client(&chain, 0, 1));
-    // The program does nothing for longer than the caller waits: a fence follows.
+    // The program does nothing for longer than the caller waits, so a fence follows.
     let mut session =
         Session::start(ClientConfig::new(chain.via), Duration::from_millis(300)).unwrap();
     let unknown = session.bypass(payload("given up"), 0, false).unwrap_err();

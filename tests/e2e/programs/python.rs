@@ -1,4 +1,4 @@
-//! `pmnet` for Python: the package as its wheel has it, the examples, and every misuse.
+//! `pmnet` for Python: the package from its wheel, the examples, and every misuse.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,18 @@ use super::library::{
 use super::{Chain, READY_MAX};
 use crate::common::{self, skip};
 
-/// Longest run of the misuses.
+/// Maximum run time of the misuse tests.
 const MISUSE_MAX: Duration = Duration::from_secs(200);
 
-/// The package in a folder of its own, and programs that use it.
+/// The package in a folder of its own, with programs that use it.
 struct Package {
     scratch: Scratch,
     python: PathBuf,
 }
 
 impl Package {
-    /// Puts the files of the wheel where Python finds them. `None`: there is no Python.
+    /// Copies the files of the wheel to a folder in which Python finds them. Returns `None` if
+    /// Python is not installed.
     fn new(name: &str) -> Option<Package> {
         let Some(python) = find_program("python3") else {
             skip("python3 is not installed");
@@ -46,7 +47,7 @@ impl Package {
         Some(Package { scratch, python })
     }
 
-    /// A command that runs this file.
+    /// Returns a command that runs this file.
     fn command(&self, python: &Path, file: &Path) -> Command {
         let mut command = Command::new(python);
         command
@@ -56,7 +57,7 @@ impl Package {
         command
     }
 
-    /// An example as a program of its own.
+    /// Returns the path of an example that runs as a program of its own.
     fn example(&self, name: &str) -> PathBuf {
         let program = self.scratch.disk().join(name);
         let text = format!(
@@ -88,7 +89,7 @@ fn every_misuse_in_python_gets_its_exception() {
     println!("{said}");
 }
 
-/// One extension is for all versions from 3.9 on.
+/// One extension works with all versions from 3.9 on.
 #[test]
 fn it_is_loaded_by_every_python_that_is_here() {
     let Some(package) = Package::new("py-versions") else {
@@ -107,7 +108,7 @@ fn it_is_loaded_by_every_python_that_is_here() {
         };
         let version = Command::new(&python).arg("--version").output().unwrap();
         if !version.status.success() {
-            // A name without a Python.
+            // A program with this name exists, but no Python behind it.
             continue;
         }
         let said = text(run(&mut package.command(&python, &file)));
@@ -150,7 +151,7 @@ fn sqlite_keeps_what_was_acknowledged_whatever_is_killed() {
         durable(updated, TIMES);
         assert_eq!(asked(&call, &chain, &["read", &key]), value);
     }
-    // A request takes a value away once, also if the program dies meanwhile.
+    // A request removes a value once, also if the program dies meanwhile.
     let taking = piped(&mut client_at(&call, via, &["ask", "key0"]));
     server.relaunch().unwrap();
     server.wait_ready(READY_MAX).unwrap();

@@ -1,4 +1,4 @@
-//! A real Redis Cluster: three masters, each with a replica, and what an operator does with it.
+//! A real Redis Cluster of three masters, each with a replica, and an operator's actions on it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::failover::call;
 use crate::support::{CALL_MAX, connect, eventually, ok};
 
 pub const MASTERS: usize = 3;
-/// Until the cluster has done what it has to do.
+/// Longest wait for an action of the cluster.
 const WAIT: Duration = Duration::from_secs(60);
 
 pub struct Node {
@@ -23,7 +23,7 @@ pub struct Node {
 }
 
 pub struct Nodes {
-    /// The first three began as masters.
+    /// All nodes; the first three began as masters.
     pub all: Vec<Node>,
 }
 
@@ -109,7 +109,7 @@ impl Nodes {
         connect(self.all[number].address)
     }
 
-    /// What the server of this shard is told.
+    /// Returns the store's URL for the server of this shard.
     pub fn url(&self, slots: &str) -> String {
         let all: Vec<String> = self
             .all
@@ -119,7 +119,7 @@ impl Nodes {
         format!("redis+cluster://{}/{slots}?wait_replicas=1", all.join(","))
     }
 
-    /// All slots are served, and each master has a replica that has everything.
+    /// Waits until all slots are served, and each master has a replica with all data.
     pub fn wait_whole(&self) {
         eventually("all masters have a replica", WAIT, || {
             (0..self.all.len()).all(|number| {
@@ -136,7 +136,7 @@ impl Nodes {
         });
     }
 
-    /// The node that serves a slot, as most others see it.
+    /// Returns the node that serves a slot, according to most other nodes.
     pub fn master_of(&self, slot: u16) -> usize {
         let mut votes = vec![0; self.all.len()];
         for node in &self.all {
@@ -168,7 +168,8 @@ impl Nodes {
         votes.iter().position(|count| *count == most).unwrap()
     }
 
-    /// Kills the master of a slot, waits until its replica has taken over, and starts it again.
+    /// Kills the master of a slot, waits until its replica has taken over, and starts the old
+    /// master again.
     pub fn fail_over(&mut self, slot: u16) -> (SocketAddr, SocketAddr) {
         let old = self.master_of(slot);
         self.all[old].process.kill().unwrap();
@@ -182,7 +183,7 @@ impl Nodes {
         (self.all[old].address, self.all[new].address)
     }
 
-    /// Moves a slot with its keys, as the guide says.
+    /// Moves a slot with its keys, as the guide describes.
     pub fn move_slot(&self, slot: u16, to: usize) {
         let from = self.master_of(slot);
         let (ids, port) = (

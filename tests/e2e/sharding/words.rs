@@ -1,4 +1,5 @@
-//! Random commands, to the front over three shards and to a real Redis Cluster of one node: the same replies, word by word.
+//! Random commands to the front of three shards and to a real Redis Cluster of one node must have
+//! identical replies.
 
 use fastrand::Rng;
 use pmnet_lab::resp::Reply;
@@ -6,10 +7,10 @@ use pmnet_lab::resp::Reply;
 use super::{Oracle, oracle, pipeline, three};
 use crate::support::{connect, seed};
 
-/// Pipelines that are compared.
+/// Number of compared pipelines.
 const PIPELINES: usize = 400;
 
-/// A key of one of few slots; each name always has the same type, mostly.
+/// Returns a key in one of a few slots; each name usually has the same type.
 fn key(random: &mut Rng, tag: &str) -> String {
     format!(
         "{{{tag}}}{}",
@@ -22,7 +23,7 @@ fn tag(random: &mut Rng) -> &'static str {
 }
 
 fn typed(random: &mut Rng, tag: &str, kind: &str) -> String {
-    // Now and then of another type.
+    // Sometimes a key has another type.
     if random.u8(..12) == 0 {
         key(random, tag)
     } else {
@@ -30,7 +31,7 @@ fn typed(random: &mut Rng, tag: &str, kind: &str) -> String {
     }
 }
 
-/// One command whose keys have these tags, the second key another one now and then.
+/// Returns one command whose keys have these tags; sometimes the second key has another tag.
 fn command(random: &mut Rng) -> String {
     let first = tag(random);
     let second = if random.u8(..4) == 0 {
@@ -109,7 +110,7 @@ fn command(random: &mut Rng) -> String {
     }
 }
 
-/// What a client sends at once: single commands, and transactions.
+/// Returns the lines that a client sends at once: single commands and transactions.
 fn lines(random: &mut Rng) -> Vec<String> {
     let mut lines = Vec::new();
     for _ in 0..1 + random.usize(..12) {
@@ -121,7 +122,7 @@ fn lines(random: &mut Rng) -> Vec<String> {
         let watches = random.bool();
         if watches {
             lines.push(format!("WATCH {{{tag}}}s {{{tag}}}n"));
-            // As a shard is: what is watched is of the slot of the transaction.
+            // As in a shard, a transaction has the slot of its watched keys.
             lines.push("MULTI".into());
             lines.push(format!("INCR {{{tag}}}n"));
         } else {
@@ -129,7 +130,8 @@ fn lines(random: &mut Rng) -> Vec<String> {
         }
         for _ in 0..random.usize(..5) {
             let queued = command(random);
-            // SELECT and those that are refused for all shards are refused when they are queued, in Redis when they run.
+            // pmnet refuses SELECT and the commands that no shard takes when they are queued; Redis
+            // refuses them when they run.
             let runs_late = ["SELECT", "MOVE", "SWAPDB", "CLUSTER", "COPY", "SORT"];
             // A front takes no scripts while keys are watched.
             let refused = watches && queued.starts_with("EVAL");

@@ -1,19 +1,19 @@
-//! The commands of a page: fenced blocks of `sh` that say where they run.
+//! The commands of a page: fenced blocks of `sh` that name the box on which they run.
 
-/// One block.
+/// One block of commands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The box, or `each`.
+    /// The name of the box, or `each`.
     on: String,
-    /// It runs for ever, and this is its name.
+    /// The name of the service, if the command runs for ever.
     pub service: Option<String>,
-    /// The one on the first box prints this before the others begin.
+    /// The text that the service on the first box must print before the other boxes begin.
     pub first: Option<String>,
-    /// Its output contains this, sooner or later.
+    /// The text that the output must contain, at once or later.
     pub expect: Option<String>,
-    /// It copies this file from its box to the others.
+    /// The file that the block copies from its box to the others.
     pub copies: Option<String>,
-    /// It is for this moment; `None`: in the order of the page.
+    /// The moment at which the block is run; `None`: in the order of the page.
     pub when: Option<String>,
     pub text: String,
 }
@@ -24,10 +24,11 @@ impl Block {
     }
 }
 
-/// All blocks of a page.
+/// Returns all blocks of a page.
 ///
 /// # Panics
-/// A block of commands does not say where it runs, or says something unknown: it would not be tried.
+/// A block of commands does not name its box, or has an unknown attribute, so that it would not be
+/// tested.
 pub fn blocks(page: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let mut lines = page.lines();

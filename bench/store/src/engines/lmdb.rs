@@ -8,11 +8,11 @@ use heed::{Database, Env, EnvOpenOptions, WithoutTls};
 
 use super::{Size, Store};
 
-/// Bytes of a page, and of the space that a record takes at least.
+/// Size of a page in bytes, and minimum space of a record.
 const PAGE_BYTES: u64 = 4096;
-/// Most of the address space that one record may need: overflow pages, copies, free pages.
+/// Maximum number of pages of address space for one record: overflow pages, copies, free pages.
 const PAGES_PER_RECORD: u64 = 6;
-/// Least address space.
+/// Minimum address space in bytes.
 const MAP_BYTES_MIN: u64 = 1 << 30;
 
 /// The environment, with its unnamed database.
@@ -27,7 +27,8 @@ impl Lmdb {
         let map_bytes = (size.keys * PAGES_PER_RECORD * PAGE_BYTES).max(MAP_BYTES_MIN);
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(usize::try_from(map_bytes)?);
-        // SAFETY: the folder belongs to this run; nobody else opens or changes the file while it is mapped.
+        // SAFETY: the folder belongs to this run; no other process opens or changes the file while
+        // it is mapped.
         let env = unsafe { options.open(folder)? };
         let mut transaction = env.write_txn()?;
         let database = env.create_database(&mut transaction, None)?;

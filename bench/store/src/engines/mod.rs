@@ -1,5 +1,5 @@
-//! The stores that are compared, behind one trait. Each write is durable before its answer; reads copy the value out, as
-//! a server does that sends it.
+//! The compared stores, with one trait. Each write is durable before its answer; reads copy the
+//! value, as a server does before it sends a value.
 
 mod fjall;
 mod lmdb;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Place;
 
-/// Memory that each rival may use for its own cache of what is on the disk.
+/// Memory in bytes that each compared store may use for its own cache of the disk.
 const CACHE_BYTES: u64 = 1 << 30;
 
 /// A store.
@@ -36,7 +36,7 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,8 @@ impl Engine {
         }
     }
 
-    /// How it makes a write durable, and what else matters.
+    /// Returns a sentence about how the store makes a write durable, and other important
+    /// properties.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -72,40 +73,41 @@ impl Engine {
     }
 }
 
-/// How much will be stored.
+/// The amount of data to store.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Keys.
+    /// Number of keys.
     pub keys: u64,
-    /// Bytes of each value.
+    /// Size of each value in bytes.
     pub value_bytes: usize,
 }
 
-/// What the benchmark does with a store.
+/// The operations that the benchmark needs of a store.
 pub trait Store {
     /// Writes these keys and values, and returns when all of them are durable.
     ///
     /// # Errors
-    /// Of the store.
+    /// The store fails.
     fn put(&mut self, group: &[(Vec<u8>, Vec<u8>)]) -> anyhow::Result<()>;
 
-    /// Copies a value into `value`; whether there is one.
+    /// Copies a value into `value`. Returns whether the key exists.
     ///
     /// # Errors
-    /// Of the store.
+    /// The store fails.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> anyhow::Result<bool>;
 
-    /// Copies up to `count` values from this key on into `value`, one after the other; how many.
+    /// Copies up to `count` values from this key on into `value`, one after the other. Returns
+    /// their number.
     ///
     /// # Errors
-    /// Of the store.
+    /// The store fails.
     fn scan(&mut self, from: &[u8], count: usize, value: &mut Vec<u8>) -> anyhow::Result<usize>;
 }
 
-/// Opens a store in a folder, which is empty when it is `new`.
+/// Opens a store in a folder; if it is `new`, the folder is empty.
 ///
 /// # Errors
-/// Of the store.
+/// The store fails.
 pub fn open(
     engine: Engine,
     folder: &Path,

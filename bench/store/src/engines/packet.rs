@@ -10,24 +10,24 @@ use pmnet_packet_store::{Geometry, Identity, Meta, PacketStore, Room, Scan, form
 use super::{Size, Store};
 use crate::plan::Place;
 
-/// Bytes that a step of packing moves; as the server has it.
+/// Number of bytes that a step of packing moves, as in the server.
 const PACKED_BYTES: usize = 256 << 10;
 /// Size of a frame.
 const FRAME_BYTES: u32 = 4096;
-/// Bytes of a key.
+/// Size of a key in bytes.
 const KEY_BYTES: u64 = 16;
-/// Least room for records.
+/// Minimum space for records in bytes.
 const ROOM_MIN: u64 = 8 << 20;
 
 /// The store.
 pub struct Packet(PacketStore<AnyMedia>);
 
-/// Room for so much, and half as much again.
+/// Returns a geometry with space for this size and half as much again.
 fn geometry(size: Size) -> anyhow::Result<Geometry> {
     let value_bytes = u64::try_from(size.value_bytes)?;
     let records = size.keys * (KEY_BYTES + value_bytes).next_multiple_of(8);
     let room = (records + records / 2 + records / 8).max(ROOM_MIN);
-    // A record that goes on in the next frame has another line for that.
+    // A record that continues in the next frame needs a further line.
     let pieces = room / u64::from(FRAME_BYTES);
     let lines = (size.keys + size.keys / 4 + pieces + 4096).next_multiple_of(64);
     let lines = u32::try_from(lines).context("too many keys")?;
@@ -35,7 +35,7 @@ fn geometry(size: Size) -> anyhow::Result<Geometry> {
     Ok(Geometry::with_lines(bytes, FRAME_BYTES, lines)?)
 }
 
-/// Makes the medium flush as persistent memory needs it, if this place wants that.
+/// Makes the medium flush as persistent memory needs it, if this place requires it.
 fn on_place(mut medium: AnyMedia, place: Place, path: &Path) -> anyhow::Result<AnyMedia> {
     if let (Place::Flushed, AnyMedia::Dram(dram)) = (place, &mut medium) {
         dram.rehearse_flushes(path)?;
@@ -46,7 +46,7 @@ fn on_place(mut medium: AnyMedia, place: Place, path: &Path) -> anyhow::Result<A
 /// Makes a store of this geometry at this path.
 ///
 /// # Errors
-/// Of medium and store.
+/// The medium or the store fails.
 pub fn make(path: &Path, place: Place, geometry: &Geometry) -> anyhow::Result<AnyMedia> {
     let medium = pmnet_media::create(path, kind(place), geometry.image_bytes())?;
     let mut medium = on_place(medium, place, path)?;

@@ -1,9 +1,10 @@
-//! Table 1 of "Packets as Persistent In-Memory Data Structures" (M. Honda, HotNets 2021): where the time of a 1 KB put goes,
-//! with the usual steps and with packets as records, in one run.
+//! Table 1 of "Packets as Persistent In-Memory Data Structures" (M. Honda, HotNets 2021): the parts
+//! of the time of a 1 KB put, with the usual steps and with packets as records, in one run.
 //!
-//! Both take the same request out of the same place and flush the same kind of memory. What differs is what the paper is
-//! about: the usual steps make a structure of the request, compute a checksum, allocate, copy, and insert into a persistent
-//! skip list; a packet that lies in the store's frame is linked.
+//! Both ways take the same request from the same place and flush the same kind of memory. They
+//! differ in the subject of the paper. The usual steps make a structure from the request, compute a
+//! checksum, allocate, copy, and insert into a persistent skip list; a packet that lies in the
+//! store's frame is only linked.
 
 mod packets;
 mod server;
@@ -21,16 +22,16 @@ use crate::keys::{self, Keys, Values};
 use crate::measure::{Scratch, middle};
 use crate::plan::Choice;
 
-/// Bytes of the value, as in the paper.
+/// Size of the value in bytes, as in the paper.
 pub const VALUE_BYTES: usize = 1024;
-/// Room that a request needs.
+/// Maximum size of a request in bytes.
 const REQUEST_BYTES_MAX: usize = VALUE_BYTES + 128;
-/// One in so many puts is also sent over a connection.
+/// One put in N is also sent over a connection.
 const SENT: u64 = 10;
-/// How often the clock is read to learn what that takes.
+/// Number of reads of the clock from which the cost of a read is computed.
 const CLOCK_READS: u32 = 10_000;
 
-/// Where the time of one put went, in ns of the wall.
+/// The parts of the wall-clock time of one put, in ns.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     prepare: f64,
@@ -40,47 +41,48 @@ pub struct Times {
     flush: f64,
 }
 
-/// A row of the table. All in µs, medians.
+/// A row of the table. All times are medians in µs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// Which overhead it is part of.
+    /// The overhead to which the operation belongs.
     pub overhead: &'static str,
-    /// What is done.
+    /// The operation.
     pub operation: &'static str,
-    /// In the paper.
+    /// The time in the paper.
     pub published: Option<f64>,
-    /// With the usual steps.
+    /// The time with the usual steps.
     pub usual: Option<f64>,
-    /// With packets as records.
+    /// The time with packets as records.
     pub packets: Option<f64>,
 }
 
-/// The table, and what goes with it.
+/// The table with its parameters and ratios.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
-    /// Records in the store.
+    /// Number of records in the store.
     pub keys: u64,
-    /// Bytes of a value.
+    /// Size of a value in bytes.
     pub value_bytes: usize,
     /// The rows.
     pub lines: Vec<Line>,
-    /// Data management with packets as records, as a part of that with the usual steps.
+    /// Time of data management with packets as records, as a fraction of that with the usual steps.
     pub ratio: f64,
-    /// The same with the packing that follows, for each put.
+    /// This ratio with the later packing included, per put.
     pub ratio_with_packing: f64,
-    /// The same with the receiver's check of the sender's checksum, which is part of receiving here.
+    /// This ratio with the receiver's check of the sender's checksum included, which is a part of
+    /// receiving in pmnet.
     pub ratio_with_check: f64,
 }
 
-/// How a server treats a request.
+/// A server's treatment of a request.
 trait Way {
-    /// A packet arrives: into memory, as a network interface stores it there. Not timed.
+    /// Stores an arriving packet in memory, as a network interface does. This is not timed.
     fn arrive(&mut self, request: &[u8]) -> anyhow::Result<()>;
-    /// Puts what has arrived, durably.
+    /// Puts the arrived request durably.
     fn put(&mut self) -> anyhow::Result<Times>;
 }
 
-/// Keeps nothing.
+/// A way that stores nothing.
 #[derive(Default)]
 struct Nothing(Vec<u8>);
 
@@ -96,10 +98,10 @@ impl Way for Nothing {
     }
 }
 
-/// Measures; `count` puts of each way in each round.
+/// Measures `count` puts of each way in each round.
 ///
 /// # Errors
-/// Of the stores.
+/// A store fails.
 pub fn measure(
     memory: &Path,
     key_count: u64,
@@ -242,7 +244,7 @@ fn breakdown(
     }
 }
 
-/// A `SET`, as a client sends it.
+/// Returns a `SET` in the form in which a client sends it.
 fn request(key: u64, values: &mut Values) -> anyhow::Result<Vec<u8>> {
     let mut request = Vec::new();
     write_command(
@@ -253,7 +255,7 @@ fn request(key: u64, values: &mut Values) -> anyhow::Result<Vec<u8>> {
     Ok(request)
 }
 
-/// The reader of requests that pmnet has.
+/// Returns pmnet's parser of requests.
 fn parser() -> Parser {
     Parser::new(RequestLimits {
         bulk_bytes: REQUEST_BYTES_MAX,
@@ -261,7 +263,7 @@ fn parser() -> Parser {
     })
 }
 
-/// Where key and value of a request lie.
+/// Returns the positions of key and value in a request.
 fn parse(parser: &mut Parser, request: &[u8]) -> anyhow::Result<[std::ops::Range<usize>; 2]> {
     ensure!(
         parser.poll(request)? == Status::Complete,
@@ -279,7 +281,7 @@ fn parse(parser: &mut Parser, request: &[u8]) -> anyhow::Result<[std::ops::Range
     Ok(places)
 }
 
-/// What reading the clock takes, in ns.
+/// Returns the cost of reading the clock, in ns.
 fn clock_ns() -> f64 {
     let started = Instant::now();
     for _ in 0..CLOCK_READS {
@@ -288,7 +290,7 @@ fn clock_ns() -> f64 {
     started.elapsed().as_secs_f64() * 1e9 / f64::from(CLOCK_READS)
 }
 
-/// What the check of a request's checksum takes, in ns.
+/// Returns the cost of checking a request's checksum, in ns.
 fn check_ns(request: &[u8], clock: f64) -> f64 {
     const TIMES: u32 = 1000;
     let started = Instant::now();

@@ -14,11 +14,11 @@ use crate::engines::packet;
 use crate::keys;
 use crate::plan::Place;
 
-/// Bytes of a packet buffer.
+/// Size of a packet buffer in bytes.
 const FRAME_BYTES: u32 = 2048;
-/// Where a network interface puts a request in it, behind the headers.
+/// Offset at which a network interface puts a request in its buffer, after the headers.
 const REQUEST_OFFSET: usize = 320;
-/// Bytes that a step of packing moves.
+/// Number of bytes that a step of packing moves.
 const PACKED_BYTES: usize = 256 << 10;
 
 pub struct Packets {
@@ -27,7 +27,7 @@ pub struct Packets {
     clock: f64,
     /// The packet that has arrived.
     arrived: Option<(Packet, Vec<u8>)>,
-    /// Time of packing.
+    /// Time spent on packing.
     pub packing: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Packets {
         })
     }
 
-    /// Puts a request's value, copied: what is there before the measurement.
+    /// Puts a request's value by copying, before the measurement.
     pub fn load(&mut self, request: &[u8]) -> anyhow::Result<()> {
         let [key, value] = parse(&mut self.parser, request)?;
         let mut transaction = self.store.transaction();
@@ -64,7 +64,7 @@ impl Packets {
         Ok(transaction.commit()?)
     }
 
-    /// Every record can be read.
+    /// Checks that every record can be read.
     pub fn verify(&self, keys: u64) -> anyhow::Result<()> {
         ensure!(
             self.store.len() == keys,
@@ -99,7 +99,7 @@ impl Way for Packets {
         let packet = Packet {
             frame,
             payload: REQUEST_OFFSET..REQUEST_OFFSET + request.len(),
-            // The sender computed it, and the receiver checked it.
+            // The sender computed the checksum, and the receiver checked it.
             crc: crc32c::crc32c(request),
         };
         self.arrived = Some((packet, request.to_vec()));
@@ -122,7 +122,7 @@ impl Way for Packets {
         transaction.commit()?;
         let done = Instant::now();
         let (after, now) = self.store.media().so_far();
-        // Each persist read the clock twice, once within what it measured.
+        // Each persist read the clock twice, once of these within its measured time.
         let persists = f64::from(now - persists);
         let flush = nanos(after - before) - persists * self.clock;
         let rest = nanos(done - parsed) - self.clock * 2.0f64.mul_add(persists, 1.0);

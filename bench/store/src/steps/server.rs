@@ -1,4 +1,5 @@
-//! Round trips over TCP on the loopback: the same client and server, whatever is done with a request.
+//! Round trips over TCP on the loopback interface: the client and the server are the same for each
+//! way.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,7 +12,8 @@ use super::{REQUEST_BYTES_MAX, Way, parser};
 
 const ANSWER: &[u8] = b"+OK\r\n";
 
-/// Sends each request when the one before is answered; gives the round trips in µs. The server runs on this thread.
+/// Sends each request after the answer to the previous one. Returns the round trips in µs. The
+/// server runs on this thread.
 pub fn round_trips(way: &mut dyn Way, requests: &[Vec<u8>]) -> anyhow::Result<Vec<f64>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

@@ -1,6 +1,6 @@
-//! The usual steps, as LevelDB and NoveLSM do them: a structure made of the request, a checksum, a buffer allocated in
-//! persistent memory, a copy, a persistent skip list. As in the memtable of such a store, a new version is a new node, and
-//! nothing is freed.
+//! The usual steps of LevelDB and NoveLSM: a structure made from the request, a checksum, a buffer
+//! allocated in persistent memory, a copy, a persistent skip list. As in the memtable of such a
+//! store, a new version is a new node, and nothing is freed.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -14,16 +14,18 @@ use pmnet_resp::Parser;
 use super::{REQUEST_BYTES_MAX, Times, Way, nanos, parse, parser};
 use crate::keys;
 
-/// Levels, and how much rarer each is than the one below; as LevelDB has them.
+/// Maximum number of levels, and how much rarer each level is than the one below, as in LevelDB.
 const HEIGHT: usize = 12;
 const BRANCHING: u32 = 4;
-/// Bytes of a line of the processor's cache; a node begins at one.
+/// Size of a cache line in bytes; each node begins at one.
 const LINE: usize = 64;
-/// Where the head is; before it the end of what is allocated.
+/// Offset of the head; the end of the allocated space is stored before it.
 const HEAD: usize = LINE;
-/// Bytes of a node before its links: lengths of key and value, checksum, height, number of the write.
+/// Size of a node in bytes before its links: lengths of key and value, checksum, height, number of
+/// the write.
 const NODE_BYTES: usize = 24;
-/// Bytes of a record's head in the structure of the request: number, count, kind and two lengths.
+/// Size in bytes of a record's header in the structure of the request: number, count, kind and two
+/// lengths.
 const BATCH_BYTES: usize = 8 + 4 + 1 + 4 + 4;
 
 pub struct Usual {
@@ -37,7 +39,7 @@ pub struct Usual {
 }
 
 impl Usual {
-    /// Room for so many versions.
+    /// Makes a store with space for this number of versions.
     pub fn new(folder: &Path, versions: u64, clock: f64) -> anyhow::Result<Usual> {
         let node = (NODE_BYTES + 8 * HEIGHT + REQUEST_BYTES_MAX).next_multiple_of(LINE);
         let bytes = (usize::try_from(versions)? * node + 8192).next_multiple_of(4096);
@@ -57,7 +59,7 @@ impl Usual {
         })
     }
 
-    /// The newest version of a key is whole.
+    /// Checks that the newest version of a key is complete.
     pub fn verify(&self, key: u64) -> anyhow::Result<()> {
         let name = keys::name(key);
         let before = self.before(&name, u64::MAX);
@@ -86,7 +88,7 @@ impl Usual {
         node + NODE_BYTES + 8 * level
     }
 
-    /// What follows a node on this level.
+    /// Returns the next node after this one on a level.
     fn next(&self, node: usize, level: usize) -> Option<usize> {
         let next = u64::from_le_bytes(self.word(Usual::link(node, level)));
         (next != 0).then(|| usize::try_from(next).expect("64 bits"))
@@ -104,7 +106,8 @@ impl Usual {
         (key, value, u32::from_le_bytes(self.word(node + 8)))
     }
 
-    /// The last node before this version of this key, on each level. Newer versions come first.
+    /// Returns, for each level, the last node before this version of this key. Newer versions come
+    /// first.
     fn before(&self, key: &[u8], write: u64) -> [usize; HEIGHT] {
         let mut before = [HEAD; HEIGHT];
         let mut node = HEAD;
@@ -148,7 +151,7 @@ impl Way for Usual {
 
     fn put(&mut self) -> anyhow::Result<Times> {
         let started = Instant::now();
-        // The structure of the request, as LevelDB's WriteBatch.
+        // The structure of the request, like LevelDB's WriteBatch.
         let [key, value] = parse(&mut self.parser, &self.request)?;
         let (key_len, value_len) = (u32::try_from(key.len())?, u32::try_from(value.len())?);
         self.writes += 1;
@@ -165,7 +168,7 @@ impl Way for Usual {
         let value = key.end + 4..batch.len();
         let crc = crc32c::crc32c_append(crc32c::crc32c(&batch[key.clone()]), &batch[value.clone()]);
         let summed = Instant::now();
-        // A buffer, the node in it, and where it belongs.
+        // A buffer, the node in it, and its position in the list.
         let height = self.height();
         let node = self.end;
         let data = Usual::link(node, height);

@@ -1,4 +1,4 @@
-//! A medium that says how long persisting took.
+//! A medium that measures the time of persists.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pmnet_log::{Media, MediaError};
 
-/// The medium below, and the time.
+/// The underlying medium, and the time.
 pub struct Watched<M> {
     medium: M,
     persisting: Duration,
@@ -22,7 +22,7 @@ impl<M> Watched<M> {
         }
     }
 
-    /// How long persisting took since it was made, and how many persists that were.
+    /// Returns the total time and the number of persists so far.
     pub const fn so_far(&self) -> (Duration, u32) {
         (self.persisting, self.persists)
     }

@@ -1,12 +1,15 @@
 //! An attack on a chain with keys, from inside its network: an adversary in each link, who sees, keeps, changes, redirects and repeats all
 //! packets, makes packets of its own, and has the key of another front (`docs/spec/keys.md` §6).
 //!
-//! Purpose: figures for [`docs/operate/security.md`], with real processes. Invariants: nothing of the machine's own network is
-//! touched; the adversary knows no key of the front that it attacks. May not: know how a role verifies.
+//! Purpose: figures for [`docs/operate/security.md`], with real processes. Invariants: the
+//! machine's own network stays untouched; the adversary does not know the key of the attacked
+//! front. May not: depend on how a role verifies packets.
 //!
-//! Three parts: checked load while roles are killed and started again, so that the adversary sees packets of every kind; then the attack
-//! while no client writes, but for repeated packets, after which nothing may have moved; then the attack beside checked load, with repeated packets too, after which nothing may be lost, twice, out of
-//! order or invented.
+//! An attack has three parts. In the first, checked load runs while roles are killed and restarted,
+//! so that the adversary sees packets of every kind. In the second, it attacks with everything
+//! except repeated packets while no client writes; afterwards no state may have changed. In the
+//! third, it attacks during checked load, with repeated packets too; afterwards no update may be
+//! lost, applied twice, out of order or invented.
 
 pub mod packets;
 mod report;
@@ -34,42 +37,43 @@ pub use stand::Mode;
 use stand::Stand;
 use tap::Shared;
 
-/// Start of the keys of the load; there are no others.
+/// Prefix of all keys of the load.
 const PREFIX: &str = "attack:";
-/// Checked load from which the adversary learns.
+/// Duration of the checked load from which the adversary learns.
 const LEARN: Duration = Duration::from_secs(2);
 const CLIENTS: usize = 8;
-/// One call of a client: an attack delays.
+/// Deadline of one call of a client; it is long because an attack delays calls.
 const CALL_MAX: Duration = Duration::from_secs(30);
-/// After the attack, everything acknowledged reaches the database within this.
+/// Time after the attack within which all acknowledged updates must reach the database.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Nothing moves for so long.
+/// Time for which no state may change before a comparison begins.
 const QUIET: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Plan of an attack.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where the devices are.
+    /// How the devices process packets.
     pub mode: Mode,
-    /// Devices of the chain, 1 to 3.
+    /// Number of devices in the chain, 1 to 3.
     pub devices: u8,
-    /// Packets that the adversary sends, in all.
+    /// Number of packets that the adversary sends in all.
     pub packets: u64,
-    /// Packets a second, of all taps together.
+    /// Packets per second of all taps together.
     pub rate: u64,
-    /// Without keys, to see that the attack works.
+    /// Whether the chain runs without keys, to show that the attack then has effects.
     pub insecure: bool,
-    /// Folder for what the processes say.
+    /// Folder for the output of the processes.
     pub out: PathBuf,
 }
 
-/// Runs an attack. `progress` is told what goes on, and which part of the packets was sent.
+/// Runs an attack. `progress` receives a description of the present step, and the fraction of the
+/// packets that have been sent.
 ///
-/// Call it from a thread that outlives it.
+/// The calling thread must outlive the attack.
 ///
 /// # Errors
-/// This machine lacks something for it, or a process does not serve.
+/// This machine lacks a program or right that the attack needs, or a process does not serve.
 pub fn run(
     plan: &Plan,
     binaries: &Binaries,
@@ -104,7 +108,7 @@ pub fn run(
     report
 }
 
-/// Ends the taps, also when the attack fails.
+/// Ends the taps when it is dropped, also if the attack fails.
 struct Ends<'a>(&'a Shared);
 
 impl Drop for Ends<'_> {
@@ -155,7 +159,7 @@ fn attack(
     shared.rate.store(per_tap, Ordering::Relaxed);
     shared.left.store(plan.packets / 2, Ordering::Relaxed);
     let ended = until_sent(plan, shared, (0.0, "no client writes"), stand, progress)?;
-    // Packets that are under way arrive.
+    // Packets that are under way arrive in this time.
     std::thread::sleep(LOOK);
     let mut report = Report {
         mode: plan.mode,
@@ -203,7 +207,8 @@ fn attack(
     Ok(report)
 }
 
-/// Checked load while each role but the front is killed once; names of the kinds that the adversary saw.
+/// Runs checked load while each role except the front is killed once. Returns the names of the
+/// packet kinds that the adversary saw.
 fn learn(stand: &mut Stand, shared: &Shared, ledger: &mut Ledger) -> anyhow::Result<Vec<String>> {
     let stop = AtomicBool::new(false);
     let (client, endpoint) = (stand.namespace("client1"), stand.endpoint());
@@ -229,7 +234,7 @@ fn learn(stand: &mut Stand, shared: &Shared, ledger: &mut Ledger) -> anyhow::Res
     Ok(seen.iter().map(|(kind, _)| format!("{kind:?}")).collect())
 }
 
-/// Checked load from the client's machine until it is stopped.
+/// Runs checked load from the client's machine until it is stopped.
 fn load(
     client: &str,
     endpoint: std::net::SocketAddr,
@@ -258,7 +263,7 @@ fn load(
     Ok(())
 }
 
-/// Waits until the adversary has sent what it is to send; roles whose process ended.
+/// Waits until the adversary has sent all its packets. Returns the roles whose process ended.
 fn until_sent(
     plan: &Plan,
     shared: &Shared,
@@ -267,7 +272,7 @@ fn until_sent(
     progress: &mut dyn FnMut(&str, f64),
 ) -> anyhow::Result<Vec<String>> {
     let all = shared.left.load(Ordering::Relaxed);
-    // A hundredth of the rate is a machine that does not do it.
+    // If a machine sends at less than a hundredth of the rate, the attack is given up.
     let patience = Duration::from_secs(60 + 100 * plan.packets / plan.rate.max(1));
     let begin = Instant::now();
     loop {
@@ -287,7 +292,7 @@ fn until_sent(
     }
 }
 
-/// Waits until the database has everything.
+/// Waits until the database has all acknowledged updates.
 fn settle(stand: &Stand) -> anyhow::Result<()> {
     let endpoint = stand.endpoint();
     stand.network.inside("client1", || {
@@ -296,7 +301,7 @@ fn settle(stand: &Stand) -> anyhow::Result<()> {
     })
 }
 
-/// What each role has counted so far.
+/// Reads the counters of each role.
 fn looks(stand: &Stand) -> anyhow::Result<Vec<Look>> {
     let look = |role: &String| {
         anyhow::Ok(Look {
@@ -307,7 +312,7 @@ fn looks(stand: &Stand) -> anyhow::Result<Vec<Look>> {
     stand.roles().map(look).collect()
 }
 
-/// How far logs and store are, and in which epoch: what must not move while no client writes.
+/// Reads the orders and epochs of logs and store, which must not change while no client writes.
 fn states(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     let is_state = |name: &str| {
         [
@@ -336,7 +341,8 @@ fn states(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     Ok(states)
 }
 
-/// Waits until nothing moves, and the front has ended the sessions of clients that have left: those of a device that was away end late.
+/// Waits until no state changes and the front has ended the sessions of clients that have left.
+/// If a device was away, its sessions end later.
 fn rested(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     let begin = Instant::now();
     loop {
@@ -357,7 +363,7 @@ fn rested(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
     }
 }
 
-/// What is different, in words.
+/// Describes the differences.
 fn moved(before: &[(String, f64)], after: &[(String, f64)]) -> Vec<String> {
     let pairs = before.iter().zip(after);
     let differ = pairs.filter(|((_, before), (_, after))| before != after);
@@ -366,7 +372,7 @@ fn moved(before: &[(String, f64)], after: &[(String, f64)]) -> Vec<String> {
         .collect()
 }
 
-/// Keys in the database that nobody wrote.
+/// Returns the number of keys in the database that no client wrote.
 fn invented(redis: &mut Client) -> anyhow::Result<u64> {
     let (mut cursor, mut found) = ("0".to_owned(), 0);
     loop {

@@ -1,4 +1,4 @@
-//! What an adversary keeps of the packets that it sees, and what it makes of them.
+//! The adversary's sample of seen packets, and the packets that it makes from them.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -6,33 +6,35 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use pmnet_wire::{FrontKey, HEADER_LEN, Header, Kind, Packet, SessionKeys, raw};
 use serde::Serialize;
 
-/// Packets of each kind that are kept: a sample of all that were seen, old ones among them.
+/// Maximum number of packets that are kept of each kind: a sample of all packets seen, old ones
+/// among them.
 const KEPT: usize = 2_000;
-/// Where the header's checksum and the MAC are (`docs/spec/wire.md` §1).
+/// Position of the header's checksum and of the MAC (`docs/spec/wire.md` §1).
 const PAYLOAD_CRC_AT: std::ops::Range<usize> = 72..76;
 const HEADER_CRC_AT: std::ops::Range<usize> = 76..80;
 const TAG_AT: std::ops::Range<usize> = 80..88;
 
-/// What the adversary does to make a packet.
+/// The adversary's way to make a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Trick {
-    /// A packet of its own, of any kind, with numbers of packets that it saw, and a tag that it made up.
+    /// A new packet of any kind, with numbers of seen packets and an invented tag.
     Forged,
-    /// The same, with a MAC by the key of its own front.
+    /// A new packet of any kind, with numbers of seen packets and a MAC under the key of the
+    /// adversary's own front.
     Insider,
-    /// A packet that it saw, with some bits changed and the checksums made right.
+    /// A seen packet with some changed bits and correct checksums.
     Changed,
-    /// A packet that it saw, damaged or cut: the checksums are wrong.
+    /// A seen packet that is damaged or cut, so that its checksums are wrong.
     Damaged,
-    /// A packet that it saw, to another receiver.
+    /// A seen packet that is sent to another receiver.
     Redirected,
-    /// A packet that it saw, unchanged, to the same receiver; perhaps from another address.
+    /// A seen packet that is sent to its receiver again, unchanged, perhaps from another address.
     Repeated,
 }
 
 impl Trick {
-    /// All of them.
+    /// All tricks.
     pub const ALL: [Trick; 6] = [
         Trick::Forged,
         Trick::Insider,
@@ -42,7 +44,7 @@ impl Trick {
         Trick::Repeated,
     ];
 
-    /// As in the table.
+    /// The name of the trick in the report's table.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,34 +58,34 @@ impl Trick {
     }
 }
 
-/// Which tricks there are.
+/// The tricks that the adversary uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tricks {
-    /// Those that must be without any effect: all but repeated packets.
+    /// All tricks except repeated packets: none of them may have any effect.
     WithoutEffect,
-    /// All of them. A repeated packet may have the effects that `docs/spec/keys.md` §6 lists.
+    /// All tricks. A repeated packet may have the effects that `docs/spec/keys.md` §6 lists.
     All,
 }
 
 /// A datagram with its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Where it says that it is from.
+    /// The sender's address in its headers.
     pub from: SocketAddrV4,
-    /// Where it goes.
+    /// The receiver's address.
     pub to: SocketAddrV4,
-    /// UDP payload.
+    /// The UDP payload.
     pub bytes: Vec<u8>,
 }
 
-/// A sample of the packets that were seen, by kind.
+/// A sample of the seen packets, by kind.
 #[derive(Debug, Default)]
 pub struct Hoard {
     kinds: BTreeMap<u8, (u64, Vec<Datagram>)>,
 }
 
 impl Hoard {
-    /// Takes a datagram that was seen, if it is one of pmnet's.
+    /// Takes a seen datagram, if it is a packet of pmnet.
     pub fn keep(&mut self, random: &mut fastrand::Rng, datagram: Datagram) {
         let Some(kind) = Header::kind_of(&datagram.bytes) else {
             return;
@@ -100,7 +102,7 @@ impl Hoard {
         }
     }
 
-    /// How many packets of each kind were seen.
+    /// Returns the number of seen packets of each kind.
     #[must_use]
     pub fn seen(&self) -> Vec<(Kind, u64)> {
         let kinds = self.kinds.iter();
@@ -109,7 +111,7 @@ impl Hoard {
             .collect()
     }
 
-    /// A kept packet of a kind; each kind is equally likely.
+    /// Returns a kept packet; each kind is equally likely.
     fn any(&self, random: &mut fastrand::Rng) -> Option<&Datagram> {
         let at = random.usize(..self.kinds.len().max(1));
         let (_, kept) = self.kinds.values().nth(at)?;
@@ -117,28 +119,28 @@ impl Hoard {
     }
 }
 
-/// Who can be sent to, and as whom.
+/// The receivers, and the sender addresses that the adversary can use.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Addresses of all roles, the client's as it was seen last.
+    /// Addresses of all roles; the client's address is the one that was seen last.
     pub roles: Vec<SocketAddrV4>,
-    /// The adversary's own key, which is that of another front than the one that is attacked.
+    /// The adversary's own key. It belongs to another front than the attacked one.
     pub own: Option<FrontKey>,
 }
 
-/// A packet to send.
+/// A packet that the adversary sends.
 #[derive(Clone, Debug)]
 pub struct Shot {
-    /// How it was made.
+    /// The trick that made it.
     pub trick: Trick,
-    /// Its kind, if its header still says one.
+    /// Its kind, if its header still names one.
     pub kind: Option<Kind>,
-    /// It.
+    /// The packet with its addresses.
     pub datagram: Datagram,
 }
 
 impl Field {
-    /// Makes one packet for one of these receivers. `None`: nothing was seen yet.
+    /// Makes one packet for one of these receivers. `None`: no packet was seen yet.
     pub fn shot(
         &self,
         random: &mut fastrand::Rng,
@@ -160,14 +162,15 @@ impl Field {
             _ => Trick::Repeated,
         };
         let own = self.own.filter(|_| trick == Trick::Insider);
-        // A client's packet has several right receivers: any device that is head. So it is a repeated one at each of them.
+        // A client's packet has several legitimate receivers: every device that may be head. At each
+        // of these devices the packet therefore counts as repeated.
         let is_of_client = base.from.ip() == self.roles[0].ip();
         let is_device = |receiver: &SocketAddrV4| receiver.port() == base.to.port();
         let is_elsewhere = |receiver: &SocketAddrV4| {
             receiver.ip() != base.to.ip() && !(is_of_client && is_device(receiver))
         };
         let to = match trick {
-            // Where the packet would have gone, if that is in reach.
+            // The packet's original receiver, if it is in reach.
             Trick::Repeated => *to.iter().find(|receiver| **receiver == base.to)?,
             Trick::Redirected => {
                 let others: Vec<_> = to
@@ -194,7 +197,7 @@ impl Field {
             60..80 => self.roles[random.usize(..self.roles.len())],
             _ => any,
         };
-        // Linux drops what says that it is from the receiver itself.
+        // Linux drops a packet whose sender address is the receiver's own.
         let from = if from.ip() == to.ip() { any } else { from };
         let kind = Header::kind_of(&bytes);
         let datagram = Datagram { from, to, bytes };
@@ -206,7 +209,7 @@ impl Field {
     }
 }
 
-/// Returns a number that is near one that was seen, or any number.
+/// Returns a number that is near a seen one, or any number.
 fn near(random: &mut fastrand::Rng, seen: u64) -> u64 {
     match random.u8(..8) {
         0..4 => seen,
@@ -222,7 +225,8 @@ fn near32(random: &mut fastrand::Rng, seen: u32) -> u32 {
     u32::try_from(number & u64::from(u32::MAX)).unwrap_or(0)
 }
 
-/// A packet of any kind with the numbers of one that was seen. Without a key its tag is one that was seen, 0, or any number.
+/// Makes a packet of any kind with the numbers of a seen one. Without a key, its tag is a seen one,
+/// 0, or any number.
 fn forge(random: &mut fastrand::Rng, base: &Datagram, own: Option<FrontKey>) -> Option<Vec<u8>> {
     let seen = Packet::parse(&base.bytes).ok()?;
     let kind = match random.u8(..4) {
@@ -255,28 +259,28 @@ fn forge(random: &mut fastrand::Rng, base: &Datagram, own: Option<FrontKey>) -> 
     };
     let mut bytes = Vec::with_capacity(HEADER_LEN + seen.payload.len());
     header.write(seen.payload, &mut bytes);
-    // All numbers can be those that were seen: that is no forged packet.
+    // If all numbers are those of the seen packet, this is no forged packet.
     match bytes == base.bytes {
         true => Some(change(random, &bytes)),
         false => Some(bytes),
     }
 }
 
-/// The packet with one to four bytes changed in header, payload or tag, and with right checksums. Magic, version and lengths stay: a
-/// packet without them is a foreign one.
+/// Changes one to four bytes in header, payload or tag, and corrects the checksums. Magic, version
+/// and lengths stay, because a packet without them is foreign traffic.
 fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     for change in 0..random.u8(1..=4) {
         let at = random.usize(3..bytes.len());
         let is_fixed = PAYLOAD_CRC_AT.contains(&at) || HEADER_CRC_AT.contains(&at);
         let is_length = (6..8).contains(&at) || (68..72).contains(&at);
-        // Of a byte that may not change, the tag does, once.
+        // If the chosen byte must not change, the tag is changed instead, once.
         let at = match is_fixed || is_length {
             false => at,
             true if change == 0 => TAG_AT.start,
             true => continue,
         };
-        // No byte is changed back.
+        // A byte that was changed before is not restored.
         if bytes[at] == packet[at] {
             bytes[at] ^= 1 << random.u8(..8);
         }
@@ -290,7 +294,7 @@ fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The packet with changed bits and old checksums, or cut. It keeps magic and version.
+/// Changes bits without correcting the checksums, or cuts the packet. Magic and version stay.
 fn damage(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
     if random.bool() {
@@ -330,7 +334,7 @@ mod tests {
         }
         let stranger = ClusterKey::new([9; 16]);
         let field = Field {
-            // The client; the packets are of another host.
+            // Address of the client; the packets come from another host.
             roles: vec![SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 9), 9)],
             own: stranger.front(stranger.front_id(b"other")),
         };
@@ -347,7 +351,7 @@ mod tests {
                 Trick::Repeated => assert!(verifies && shot.datagram.to == to[0]),
                 Trick::Redirected => assert!(verifies && shot.datagram.to == to[1]),
                 Trick::Damaged => assert!(packet.is_err()),
-                // A changed kind or fragment number can be one that does not exist.
+                // A changed packet can have a kind or a fragment number that does not exist.
                 Trick::Changed => match packet {
                     Ok(_) => assert!(!verifies),
                     Err(reason) => assert!(matches!(reason, Reject::Kind | Reject::Fragment)),

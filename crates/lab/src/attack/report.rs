@@ -1,4 +1,4 @@
-//! What came of an attack.
+//! The results of an attack.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,52 +11,52 @@ use super::stand::{Metrics, Mode};
 use super::tap::Sent;
 use crate::check::Verdict;
 
-/// What came of an attack.
+/// The results of an attack.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where the devices were.
+    /// How the devices processed packets.
     pub mode: Mode,
-    /// Devices of the chain.
+    /// Number of devices in the chain.
     pub devices: u8,
     /// Kinds of packets that the adversary saw.
     pub kinds: Vec<String>,
     /// Front, devices and server.
     pub roles: Vec<RoleReport>,
-    /// What was different after the attack while no client wrote; empty: nothing.
+    /// State that changed during the attack while no client wrote; empty if none changed.
     pub moved: Vec<String>,
     /// Roles whose process ended.
     pub ended: Vec<String>,
     /// Keys in the database that no client wrote.
     pub invented: u64,
-    /// Of the checked load.
+    /// The verdict about the checked load.
     pub verdict: Verdict,
 }
 
-/// What a role got, and how it counted that.
+/// The packets that a role received, and how it counted them.
 #[derive(Clone, Debug, Serialize)]
 pub struct RoleReport {
-    /// Its name.
+    /// The name of the role.
     pub role: String,
-    /// Packets of the adversary, by trick.
+    /// Number of the adversary's packets to this role, by trick.
     pub sent: BTreeMap<&'static str, u64>,
-    /// Kinds among them.
+    /// Number of packet kinds among them.
     pub kinds: usize,
-    /// Packets that it dropped, by reason.
+    /// Number of packets that the role dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Datagrams that its socket had no room for.
+    /// Number of datagrams that were lost because its socket's buffer was full.
     pub overrun: u64,
 }
 
-/// What a role has counted at a moment.
+/// The counters of a role at one moment.
 pub(super) struct Look {
-    /// Values of its status port.
+    /// Values of the role's status port.
     pub metrics: Metrics,
-    /// Datagrams that its machine's sockets had no room for.
+    /// Number of datagrams that were lost because a socket buffer of its machine was full.
     pub overrun: u64,
 }
 
 impl RoleReport {
-    /// Of a role that got nothing yet.
+    /// The report of a role that has received no packet yet.
     pub(super) fn new(role: &str) -> RoleReport {
         RoleReport {
             role: role.to_owned(),
@@ -67,7 +67,7 @@ impl RoleReport {
         }
     }
 
-    /// Packets that had to be dropped, and that it did not count.
+    /// Number of packets that the role had to drop and did not count.
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         let repeated = Trick::Repeated.name();
@@ -77,7 +77,7 @@ impl RoleReport {
         to_be_dropped.saturating_sub(counted + self.overrun)
     }
 
-    /// Adds what it counted between two looks.
+    /// Adds the counts between two looks.
     pub(super) fn count(&mut self, (before, after): (&Look, &Look)) {
         self.overrun += after.overrun - before.overrun;
         for (name, value) in &after.metrics {
@@ -98,13 +98,13 @@ impl RoleReport {
     }
 }
 
-/// The reason in the name of a count of dropped packets.
+/// Returns the reason in the name of a counter of dropped packets.
 fn reason(name: &str) -> Option<String> {
     let (metric, labels) = name.split_once('{').unwrap_or((name, ""));
     if metric.ends_with("_foreign_total") {
         return Some("foreign".to_owned());
     }
-    // Those that the kernel dropped by itself.
+    // Packets that the kernel dropped by itself.
     if metric == "pmnet_kernel_packets_total" && labels.contains("event=\"forged\"") {
         return Some("forged".to_owned());
     }
@@ -117,7 +117,7 @@ fn reason(name: &str) -> Option<String> {
 }
 
 impl Report {
-    /// The same, with what was sent.
+    /// Adds the adversary's packets to the report of each role.
     pub(super) fn with_sent(mut self, sent: &Sent) -> Report {
         for role in &mut self.roles {
             let own = sent.iter().filter(|((to, ..), _)| *to == role.role);
@@ -131,14 +131,14 @@ impl Report {
         self
     }
 
-    /// Nothing had an effect.
+    /// Whether the attack had no effect.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_untouched = self.moved.is_empty() && self.ended.is_empty() && self.invented == 0;
         is_untouched && self.verdict.is_clean()
     }
 
-    /// All packets of the adversary.
+    /// Returns the number of all packets of the adversary.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.roles.iter().flat_map(|role| role.sent.values()).sum()

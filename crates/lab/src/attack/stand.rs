@@ -1,4 +1,5 @@
-//! What is attacked: a front, a chain with keys, a server with a Redis, each a machine of its own, with a tap in each link.
+//! The attacked set-up: a front, a chain with keys and a server with a Redis, each on a machine of
+//! its own, with a tap in each link.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,37 +25,37 @@ use crate::resp::Client;
 use crate::testbed::{END_INTERFACE, Layout, Network};
 use crate::xdp::plain::{self, Plain, Program};
 
-/// A process that does not serve after this time is an error.
+/// Time within which a process must serve.
 const START_MAX: Duration = Duration::from_secs(30);
-/// One call to Redis, and one look at a status port.
+/// Deadline of one call to Redis, and of one request to a status port.
 const CALL_MAX: Duration = Duration::from_secs(10);
-/// The front asks it, too: for rights, and for what the log does not have.
+/// The front connects to Redis, too: it asks for rights, and for data that the log does not have.
 const REDIS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(*SERVER.ip()), 6_379);
 const FRONT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 6_380);
 const STATUS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9_100);
-/// Port of devices.
+/// UDP port of every device.
 const DEVICE_PORT: u16 = 51_000;
 
-/// Where the devices are.
+/// How the devices process packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Processes on UDP sockets.
+    /// User-space processes on UDP sockets.
     Relay,
-    /// Processes with AF_XDP sockets.
+    /// User-space processes on AF_XDP sockets.
     AfXdp,
-    /// In the kernel.
+    /// Programs in the kernel.
     Kernel,
 }
 
-/// See the module's text; everything is ended and removed when it is dropped.
+/// The running set-up; when it is dropped, all its processes end and its networks are removed.
 pub struct Stand {
-    // Dropped in this order: processes, programs, the network.
+    // The fields are dropped in this order: processes, programs, the network.
     processes: BTreeMap<String, Process>,
     _redis: Process,
     pinned: Vec<Pinned>,
     _programs: Vec<Plain>,
-    /// Its network.
+    /// The network of its machines.
     pub network: Network,
     mode: Mode,
     devices: u8,
@@ -67,16 +68,17 @@ fn words(text: &str) -> Vec<OsString> {
     text.split_whitespace().map(OsString::from).collect()
 }
 
-/// Values of a status port, by name and labels.
+/// Values of a status port, by metric name and labels.
 pub type Metrics = BTreeMap<String, f64>;
 
 impl Stand {
-    /// Starts all of it and waits until it serves.
+    /// Starts all processes and waits until they serve.
     ///
-    /// Call it from a thread that outlives it: its processes end with that thread.
+    /// The calling thread must outlive the set-up, because the processes end with this thread.
     ///
     /// # Errors
-    /// What this machine lacks for it, or the first process that did not start.
+    /// This machine lacks a program or right, or a process did not start: the error names the first
+    /// one.
     pub fn start(plan: &Plan, binaries: &Binaries) -> anyhow::Result<Stand> {
         crate::harness::sweep_namespaces();
         pinned::sweep()?;
@@ -106,7 +108,7 @@ impl Stand {
         let server = stand.address(devices + 1);
         let server = format!("server --listen {server} --store redis://{REDIS}");
         stand.launch("server", words(&server))?;
-        // The last one first: the server knows a chain from its end.
+        // The last device starts first, because the server learns the chain from its end.
         for device in (1..=devices).rev() {
             let arguments = stand.device(device);
             stand.launch(&format!("device{device}"), arguments)?;
@@ -143,7 +145,7 @@ impl Stand {
         arguments
     }
 
-    /// The key of a front of the adversary's own.
+    /// Makes the key of the adversary's own front.
     ///
     /// # Errors
     /// The file of the cluster's key cannot be read.
@@ -155,7 +157,7 @@ impl Stand {
         Ok(Some(Cluster::read(&keys.cluster)?.front(name).key))
     }
 
-    /// Where a device is, or, with the number after the last one, the server.
+    /// The address of a device; for the number after the last device, that of the server.
     pub fn address(&self, device: u8) -> SocketAddr {
         match device > self.devices {
             true => SERVER.into(),
@@ -163,14 +165,14 @@ impl Stand {
         }
     }
 
-    /// Address of a node that has one.
+    /// The address of this node.
     pub fn ip(&self, node: &str) -> Ipv4Addr {
         let node = self.network.layout().node(node);
         let ip = node.and_then(|node| node.ipv4);
         ip.expect("a node of the layout with an address")
     }
 
-    /// Starts a role at its node, which has its name, with its key.
+    /// Starts a role with its key on the node of the same name.
     fn launch(&mut self, role: &str, mut arguments: Vec<OsString>) -> anyhow::Result<()> {
         arguments.extend(words(&format!("--status {STATUS}")));
         match (&self.keys, role) {
@@ -192,7 +194,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Kills a role and starts it again, so that it asks the server for its place.
+    /// Kills a role and starts it again, so that it recovers from the server.
     ///
     /// # Errors
     /// It does not start.
@@ -219,16 +221,16 @@ impl Stand {
         Ok(ended)
     }
 
-    /// Network namespace of a node.
+    /// The network namespace of a node.
     pub fn namespace(&self, node: &str) -> String {
         let node = self.network.layout().node(node);
         node.map_or_else(String::new, |node| node.namespace.clone())
     }
 
-    /// Namespaces of the taps, each with its two ends.
+    /// Returns the namespaces of the taps, each with the two ends of its link.
     ///
     /// # Errors
-    /// An interface without a link address.
+    /// An interface has no link address.
     pub fn taps(&self) -> anyhow::Result<Vec<(String, [End; 2])>> {
         let last = self.devices + 1;
         let node = |number: u8| match number {
@@ -255,10 +257,10 @@ impl Stand {
         taps.collect()
     }
 
-    /// All values of a role's status port.
+    /// Reads all values of a role's status port.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The status port does not answer.
     pub fn metrics(&self, role: &str) -> anyhow::Result<Metrics> {
         let text = self.network.inside(role, || {
             let mut stream = TcpStream::connect_timeout(&STATUS, CALL_MAX)?;
@@ -278,13 +280,14 @@ impl Stand {
         values.collect()
     }
 
-    /// UDP datagrams that a machine's sockets had no room for.
+    /// Returns the number of UDP datagrams that were lost because a socket buffer of the machine
+    /// was full.
     ///
     /// # Errors
     /// `/proc` cannot be read.
     pub fn overrun(&self, role: &str) -> anyhow::Result<u64> {
         self.network.inside(role, || {
-            // Of the calling thread's namespace.
+            // This file shows the namespace of the calling thread.
             let text = std::fs::read_to_string("/proc/thread-self/net/snmp")?;
             let mut udp = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
             let (names, values) = (udp.next().context("no UDP")?, udp.next().context("no UDP")?);
@@ -294,7 +297,7 @@ impl Stand {
         })
     }
 
-    /// The front, as seen from the client's machine.
+    /// The front's address, as clients see it.
     pub const fn endpoint(&self) -> SocketAddr {
         FRONT
     }
@@ -302,7 +305,7 @@ impl Stand {
     /// Runs `work` with a connection to the database.
     ///
     /// # Errors
-    /// It cannot be reached, or those of `work`.
+    /// The database cannot be reached, or `work` fails.
     pub fn at_redis<T: Send>(
         &self,
         work: impl FnOnce(&mut Client) -> anyhow::Result<T> + Send,
@@ -313,14 +316,15 @@ impl Stand {
         })
     }
 
-    /// Keeps the processes' output.
+    /// Keeps the folder with the processes' output.
     pub fn keep(&mut self) -> &Path {
         self.scratch.keep();
         self.scratch.disk()
     }
 }
 
-/// A veth takes what its peer transmits from XDP only if it has a program of its own: at each port of a tap that a device is linked to.
+/// A veth takes packets that its peer transmits from XDP only if it has a program of its own.
+/// Attaches one at each port of a tap to which a device is linked.
 fn receivers(network: &Network, devices: u8) -> anyhow::Result<Vec<Plain>> {
     let links = (1..=devices).flat_map(|device| [(device, device), (device + 1, device)]);
     let attached = links.map(|(tap, device)| {
@@ -335,7 +339,7 @@ fn start_redis(
     network: &Network,
     scratch: &Scratch,
 ) -> anyhow::Result<Process> {
-    // Only the other namespaces can reach it.
+    // Only the namespaces of this set-up can reach it.
     let open = ["--protected-mode", "no"].map(String::from);
     let spec = redis_spec(binaries, REDIS, scratch.disk(), &open)?;
     let redis = spec.program.as_deref().context("a Redis is a program")?;

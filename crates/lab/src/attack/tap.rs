@@ -1,4 +1,4 @@
-//! A tap in a link: it keeps a sample of what passes, and sends to both ends.
+//! A tap in a link: it keeps a sample of the passing packets, and sends packets to both ends.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -14,51 +14,52 @@ use super::packets::{Datagram, Field, Hoard, Trick, Tricks};
 use crate::bench::pipeline::frame;
 use crate::harness::namespaces::enter;
 
-/// Source of all frames of the adversary, so that it does not keep its own packets.
+/// Link address of all frames that the adversary sends, so that taps do not keep them.
 const OWN_MAC: [u8; 6] = [2, 0xad, 0, 0, 0, 1];
-/// A receiver looks this often whether it is over.
+/// Interval at which a receiver checks whether the attack has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// From one burst to the next.
+/// Interval between two bursts.
 const TURN: Duration = Duration::from_millis(1);
-/// Most packets of a burst: a sender that was late does not make up for all of it.
+/// Maximum number of packets in a burst; a sender that is late does not make up for the whole
+/// delay.
 const BURST: u64 = 400;
-/// Bytes of Ethernet, IPv4 and UDP headers.
+/// Number of bytes of the Ethernet and IPv4 headers, before the UDP header.
 const UDP_AT: usize = 14 + 20;
 const PAYLOAD_AT: usize = UDP_AT + 8;
 
 /// An end of a link, to which a tap can send.
 #[derive(Clone, Debug)]
 pub struct End {
-    /// Its name, and that of the tap's port.
+    /// The name of the end's machine, and of the tap's port.
     pub name: String,
-    /// Its link address.
+    /// The link address.
     pub mac: [u8; 6],
-    /// Its address.
+    /// The IP address.
     pub ip: Ipv4Addr,
 }
 
-/// Packets sent, by receiver, trick and kind.
+/// Number of packets sent, by receiver, trick and kind.
 pub type Sent = BTreeMap<(String, Trick, Option<Kind>), u64>;
 
-/// What all taps share.
+/// State that all taps share.
 pub struct Shared {
-    /// What was seen.
+    /// The sample of seen packets.
     pub hoard: RwLock<Hoard>,
-    /// Roles and key; the client's port is in `client_port`.
+    /// Roles and key. The client's port is in `client_port`.
     pub field: Field,
-    /// The client's address, and its port as it was seen last; 0: it was not.
+    /// The client's address.
     pub client: Ipv4Addr,
-    /// See above.
+    /// The client's port as it was seen last; 0: it was not seen yet.
     pub client_port: AtomicU16,
-    /// What was sent so far.
+    /// The packets sent so far.
     pub sent: Mutex<Sent>,
-    /// Packets a second of one tap; 0: it only looks.
+    /// Packets per second of one tap; 0: it only receives.
     pub rate: AtomicU64,
-    /// Repeated packets are among them.
+    /// Whether repeated packets are among them.
     pub repeats: AtomicBool,
-    /// Packets that are still to be sent, by all taps.
+    /// Number of packets that all taps together still have to send.
     pub left: AtomicU64,
-    /// It is over.
+    /// Whether the attack has ended.
     pub over: AtomicBool,
 }
 
@@ -88,13 +89,13 @@ pub fn mac(interface: &str) -> anyhow::Result<[u8; 6]> {
     Ok(mac.octets())
 }
 
-/// Looks at what passes this tap until it is over.
+/// Receives the packets that pass this tap until the attack ends.
 pub fn look(namespace: &str, port: &str, shared: &Shared) -> anyhow::Result<()> {
     enter(namespace)?;
     let (_, mut receiver) = open(port)?;
     let mut random = fastrand::Rng::new();
     while !shared.over.load(Ordering::Relaxed) {
-        // An error is the end of the timeout.
+        // An error means that the timeout has passed.
         let Some(datagram) = receiver.next().ok().and_then(parsed) else {
             continue;
         };
@@ -112,7 +113,7 @@ pub fn look(namespace: &str, port: &str, shared: &Shared) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// The UDP datagram of a frame that is not the adversary's own.
+/// Returns the UDP datagram of a frame, unless the frame is the adversary's own.
 fn parsed(frame: &[u8]) -> Option<Datagram> {
     let is_udp = frame.get(12..15)? == [8, 0, 0x45] && frame.get(23)? == &17;
     if !is_udp || frame.get(6..12)? == OWN_MAC {
@@ -134,7 +135,7 @@ fn parsed(frame: &[u8]) -> Option<Datagram> {
     })
 }
 
-/// Sends from this tap to its two ends until it is over.
+/// Sends from this tap to the two ends of its link until the attack ends.
 pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result<()> {
     enter(namespace)?;
     let mut ports = Vec::new();
@@ -145,7 +146,7 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
     let mut field = shared.field.clone();
     let mut sent: BTreeMap<(usize, Trick, Option<Kind>), u64> = BTreeMap::new();
     let mut due = Instant::now();
-    // Millionths of packets.
+    // The number of packets that are due, in millionths.
     let mut owed = 0;
     while !shared.over.load(Ordering::Relaxed) {
         std::thread::sleep(TURN);
@@ -191,7 +192,7 @@ pub fn send(namespace: &str, ends: &[End; 2], shared: &Shared) -> anyhow::Result
             let mut frame = frame::udp(from, to, &datagram.bytes)?;
             frame[..6].copy_from_slice(&ends[end].mac);
             frame[6..12].copy_from_slice(&OWN_MAC);
-            // No room at the moment: it is not counted, and another one is sent.
+            // The socket's buffer is full: the packet is not counted, and another one is sent.
             if ports[end]
                 .send_to(&frame, None)
                 .is_some_and(|sent| sent.is_ok())

@@ -1,4 +1,5 @@
-//! What the pages of the benchmarks have in common: one file, no scripts, nothing loaded from elsewhere.
+//! The common parts of the benchmarks' pages: each page is one file, without scripts, and loads
+//! nothing.
 
 use crate::demo::chart::{self, escape};
 
@@ -12,10 +13,10 @@ const STYLE: &str = "
 h1 { font-size:1.4rem; margin:0 0 .3rem; } h2 { font-size:1.1rem; margin:2.2rem 0 .4rem; }
 li, small { color:var(--soft); }
 ";
-/// Colours of the style: `s` and a number is one of a line, `k` and a number that of its key.
+/// Number of colours of the style. Class `sN` has the colour of line N, class `kN` that of its key.
 pub const COLOURS: usize = 12;
 
-/// A page of this content, in HTML, with the notes at its end.
+/// Returns an HTML page with this content, and with the notes at its end.
 pub fn page(name: &str, heading: &str, content: &str, notes: &[String]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

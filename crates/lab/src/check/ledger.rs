@@ -1,4 +1,4 @@
-//! The ledger: a history, sorted by what each key must show.
+//! The ledger: a history, sorted by the contents that each key must have.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
@@ -10,7 +10,7 @@ use crate::load::{Op, Outcome, Record};
 /// Longest line of a history file, in bytes.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a history cannot be checked.
+/// The reason why a history cannot be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The file cannot be read.
@@ -19,41 +19,42 @@ pub enum LedgerError {
     /// A line is not a record as documented.
     #[error("line {0} of the history is not a record: {1}")]
     Line(u64, String),
-    /// An operation that the checked workload does not have.
+    /// The operation does not belong to the checked workload.
     #[error("{op} of {key:?} with value {value:?} is not part of the checked workload")]
     NotChecked {
-        /// Name of the operation.
+        /// The name of the operation.
         op: &'static str,
-        /// Its key.
+        /// The key of the operation.
         key: String,
-        /// Its value.
+        /// The value of the operation.
         value: String,
     },
 }
 
-/// What the database must show.
+/// The contents that the database must have.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     pub(super) sets: BTreeMap<String, SetSeries>,
     pub(super) lists: BTreeMap<String, ListSeries>,
     pub(super) counters: BTreeMap<String, CounterSeries>,
     pub(super) locks: BTreeMap<String, LockSeries>,
-    /// Operations acknowledged so far.
+    /// Number of acknowledged operations so far.
     pub acknowledged: u64,
-    /// Operations refused so far.
+    /// Number of refused operations so far.
     pub failed: u64,
-    /// Operations of unknown outcome so far.
+    /// Number of operations of unknown outcome so far.
     pub unknown: u64,
 }
 
 impl Ledger {
-    /// An empty one.
+    /// Returns an empty ledger.
     #[must_use]
     pub fn new() -> Ledger {
         Ledger::default()
     }
 
-    /// What it has of these keys, without its counts: for databases that have some of the keys each.
+    /// Returns the part about these keys, without the counts: for set-ups of several databases,
+    /// each of which has some of the keys.
     #[must_use]
     pub fn part(&self, is_in: impl Fn(&str) -> bool) -> Ledger {
         fn part<T: Clone>(
@@ -84,7 +85,7 @@ impl Ledger {
     /// Reads a history file.
     ///
     /// # Errors
-    /// [`LedgerError`].
+    /// The file cannot be read or checked: [`LedgerError`].
     pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
         let mut ledger = Ledger::new();
         let mut file = std::io::BufReader::new(std::fs::File::open(path)?);
@@ -102,10 +103,11 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Adds one ended operation; those of one client in the order in which it issued them.
+    /// Adds one ended operation. The operations of one client must come in the order in which it
+    /// issued them.
     ///
     /// # Errors
-    /// [`LedgerError::NotChecked`].
+    /// The operation does not belong to the checked workload: [`LedgerError::NotChecked`].
     pub fn add(&mut self, record: &Record) -> Result<(), LedgerError> {
         let outcome = record.outcome;
         let number = || {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Reads a history file (`pmnet-lab load --history`, and what the history tests keep) as operations.
 ///
 /// # Errors
-/// The file cannot be read, or holds what there is no model for.
+/// The file cannot be read, or has an operation for which there is no model.
 pub fn read_history(path: &Path) -> anyhow::Result<Vec<Operation>> {
     let read = || -> anyhow::Result<Vec<Operation>> {
         let file = std::fs::File::open(path)?;
@@ -25,7 +25,7 @@ pub fn check_history(operations: &[Operation], limits: &Limits) -> Report {
     pmnet_history::check(operations, limits)
 }
 
-/// A report as JSON.
+/// Returns a report as JSON.
 #[must_use]
 pub fn report_json(report: &Report) -> Value {
     let keys: Vec<Value> = report
@@ -66,7 +66,7 @@ fn key_json(key: &KeyReport, origin: u64) -> Value {
     value
 }
 
-/// One line for each key, and what is wrong with it.
+/// Returns one line for each key, with the error that was found.
 #[must_use]
 pub fn report_table(report: &Report) -> String {
     let width = report

@@ -1,6 +1,7 @@
-//! The checkers answer two questions. Was an acknowledged operation lost, applied twice, or out of order? Is a history
-//! linearizable? The second question needs no database and is answered by `pmnet-history`; [`read_history`] and
-//! [`check_history`] give files to it. The rest of this page is about the first question.
+//! The checkers answer two questions. Was an acknowledged operation lost, applied twice, or out of
+//! order? Is a history linearizable? `pmnet-history` answers the second question, without a
+//! database; [`read_history`] and [`check_history`] read files for it. The rest of this page is
+//! about the first question.
 //!
 //! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with the final contents of the
 //! database (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the database is asked directly, not through
@@ -27,42 +28,42 @@ pub use verify::verify;
 
 use serde::Serialize;
 
-/// Sentences kept about single findings.
+/// Maximum number of sentences about single findings that are kept.
 const DETAILS_MAX: usize = 20;
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Operations that were acknowledged.
+    /// Number of acknowledged operations.
     pub acknowledged: u64,
-    /// Operations that were refused.
+    /// Number of refused operations.
     pub failed: u64,
-    /// Operations of unknown outcome.
+    /// Number of operations of unknown outcome.
     pub unknown: u64,
-    /// Keys that were compared.
+    /// Number of keys that were compared.
     pub keys: u64,
-    /// Acknowledged effects that are not there.
+    /// Number of acknowledged effects that the database lacks.
     pub lost: u64,
-    /// Effects that are there more often than once.
+    /// Number of effects that the database has more than once.
     pub twice: u64,
-    /// Effects that took place before an earlier one of the same client.
+    /// Number of effects that took place before an earlier one of the same client.
     pub out_of_order: u64,
-    /// Effects of refused operations, or of operations that were not issued.
+    /// Number of effects of refused operations, or of operations that no client issued.
     pub invented: u64,
-    /// Locks that were given to more than one.
+    /// Number of locks that were given to more than one client.
     pub shared_locks: u64,
-    /// The first findings, in words.
+    /// Descriptions of the first findings.
     pub details: Vec<String>,
 }
 
 impl Verdict {
-    /// Nothing was found.
+    /// Whether the check found no violation.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violations() == 0
     }
 
-    /// Everything that was found.
+    /// Returns the number of all violations.
     #[must_use]
     pub fn violations(&self) -> u64 {
         self.lost + self.twice + self.out_of_order + self.invented + self.shared_locks

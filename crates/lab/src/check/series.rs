@@ -1,13 +1,14 @@
-//! What one key must show after the operations on it. Pure functions, so that every finding can be tested.
+//! The values that one key must show after the operations on it. Pure functions, so that every
+//! finding can be tested.
 
 use super::Verdict;
 use crate::load::Outcome;
 
-/// Increasing numbers SET to one key.
+/// SETs of increasing numbers to one key.
 #[derive(Clone, Debug, Default)]
 pub struct SetSeries {
     acknowledged: u64,
-    /// Of unknown outcome, since the last acknowledged one.
+    /// The numbers of unknown outcome since the last acknowledged one.
     open: Vec<u64>,
 }
 
@@ -23,8 +24,8 @@ impl SetSeries {
         }
     }
 
-    /// `found`: the number in the database, 0 if the key is not there, `None` if it is not one of
-    /// ours.
+    /// `found`: the number in the database; 0 if the key does not exist, `None` if no client wrote
+    /// this value.
     pub fn check(&self, key: &str, found: Option<u64>, verdict: &mut Verdict) {
         let expected = self.acknowledged;
         match found {
@@ -45,7 +46,7 @@ impl SetSeries {
     }
 }
 
-/// Unique, increasing numbers pushed to the end of one list.
+/// RPUSHes of unique, increasing numbers to one list.
 #[derive(Clone, Debug, Default)]
 pub struct ListSeries {
     acknowledged: Vec<u64>,
@@ -66,7 +67,7 @@ impl ListSeries {
         let mut last = 0;
         for item in found {
             let known = item.filter(|number| {
-                // Both are rising, as the client issued them.
+                // Both lists are sorted, because the client issued increasing numbers.
                 self.acknowledged.binary_search(number).is_ok()
                     || self.open.binary_search(number).is_ok()
             });
@@ -98,7 +99,8 @@ impl ListSeries {
 /// Increments of one counter by one client.
 #[derive(Clone, Debug, Default)]
 pub struct CounterSeries {
-    /// Replies of the acknowledged ones, each with the number of unknown ones since the one before.
+    /// Replies of the acknowledged increments, each with the number of unknown ones since the
+    /// previous reply.
     replies: Vec<(Option<u64>, u64)>,
     open: u64,
 }
@@ -112,7 +114,8 @@ impl CounterSeries {
         }
     }
 
-    /// `found`: the counter's final value, 0 if it is not there, `None` if it is not a number.
+    /// `found`: the counter's final value; 0 if the key does not exist, `None` if the value is no
+    /// number.
     pub fn check(&self, key: &str, found: Option<u64>, verdict: &mut Verdict) {
         let mut last = 0;
         for (reply, open) in &self.replies {
@@ -121,7 +124,7 @@ impl CounterSeries {
         Self::step(key, last, found, 0, self.open, verdict);
     }
 
-    /// `now` must be between `least` and `most` more than `last`.
+    /// Checks that `now` is between `least` and `most` greater than `last`.
     fn step(
         key: &str,
         last: u64,
@@ -166,7 +169,8 @@ impl LockSeries {
         }
     }
 
-    /// `holder`: the attempt that the database names; `None`: it is free; `Some(None)`: not an attempt.
+    /// `holder`: the attempt that the database names as holder; `None`: the lock is free;
+    /// `Some(None)`: the value is no attempt.
     pub fn check(&self, key: &str, holder: Option<Option<u64>>, verdict: &mut Verdict) {
         if self.winners.len() > 1 {
             verdict.shared_locks += 1;

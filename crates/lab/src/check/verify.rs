@@ -1,4 +1,4 @@
-//! Reads the database and compares.
+//! Reads the database and compares it with the ledger.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,18 @@ use super::Verdict;
 use super::ledger::Ledger;
 use crate::resp::{Client, Reply, write_command};
 
-/// Keys asked for in one pipeline.
+/// Number of keys that are read in one pipeline.
 const KEYS_PER_READ: usize = 500;
-/// List elements asked for in one LRANGE.
+/// Number of list elements that are read by one LRANGE.
 const ITEMS_PER_READ: usize = 10_000;
-/// Most elements of one list that are read.
+/// Maximum number of elements of one list that are read.
 const ITEMS_MAX: usize = 50_000_000;
 
-/// Compares the ledger with the database behind `reader`, which must not be written meanwhile.
+/// Compares the ledger with the database to which `reader` is connected. No client may write to the
+/// database meanwhile.
 ///
 /// # Errors
-/// Whatever the reader says; a missing or wrong value is a finding, not an error.
+/// The reader's connection fails. A missing or wrong value is a finding, not an error.
 pub fn verify(ledger: &Ledger, reader: &mut Client) -> anyhow::Result<Verdict> {
     let mut verdict = Verdict {
         acknowledged: ledger.acknowledged,
@@ -50,7 +51,7 @@ fn each_value<T>(
 ) -> anyhow::Result<()> {
     let entries: Vec<_> = map.iter().collect();
     for chunk in entries.chunks(KEYS_PER_READ) {
-        // Not by MGET: their slots may differ.
+        // MGET is not used, because the slots of the keys may differ.
         let mut commands = Vec::new();
         for (key, _) in chunk {
             write_command(&mut commands, &["GET", key]);
@@ -95,7 +96,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// A number, padded with dots: a torn or mixed value is not one.
+/// Parses a number that is padded with dots; `None` for a torn or mixed value.
 fn padded_number(bytes: &[u8]) -> Option<u64> {
     let end = bytes
         .iter()

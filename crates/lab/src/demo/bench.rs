@@ -1,4 +1,4 @@
-//! The same with redis-benchmark, the tool that a Redis user trusts.
+//! The measurements of the demo by redis-benchmark, the tool that Redis users know.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -12,16 +12,17 @@ use super::plan::{KEYS, Plan, VALUE_BYTES};
 use super::view::View;
 use crate::setup::Running;
 
-/// About how long one run is to take.
+/// Approximate duration of one run.
 const RUN_SECONDS: f64 = 0.5;
-/// Fewest and most requests of a run.
+/// Minimum and maximum number of requests of a run.
 const REQUESTS: (u64, u64) = (200, 200_000);
-/// A run that takes longer is given up.
+/// Time after which a run is given up.
 const RUN_MAX: Duration = Duration::from_secs(15);
-/// How often its end is looked for.
+/// Interval at which the end of a run is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs it for every cell, as many requests as the measured rate suggests.
+/// Runs redis-benchmark for every cell, with the number of requests that follows from the measured
+/// rate.
 pub fn all(
     plan: &Plan,
     running: &[Running],
@@ -73,7 +74,7 @@ fn one(
         .spawn()
         .context("cannot start it")?;
     let deadline = Instant::now() + RUN_MAX;
-    // Its output is a few lines, which the pipe holds until it has ended.
+    // redis-benchmark prints only a few lines, which the pipe holds until it has ended.
     while child.try_wait()?.is_none() {
         if Instant::now() >= deadline {
             child.kill()?;

@@ -1,7 +1,7 @@
-//! Latency CDFs as inline SVG: logarithmic time, a line for each stack. Colours are CSS variables
-//! of the page, so the same picture serves a light and a dark one.
+//! Latency CDFs as inline SVG, with logarithmic time and a line for each stack. Colours are CSS
+//! variables of the page, so the same picture serves a light and a dark one.
 
-/// What the style of every page with charts and tables has in common; the page says its colours.
+/// The common style of all pages with charts and tables; each page defines its own colours.
 pub const STYLE: &str = "
 * { box-sizing: border-box; }
 body { margin:0 auto; padding:2rem 1rem 4rem; max-width:62rem; background:var(--page);
@@ -18,11 +18,11 @@ polyline { fill:none; stroke-width:2; stroke-linejoin:round; }
 
 /// One line of a chart.
 pub struct Series<'a> {
-    /// What it shows.
+    /// The name of the stack that it shows.
     pub name: &'a str,
-    /// (microseconds, fraction at or below), rising.
+    /// Points (microseconds, fraction of operations at or below this time), in rising order.
     pub points: &'a [(f64, f64)],
-    /// Index of its colour.
+    /// Index of the line's colour.
     pub colour: usize,
 }
 
@@ -33,7 +33,7 @@ const LEFT: f64 = 52.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 40.0;
-/// Part of the slowest operations that may lie beyond the right edge.
+/// Fraction of the operations that the chart shows; the slowest ones may lie beyond its right edge.
 const CUT: f64 = 0.999;
 
 struct Axis {
@@ -68,7 +68,7 @@ impl Axis {
         LEFT + part.clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
     }
 
-    /// 1, 2, 5 of each decade.
+    /// Returns the values 1, 2 and 5 of each decade.
     fn ticks(&self) -> Vec<f64> {
         let mut ticks = Vec::new();
         for decade in [1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e7] {
@@ -87,7 +87,7 @@ fn y(fraction: f64) -> f64 {
     HEIGHT - BOTTOM - fraction * (HEIGHT - TOP - BOTTOM)
 }
 
-/// The chart.
+/// Returns the chart as SVG.
 pub fn cdf(title: &str, series: &[Series<'_>]) -> String {
     let axis = Axis::over(series);
     let mut svg = format!(
@@ -147,7 +147,7 @@ fn time(micros: f64) -> String {
     }
 }
 
-/// Text for HTML.
+/// Escapes a text for HTML.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -181,7 +181,7 @@ mod tests {
             .map(|place| place.split_once(',').unwrap())
             .map(|(x, y)| (x.parse().unwrap(), y.parse().unwrap()))
             .collect();
-        // The slowest one lies beyond the cut.
+        // The slowest operation lies beyond the cut.
         assert_eq!(places.len(), 3);
         for pair in places.windows(2) {
             assert!(pair[0].0 <= pair[1].0 && pair[0].1 >= pair[1].1);

@@ -1,4 +1,5 @@
-//! Latency, throughput and CPU time of every stack, in turn, several rounds; medians.
+//! Measures latency, throughput and CPU time of every stack, in turn, in several rounds; the
+//! results are medians.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use crate::setup::Running;
 #[derive(Default)]
 struct Rounds {
     summaries: Vec<Summary>,
-    /// Of each process, client side first.
+    /// CPU time of each process, client side first.
     cpu_ns: Vec<(String, u64)>,
     own_cpu_ns: u64,
     drain: Duration,
 }
 
-/// Measures everything.
+/// Measures all cells of the plan.
 pub fn all(
     plan: &Plan,
     running: &[Running],
@@ -83,14 +84,15 @@ fn one(
         .iter()
         .map(|(_, process)| process.cpu_ns())
         .collect();
-    // The load may run in its own thread, whose CPU time ends with it: measured separately.
+    // The load may run in a thread of its own, whose CPU time is lost when it ends. It is therefore
+    // measured separately.
     let (summary, own_cpu_ns) = running.inside(|| {
         let own = cpu_ns(std::process::id());
         let summary = run(&options, Hooks::default(), stop)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // What was acknowledged early is applied later: that work belongs to this measurement, and
-    // must not disturb the next one.
+    // Operations that were acknowledged early are applied later. This work belongs to the present
+    // measurement, and must not disturb the next one.
     let loaded = Instant::now();
     running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());

@@ -1,9 +1,9 @@
 //! `pmnet-lab demo` (and `make demo`): measure, kill, check, report, on this machine, in a minute and a half.
 //!
-//! Purpose: let a Redis user see the difference and the guarantee. Invariants: the baseline is a
-//! real Redis on the same disk in the same run, measured in turn with pmnet; every figure names
-//! medium and R; the verdict comes from a reader that asks the database directly; exit code 1 on any
-//! violation. May not: hide the limits of this machine.
+//! Purpose: show a Redis user the difference in latency and the guarantee. Invariants: the baseline
+//! is a real Redis on the same disk in the same run, measured in turn with pmnet; every figure
+//! names medium and R; the verdict comes from a reader that asks the database directly; the exit
+//! code is 1 on any violation. May not: hide the limits of this machine.
 
 mod bench;
 pub(crate) mod chart;

@@ -1,7 +1,7 @@
-//! `latency.svg`: the latencies of a SET with one client, as one self-contained picture.
+//! `latency.svg`: the SET latencies of one client, as one self-contained picture.
 //!
-//! Purpose: a picture for a README. Such a picture cannot use a page's style sheet, so colours and legend are in the
-//! file; they are readable on a light and on a dark background.
+//! Purpose: a picture for a README. A README's picture cannot use a page's style sheet, so colours
+//! and legend are in the file; they are readable on a light and on a dark background.
 
 use super::chart::{Series, WIDTH, cdf, escape};
 use super::outcome::Outcome;
@@ -16,7 +16,7 @@ const LINE: f64 = 18.0;
 /// Height of the chart below the legend, in the chart's own units.
 const CHART: f64 = 300.0;
 
-/// The picture; none if no SET with one client was measured.
+/// Returns the picture; `None` if no SET with one client was measured.
 pub fn svg(plan: &Plan, outcome: &Outcome) -> Option<String> {
     let cells: Vec<_> = outcome
         .cells

@@ -1,4 +1,4 @@
-//! What the demo measures, and for how long.
+//! The measurements of the demo, and their durations.
 
 use std::time::Duration;
 
@@ -10,62 +10,62 @@ use crate::setup::{Place, ValueBytes};
 
 /// Payload of a SET, in bytes.
 pub const VALUE_BYTES: usize = 100;
-/// Different keys.
+/// Number of different keys.
 pub const KEYS: u64 = 10_000;
-/// The bound of what any server can do here.
+/// Name of the set-up that bounds the speed of any server on this machine.
 const LIMIT: &str = "resp-limit (no data)";
-/// What to know about it.
+/// A note about this set-up.
 const LIMIT_NOTE: &str = "resp-limit: a process that answers SET and GET at once and keeps nothing: what is left of a \
      server of Redis's protocol on this machine, with this client, that does nothing else";
-/// Redis on the loopback, with which pmnet on the loopback is compared.
+/// Redis on the loopback interface, the baseline of pmnet on the loopback interface.
 const DIRECT: &str = "Redis, appendfsync always (direct)";
-/// What to know about the set-ups over links.
+/// A note about the set-ups over links.
 const LINKS: &str = "NIC, switch: the log is memory of the kernel, and an XDP program acknowledges; client and \
      server are network namespaces joined by a veth pair, with front and load at the client's end. They are compared \
      with a Redis at the other end of such a link (no switch in between, which is in its favour). CPU time of the program \
      in the kernel is part of whoever's packet it was";
-/// Redis over a link, with which pmnet over links is compared.
+/// Redis over a link, the baseline of pmnet over links.
 const DIRECT_LINK: &str = "Redis, always (direct, over a link)";
 
 /// One set-up that is measured.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    /// Name with medium and R.
+    /// The name, with medium and R.
     pub name: &'static str,
-    /// Where it stands and what it consists of.
+    /// The place of the clients, and the parts of the set-up.
     pub place: Place,
-    /// Name of the set-up with which it is compared.
+    /// The name of the set-up that is its baseline.
     pub base: Option<&'static str>,
 }
 
 impl Stack {
-    /// Whether its clients are at the other end of a link.
+    /// Whether the set-up's clients are at the other end of a link.
     pub const fn is_linked(&self) -> bool {
         self.place.is_linked()
     }
 
-    /// Whether this operation is measured with it. Redis answers reads, however the updates get there, so reads
-    /// are measured only on the loopback.
+    /// Whether this operation is measured with this set-up. Redis answers reads in every set-up, so
+    /// reads are measured only on the loopback interface.
     pub fn measures(&self, operation: Op) -> bool {
         !self.is_linked() || operation == Op::Set
     }
 }
 
-/// The whole plan.
+/// The set-ups, operations and durations of a demo.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub store: StoreKind,
     pub stacks: Vec<Stack>,
     pub operations: Vec<Op>,
     pub clients: Vec<usize>,
-    /// Rounds over all stacks; figures are medians over them.
+    /// Number of rounds over all stacks; figures are medians over them.
     pub rounds: usize,
     pub duration: Duration,
     pub warmup: Duration,
     pub notes: Vec<String>,
 }
 
-/// A packet store has room for all that a run writes.
+/// Size of a packet store that has space for all data of a run.
 pub const STORE_SIZE: &str = "1G";
 
 impl Plan {
@@ -146,7 +146,7 @@ impl Plan {
         plan
     }
 
-    /// Removes the set-ups over links; returns the note that says so, with the reason.
+    /// Removes the set-ups over links. Returns the note about it, with the reason.
     pub fn leave_out_links(&mut self, reason: &str) -> &str {
         self.stacks.retain(|stack| !stack.is_linked());
         self.notes.retain(|note| note != LINKS);
@@ -158,12 +158,13 @@ impl Plan {
         self.notes.last().map_or("", String::as_str)
     }
 
-    /// The set-up of this name.
+    /// Returns the set-up with this name.
     pub fn stack(&self, name: &str) -> Option<&Stack> {
         self.stacks.iter().find(|stack| stack.name == name)
     }
 
-    /// How long the measurements take, about: a run, and what is started, filled and waited for around it.
+    /// Returns the approximate duration of the measurements: the runs, and the starts, fills and
+    /// waits between them.
     pub fn lasts(&self) -> Duration {
         let around = Duration::from_millis(150);
         let runs = u32::try_from(self.steps()).unwrap_or(u32::MAX);

@@ -17,7 +17,7 @@ p, li { color:var(--soft); } .verdict { font-size:1.15rem; font-weight:600; }
 .good { color:var(--good); } .bad { color:var(--bad); }
 ";
 
-/// The page.
+/// Returns the page.
 pub fn html(plan: &Plan, outcome: &Outcome) -> String {
     let mut page = String::from(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

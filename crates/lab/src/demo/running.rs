@@ -7,8 +7,8 @@ use super::view::View;
 use crate::harness::Binaries;
 use crate::setup::{Running, sweep};
 
-/// Starts all stacks of the plan. Those over links are optional: if one cannot be started here, all of
-/// them are removed from the plan, and a note says why.
+/// Starts all stacks of the plan. Set-ups over links are optional: if one of them cannot be started
+/// here, all of them are removed from the plan, and a note gives the reason.
 pub fn start_all(
     plan: &mut Plan,
     binaries: &Binaries,

@@ -1,9 +1,9 @@
-//! The tables at the end, for the terminal.
+//! The result tables for the terminal.
 
 use super::outcome::{Cell, Outcome};
 use super::plan::Plan;
 
-/// Ratio of the baseline's figure and this one, as text; empty for the baseline itself.
+/// The ratio of the baseline's figure and this one, as text; empty for the baseline itself.
 pub fn ratio(base: Option<f64>, this: f64) -> String {
     match base {
         Some(base) if this > 0.0 => format!("{:.1}×", base / this),
@@ -11,7 +11,7 @@ pub fn ratio(base: Option<f64>, this: f64) -> String {
     }
 }
 
-/// The cell of its own baseline for the same operation and clients.
+/// Returns the baseline's cell for the same operation and number of clients.
 pub fn base<'a>(plan: &Plan, outcome: &'a Outcome, cell: &Cell) -> Option<&'a Cell> {
     let name = plan.stack(cell.stack)?.base?;
     outcome.cells.iter().find(|other| {
@@ -19,7 +19,7 @@ pub fn base<'a>(plan: &Plan, outcome: &'a Outcome, cell: &Cell) -> Option<&'a Ce
     })
 }
 
-/// All of it.
+/// Returns all tables as text.
 pub fn text(plan: &Plan, outcome: &Outcome) -> String {
     let mut text = String::new();
     for operation in &plan.operations {

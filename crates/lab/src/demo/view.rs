@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Shows what is going on.
+/// Shows the progress.
 pub struct View {
     bar: ProgressBar,
     plain: bool,
@@ -34,7 +34,7 @@ impl View {
         }
     }
 
-    /// A sentence that stays.
+    /// Prints a sentence that stays.
     pub fn say(&self, text: &str) {
         if self.quiet {
             return;
@@ -46,11 +46,11 @@ impl View {
         }
     }
 
-    /// What is being done now, and how many steps that makes.
+    /// Shows the present step, and by how many steps the bar advances.
     pub fn step(&self, text: &str, steps: u64) {
         self.bar.inc(steps);
         self.bar.set_message(text.to_owned());
-        // Counters change ten times a second; without a terminal only the steps are worth a line.
+        // Counters change ten times a second, so without a terminal only the steps are printed.
         if self.plain && !self.quiet && steps > 0 && *self.last.borrow() != text {
             println!("{text}");
             text.clone_into(&mut self.last.borrow_mut());

@@ -1,35 +1,38 @@
-//! The binaries that the harness starts: the product, and this laboratory, which starts it.
+//! The binaries that the harness starts: the product, and this laboratory, through which the
+//! harness starts programs.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// Environment variable with the path of the product, where it is not beside the laboratory.
+/// Environment variable with the path of the product, if the product is not in the laboratory's
+/// folder.
 pub const PRODUCT: &str = "PMNET_BINARY";
 
-/// Where they are.
+/// Paths of the binaries.
 #[derive(Clone, Debug)]
 pub struct Binaries {
-    /// `pmnet`: what is tested and measured.
+    /// `pmnet`, the product under test.
     pub pmnet: PathBuf,
-    /// `pmnet-lab`, through which everything is started (see [`super::exec_guarded`]).
+    /// `pmnet-lab`, which starts every other program (see [`super::exec_guarded`]).
     pub lab: PathBuf,
 }
 
 impl Binaries {
-    /// Of a laboratory that runs alone: its own binary, and the product.
+    /// Returns the binary of the running laboratory, and that of the product.
     ///
     /// # Errors
-    /// One of them is not there.
+    /// One of the binaries does not exist.
     pub fn own() -> anyhow::Result<Binaries> {
         let lab = std::env::current_exe().context("cannot find the pmnet-lab binary")?;
         Binaries::beside(&lab)
     }
 
-    /// This laboratory, and the product: in the folder of the laboratory, or where `PMNET_BINARY` says.
+    /// Returns this laboratory and the product, which is in the folder of the laboratory or at the
+    /// path in `PMNET_BINARY`.
     ///
     /// # Errors
-    /// The product is not there.
+    /// The product does not exist.
     pub fn beside(lab: &Path) -> anyhow::Result<Binaries> {
         let pmnet = match std::env::var_os(PRODUCT) {
             Some(path) => PathBuf::from(path),

@@ -14,9 +14,9 @@ use crate::resp::{Client, Reply};
 
 /// Time between two updates of the view.
 const LOOK: Duration = Duration::from_millis(100);
-/// Everything acknowledged must have reached the database this long after the load.
+/// Time after the load within which all acknowledged updates must have reached the database.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
-/// One attempt to read through the front while settling.
+/// Deadline of one attempt to read through the front while settling.
 const SETTLE_TRY: Duration = Duration::from_secs(10);
 /// Time between two reads while settling.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
@@ -35,72 +35,72 @@ pub enum Joiner {
 /// A device is lost for good, and another one joins.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
-    /// Place in the chain of the one that is lost, from 0.
+    /// The lost device's position in the chain, from 0.
     pub place: usize,
-    /// Who joins at the end.
+    /// The device that joins at the end.
     pub joiner: Joiner,
 }
 
-/// Smallest number of acknowledged operations, however slow the machine is. With fewer, the run proves nothing
-/// ([`Options::acknowledged_min`]).
+/// Minimum number of acknowledged operations, even on a slow machine. A run with fewer operations
+/// proves nothing ([`Options::acknowledged_min`]).
 pub const ACKNOWLEDGED_MIN: u64 = 200;
 
-/// What to do.
+/// The load and the faults of a run.
 #[derive(Clone, Debug)]
 pub struct ChaosPlan {
-    /// How long to load, and on until [`ACKNOWLEDGED_MIN`].
+    /// Minimum duration of the load; it goes on until [`ACKNOWLEDGED_MIN`] is reached.
     pub duration: Duration,
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
-    /// Commands in flight on each.
+    /// Number of commands in flight on each connection.
     pub pipeline: usize,
     /// Deadline of one operation.
     pub deadline: Duration,
-    /// Killed in turn, as often as the time allows.
+    /// Processes that are killed in turn, as often as the time allows.
     pub victims: Vec<Role>,
-    /// From one kill to the next.
+    /// Time from one kill to the next.
     pub interval: Duration,
-    /// From a kill to the restart.
+    /// Time from a kill to the restart.
     pub down: Duration,
-    /// Devices that are lost for good when half of the time has passed ([`Cluster::lose`]).
+    /// Devices that are lost for good after half of the time ([`Cluster::lose`]).
     pub lose_at_half: Vec<usize>,
-    /// Replacements, one after the other during the load, which must be long enough.
+    /// Replacements, one after the other during the load. The load must be long enough for them.
     pub replacements: Vec<Replacement>,
-    /// Processes that change to another build of the product, one after the other during the load, which must be long
-    /// enough.
+    /// Processes that change to another build of the product, one after the other during the load.
+    /// The load must be long enough for them.
     pub exchanges: Vec<(Role, PathBuf)>,
-    /// Bytes of a SET value (more than a packet: fragments).
+    /// Size of a SET value in bytes; values that exceed a packet travel in fragments.
     pub value_bytes: usize,
-    /// Seed and key prefix.
+    /// Seed of the load, and part of its key prefix.
     pub seed: u64,
 }
 
-/// What happened.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct ChaosReport {
-    /// The load's own figures.
+    /// The load generator's own figures.
     pub summary: Summary,
-    /// What the database says.
+    /// The verdict from the contents of the database.
     pub verdict: Verdict,
-    /// How often each was killed.
+    /// Number of kills of each process.
     pub kills: Vec<(Role, u32)>,
 }
 
-/// What is going on, for a display.
+/// The progress of a run, for a display.
 #[derive(Clone, Debug)]
 pub struct ChaosView {
-    /// Part of the time that has passed, 0 to 1.
+    /// Fraction of the time that has passed, 0 to 1.
     pub fraction: f64,
-    /// Operations acknowledged so far.
+    /// Number of acknowledged operations so far.
     pub acknowledged: u64,
-    /// Kills so far.
+    /// Number of kills so far.
     pub kills: u32,
-    /// What was done last.
+    /// The last event.
     pub event: String,
 }
 
-/// Loads, kills, restarts, settles, checks. Must be called from the thread that started the
-/// cluster (see [`super`]).
+/// Runs load, kills and restarts processes, lets the set-up settle, and checks. Must be called from
+/// the thread that started the cluster (see [`super`]).
 ///
 /// # Errors
 /// A process that does not come back, a load that cannot run, a database that cannot be read.
@@ -133,7 +133,7 @@ pub fn chaos(
         });
         let kills = kill_in_turn(cluster, plan, &ended, &acknowledged, &mut view);
         if kills.is_err() {
-            // Otherwise the load would continue against a broken cluster.
+            // Without this flag the load would continue on a broken cluster.
             stop.store(true, Ordering::Relaxed);
         }
         let loaded = load
@@ -194,7 +194,7 @@ fn kill_in_turn(
     };
     let mut turns = (0..kills.len()).cycle();
     let mut next_kill = start + plan.interval;
-    // The last killed process must be back while the load still runs.
+    // The process that is killed last must be back while the load still runs.
     let last_kill = start + plan.duration.saturating_sub(plan.down + plan.interval / 2);
     let mut to_lose = Some(plan.lose_at_half.as_slice()).filter(|lost| !lost.is_empty());
     let mut replacements = plan.replacements.iter();
@@ -247,7 +247,7 @@ fn kill_in_turn(
     Ok(kills)
 }
 
-/// Loses a device for good, goes on without it for a moment, and lets another one join.
+/// Loses a device for good, goes on without it for a moment, and lets another device join.
 fn replace(cluster: &mut Cluster, replacement: Replacement) -> anyhow::Result<()> {
     let chain = cluster.chain();
     let lost = *chain
@@ -265,28 +265,29 @@ fn replace(cluster: &mut Cluster, replacement: Replacement) -> anyhow::Result<()
     }
 }
 
-/// Waits until everything acknowledged has reached the database.
+/// Waits until all acknowledged updates have reached the database.
 ///
 /// # Errors
-/// It does not happen within its time.
+/// The database lacks some of them after [`SETTLE_MAX`].
 pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
     drained(cluster.endpoint()?)
 }
 
-/// Waits in the same manner for the front at `endpoint`. It uses a read without keys, which is answered only when
-/// everything before it is applied (`docs/spec/protocol.md` §2 rule 8).
+/// Waits until all acknowledged updates of the front at `endpoint` have reached the database. It
+/// uses a read without keys, which is answered only when all earlier updates are applied
+/// (`docs/spec/protocol.md` §2 rule 8).
 ///
 /// # Errors
-/// It does not happen within its time.
+/// The read is not answered in time.
 pub fn drained(endpoint: SocketAddr) -> anyhow::Result<()> {
     let is_count = |reply: &Reply| matches!(reply, Reply::Integer(_));
     answered(endpoint, SETTLE_MAX, &["DBSIZE"], is_count).context("the log does not drain")
 }
 
-/// Waits until `endpoint` gives the right answer to `command`, for this long.
+/// Waits until `endpoint` gives the right answer to `command`, for at most this time.
 ///
 /// # Errors
-/// The last answer, or why there was none.
+/// The last answer, or the reason why there was none.
 pub fn answered(
     endpoint: SocketAddr,
     wait: Duration,

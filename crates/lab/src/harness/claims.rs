@@ -1,14 +1,16 @@
-//! Exclusive resources of a machine: ports for the processes that tests and the demo start, and turns.
-//! Uses only the standard library: the tests of several crates include it by its path.
+//! Exclusive resources of a machine: ports for the processes that tests and the demo start, and
+//! turns (locks by name). The module uses only the standard library, because the tests of several
+//! crates include it by its path.
 //!
-//! A port that was found free and closed again may have another owner when it is used. So a number is first *claimed*
-//! among all processes of the machine (strictly, of the network namespace, as ports are). The claim is an abstract Unix
-//! socket with a name for the number; it lasts as long as [`Port`] lives, and the kernel removes the socket however its
-//! owner ends. The numbers are below those that the kernel assigns automatically. Otherwise a client's socket could
-//! take the port of a process that was killed and restarts.
+//! A port that was found free and closed again may have another owner by the time of its use. A
+//! number is therefore first *claimed* among all processes of the machine (strictly, of the network
+//! namespace, as ports are). The claim is an abstract Unix socket whose name contains the number.
+//! It lasts as long as [`Port`] lives, and the kernel removes the socket even if its owner is
+//! killed. The numbers are below those that the kernel assigns automatically. Otherwise a client's
+//! socket could take the port of a process that is killed and restarts.
 //!
-//! This separates only processes that claim. A process that waits for a server must still check that the server is the
-//! one it started.
+//! A claim separates only processes that use claims. A process that waits for a server must still
+//! check that it reaches the server that it started.
 
 use std::io::{Error, ErrorKind};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -19,32 +21,32 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// First number that is given out.
+/// The first port number that is given out.
 const FIRST: u16 = 10_000;
-/// By default Linux does not assign numbers below this.
+/// By default Linux does not assign numbers below this one automatically.
 const END: u16 = 32_000;
-/// If there are fewer numbers than this, the kernel's own are used too.
+/// If the range has fewer numbers than this, the kernel's own range is used, too.
 const RANGE_MIN: u16 = 1_000;
 
-/// Between two looks whether a turn has come.
+/// Interval at which a waiting process checks whether its turn has come.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A name in the kernel that has one owner.
+/// Takes a kernel name that can have only one owner.
 fn own(name: &str) -> std::io::Result<UnixDatagram> {
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }
 
-/// The exclusive right to something on a machine.
+/// The exclusive right to a resource of the machine.
 #[derive(Debug)]
 pub struct Turn {
     _claim: UnixDatagram,
 }
 
 impl Turn {
-    /// Waits until no other process has it.
+    /// Waits until no other process has this turn.
     ///
     /// # Errors
-    /// Another process has had it for as long as `wait`.
+    /// Another process has kept the turn for the whole time `wait`.
     pub fn wait(name: &str, wait: Duration) -> std::io::Result<Turn> {
         let until = Instant::now() + wait;
         loop {
@@ -58,7 +60,7 @@ impl Turn {
     }
 }
 
-/// A port number of 127.0.0.1, for TCP and UDP, that no other caller has while this lives.
+/// A port number of 127.0.0.1, for TCP and UDP, that no other claimant has while this value lives.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -66,16 +68,17 @@ pub struct Port {
 }
 
 impl Port {
-    /// Claims one that is not in use.
+    /// Claims a port that is not in use.
     ///
     /// # Errors
-    /// All are claimed or in use.
+    /// All ports are claimed or in use.
     pub fn claim() -> std::io::Result<Port> {
-        /// How many numbers this process has tried: it does not soon try the same number again.
+        /// The number of ports that this process has tried. It does not soon try the same number
+        /// again.
         static TRIED: AtomicU16 = AtomicU16::new(0);
         let range = range();
         let count = range.end - range.start;
-        // Each process begins somewhere else.
+        // Each process begins at another number.
         let start = std::process::id().wrapping_mul(1_009) % u32::from(count);
         let start = u16::try_from(start).unwrap_or(0);
         (0..count)
@@ -88,7 +91,7 @@ impl Port {
             })
     }
 
-    /// Its number.
+    /// Returns the port number.
     #[must_use]
     pub fn number(&self) -> u16 {
         self.number
@@ -96,7 +99,8 @@ impl Port {
 
     fn take(number: u16) -> Option<Port> {
         let claim = own(&format!("pmnet-port-{number}")).ok()?;
-        // It belongs to a process that does not claim, or to a server that outlived its test.
+        // The port belongs to a process that does not use claims, or to a server that outlived its
+        // test.
         let place = (Ipv4Addr::LOCALHOST, number);
         let free = UdpSocket::bind(place).is_ok() && TcpListener::bind(place).is_ok();
         free.then_some(Port {
@@ -106,10 +110,10 @@ impl Port {
     }
 }
 
-/// A port that stays claimed until this process ends.
+/// Returns a port that stays claimed until this process ends.
 ///
 /// # Errors
-/// As [`Port::claim`].
+/// All ports are claimed or in use, as for [`Port::claim`].
 pub fn lasting() -> std::io::Result<u16> {
     static CLAIMED: Mutex<Vec<Port>> = Mutex::new(Vec::new());
     let port = Port::claim()?;
@@ -119,7 +123,7 @@ pub fn lasting() -> std::io::Result<u16> {
     Ok(number)
 }
 
-/// Numbers that the kernel does not assign automatically.
+/// Returns the numbers that the kernel does not assign automatically.
 fn range() -> Range<u16> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let kernels = text.ok().and_then(|text| {

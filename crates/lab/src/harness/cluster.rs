@@ -1,4 +1,5 @@
-//! A whole set-up: database, server, chain of devices, front; each may be killed and come back.
+//! A whole set-up: database, server, chain of devices, front. Each process can be killed and
+//! restarted.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,39 +18,40 @@ use super::proxy::{LossyProxy, Trouble};
 use super::scratch::Scratch;
 use crate::resp::Client;
 
-/// A process that does not serve after this long is a failure.
+/// Time within which a process must serve.
 pub const READY_MAX: Duration = Duration::from_secs(15);
-/// Longest chain (`docs/spec/protocol.md`).
+/// Maximum length of a chain (`docs/spec/protocol.md`).
 pub const DEVICES_MAX: usize = 3;
-/// What a device says when it has erased its log and may be wired into the chain.
+/// The line of a device that has erased its log and may be wired into the chain.
 const READY_TO_JOIN: &str = "is ready to join";
-/// Each call of the reader.
+/// Deadline of each call of the reader.
 const READER_MAX: Duration = Duration::from_secs(20);
 
-/// Which database.
+/// The kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     /// A real redis-server with `appendfsync always`.
     Redis,
     /// The packet store in a file.
     Packet,
-    /// The packet store in one region with the log of the last device, which is the server, too.
+    /// The packet store in one region with the log of the last device; this device is also the
+    /// server.
     Region,
-    /// Nothing: updates are accepted and forgotten.
+    /// No database: updates are accepted and dropped.
     Null,
 }
 
-/// Where the devices keep their logs.
+/// The storage of the devices' logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Medium {
-    /// A file on tmpfs: survives the death of the process, not a power cut.
+    /// A file on tmpfs, which survives the death of the process and no power cut.
     Dram,
-    /// An ordinary file, O_DIRECT and O_DSYNC: survives a power cut.
+    /// An ordinary file with O_DIRECT and O_DSYNC, which survives a power cut.
     File,
 }
 
 impl Medium {
-    /// Its name on the command line.
+    /// The medium's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -59,41 +61,43 @@ impl Medium {
     }
 }
 
-/// What a cluster consists of.
+/// The parts of a cluster.
 #[derive(Clone, Debug)]
 pub struct Topology {
-    /// The database.
+    /// The kind of database.
     pub store: StoreKind,
-    /// A database that runs already, and how the server is to name it; then none is started.
+    /// The URL of a running database for the server; if it is set, no database is started.
     pub store_url: Option<String>,
-    /// Size of a packet store or a region; `None`: what a run under load needs.
+    /// Size of a packet store or a region; `None`: enough for a run under load.
     pub store_size: Option<&'static str>,
-    /// Length of the chain, 1 to [`DEVICES_MAX`]; 0: no pmnet at all, the database alone.
+    /// Number of devices, up to [`DEVICES_MAX`]; 0: the database alone, without pmnet.
     pub devices: usize,
     /// Medium of every device.
     pub medium: Medium,
-    /// What happens to the datagrams between front, devices and server; `None`: nothing.
+    /// Faults of the datagrams between front, devices and server; `None`: no faults.
     pub trouble: Option<Trouble>,
-    /// Whether fronts, devices and server have keys. Not where a test sends or reads packets itself, or starts more processes.
+    /// Whether fronts, devices and server have keys. They must have none if a test sends or reads
+    /// packets itself, or starts further processes.
     pub keyed: bool,
-    /// More arguments for every device.
+    /// Further arguments for every device.
     pub device_args: Vec<String>,
-    /// More arguments for the server.
+    /// Further arguments for the server.
     pub server_args: Vec<String>,
-    /// More arguments for the front.
+    /// Further arguments for the front.
     pub front_args: Vec<String>,
     /// Whether there is a front.
     pub front: bool,
-    /// The front knows the addresses of all devices, and is not told of a new head.
+    /// Whether the front knows the addresses of all devices, and is not told of a new head.
     pub front_follows: bool,
-    /// More arguments for redis-server.
+    /// Further arguments for redis-server.
     pub redis_args: Vec<String>,
-    /// Server, one device and front are one process (`pmnet run`), without more arguments.
+    /// Whether server, one device and front are one process (`pmnet run`), which takes no further
+    /// arguments.
     pub together: bool,
 }
 
 impl Topology {
-    /// A chain of `devices` with logs on `medium` in front of `store`.
+    /// A chain of `devices` with logs on `medium`, with the database `store`.
     #[must_use]
     pub fn new(store: StoreKind, devices: usize, medium: Medium) -> Topology {
         Topology {
@@ -114,7 +118,7 @@ impl Topology {
         }
     }
 
-    /// The same, without keys.
+    /// Returns this topology without keys.
     #[must_use]
     pub fn unkeyed(self) -> Topology {
         Topology {
@@ -123,7 +127,7 @@ impl Topology {
         }
     }
 
-    /// The database alone.
+    /// Returns a topology of the database alone.
     #[must_use]
     pub fn direct(store: StoreKind) -> Topology {
         Topology::new(store, 0, Medium::Dram)
@@ -137,7 +141,7 @@ pub enum Role {
     Redis,
     /// `pmnet server`.
     Server,
-    /// `pmnet device`, 0 is the head.
+    /// `pmnet device`; number 0 is the first head.
     Device(usize),
     /// `pmnet redis`.
     Front,
@@ -157,34 +161,34 @@ impl std::fmt::Display for Role {
     }
 }
 
-/// Running processes; all are killed when it is dropped.
+/// The running processes; all of them are killed when this value is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    // Order of fields is order of the drop: the client side goes first, the folders last.
+    // The fields are dropped in this order: the client side first, the folders last.
     processes: Vec<(Role, Process)>,
     redis: Option<SocketAddr>,
     front: Option<SocketAddr>,
-    /// Devices of the chain, head first: number in the role, and address.
+    /// Devices of the chain, head first: number in [`Role::Device`], and address.
     chain: Vec<(usize, SocketAddr)>,
-    /// The ids of all devices that ever were: the ports that they listened on first.
+    /// The id of each device, also of former ones: the port on which it listened first.
     ids: Vec<(usize, u16)>,
     server: Option<SocketAddr>,
     proxies: Vec<LossyProxy>,
-    /// Claimed until all processes are gone.
+    /// Ports that stay claimed until all processes are gone.
     ports: Vec<Port>,
     topology: Topology,
     keys: Option<Keys>,
-    /// What spares are started from.
+    /// The binaries from which spares are started.
     binaries: Binaries,
     scratch: Scratch,
 }
 
 impl Cluster {
-    /// Starts everything, database first, and waits until it serves. `binaries` are what it starts,
-    /// `folder` is where the run's folder is made (it should be on a real disk).
+    /// Starts all processes, database first, and waits until they serve. `binaries` are the started
+    /// programs. The run's folder is made in `folder`, which should be on a real disk.
     ///
     /// # Errors
-    /// The first process that could not be started, with the end of its output.
+    /// A process could not be started: the error names the first one, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -233,7 +237,8 @@ impl Cluster {
                 let size = self.topology.store_size.unwrap_or("64M");
                 format!("packet:{}?size={size}", disk.join("store").display())
             }
-            // What a run under load writes, and some more: nothing is deleted.
+            // The size of the data of a run under load, with a reserve, because no record is
+            // deleted.
             (None, StoreKind::Region) => {
                 let size = self.topology.store_size.unwrap_or("384M");
                 format!("packet:{}?size={size}", self.region().display())
@@ -333,7 +338,7 @@ impl Cluster {
         folder.join("region")
     }
 
-    /// The key files, if there are keys.
+    /// Returns the key files, if the topology has keys.
     #[must_use]
     pub fn keys(&self) -> Option<&Keys> {
         self.keys.as_ref()
@@ -343,7 +348,7 @@ impl Cluster {
         keys::flag(self.keys.as_ref().map(|keys| &keys.cluster))
     }
 
-    /// Where the log of a device is.
+    /// Returns the path of a device's log.
     pub fn device_log(&self, index: usize) -> PathBuf {
         let folder = match self.topology.medium {
             Medium::Dram => self.scratch.memory(),
@@ -380,7 +385,7 @@ impl Cluster {
         own_spec(binaries, &Role::Device(index).to_string(), args)
     }
 
-    /// An address for one of the processes.
+    /// Claims an address for one of the processes.
     fn port(&mut self) -> anyhow::Result<SocketAddr> {
         let port = Port::claim().context("no port for a process")?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number()));
@@ -394,21 +399,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// The RESP endpoint for clients: the front, or the database where there is no pmnet.
+    /// Returns the RESP endpoint for clients: the front, or the database if there is no pmnet.
     ///
     /// # Errors
-    /// There is none (an embedded store without pmnet).
+    /// There is no endpoint (an embedded store without pmnet).
     pub fn endpoint(&self) -> anyhow::Result<SocketAddr> {
         self.front
             .or(self.redis)
             .context("this cluster has no RESP endpoint")
     }
 
-    /// A connection straight to the database, or through the front where the database is
-    /// embedded and cannot be asked otherwise.
+    /// Connects to the database directly; if the database is embedded, through the front.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The database does not answer.
     pub fn reader(&self) -> anyhow::Result<Client> {
         let address = self.redis.map_or_else(|| self.endpoint(), Ok)?;
         Client::connect(address, READER_MAX)
@@ -427,7 +431,8 @@ impl Cluster {
         self.server
     }
 
-    /// Where to send what is for `address`: there, or to a new proxy that loses some of it.
+    /// Returns the address to use for `address`: the address itself, or that of a new proxy with
+    /// the faults of the topology.
     fn through(&mut self, address: SocketAddr) -> anyhow::Result<SocketAddr> {
         let Some(trouble) = self.topology.trouble else {
             return Ok(address);
@@ -438,7 +443,7 @@ impl Cluster {
         Ok(address)
     }
 
-    /// Datagrams that the proxies dropped, repeated and held back.
+    /// Returns the numbers of datagrams that the proxies dropped, repeated and held back.
     #[must_use]
     pub fn troubled(&self) -> [u64; 3] {
         let mut sum = [0; 3];
@@ -450,11 +455,12 @@ impl Cluster {
         sum
     }
 
-    /// Loses devices for good, logs and all, and does what an operator does then: links the rest
-    /// together again, starts the new head with `--shrink-chain`, points the front to it (if it does not follow).
+    /// Loses devices for good, with their logs, and then acts as an operator: links the other
+    /// devices together again, starts the new head with `--shrink-chain`, and points the front to
+    /// it (unless the front follows by itself).
     ///
     /// # Errors
-    /// Nothing would be left, or what is left does not serve in time.
+    /// No device would be left, or the remaining ones do not serve in time.
     pub fn lose(&mut self, lost: &[usize]) -> anyhow::Result<()> {
         for index in lost {
             self.kill(Role::Device(*index))?;
@@ -489,12 +495,13 @@ impl Cluster {
             .with_context(|| format!("with the new head {head}"))
     }
 
-    /// Lets a device join at the end of the chain, as an operator does: starts it with `--join`, waits until it is ready,
-    /// starts the chain's last device again with this one as its next hop. A device that was lost before has the id that it
-    /// had; `keeps_log`: and the log that it had, otherwise a new one.
+    /// Lets a device join at the end of the chain, as an operator does: starts it with `--join`,
+    /// waits until it is ready, and starts the chain's last device again with the joiner as its
+    /// next hop. A device that was lost before keeps its id. With `keeps_log` it also keeps its
+    /// log; otherwise it gets a new one.
     ///
     /// # Errors
-    /// It does not join in time.
+    /// The device does not join in time.
     pub fn join(&mut self, index: usize, keeps_log: bool) -> anyhow::Result<()> {
         let server = self.server.context("this cluster has no server")?;
         let (tail, _) = *self.chain.last().context("no device is left")?;
@@ -509,7 +516,7 @@ impl Cluster {
                 _ => {}
             }
         }
-        // Its id stays, whatever its address is now.
+        // The id stays when the address changes.
         let id = self.id(index, listen);
         if !self.ids.iter().any(|(known, _)| *known == index) {
             self.ids.push((index, id));
@@ -538,13 +545,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// The id of a device that listens here: its first port.
+    /// The id of a device that listens at this address: its first port.
     fn id(&self, index: usize, listen: SocketAddr) -> u16 {
         let known = self.ids.iter().find(|(known, _)| *known == index);
         known.map_or(listen.port(), |(_, id)| *id)
     }
 
-    /// Gives a device this next hop, from its next start on.
+    /// Sets a device's next hop, which takes effect at its next start.
     fn wire(&mut self, index: usize, (next_id, next): (u16, SocketAddr)) -> anyhow::Result<()> {
         let keyed = self.keys.is_some();
         let process = self.process(Role::Device(index))?;
@@ -555,7 +562,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// The number of a device that was never there.
+    /// Returns the number of a device that was never in the chain.
     #[must_use]
     pub fn spare(&self) -> usize {
         self.ids.len()
@@ -573,23 +580,23 @@ impl Cluster {
         self.redis
     }
 
-    /// What it consists of.
+    /// Returns the parts of the cluster.
     #[must_use]
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// All its processes, client side first.
+    /// Returns all processes, client side first.
     pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
         self.processes
             .iter()
             .map(|(role, process)| (*role, process))
     }
 
-    /// One of its processes.
+    /// Returns one of the processes.
     ///
     /// # Errors
-    /// There is no such process.
+    /// The cluster has no such process.
     pub fn process(&mut self, role: Role) -> anyhow::Result<&mut Process> {
         self.processes
             .iter_mut()
@@ -598,10 +605,10 @@ impl Cluster {
             .with_context(|| format!("this cluster has no {role}"))
     }
 
-    /// `kill -9`.
+    /// Kills a process (`kill -9`).
     ///
     /// # Errors
-    /// There is no such process, or the kernel refuses.
+    /// The cluster has no such process, or the kernel refuses.
     pub fn kill(&mut self, role: Role) -> anyhow::Result<()> {
         self.process(role)?.kill()
     }
@@ -609,17 +616,17 @@ impl Cluster {
     /// Starts a killed process again and waits until it serves.
     ///
     /// # Errors
-    /// It does not serve in time, with the end of its output.
+    /// The process does not serve in time; the error has the end of its output.
     pub fn restart(&mut self, role: Role) -> anyhow::Result<()> {
         let process = self.process(role)?;
         process.relaunch()?;
         process.wait_ready(READY_MAX)
     }
 
-    /// Stops a process of the product in good order, and starts another build of it in its place.
+    /// Stops a process of the product by SIGTERM, and starts another build of it in its place.
     ///
     /// # Errors
-    /// It does not end well, or does not serve in time.
+    /// The process does not end with exit code 0, or the new one does not serve in time.
     pub fn exchange(&mut self, role: Role, pmnet: &Path) -> anyhow::Result<()> {
         let process = self.process(role)?;
         anyhow::ensure!(process.stop()?, "{role} did not end well");
@@ -628,8 +635,8 @@ impl Cluster {
             .with_context(|| format!("{role} as {}", pmnet.display()))
     }
 
-    /// Ends every process in good order, client side first; the names of those that did not end
-    /// by themselves with exit code 0.
+    /// Ends every process by SIGTERM, client side first. Returns the names of those that did not
+    /// end by themselves with exit code 0.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -646,19 +653,19 @@ impl Cluster {
         Ok(unclean)
     }
 
-    /// Folder with the output of all processes.
+    /// Returns the folder with the output of all processes.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.disk()
     }
 
-    /// Leaves that folder when the cluster ends.
+    /// Keeps this folder when the cluster ends.
     pub fn keep_folder(&mut self) {
         self.scratch.keep();
     }
 }
 
-/// What says who may use a front, if its other arguments do not.
+/// The arguments that say who may use a front, unless its other arguments say it.
 pub(super) fn who_may_connect<S: AsRef<str>>(args: &[S]) -> &'static [&'static str] {
     let says = |arg: &S| ["--users-of-redis", "--requirepass-file"].contains(&arg.as_ref());
     if args.iter().any(says) {
@@ -701,7 +708,7 @@ pub(crate) fn redis_spec(
         "always",
         "--save",
         "",
-        // No rewrite of the append-only file in the middle of a measurement.
+        // The append-only file must not be rewritten during a measurement.
         "--auto-aof-rewrite-percentage",
         "0",
         "--daemonize",

@@ -1,5 +1,5 @@
-//! A set-up in which every process has a machine (a namespace) of its own, and the network
-//! between them can fail.
+//! A set-up in which every process has a machine of its own (a namespace), and the network between
+//! the machines can fail.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,32 +14,32 @@ use super::process::{Process, Spec};
 use super::proxy::{LossyProxy, Trouble};
 use super::scratch::Scratch;
 
-/// Port of redis-server, and of the front (on another machine).
+/// Port of redis-server and of the front, which are on different machines.
 const RESP_PORT: u16 = 6379;
 /// Port of every device and of the server.
 const PMNET_PORT: u16 = pmnet_wire::PORT_FIRST;
-/// Port of the proxy in front of each of them.
+/// Port of the proxy that receives the packets for each of them.
 const PROXY_PORT: u16 = pmnet_wire::PORT_FIRST + 1;
 
-/// What a fleet consists of, besides a Redis with `appendfsync always`, a server and a front.
+/// The parts of a fleet, in addition to a Redis with `appendfsync always`, a server and a front.
 #[derive(Clone, Debug)]
 pub struct FleetPlan {
-    /// Length of the chain.
+    /// Number of devices in the chain.
     pub devices: usize,
     /// Medium of every device.
     pub medium: Medium,
-    /// What happens to datagrams in front of every device and the server.
+    /// Faults of the datagrams to every device and to the server.
     pub trouble: Option<Trouble>,
-    /// More arguments for the front.
+    /// Further arguments for the front.
     pub front_args: Vec<String>,
 }
 
 /// One machine of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Machine {
-    /// Where a process runs.
+    /// The machine of a process.
     Of(Role),
-    /// Where the clients are.
+    /// The machine of the clients.
     Clients,
 }
 
@@ -52,10 +52,10 @@ impl std::fmt::Display for Machine {
     }
 }
 
-/// A running fleet; all is ended and removed when it is dropped.
+/// A running fleet; when it is dropped, all its processes end and its networks are removed.
 #[derive(Debug)]
 pub struct Fleet {
-    // Order of fields is order of the drop: processes, then their machines, then the folders.
+    // The fields are dropped in this order: processes, then their machines, then the folders.
     processes: Vec<(Role, Process)>,
     proxies: Vec<LossyProxy>,
     machines: Vec<Machine>,
@@ -64,11 +64,12 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Makes the machines and starts everything, database first. The calling thread is moved into
-    /// the hub, from where it reaches every machine, and stays there; it must outlive the fleet.
+    /// Makes the machines and starts all processes, database first. Moves the calling thread into
+    /// the hub, from which it reaches every machine. The thread stays there, and must outlive the
+    /// fleet.
     ///
     /// # Errors
-    /// [`Namespaces::create`], or the first process that could not be started.
+    /// The machines cannot be made ([`Namespaces::create`]), or a process could not be started.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -99,7 +100,7 @@ impl Fleet {
     fn start_all(&mut self, binaries: &Binaries, plan: &FleetPlan) -> anyhow::Result<()> {
         let disk = self.scratch.disk().to_owned();
         let redis = self.address(Role::Redis, RESP_PORT);
-        // In its protected mode it answers only the local machine.
+        // In its protected mode Redis answers only its own machine.
         let more = ["--protected-mode".to_owned(), "no".to_owned()];
         self.add(Role::Redis, redis_spec(binaries, redis, &disk, &more)?)?;
 
@@ -129,7 +130,7 @@ impl Fleet {
                 "--log",
             ]));
             args.push(log.into());
-            // The default is the port, which is the same on every machine.
+            // The default id is the port, which is the same on every machine.
             args.extend(words(&["--id", &(index + 1).to_string()]));
             let behind = if index + 1 == plan.devices {
                 0
@@ -161,7 +162,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Where to send what is for `role`: there, or to a proxy on the same machine.
+    /// Returns the address to use for `role`: its own, or that of a proxy on the same machine.
     fn through(
         &mut self,
         role: Role,
@@ -174,7 +175,7 @@ impl Fleet {
         let listen = SocketAddr::new(target.ip(), PROXY_PORT);
         let node = self.node(Machine::Of(role))?;
         let namespace = self.namespaces.node(node);
-        // The proxy's own thread inherits the namespace of the one that starts it.
+        // The proxy's thread inherits the namespace of the thread that starts it.
         let proxy = std::thread::scope(|scope| {
             let start = || {
                 namespace.enter()?;
@@ -205,33 +206,33 @@ impl Fleet {
         SocketAddr::from((self.namespaces.address(node), port))
     }
 
-    /// The front, for clients.
+    /// Returns the address of the front.
     #[must_use]
     pub fn endpoint(&self) -> SocketAddr {
         self.address(Role::Front, RESP_PORT)
     }
 
-    /// The database itself.
+    /// Returns the address of the database.
     #[must_use]
     pub fn redis(&self) -> SocketAddr {
         self.address(Role::Redis, RESP_PORT)
     }
 
-    /// All machines.
+    /// Returns all machines.
     #[must_use]
     pub fn machines(&self) -> &[Machine] {
         &self.machines
     }
 
-    /// The machine of the clients, for threads that are to work there.
+    /// Returns the machine of the clients, for threads that are to work on it.
     ///
     /// # Errors
-    /// There is none.
+    /// The fleet has no such machine.
     pub fn clients(&self) -> anyhow::Result<Namespace> {
         Ok(self.namespaces.node(self.node(Machine::Clients)?))
     }
 
-    /// Datagrams that the proxies dropped, repeated and held back.
+    /// Returns the numbers of datagrams that the proxies dropped, repeated and held back.
     #[must_use]
     pub fn troubled(&self) -> [u64; 3] {
         let mut sum = [0; 3];
@@ -243,10 +244,10 @@ impl Fleet {
         sum
     }
 
-    /// `kill -9`. False: it did not run.
+    /// Kills a process (`kill -9`). Returns false if it did not run.
     ///
     /// # Errors
-    /// There is no such process, it had ended by itself, or the kernel refuses.
+    /// The fleet has no such process, the process had ended by itself, or the kernel refuses.
     pub fn kill(&mut self, role: Role) -> anyhow::Result<bool> {
         let process = self.process(role)?;
         let runs = process.id().is_some();
@@ -257,7 +258,7 @@ impl Fleet {
     /// Starts a killed process again, without waiting until it serves.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The process cannot be started.
     pub fn start_again(&mut self, role: Role) -> anyhow::Result<()> {
         let process = self.process(role)?;
         if process.id().is_some() {
@@ -282,10 +283,10 @@ impl Fleet {
         Ok(process)
     }
 
-    /// Cuts what goes from one machine to another. False: that was so already.
+    /// Drops all packets from one machine to another. Returns false if this cut exists already.
     ///
     /// # Errors
-    /// There is no such machine, or the kernel refuses.
+    /// The fleet has no such machine, or the kernel refuses.
     pub fn cut(&mut self, from: Machine, to: Machine) -> anyhow::Result<bool> {
         let (from, to) = (self.node(from)?, self.node(to)?);
         self.namespaces.cut(from, to)
@@ -294,34 +295,34 @@ impl Fleet {
     /// Ends a cut, if there is one.
     ///
     /// # Errors
-    /// There is no such machine, or the kernel refuses.
+    /// The fleet has no such machine, or the kernel refuses.
     pub fn heal(&mut self, from: Machine, to: Machine) -> anyhow::Result<()> {
         let (from, to) = (self.node(from)?, self.node(to)?);
         self.namespaces.heal(from, to)
     }
 
-    /// Takes the link of a machine down. False: it was down.
+    /// Takes the link of a machine down. Returns false if it was down.
     ///
     /// # Errors
-    /// There is no such machine, or the kernel refuses.
+    /// The fleet has no such machine, or the kernel refuses.
     pub fn link_down(&mut self, machine: Machine) -> anyhow::Result<bool> {
         let node = self.node(machine)?;
         self.namespaces.link_down(node)
     }
 
-    /// Takes it up again.
+    /// Takes the link of a machine up again.
     ///
     /// # Errors
-    /// There is no such machine, or the kernel refuses.
+    /// The fleet has no such machine, or the kernel refuses.
     pub fn link_up(&mut self, machine: Machine) -> anyhow::Result<()> {
         let node = self.node(machine)?;
         self.namespaces.link_up(node)
     }
 
-    /// Repairs the network, starts what does not run, and waits until all serve.
+    /// Repairs the network, starts all processes that do not run, and waits until all serve.
     ///
     /// # Errors
-    /// Something ended by itself, or does not serve in time.
+    /// A process ended by itself, or does not serve in time.
     pub fn repair(&mut self) -> anyhow::Result<()> {
         self.namespaces.heal_all()?;
         let roles: Vec<Role> = self.processes.iter().map(|(role, _)| *role).collect();
@@ -334,13 +335,13 @@ impl Fleet {
         Ok(())
     }
 
-    /// Folder with the output of all processes.
+    /// Returns the folder with the output of all processes.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.scratch.disk()
     }
 
-    /// Leaves that folder when the fleet ends.
+    /// Keeps this folder when the fleet ends.
     pub fn keep_folder(&mut self) {
         self.scratch.keep();
     }

@@ -1,5 +1,5 @@
-//! The hidden subcommand with which the harness starts programs: it asks the kernel to kill the program
-//! when its parent dies, then becomes the program (same process id).
+//! The hidden subcommand with which the harness starts programs. It asks the kernel to kill the
+//! program when its parent dies, and then becomes the program (with the same process id).
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -17,10 +17,10 @@ pub struct GuardArgs {
     command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only if that fails.
+/// Becomes the program; returns only on failure.
 ///
 /// # Errors
-/// The parent is gone already, or the program cannot be started.
+/// The parent has ended already, or the program cannot be started.
 pub fn exec_guarded(args: &GuardArgs) -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .context("cannot tie the process to its parent")?;

@@ -1,4 +1,4 @@
-//! Keys of a set-up: made by the product itself, in the folder of the run.
+//! Keys of a set-up, which the product itself makes in the folder of the run.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ const FRONT: &str = "front";
 /// The key files of a cluster.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// For devices and server.
+    /// The key file of devices and server.
     pub cluster: PathBuf,
-    /// For the front, and all else that speaks with devices.
+    /// The key file of the front, and of every other client of devices.
     pub front: PathBuf,
 }
 
 impl Keys {
-    /// Makes them in this folder.
+    /// Makes the key files in this folder.
     ///
     /// # Errors
-    /// The product refuses, with its sentence.
+    /// `pmnet key` refuses; the error has its message.
     pub fn make(binaries: &Binaries, folder: &Path) -> anyhow::Result<Keys> {
         let (cluster, front) = (folder.join("cluster.key"), folder.join("front.key"));
         run(binaries, ["new".as_ref(), cluster.as_path()])?;
@@ -45,7 +45,7 @@ fn run<const N: usize>(binaries: &Binaries, words: [&Path; N]) -> anyhow::Result
     Ok(())
 }
 
-/// Returns the flag with this key file, if there is one.
+/// Returns the flag with this key file, or no flag without a key.
 pub fn flag(key: Option<&PathBuf>) -> Vec<OsString> {
     key.map_or_else(Vec::new, |key| vec!["--key".into(), key.into()])
 }

@@ -1,12 +1,12 @@
 //! Real processes under control: a Redis, a pmnet server, a chain of devices, a front.
 //!
-//! Purpose: code that the demo and the end-to-end tests share. Invariants: every wait has a deadline; every started
-//! process ends when its handle is dropped, and the kernel ends it if this process dies (even by `kill -9`); the output
-//! of every process stays in the run's folder until the folder is removed. No mock is used where the real process can
-//! run.
+//! Purpose: code that the demo and the end-to-end tests share. Invariants: every wait has a
+//! deadline. Every started process ends when its handle is dropped, and the kernel ends it if this
+//! process dies (even by `kill -9`). The output of every process stays in the run's folder until
+//! the folder is removed. Tests use a real process, and no mock, wherever the real process can run.
 //!
-//! The kernel ends a child when the *thread* that started it ends, so start and restart processes
-//! from a thread that outlives them (the main thread of the demo, the test's own thread).
+//! The kernel ends a child when the *thread* that started it ends. Start and restart processes from
+//! a thread that outlives them (the main thread of the demo, or the test's own thread).
 
 mod binaries;
 mod chaos;

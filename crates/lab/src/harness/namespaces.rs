@@ -1,14 +1,14 @@
-//! Machines of one run as network namespaces, with links that can be cut.
+//! Network namespaces as the machines of one run, with links that can be cut.
 //!
-//! Every node has its own namespace and one link to a router, the hub, which is also a namespace. Nothing
-//! is added to the network of the machine itself, so runs do not see each other and may use the same
-//! addresses. A cut is a rule of the hub that silently drops what goes from one node to another; the
-//! other direction is another cut. If a link is down, the hub notices it and answers that the node
-//! cannot be reached, as a real router does.
+//! Every node has its own namespace and one link to a router, the hub, which is also a namespace.
+//! The network of the machine itself stays unchanged, so runs do not see each other and may use the
+//! same addresses. A cut is a rule of the hub that silently drops all packets from one node to
+//! another. A cut of the opposite direction is a rule of its own. If a link is down, the hub
+//! notices it and answers that the node cannot be reached, as a real router does.
 //!
 //! Invariants: the names contain the process id of their owner; they are removed when the handle is
-//! dropped, even by a panic; what a killed owner left is removed by the next one. Needs root, `ip` and
-//! `nsenter`.
+//! dropped, even by a panic; the names that a killed owner left are removed by the next owner.
+//! Needs root, `ip` and `nsenter`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -23,17 +23,17 @@ use anyhow::{Context, ensure};
 use pmnet_cli::find_program;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Where `ip netns` keeps its names.
+/// Folder in which `ip netns` keeps the names.
 pub(crate) const FOLDER: &str = "/run/netns";
-/// Start of every name; the process id comes next.
+/// Prefix of every name; the process id follows it.
 pub(crate) const PREFIX: &str = "pmnet-";
-/// Most nodes of one run.
+/// Maximum number of nodes of one run.
 const NODES_MAX: usize = 32;
 
 static RUNS: AtomicU32 = AtomicU32::new(0);
 static SWEEP: Once = Once::new();
 
-/// The namespaces of one run; removed when dropped.
+/// The namespaces of one run; they are removed when this value is dropped.
 #[derive(Debug)]
 pub struct Namespaces {
     prefix: String,
@@ -47,7 +47,7 @@ pub struct Namespaces {
 pub struct Namespace(String);
 
 impl Namespace {
-    /// Moves the calling thread, and what it starts from now on, there.
+    /// Moves the calling thread, and all processes that it starts from now on, into this namespace.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -57,7 +57,8 @@ impl Namespace {
 }
 
 impl Namespaces {
-    /// Why this process cannot make any; `None`: it can, as far as can be seen without trying.
+    /// The reason why this process cannot make namespaces; `None` if no reason can be seen without
+    /// an attempt.
     #[must_use]
     pub fn refusal() -> Option<String> {
         if !Namespaces::is_root() {
@@ -77,10 +78,10 @@ impl Namespaces {
         rustix::process::geteuid().is_root()
     }
 
-    /// Makes a namespace for each name, all linked to a hub.
+    /// Makes a namespace for each name, with a link to a hub.
     ///
     /// # Errors
-    /// [`Namespaces::refusal`], or what `ip` says.
+    /// Namespaces cannot be made ([`Namespaces::refusal`]), or `ip` fails.
     pub fn create(names: &[String]) -> anyhow::Result<Namespaces> {
         if let Some(reason) = Namespaces::refusal() {
             anyhow::bail!(reason);
@@ -88,7 +89,7 @@ impl Namespaces {
         ensure!(names.len() <= NODES_MAX, "too many nodes");
         SWEEP.call_once(sweep);
         let run = RUNS.fetch_add(1, Ordering::Relaxed);
-        // Dropped by the first failure, with what is there so far.
+        // If a step fails, this value is dropped with all that was made so far.
         let mut made = Namespaces {
             prefix: format!("{PREFIX}{}-{run}-", std::process::id()),
             nodes: Vec::new(),
@@ -145,20 +146,20 @@ impl Namespaces {
         ip(&[&["-n", &self.hub()], arguments].concat())
     }
 
-    /// Names of all of them, as `ip netns` lists them.
+    /// Returns the names of all namespaces, as `ip netns` lists them.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.nodes.iter().cloned().chain([self.hub()]).collect()
     }
 
-    /// Address of a node, seen from every other.
+    /// Returns the address of a node, which all other nodes can reach.
     #[must_use]
     pub fn address(&self, node: usize) -> Ipv4Addr {
         let [a, b, c, _] = gateway(node).octets();
         Ipv4Addr::new(a, b, c, 2)
     }
 
-    /// Moves the calling thread, and what it starts from now on, into the hub.
+    /// Moves the calling thread, and all processes that it starts from now on, into the hub.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -166,16 +167,16 @@ impl Namespaces {
         enter(&self.hub())
     }
 
-    /// A node, to be entered.
+    /// Returns the namespace of a node.
     #[must_use]
     pub fn node(&self, node: usize) -> Namespace {
         Namespace(self.nodes[node].clone())
     }
 
-    /// Program and arguments that start a program inside a node.
+    /// Returns the program and the arguments that start a program inside a node.
     ///
     /// # Errors
-    /// `nsenter` is not there.
+    /// `nsenter` is not installed.
     pub fn inside(
         &self,
         node: usize,
@@ -192,10 +193,10 @@ impl Namespaces {
         Ok((nsenter, all))
     }
 
-    /// Drops everything that goes from one node to another. False: that was so already.
+    /// Drops all packets from one node to another. Returns false if this cut exists already.
     ///
     /// # Errors
-    /// The error of `ip`.
+    /// `ip` fails.
     pub fn cut(&mut self, from: usize, to: usize) -> anyhow::Result<bool> {
         if self.cuts.contains(&(from, to)) {
             return Ok(false);
@@ -207,7 +208,7 @@ impl Namespaces {
     /// Ends a cut, if there is one.
     ///
     /// # Errors
-    /// The error of `ip`.
+    /// `ip` fails.
     pub fn heal(&mut self, from: usize, to: usize) -> anyhow::Result<()> {
         if self.cuts.remove(&(from, to)) {
             self.rule("del", from, to)?;
@@ -215,10 +216,10 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Takes the link of a node down. False: it was down already.
+    /// Takes the link of a node down. Returns false if it was down already.
     ///
     /// # Errors
-    /// The error of `ip`.
+    /// `ip` fails.
     pub fn link_down(&mut self, node: usize) -> anyhow::Result<bool> {
         if self.down.contains(&node) {
             return Ok(false);
@@ -227,10 +228,10 @@ impl Namespaces {
         Ok(self.down.insert(node))
     }
 
-    /// Takes it up again, if it is down.
+    /// Takes the link of a node up again, if it is down.
     ///
     /// # Errors
-    /// The error of `ip`.
+    /// `ip` fails.
     pub fn link_up(&mut self, node: usize) -> anyhow::Result<()> {
         if self.down.remove(&node) {
             self.in_hub(&["link", "set", &link_name(node), "up"])?;
@@ -241,7 +242,7 @@ impl Namespaces {
     /// Ends all cuts and takes all links up.
     ///
     /// # Errors
-    /// The error of `ip`.
+    /// `ip` fails.
     pub fn heal_all(&mut self) -> anyhow::Result<()> {
         for (from, to) in self.cuts.clone() {
             self.heal(from, to)?;
@@ -271,7 +272,7 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        // The devices go with their namespaces.
+        // The network devices disappear with their namespaces.
         for name in self.names() {
             let _ = ip(&["netns", "del", &name]);
         }
@@ -279,7 +280,7 @@ impl Drop for Namespaces {
 }
 
 fn gateway(node: usize) -> Ipv4Addr {
-    // Bounded by NODES_MAX.
+    // NODES_MAX bounds the number.
     Ipv4Addr::new(10, 99, u8::try_from(node + 1).unwrap_or(u8::MAX), 1)
 }
 
@@ -308,8 +309,8 @@ pub(crate) fn ip(arguments: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the namespaces of owners that are no more: see the module's invariants. Those that cannot
-/// be removed stay.
+/// Removes the namespaces of owners that have ended (see the module's invariants). Namespaces that
+/// cannot be removed stay.
 pub fn sweep() {
     let Ok(entries) = std::fs::read_dir(FOLDER) else {
         return;

@@ -1,4 +1,4 @@
-//! One child process: started, waited for, killed, started again, always ended.
+//! One child process: it can be started, awaited, killed and restarted, and is always ended.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,43 +14,43 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::binaries::Binaries;
 use crate::resp::{Client, Reply};
 
-/// How often a condition is checked while waiting.
+/// Interval at which a condition is checked while waiting.
 const LOOK: Duration = Duration::from_millis(3);
-/// A stop that takes longer is a kill.
+/// Time after which a stop becomes a kill.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// Bytes of a process's output shown when it fails.
+/// Number of bytes of a process's output that are shown when it fails.
 const TAIL_BYTES: usize = 2_000;
-/// Roles that may have keys, as variables name them.
+/// Roles that may have keys, as environment variables name them.
 const ROLES: [&str; 4] = ["DEVICE", "SERVER", "REDIS", "MEMCACHED"];
-/// One question while waiting for a Redis.
+/// Deadline of one question while waiting for a Redis.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
-/// How to know that a process serves.
+/// The sign that a process serves.
 #[derive(Clone, Debug)]
 pub enum Ready {
     /// It prints a line with the word `ready` to stdout.
     Line,
-    /// It answers at this address as the Redis process that was started, with all its data. Another process
-    /// that listens there does not count.
+    /// The started Redis process answers at this address and has loaded all its data. Another
+    /// process that listens there does not count.
     Redis(SocketAddr),
 }
 
-/// What to start.
+/// A process to start.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// Name in messages and in the names of output files.
+    /// The name in messages and in the names of output files.
     pub name: String,
-    /// The laboratory, through which everything is started, and the product.
+    /// The laboratory, which starts every program, and the product.
     pub binaries: Binaries,
     /// The program; `None`: the product.
     pub program: Option<PathBuf>,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<OsString>,
-    /// How to know that it serves.
+    /// The sign that it serves.
     pub ready: Ready,
 }
 
-/// A process that was started; killed when dropped.
+/// A started process; it is killed when this value is dropped.
 #[derive(Debug)]
 pub struct Process {
     spec: Spec,
@@ -60,20 +60,21 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it and waits until it serves.
+    /// Starts the process and waits until it serves.
     ///
     /// # Errors
-    /// It cannot be started, ends, or does not serve within `wait`; with the end of its output.
+    /// The process cannot be started, ends, or does not serve within `wait`; the error has the end
+    /// of its output.
     pub fn start(spec: Spec, folder: &Path, wait: Duration) -> anyhow::Result<Process> {
         let mut process = Process::launch(spec, folder)?;
         process.wait_ready(wait)?;
         Ok(process)
     }
 
-    /// Starts it without waiting.
+    /// Starts the process without waiting.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The process cannot be started.
     pub fn launch(spec: Spec, folder: &Path) -> anyhow::Result<Process> {
         let mut process = Process {
             spec,
@@ -100,13 +101,13 @@ impl Process {
             .program
             .as_ref()
             .unwrap_or(&self.spec.binaries.pmnet);
-        // Networks of the laboratory have no strangers.
+        // In networks of the laboratory there are no strangers.
         let says_key = |arg: &OsString| arg.to_string_lossy().contains("--key");
         let keyed = self.spec.args.iter().any(says_key);
         let mut command = Command::new(&self.spec.binaries.lab);
         for role in ROLES {
             let insecure = format!("PMNET_{role}_INSECURE");
-            // This process may have it from the one that started it.
+            // This process may have the variable from its own parent.
             match keyed {
                 true => command.env_remove(insecure),
                 false => command.env(insecure, "true"),
@@ -122,7 +123,8 @@ impl Process {
             .stdin(Stdio::null())
             .stdout(make(self.output("out"))?)
             .stderr(make(self.output("err"))?)
-            // Its own group: Ctrl-C is for us, who end it in good order.
+            // The process has its own group, so that Ctrl-C reaches only the harness, which then
+            // ends the process in good order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {}", self.spec.binaries.lab.display()))?;
@@ -130,10 +132,10 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it serves.
+    /// Waits until the process serves.
     ///
     /// # Errors
-    /// It ended, or does not serve within `wait`; with the end of its output.
+    /// The process ended, or does not serve within `wait`; the error has the end of its output.
     pub fn wait_ready(&mut self, wait: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + wait;
         loop {
@@ -167,7 +169,7 @@ impl Process {
 
     /// Whether a reply to INFO comes from this process, and it has loaded its data.
     fn is_own_redis(&self, info: &Reply) -> bool {
-        // Every program that starts it replaces itself by it, so this is its process id too.
+        // Every program that starts this one replaces itself by it, so this is its process id, too.
         let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
             return false;
         };
@@ -176,10 +178,10 @@ impl Process {
         says(&format!("process_id:{id}")) && says("loading:0")
     }
 
-    /// Its exit status, if it has ended.
+    /// Returns the exit status, if the process has ended.
     ///
     /// # Errors
-    /// The kernel cannot say.
+    /// The kernel cannot tell.
     pub fn exited(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         match &mut self.child {
             Some(child) => child.try_wait().context("cannot wait for a process"),
@@ -187,10 +189,10 @@ impl Process {
         }
     }
 
-    /// Waits for it to end without a signal.
+    /// Waits until the process ends without a signal.
     ///
     /// # Errors
-    /// It does not within `wait`, or was not running.
+    /// It does not end within `wait`, or was not running.
     pub fn wait_exit(&mut self, wait: Duration) -> anyhow::Result<ExitStatus> {
         let deadline = Instant::now() + wait;
         while Instant::now() < deadline {
@@ -203,7 +205,7 @@ impl Process {
         bail!("{} is still there{}", self.spec.name, self.tail());
     }
 
-    /// `kill -9`, and waits for the end.
+    /// Kills the process (`kill -9`), and waits for its end.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -215,8 +217,8 @@ impl Process {
         Ok(())
     }
 
-    /// Asks it to end (SIGTERM), kills it after five seconds. True if it ended by itself with
-    /// exit code 0.
+    /// Asks the process to end (SIGTERM), and kills it after five seconds. Returns true if it ended
+    /// by itself with exit code 0.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -239,10 +241,10 @@ impl Process {
         Ok(false)
     }
 
-    /// Starts it again with the same arguments, without waiting.
+    /// Starts the process again with the same arguments, without waiting.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The process cannot be started.
     pub fn relaunch(&mut self) -> anyhow::Result<()> {
         self.kill()?;
         self.spawn()
@@ -251,7 +253,7 @@ impl Process {
     /// Sends SIGSTOP or SIGCONT.
     ///
     /// # Errors
-    /// It is not running, or the kernel refuses.
+    /// The process is not running, or the kernel refuses.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = self
             .child
@@ -261,12 +263,12 @@ impl Process {
         kill_process(pid, signal).context("cannot signal a process")
     }
 
-    /// Is another build of the product from the next start on.
+    /// Makes the process another build of the product, from its next start on.
     pub fn set_product(&mut self, pmnet: &Path) {
         pmnet.clone_into(&mut self.spec.binaries.pmnet);
     }
 
-    /// Gives a flag another value, or adds it, from the next start on.
+    /// Sets or adds a flag, from the next start on.
     pub fn set_flag(&mut self, flag: &str, value: Option<&str>) {
         let args = &mut self.spec.args;
         if let Some(at) = args.iter().position(|arg| arg == flag) {
@@ -276,31 +278,31 @@ impl Process {
         args.extend(value.map(OsString::from));
     }
 
-    /// Its process id, while it runs.
+    /// Returns the process id, while the process runs.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.spec.name
     }
 
-    /// CPU time that it has used, in nanoseconds, all threads (0 when it does not run).
+    /// Returns the used CPU time of all threads in nanoseconds (0 while the process does not run).
     #[must_use]
     pub fn cpu_ns(&self) -> u64 {
         self.id().map_or(0, cpu_ns)
     }
 
-    /// What it printed to stdout since its last start.
+    /// Returns the output to stdout since the last start.
     #[must_use]
     pub fn stdout(&self) -> String {
         std::fs::read_to_string(self.output("out")).unwrap_or_default()
     }
 
-    /// What it printed to stderr since its last start.
+    /// Returns the output to stderr since the last start.
     #[must_use]
     pub fn stderr(&self) -> String {
         std::fs::read_to_string(self.output("err")).unwrap_or_default()
@@ -332,7 +334,8 @@ fn pid(child: &Child) -> Option<Pid> {
     i32::try_from(child.id()).ok().and_then(Pid::from_raw)
 }
 
-/// CPU time of a process in nanoseconds, all threads: from the scheduler where it says, else in clock ticks.
+/// Returns the CPU time of all threads of a process in nanoseconds, from the scheduler if it keeps
+/// this figure, otherwise from clock ticks.
 pub fn cpu_ns(pid: u32) -> u64 {
     let mut sum = 0;
     if let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) {

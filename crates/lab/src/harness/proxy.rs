@@ -1,8 +1,8 @@
 //! A UDP proxy that drops, repeats and holds back datagrams, for kernels without netem.
 //!
-//! One thread; each sender gets its own socket towards the target, so that answers find their way back.
-//! What happens to a datagram is drawn at random. The seed repeats the draws, but not the exact course,
-//! because the processes around the proxy are real.
+//! The proxy has one thread. Each sender gets its own socket towards the target, so that answers
+//! reach the right sender. What happens to a datagram is drawn at random. The seed repeats the
+//! draws, but not the exact course, because the processes around the proxy are real.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
@@ -16,33 +16,33 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::os::fd::AsRawFd;
 
-/// Senders that are distinguished; if there are more, the oldest is forgotten.
+/// Maximum number of senders; for a further one, the oldest is forgotten.
 const SENDERS_MAX: usize = 256;
-/// Datagrams held back at a time; further ones are forwarded at once.
+/// Maximum number of datagrams held back at a time; further ones are forwarded at once.
 const HELD_MAX: usize = 256;
-/// How long the loop may sleep before it checks whether it must end.
+/// Longest time for which the loop sleeps before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
-/// Largest datagram.
+/// Maximum size of a datagram.
 const DATAGRAM_BYTES: usize = 65_536;
 /// Token of the side that faces the senders.
 const FRONT: Token = Token(usize::MAX - 1);
 
-/// Odds for each datagram, and for how long it is held back.
+/// Probabilities of the faults of each datagram, and the time for which datagrams are held back.
 #[derive(Clone, Copy, Debug)]
 pub struct Trouble {
-    /// Part that is dropped, 0 to 1.
+    /// Fraction of datagrams that are dropped, 0 to 1.
     pub drop: f64,
-    /// Part that is sent twice.
+    /// Fraction of datagrams that are sent twice.
     pub repeat: f64,
-    /// Part that is held back, so that later ones overtake it.
+    /// Fraction of datagrams that are held back, so that later ones overtake them.
     pub hold: f64,
-    /// For how long at most.
+    /// Longest time for which a datagram is held back.
     pub hold_max: Duration,
-    /// Seed of the odds.
+    /// Seed of the random draws.
     pub seed: u64,
 }
 
-/// A running proxy; ends when dropped.
+/// A running proxy; it ends when this value is dropped.
 #[derive(Debug)]
 pub struct LossyProxy {
     address: SocketAddr,
@@ -52,12 +52,12 @@ pub struct LossyProxy {
 }
 
 impl LossyProxy {
-    /// Starts a proxy in front of `target`.
+    /// Starts a proxy that forwards to `target`.
     ///
     /// # Errors
-    /// No socket or thread can be had.
+    /// The system has no socket or thread.
     pub fn start(target: SocketAddr, trouble: Trouble) -> anyhow::Result<LossyProxy> {
-        // The kernel chooses, and the socket stays until the proxy ends.
+        // The kernel chooses the port, and the socket stays open until the proxy ends.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         LossyProxy::start_at(listen, target, trouble)
     }
@@ -65,7 +65,7 @@ impl LossyProxy {
     /// Starts a proxy at this address, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// No socket or thread can be had.
+    /// The system has no socket or thread.
     pub fn start_at(
         listen: SocketAddr,
         target: SocketAddr,
@@ -96,13 +96,13 @@ impl LossyProxy {
         })
     }
 
-    /// Where to send.
+    /// Returns the address to which senders send.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Datagrams dropped, repeated, held back.
+    /// Returns the numbers of datagrams dropped, repeated and held back.
     #[must_use]
     pub fn counts(&self) -> [u64; 3] {
         std::array::from_fn(|index| self.counts[index].load(Ordering::Relaxed))
@@ -118,7 +118,7 @@ impl Drop for LossyProxy {
     }
 }
 
-/// Which way a datagram goes.
+/// The direction of a datagram.
 #[derive(Clone, Copy)]
 enum Way {
     /// To the target, for the sender in this slot.
@@ -209,7 +209,7 @@ impl Relay {
             };
             let (got, from) = match received {
                 Ok(received) => received,
-                // The target was down when something was sent to it.
+                // The target was down when the proxy sent a datagram to it.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(_) => return Ok(()),
             };
@@ -269,7 +269,7 @@ impl Relay {
     }
 
     fn send(&self, way: Way, datagram: &[u8]) {
-        // A target that is down, or a full buffer, is one more kind of loss.
+        // A target that is down, or a full buffer, is a further kind of loss.
         let _ = match way {
             Way::Forth(slot) => self.slots[slot].1.send(datagram),
             Way::Back(slot) => self.front.send_to(datagram, self.slots[slot].0),

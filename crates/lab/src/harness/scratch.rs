@@ -1,11 +1,11 @@
-//! Folders of a run: one on disk, one in memory, both removed at the end unless something failed.
+//! Folders of a run: one on disk, one in memory. Both are removed at the end unless the run failed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use anyhow::Context;
 
-/// Where logs that are to live in memory go.
+/// Folder for logs that are to live in memory.
 const MEMORY_ROOT: &str = "/dev/shm";
 
 static SWEEP: Once = Once::new();
@@ -19,7 +19,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes both, the disk one below `parent` (which is made too).
+    /// Makes both folders; the one on disk is below `parent`, which is made if it does not exist.
     ///
     /// # Errors
     /// The error of the file system, with the path.
@@ -51,7 +51,7 @@ impl Scratch {
         &self.memory
     }
 
-    /// Leaves the folder on disk (with the output of all processes) for a post mortem.
+    /// Keeps the folder on disk (with the output of all processes) for inspection.
     pub fn keep(&mut self) {
         self.keep = true;
     }
@@ -59,7 +59,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A failing test keeps what its processes wrote.
+        // A failing test keeps the output of its processes.
         if !self.keep && !std::thread::panicking() {
             let _ = std::fs::remove_dir_all(&self.disk);
         }
@@ -67,7 +67,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what killed owners left in memory; what they left on disk is for a post mortem.
+/// Removes folders of killed owners from memory. Their folders on disk stay for inspection.
 fn sweep() {
     let Ok(entries) = std::fs::read_dir(MEMORY_ROOT) else {
         return;
@@ -81,7 +81,7 @@ fn sweep() {
     }
 }
 
-/// The process that made a folder of this name: NAME-PID-RANDOM.
+/// Returns the process that made a folder of this name: NAME-PID-RANDOM.
 fn owner(name: &str) -> Option<u32> {
     let (rest, random) = name.rsplit_once('-')?;
     let (_, pid) = rest.rsplit_once('-')?;
@@ -107,7 +107,7 @@ mod tests {
         let scratch = Scratch::new(parent.path(), "gone").unwrap();
         let paths = [scratch.disk().to_owned(), scratch.memory().to_owned()];
         assert!(paths.iter().all(|path| path.is_dir()));
-        // A sweep by another process does not touch what is in use.
+        // A sweep by another process does not touch folders in use.
         sweep();
         assert!(paths.iter().all(|path| path.is_dir()));
         drop(scratch);

@@ -1,4 +1,4 @@
-//! Many shards, each a whole set-up of its own, and one front over all of them.
+//! Many shards, each with a whole set-up of its own, and one front for all of them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use super::claims::Port;
 use super::cluster::{Cluster, READY_MAX, Topology, own_spec, who_may_connect, words};
 use super::process::Process;
 
-/// How many slots there are.
+/// Number of slots.
 const SLOTS: usize = 16_384;
 
-/// Running processes; all are killed when it is dropped.
+/// Running processes; all of them are killed when this value is dropped.
 #[derive(Debug)]
 pub struct Shards {
-    // Dropped first.
+    // The front is dropped first.
     front: Process,
     endpoint: SocketAddr,
-    /// Each has its part of the slots, in order, as many as the others.
+    /// The set-up of each shard. Shards have equal parts of the slots, in order.
     pub clusters: Vec<Cluster>,
     file: PathBuf,
     _port: Port,
 }
 
-/// An entry of the front's file.
+/// Returns a shard's entry in the front's file.
 fn entry(slots: &str, cluster: &Cluster) -> anyhow::Result<String> {
     let via = cluster.head().context("a shard needs a device")?;
     let mut text = format!("[[shard]]\nslots = \"{slots}\"\nvia = \"{via}\"\n");
@@ -36,7 +36,7 @@ fn entry(slots: &str, cluster: &Cluster) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The slots of one of this many shards.
+/// Returns the slots of shard `shard` among `count` shards.
 #[must_use]
 pub fn slots_of(shard: usize, count: usize) -> String {
     let (first, next) = (shard * SLOTS / count, (shard + 1) * SLOTS / count);
@@ -44,10 +44,10 @@ pub fn slots_of(shard: usize, count: usize) -> String {
 }
 
 impl Shards {
-    /// Starts `count` of them, then the front.
+    /// Starts `count` shards, then the front.
     ///
     /// # Errors
-    /// The first process that could not be started, with the end of its output.
+    /// A process could not be started: the error names the first one, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -58,10 +58,11 @@ impl Shards {
         Shards::start_each(binaries, folder, name, &vec![topology.clone(); count], "")
     }
 
-    /// Starts one of each of these, then the front with the arguments that the first one names; `head` comes first in its file.
+    /// Starts one shard of each of these topologies, then the front with the arguments in the first
+    /// topology. `head` is the beginning of the front's file.
     ///
     /// # Errors
-    /// As [`Shards::start`].
+    /// A process could not be started, as for [`Shards::start`].
     pub fn start_each(
         binaries: &Binaries,
         folder: &Path,
@@ -99,10 +100,11 @@ impl Shards {
         })
     }
 
-    /// Gives the shards these slots, and lets the front read that; `head` comes first in its file.
+    /// Writes a file that gives the shards these slots and begins with `head`, and lets the front
+    /// read it.
     ///
     /// # Errors
-    /// The file cannot be written, or the front is gone.
+    /// The file cannot be written, or the front has ended.
     pub fn change_map(&mut self, head: &str, slots: &[&str]) -> anyhow::Result<()> {
         let mut text = head.to_owned();
         for (slots, cluster) in slots.iter().zip(&self.clusters) {
@@ -112,24 +114,24 @@ impl Shards {
         self.front.signal(Signal::HUP)
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     #[must_use]
     pub fn endpoint(&self) -> SocketAddr {
         self.endpoint
     }
 
-    /// The file that says which shard has which slots.
+    /// Returns the file that assigns slots to shards.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The process of the front.
+    /// Returns the process of the front.
     pub fn front(&mut self) -> &mut Process {
         &mut self.front
     }
 
-    /// The shard of a slot.
+    /// Returns the shard of a slot.
     #[must_use]
     pub fn shard_of(&self, slot: usize) -> usize {
         let count = self.clusters.len();
@@ -137,8 +139,8 @@ impl Shards {
         (0..count).rev().find(begins).unwrap_or(0)
     }
 
-    /// Ends every process in good order, client side first; the names of those that did not end with exit
-    /// code 0.
+    /// Ends every process by SIGTERM, client side first. Returns the names of those that did not
+    /// end with exit code 0.
     ///
     /// # Errors
     /// The kernel refuses.

@@ -1,4 +1,4 @@
-//! One connection of the load generator: buffers, what is in flight, and how it ends.
+//! One connection of the load generator: its buffers, its commands in flight, and its end.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -10,31 +10,32 @@ use super::generator::Lane;
 use super::run::Pending;
 use crate::resp::{self, Reply};
 
-/// Bytes read at once.
+/// Number of bytes that are read at once.
 pub const READ_BYTES: usize = 32 * 1024;
-/// Reads of one connection in one turn of the loop, so that no connection starves the others.
+/// Number of reads of one connection in one turn of the loop, so that no connection starves the
+/// others.
 const READS_MAX: usize = 16;
-/// Wait before the first attempt to connect again; doubled up to the maximum.
+/// Pause before the first attempt to connect again; it doubles up to the maximum.
 const BACKOFF_NS_MIN: u64 = 10_000_000;
-/// Longest wait before an attempt to connect again.
+/// Longest pause before an attempt to connect again.
 const BACKOFF_NS_MAX: u64 = 200_000_000;
 
 /// State of the socket.
 #[derive(Debug)]
 pub enum Link {
-    /// Not connected; try again at this time.
+    /// Not connected; the next attempt is at this time.
     Down { retry_ns: u64 },
-    /// Connect under way, given up at this time.
+    /// A connect is under way; it is given up at this time.
     Connecting { stream: TcpStream, deadline_ns: u64 },
     /// Usable.
     Up { stream: TcpStream },
 }
 
-/// One connection and the logical client on it.
+/// One connection, and the logical client on it.
 #[derive(Debug)]
 pub struct Connection {
     pub link: Link,
-    /// Number of the logical client (new after every unknown outcome).
+    /// Number of the logical client; it is new after every unknown outcome.
     pub client: u64,
     pub lane: Lane,
     pub out: Vec<u8>,
@@ -45,7 +46,7 @@ pub struct Connection {
     backoff_ns: u64,
 }
 
-/// Why a connection had to be given up.
+/// The reason why a connection had to be given up.
 pub type Broken = String;
 
 impl Connection {
@@ -100,7 +101,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Gives the connection up: the socket is closed, all that was in flight is handed back.
+    /// Gives the connection up: closes the socket and returns all operations that were in flight.
     pub fn give_up(&mut self, now_ns: u64) -> VecDeque<Pending> {
         self.link = Link::Down {
             retry_ns: now_ns + self.backoff_ns,
@@ -113,7 +114,7 @@ impl Connection {
         std::mem::take(&mut self.pending)
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket takes.
     pub fn flush(&mut self) -> Result<(), Broken> {
         let Link::Up { stream } = &mut self.link else {
             return Ok(());
@@ -132,7 +133,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads what is there, through `scratch`. Returns whether more may be waiting.
+    /// Reads the waiting bytes, through `scratch`. Returns whether more may be waiting.
     pub fn fill(&mut self, scratch: &mut [u8]) -> Result<bool, Broken> {
         let Link::Up { stream } = &mut self.link else {
             return Ok(false);
@@ -160,7 +161,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// The next reply and the operation that it answers.
+    /// Returns the next reply and the operation that it answers.
     pub fn next_reply(&mut self) -> Result<Option<(Pending, Reply)>, Broken> {
         loop {
             let Some((reply, used)) =
@@ -188,7 +189,7 @@ impl Connection {
     }
 }
 
-/// Outcome of a command and of the `WAIT` after it, taken together.
+/// Returns the common outcome of a command and of the `WAIT` after it.
 fn replicated(first: Reply, wait: Reply, wanted: u8) -> Reply {
     match (first, wait) {
         (Reply::Error(text), _) | (_, Reply::Error(text)) => Reply::Error(text),

@@ -1,26 +1,26 @@
-//! Makes operations: writes their RESP bytes and keeps what a history needs to say about them.
+//! Makes operations: writes their RESP bytes and keeps the data that a history needs about them.
 
 use super::history::Op;
 use super::keys::Keys;
 use super::options::{CheckedOptions, Workload};
 use crate::resp::write_command;
 
-/// Keys of one MSET.
+/// Number of keys of one MSET.
 const MSET_KEYS: usize = 10;
 
 /// An operation that has been written to a connection's output.
 #[derive(Clone, Debug)]
 pub struct Issued {
     pub op: Op,
-    /// Key and value, where the history wants them.
+    /// Key and value, if the history needs them.
     pub label: Option<(String, String)>,
 }
 
-/// What one logical client has counted so far; the numbers that it writes only grow.
+/// The counts of one logical client so far; the numbers that it writes only grow.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
     turn: u64,
-    /// Number of the key that it named last.
+    /// Number of the last key that the client used.
     key: u64,
     set: u64,
     overwrite: u64,
@@ -40,7 +40,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// `labels`: whether a history wants keys and values.
+    /// `labels`: whether a history needs keys and values.
     pub fn new(workload: Workload, seed: u64, clients: usize, labels: bool) -> Generator {
         let (filler, keys) = match &workload {
             Workload::Mix {
@@ -49,7 +49,7 @@ impl Generator {
                 zipf,
                 ..
             } => (vec![b'x'; *value_bytes], Keys::new(*keys, *zipf)),
-            // The checked workload draws its keys from its clients, in turn.
+            // The checked workload takes its keys from its clients, in turn.
             Workload::Checked(checked) => (vec![b'.'; checked.value_bytes], Keys::new(1, None)),
         };
         Generator {
@@ -73,7 +73,8 @@ impl Generator {
                     lane.key = self.keys.draw(&mut self.random);
                 }
                 let mut key = format!("{prefix}{}", lane.key);
-                // Counters and lists have keys of their own: on a key with filler they would fail.
+                // Counters and lists have keys of their own, because they would fail on a key with
+                // filler.
                 match op {
                     Op::Incr => key.push_str(":n"),
                     Op::Lpush | Op::Rpush => key.push_str(":l"),
@@ -110,7 +111,7 @@ impl Generator {
                     Op::Setnx => {
                         // All clients contend for the same lock before the next one is tried.
                         let round = self.locks / self.clients;
-                        // Every attempt has a number of its own: one client may try twice.
+                        // Every attempt has a number of its own, because one client may try twice.
                         self.locks += 1;
                         (
                             format!("{}lock:{round}", checked.prefix),
@@ -140,8 +141,8 @@ impl Generator {
     }
 }
 
-/// Ten operations in turn: five SETs of keys of their own, one SET of an overwritten key, two
-/// RPUSH (INCR where there are no lists), one INCR, one lock.
+/// Ten operations in turn: five SETs of new keys, one SET of a key that is overwritten, two RPUSHes
+/// (INCRs if lists are excluded), one INCR, one lock.
 fn checked_next(checked: &CheckedOptions, client: u64, lane: &mut Lane) -> (Op, String, String) {
     let prefix = &checked.prefix;
     let turn = lane.turn % 10;

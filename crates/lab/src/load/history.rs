@@ -1,4 +1,4 @@
-//! Histories: what each operation was and how it ended, as JSON lines in the format of
+//! Histories: each operation and its outcome, as JSON lines in the format of
 //! [`pmnet_history::Record`].
 
 use std::io::Write;
@@ -8,7 +8,7 @@ use anyhow::Context;
 pub use pmnet_history::Outcome;
 use serde::{Deserialize, Serialize};
 
-/// Bytes buffered before a write to the history file.
+/// Number of bytes that are buffered before a write to the history file.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 /// An operation of the load generator.
@@ -46,7 +46,7 @@ impl Op {
         Op::Ping,
     ];
 
-    /// Its name in mixes, histories and summaries.
+    /// The operation's name in mixes, histories and summaries.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl Op {
         !matches!(self, Op::Get | Op::Ping)
     }
 
-    /// The operation of that name.
+    /// Returns the operation with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Op> {
         Op::ALL.into_iter().find(|op| op.name() == name)
@@ -77,7 +77,7 @@ impl Op {
 /// One operation of a history; fields and file format: [`pmnet_history::Record`].
 pub type Record = pmnet_history::Record<Op>;
 
-/// A history being written.
+/// A history file that is being written.
 #[derive(Debug)]
 pub struct HistoryFile {
     path: PathBuf,
@@ -88,7 +88,7 @@ impl HistoryFile {
     /// Creates (or empties) the file.
     ///
     /// # Errors
-    /// The error of the file system, with the path.
+    /// The file system fails; the error has the path.
     pub fn create(path: &Path) -> anyhow::Result<HistoryFile> {
         let file = std::fs::File::create(path)
             .with_context(|| format!("cannot write the history {}", path.display()))?;
@@ -101,7 +101,7 @@ impl HistoryFile {
     /// Appends one operation.
     ///
     /// # Errors
-    /// The error of the file system, with the path.
+    /// The file system fails; the error has the path.
     pub fn write<O: Serialize>(&mut self, record: &pmnet_history::Record<O>) -> anyhow::Result<()> {
         serde_json::to_writer(&mut self.file, record)
             .map_err(std::io::Error::from)
@@ -109,10 +109,10 @@ impl HistoryFile {
             .with_context(|| format!("cannot write the history {}", self.path.display()))
     }
 
-    /// Writes out what is still buffered.
+    /// Writes the buffered rest.
     ///
     /// # Errors
-    /// The error of the file system, with the path.
+    /// The file system fails; the error has the path.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.file
             .flush()

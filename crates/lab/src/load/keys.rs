@@ -1,22 +1,26 @@
-//! Which key an operation is of: every key as often, or few of them often (Zipf).
+//! The choice of an operation's key: all keys equally often, or a few of them much more often
+//! (Zipf).
 
 use super::summary::float;
 
-/// Most keys of a Zipf distribution: their chances are a table in memory, 8 bytes a key.
+/// Maximum number of keys of a Zipf distribution. Their probabilities are a table in memory with 8
+/// bytes per key.
 pub const ZIPF_KEYS_MAX: u64 = 1_000_000;
-/// Largest exponent; with this one, 83 of 100 operations are of the first key.
+/// Largest exponent; with this one, 83 of 100 operations use the first key.
 pub const ZIPF_MAX: f64 = 3.0;
 
 /// A choice of keys, numbered from 0.
 #[derive(Debug)]
 pub struct Keys {
     count: u64,
-    /// Chance of each key or one before it, rising to 1; empty: all keys have the same.
+    /// For each key, the probability of this key or an earlier one, rising to 1; empty if all keys
+    /// are equally likely.
     at_most: Vec<f64>,
 }
 
 impl Keys {
-    /// `count` keys. With a Zipf exponent `s`, key `n` has a chance in proportion to 1 / (n + 1)^s.
+    /// Returns a choice of `count` keys. With a Zipf exponent `s`, the probability of key `n` is
+    /// proportional to 1 / (n + 1)^s.
     pub fn new(count: u64, zipf: Option<f64>) -> Keys {
         let mut at_most = Vec::new();
         if let Some(exponent) = zipf {
@@ -32,7 +36,7 @@ impl Keys {
         Keys { count, at_most }
     }
 
-    /// Draws one.
+    /// Draws a key.
     pub fn draw(&self, random: &mut fastrand::Rng) -> u64 {
         if self.at_most.is_empty() {
             return random.u64(0..self.count);

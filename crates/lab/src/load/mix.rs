@@ -1,8 +1,9 @@
-//! Which operations, in which proportion: `set:80,get:20`, or each write read back: `alternate`.
+//! Mixes of operations: a list with proportions (`set:80,get:20`), or each write followed by a read
+//! of its key (`alternate`).
 
 use super::history::Op;
 
-/// Most parts of a mix.
+/// Maximum number of parts of a mix.
 const PARTS_MAX: usize = 16;
 /// Largest weight of one part.
 const WEIGHT_MAX: u32 = 1_000_000;
@@ -15,20 +16,20 @@ const ALTERNATE: &str = "alternate";
 pub struct Mix {
     parts: Vec<(Op, u32)>,
     total: u32,
-    /// The parts in turn instead, and every other operation is of the key of the one before.
+    /// Whether the parts come in turn, and every second operation uses the key of the previous one.
     alternate: bool,
 }
 
-/// Why a mix was not understood.
+/// The reason why a mix is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MixError {
-    /// Not an operation that can be in a mix.
+    /// The name is no operation that can be in a mix.
     #[error("unknown operation {0:?}; there are set, get, incr, lpush, rpush, mset, setnx, ping")]
     Operation(String),
-    /// Not a number from 1 to a million.
+    /// The weight is no number from 1 to a million.
     #[error("bad weight {0:?}: a number from 1 to 1000000 is needed")]
     Weight(String),
-    /// Nothing, or too many parts.
+    /// The mix has no part, or too many.
     #[error("a mix has 1 to {PARTS_MAX} parts, such as set:80,get:20, or is {ALTERNATE}")]
     Parts,
 }
@@ -37,7 +38,7 @@ impl Mix {
     /// Builds a mix from operations and weights.
     ///
     /// # Errors
-    /// [`MixError`].
+    /// The mix is invalid: [`MixError`].
     pub fn new(parts: Vec<(Op, u32)>) -> Result<Mix, MixError> {
         if parts.is_empty() || parts.len() > PARTS_MAX {
             return Err(MixError::Parts);
@@ -55,7 +56,7 @@ impl Mix {
         })
     }
 
-    /// Only one operation.
+    /// Returns a mix of one operation.
     #[must_use]
     pub fn only(op: Op) -> Mix {
         Mix {
@@ -65,7 +66,8 @@ impl Mix {
         }
     }
 
-    /// `SET` of a key, then `GET` of the same key, each client on its own key.
+    /// Returns the mix of a `SET` and a `GET` of the same key, in which each client uses its own
+    /// keys.
     #[must_use]
     pub fn alternate() -> Mix {
         Mix {
@@ -75,7 +77,8 @@ impl Mix {
         }
     }
 
-    /// The operation of a client's turn, which counts from 0, and whether it is of the key of the turn before.
+    /// Returns the operation of a client's turn (counted from 0), and whether it uses the key of
+    /// the previous turn.
     pub fn next(&self, turn: u64, random: &mut fastrand::Rng) -> (Op, bool) {
         if self.alternate {
             let again = !turn.is_multiple_of(2);

@@ -1,11 +1,11 @@
 //! The load generator: the same code against a pmnet front, a plain Redis or a pmnet device.
 //!
-//! Purpose: latencies and throughput that may be compared, and histories that may be checked.
-//! Invariants: one thread; every operation ends by its deadline as acknowledged, failed or unknown
+//! Purpose: comparable latencies and throughput, and histories that can be checked. Invariants: one
+//! thread; every operation ends by its deadline as acknowledged, failed or unknown
 //! (`docs/spec/protocol.md` §3); an operation is reported exactly once. In open loop every latency
 //! counts from the moment at which the operation was due, so a stalled server is not hidden by a
-//! generator that waits for it (coordinated omission).
-//! May not: judge a history; [`crate::check`] does that.
+//! generator that waits for it (coordinated omission). May not: judge a history; [`crate::check`]
+//! does that.
 
 mod connection;
 mod generator;
@@ -31,8 +31,8 @@ pub use summary::{Latency, Summary};
 /// Runs the load until its time is up, its number of operations is reached or `stop` is set.
 ///
 /// # Errors
-/// Options out of bounds, an endpoint from which not a single answer came, no file descriptors
-/// left, or what a hook returned.
+/// An option is out of bounds, the endpoint gave no answer at all, the system has no more file
+/// descriptors, or a hook returned an error.
 pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
     options.check().map_err(anyhow::Error::msg)?;
     match options.endpoint {

@@ -1,4 +1,4 @@
-//! The driver for pmnet itself: sessions of one client endpoint, no RESP front in between.
+//! The driver for pmnet itself: sessions of one client endpoint, without a RESP front.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ use super::wait::Waiter;
 use crate::clock::now_ns;
 use crate::resp;
 
-/// Without a single outcome other than unknown after this long the run is given up.
+/// If all outcomes so far are unknown after this time, the run is given up.
 const NOBODY_NS_MAX: u64 = 5_000_000_000;
 /// Token of the endpoint's socket.
 const SOCKET: Token = Token(0);
@@ -31,7 +31,7 @@ struct Slot {
     client: u64,
     lane: Lane,
     pending: HashMap<CallId, Pending>,
-    /// Its session is being ended; a new one follows when that is done.
+    /// Whether its session is being ended; a new session follows.
     leaving: bool,
 }
 
@@ -125,7 +125,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Sends what may be sent now.
+    /// Sends the operations that may be sent now.
     fn issue(&mut self, now: u64) -> anyhow::Result<()> {
         let pipeline = self.run.options.pipeline;
         if self.run.options.rate.is_none() {
@@ -156,7 +156,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// Whether a slot may issue; opens its session if it has none.
+    /// Whether a slot may send an operation; opens its session if it has none.
     fn usable(&mut self, index: usize, now: u64) -> anyhow::Result<bool> {
         let slot = &mut self.slots[index];
         if slot.session.is_none() {
@@ -188,7 +188,8 @@ impl Driver<'_, '_> {
         let payload = Bytes::copy_from_slice(&self.command);
         let deadline = Time(pending.deadline_ns);
         let call = match pending.issued.op {
-            // Their reply says nothing about the state: acknowledged by the devices.
+            // The reply of these operations does not depend on the data, so devices acknowledge
+            // them.
             Op::Set | Op::Mset => self.endpoint.update(session, payload, key, deadline),
             op => {
                 let read_only = !op.writes();
@@ -205,7 +206,7 @@ impl Driver<'_, '_> {
                 let text = refused.to_string();
                 self.run.recorder.error(&text);
                 if refused == Refused::Closed {
-                    // Its event has not been seen yet.
+                    // The event of this session has not been seen yet.
                     slot.leaving = true;
                 }
                 let client = slot.client;
@@ -237,7 +238,7 @@ impl Driver<'_, '_> {
                             .error(&format!("session closed: {reason:?}"));
                     }
                 }
-                // The load asks no READs, and passes nothing through.
+                // The load sends no READs, and passes no operation through.
                 Event::Read { .. } | Event::Marked { .. } => {}
             }
         }
@@ -264,7 +265,7 @@ impl Driver<'_, '_> {
             pmnet_client::Outcome::Committed { .. } => (Outcome::Ok, Some("OK".to_owned())),
             pmnet_client::Outcome::Reply(bytes) => match resp::parse(&bytes) {
                 Ok(Some((reply, _))) => judge(&reply),
-                // The database did something; what it said cannot be read.
+                // The database executed the operation, but its reply cannot be parsed.
                 _ => (
                     Outcome::Unknown,
                     Some("a reply that is not RESP".to_owned()),
@@ -279,7 +280,7 @@ impl Driver<'_, '_> {
             self.run.recorder.error(text.as_deref().unwrap_or_default());
         }
         if outcome == Outcome::Unknown && !slot.leaving {
-            // As with a connection: a new logical client goes on.
+            // A new logical client goes on, as with a connection.
             slot.leaving = true;
             self.endpoint.end(session, Time(pending.deadline_ns));
         }
@@ -287,7 +288,7 @@ impl Driver<'_, '_> {
         self.run.ended(client, pending, outcome, text)
     }
 
-    /// Ends all sessions, without waiting for it: one that is not ended in order expires.
+    /// Ends all sessions without waiting. A session that is not ended in order expires.
     fn leave(&mut self, now: u64) -> anyhow::Result<()> {
         for session in self.slot_of.keys() {
             self.endpoint.end(*session, Time(now));

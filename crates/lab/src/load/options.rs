@@ -1,4 +1,4 @@
-//! What a load run is asked to do.
+//! The options of a load run.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,116 +7,122 @@ use super::history::Record;
 use super::keys::{ZIPF_KEYS_MAX, ZIPF_MAX};
 use super::mix::Mix;
 
-/// Most connections of one run.
+/// Maximum number of connections of one run.
 pub const CLIENTS_MAX: usize = 4096;
-/// Most commands in flight on one connection.
+/// Maximum number of commands in flight on one connection.
 pub const PIPELINE_MAX: usize = 10_000;
-/// Largest value, in bytes: the limit of one update.
+/// Maximum size of a value in bytes: the limit of one update.
 pub const VALUE_BYTES_MAX: usize = pmnet_wire::MESSAGE_BYTES_MAX;
-/// A run that has to get something done takes at most this many times its duration.
+/// A run with a minimum number of acknowledged operations takes at most this many times its
+/// duration.
 pub const PATIENCE: u32 = 10;
 
-/// What is at the other end.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// RESP over TCP: a pmnet front or a plain Redis.
+    /// A pmnet front or a plain Redis: RESP over TCP.
     Resp,
-    /// The head device of a chain: pmnet sessions over UDP.
+    /// The head device of a chain: sessions of pmnet over UDP.
     Native,
 }
 
-/// Everything a run needs.
+/// All options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What is at `address`.
+    /// The kind of server at `address`.
     pub endpoint: Endpoint,
-    /// Where to connect or send to.
+    /// The address to connect or send to.
     pub address: SocketAddr,
-    /// Number of the shard of a [`Endpoint::Native`].
+    /// Number of the shard, for [`Endpoint::Native`].
     pub shard: u32,
-    /// Connections or sessions, 1 to [`CLIENTS_MAX`].
+    /// Number of connections or sessions, 1 to [`CLIENTS_MAX`].
     pub clients: usize,
-    /// Commands in flight on each, 1 to [`PIPELINE_MAX`]. In closed loop they are sent as one
-    /// batch, and the next batch when all replies are there, as redis-benchmark does.
+    /// Number of commands in flight on each of them, 1 to [`PIPELINE_MAX`]. In closed loop they are
+    /// sent as one batch, and the next batch follows when all replies have arrived, as in
+    /// redis-benchmark.
     pub pipeline: usize,
-    /// Operations a second over all clients (open loop); `None`: closed loop.
+    /// Operations per second of all clients together (open loop); `None`: closed loop.
     pub rate: Option<f64>,
-    /// How long to issue operations, after the warm-up.
+    /// Time for which operations are issued, after the warm-up.
     pub duration: Duration,
-    /// Go on after that until this many operations are acknowledged, at most [`PATIENCE`] times as long. A machine that is busy
-    /// with other work gets less done in the same time, and a check of hardly anything says nothing.
+    /// The run goes on after that until this many operations are acknowledged, at most [`PATIENCE`]
+    /// times as long. A machine that is busy with other work completes fewer operations in the same
+    /// time, and a check of very few operations proves nothing.
     pub acknowledged_min: u64,
-    /// Stop after this many operations (warm-up included), if that comes first.
+    /// The run stops after this many operations (warm-up included), if this comes first.
     pub operations: Option<u64>,
-    /// Issue, but do not measure, for this long first.
+    /// Time at the beginning in which operations are issued and not measured.
     pub warmup: Duration,
-    /// An operation without a reply after this long is unknown, and its connection given up.
+    /// Time after which an operation without a reply has an unknown outcome, and its connection is
+    /// given up.
     pub deadline: Duration,
-    /// `WAIT` for this many replicas follows each write of a [`Endpoint::Resp`], which ends when they have it; 0: none.
+    /// For [`Endpoint::Resp`]: a `WAIT` for this many replicas follows each write, and the
+    /// operation ends with the reply to the `WAIT`; 0: no `WAIT`.
     pub replicas: u8,
-    /// Poll without blocking for this long after each activity (0: always block).
+    /// Time for which the thread polls without blocking after each activity (0: it always blocks).
     pub spin: Duration,
-    /// Seed of keys and mix.
+    /// Seed of the keys and of the mix.
     pub seed: u64,
-    /// What to issue.
+    /// The operations to issue.
     pub workload: Workload,
 }
 
-/// What to issue.
+/// The operations to issue.
 #[derive(Clone, Debug)]
 pub enum Workload {
     /// Independent operations on random keys.
     Mix {
-        /// Operations and weights.
+        /// The operations and their weights.
         mix: Mix,
         /// Number of keys.
         keys: u64,
-        /// Exponent of a Zipf distribution of the keys; `None`: each is as likely.
+        /// Exponent of a Zipf distribution of the keys; `None`: all keys are equally likely.
         zipf: Option<f64>,
-        /// Value size in bytes.
+        /// Size of a value in bytes.
         value_bytes: usize,
-        /// Start of every key.
+        /// Prefix of every key.
         prefix: String,
     },
-    /// Operations whose outcome can be checked afterwards; see [`crate::check`].
+    /// Operations whose outcome can be checked afterwards (see [`crate::check`]).
     Checked(CheckedOptions),
 }
 
 /// The checked workload: each logical client owns its keys and writes increasing numbers.
 #[derive(Clone, Debug)]
 pub struct CheckedOptions {
-    /// Start of every key; a run needs one of its own.
+    /// Prefix of every key; each run needs its own.
     pub prefix: String,
-    /// Keys of one client that are written in turn, each once before the first is overwritten.
+    /// Number of keys of one client that are written in turn: each of them once before the first is
+    /// overwritten.
     pub ring: u64,
-    /// With lists (RPUSH); a store that has none cannot take them.
+    /// Whether lists are used (RPUSH); some stores have none.
     pub lists: bool,
-    /// SET values are padded to this many bytes (fragmentation); 0: the number alone.
+    /// Size in bytes to which SET values are padded (for fragmentation); 0: the number alone.
     pub value_bytes: usize,
 }
 
-/// What a run tells while it goes on.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
-    /// Part of the run's time that has passed, 0 to 1.
+    /// Fraction of the run's time that has passed, 0 to 1.
     pub fraction: f64,
-    /// Operations acknowledged so far, warm-up included.
+    /// Number of acknowledged operations so far, warm-up included.
     pub acknowledged: u64,
-    /// Refused so far.
+    /// Number of refused operations so far.
     pub failed: u64,
-    /// Unknown so far.
+    /// Number of operations of unknown outcome so far.
     pub unknown: u64,
-    /// Operations a second acknowledged since the last report.
+    /// Acknowledged operations per second since the last report.
     pub rate: f64,
 }
 
 /// Takes one ended operation; an error ends the run.
 pub type RecordHook<'a> = &'a mut dyn FnMut(&Record) -> anyhow::Result<()>;
 
-/// Where a run reports to.
+/// The receivers of a run's events.
 #[derive(Default)]
 pub struct Hooks<'a> {
-    /// Called with every operation that ended.
+    /// Called with every operation that has ended.
     pub record: Option<RecordHook<'a>>,
     /// Called about ten times a second.
     pub progress: Option<&'a mut dyn FnMut(&Progress)>,
@@ -154,7 +160,7 @@ impl Options {
     /// Checks the bounds.
     ///
     /// # Errors
-    /// A sentence that says which value is out of which range.
+    /// A value is out of its range; the error names both.
     pub fn check(&self) -> Result<(), String> {
         let range = |name: &str, value: usize, max: usize| {
             if (1..=max).contains(&value) {

@@ -1,4 +1,4 @@
-//! The driver for RESP endpoints: one thread, all connections, one poll.
+//! The driver for RESP endpoints: one thread with one poll for all connections.
 
 use std::sync::atomic::AtomicBool;
 
@@ -14,9 +14,9 @@ use super::wait::Waiter;
 use crate::clock::now_ns;
 use crate::resp::{Reply, write_command};
 
-/// A connect that takes longer is given up.
+/// Time after which a connect is given up.
 const CONNECT_NS_MAX: u64 = 1_000_000_000;
-/// Without a single connection after this long the run is given up.
+/// Time without a single connection after which the run is given up.
 const NOBODY_NS_MAX: u64 = 3_000_000_000;
 
 /// Runs the load against `address` of the options.
@@ -68,7 +68,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Deadlines, connects and reconnects.
+    /// Checks deadlines and connects, and connects again.
     fn tick(&mut self, now: u64) -> anyhow::Result<()> {
         for index in 0..self.connections.len() {
             let connection = &mut self.connections[index];
@@ -120,7 +120,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// A socket is ready.
+    /// Handles a socket that is ready.
     fn ready(&mut self, index: usize) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         let outcome = connection
@@ -148,7 +148,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Takes the replies that are complete; false if the connection was given up meanwhile.
+    /// Takes all complete replies; returns false if the connection was given up meanwhile.
     fn replies(&mut self, index: usize) -> anyhow::Result<bool> {
         loop {
             let (pending, reply) = match self.connections[index].next_reply() {
@@ -172,7 +172,7 @@ impl Driver<'_, '_> {
         }
     }
 
-    /// Gives a connection up; whatever is in flight has an unknown outcome.
+    /// Gives a connection up; all operations in flight get an unknown outcome.
     fn broken(&mut self, index: usize, text: &str) -> anyhow::Result<()> {
         let connection = &mut self.connections[index];
         let was_used = connection.is_up();
@@ -180,8 +180,8 @@ impl Driver<'_, '_> {
         let unknown = text == "outcome unknown";
         let pending = connection.give_up(now_ns());
         if unknown || !pending.is_empty() {
-            // The outcome of this client's last operation is open. A new logical client goes on, so
-            // that "its operations took effect in order" holds exactly for each client.
+            // The outcome of this client's last operation is unknown. A new logical client goes on,
+            // so that "its operations took effect in order" holds exactly for each client.
             connection.client = self.run.new_client();
             connection.lane = Lane::default();
         }
@@ -196,7 +196,7 @@ impl Driver<'_, '_> {
         Ok(())
     }
 
-    /// Sends what may be sent now.
+    /// Sends the operations that may be sent now.
     fn issue(&mut self, now: u64) -> anyhow::Result<()> {
         if self.run.options.rate.is_some() {
             return self.issue_open(now);
@@ -234,7 +234,7 @@ impl Driver<'_, '_> {
         for index in used {
             self.flush(index)?;
         }
-        // Late operations wait for a reply, not for the timer.
+        // Late operations wait for a reply and need no timer.
         if self.run.due_ns() > now {
             self.waiter.alarm(self.run.due_ns())?;
         }
@@ -267,7 +267,7 @@ impl Driver<'_, '_> {
     }
 }
 
-/// What a reply says about its operation, and its text.
+/// Returns the outcome that a reply gives its operation, and the error text.
 pub fn judge(reply: &Reply) -> (Outcome, Option<String>) {
     match reply {
         Reply::Error(text) if text.contains("outcome unknown") => {

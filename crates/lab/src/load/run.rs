@@ -1,4 +1,4 @@
-//! Shared by all drivers of the load: what to issue, when, and the results.
+//! The part that all drivers of the load share: the operations, their times, and the results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,24 +10,24 @@ use super::summary::{Recorder, Summary, float};
 use crate::clock::{nanos, now_ns};
 use crate::resp::Reply;
 
-/// Deadlines, reconnects and progress are checked this often.
+/// Interval at which deadlines, reconnects and progress are checked.
 const TICK_NS: u64 = 50_000_000;
-/// Progress is reported each time this many ticks have passed.
+/// Number of ticks between two progress reports.
 const TICKS_PER_REPORT: u64 = 2;
 
-/// An operation whose outcome is not known.
+/// An operation whose outcome is open.
 #[derive(Debug)]
 pub struct Pending {
     pub issued: Issued,
-    /// When it was sent, or due in open loop.
+    /// Time at which it was sent; in open loop, the time at which it was due.
     pub invoke_ns: u64,
-    /// When it is given up.
+    /// Time at which it is given up.
     pub deadline_ns: u64,
-    /// `WAIT` for this many replicas follows its command; 0: none.
+    /// Number of replicas for which a `WAIT` after its command waits; 0: no `WAIT`.
     pub replicas: u8,
-    /// What the command itself was answered, while that of its `WAIT` is missing.
+    /// The reply to the command itself, while the reply to its `WAIT` is missing.
     pub first: Option<Reply>,
-    /// Counts into the percentiles.
+    /// Whether it counts for the percentiles.
     measured: bool,
 }
 
@@ -40,12 +40,12 @@ pub struct Run<'a, 'h> {
     generator: Generator,
     next_client: u64,
     issued: u64,
-    /// Open loop: when the next operation is due.
+    /// Open loop: the time at which the next operation is due.
     due_ns: u64,
     interval_ns: f64,
     measure_ns: u64,
     end_ns: u64,
-    /// The end, also if hardly anything was acknowledged.
+    /// The time at which the run ends even if too few operations were acknowledged.
     end_max_ns: u64,
     stopped_ns: u64,
     tick_ns: u64,
@@ -54,7 +54,7 @@ pub struct Run<'a, 'h> {
 }
 
 impl<'a, 'h> Run<'a, 'h> {
-    /// Starts its clock.
+    /// Creates a run and starts its clock.
     pub fn new(options: &'a Options, hooks: Hooks<'h>) -> Run<'a, 'h> {
         let start_ns = now_ns();
         let measure_ns = start_ns + nanos(options.warmup);
@@ -83,14 +83,14 @@ impl<'a, 'h> Run<'a, 'h> {
         }
     }
 
-    /// Number of a new logical client.
+    /// Returns the number of a new logical client.
     pub fn new_client(&mut self) -> u64 {
         let client = self.next_client;
         self.next_client += 1;
         client
     }
 
-    /// False once nothing more may be issued.
+    /// Returns false once no further operation may be issued.
     pub fn goes_on(&mut self, now: u64, stop: &AtomicBool) -> bool {
         let enough = self.recorder.acknowledged >= self.options.acknowledged_min;
         let over = now >= self.end_ns && (enough || now >= self.end_max_ns)
@@ -105,12 +105,12 @@ impl<'a, 'h> Run<'a, 'h> {
         self.stopped_ns == 0
     }
 
-    /// Whether nothing more is to be issued.
+    /// Whether no further operation may be issued.
     pub fn is_over(&self) -> bool {
         self.stopped_ns > 0
     }
 
-    /// True when it is time to look at deadlines; tells the progress too.
+    /// Returns true if it is time to check deadlines; also reports the progress.
     pub fn tick(&mut self, now: u64) -> bool {
         if now < self.tick_ns {
             return false;
@@ -123,18 +123,18 @@ impl<'a, 'h> Run<'a, 'h> {
         true
     }
 
-    /// When the next tick is.
+    /// Returns the time of the next tick.
     pub fn next_tick_ns(&self) -> u64 {
         self.tick_ns
     }
 
-    /// Open loop: when the next operation is due.
+    /// Open loop: returns the time at which the next operation is due.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// The next operation of a client: appends its command to `out`. `invoke_ns` is now, or when it
-    /// was due.
+    /// Issues the next operation of a client: appends its command to `out`. `invoke_ns` is the
+    /// present time; in open loop, the time at which the operation was due.
     pub fn issue(
         &mut self,
         client: u64,
@@ -155,7 +155,7 @@ impl<'a, 'h> Run<'a, 'h> {
         }
     }
 
-    /// An operation ended.
+    /// Takes the outcome of an operation.
     pub fn ended(
         &mut self,
         client: u64,
@@ -202,7 +202,7 @@ impl<'a, 'h> Run<'a, 'h> {
         self.last_report = (now, self.recorder.acknowledged);
     }
 
-    /// The result.
+    /// Returns the result.
     pub fn finish(self) -> Summary {
         let open = self.options.rate.is_some();
         let measured = self.stopped_ns.saturating_sub(self.measure_ns);

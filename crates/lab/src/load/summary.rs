@@ -1,4 +1,4 @@
-//! The result of a run: counts, percentiles and the distribution.
+//! The result of a run: counts, percentiles and the latency distribution.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,23 +8,23 @@ use serde::Serialize;
 
 use super::history::{Op, Outcome};
 
-/// Longest latency that is distinguished, in nanoseconds (longer ones count as this).
+/// Longest latency that the histogram distinguishes, in nanoseconds; longer ones count as this one.
 const LATENCY_NS_MAX: u64 = 120_000_000_000;
-/// Different error texts that are kept.
+/// Maximum number of different error texts that are kept.
 const ERRORS_MAX: usize = 8;
-/// Points of a CDF.
+/// Number of points of a CDF.
 const CDF_POINTS: u32 = 400;
 
-/// Percentiles of one kind of operation, in microseconds.
+/// Latency percentiles of one kind of operation, in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
-    /// Acknowledged operations that were measured.
+    /// Number of acknowledged operations that were measured.
     pub count: u64,
-    /// Shortest.
+    /// Shortest latency.
     pub min_us: f64,
-    /// Mean.
+    /// Mean latency.
     pub mean_us: f64,
-    /// Median.
+    /// Median latency.
     pub p50_us: f64,
     /// 90th percentile.
     pub p90_us: f64,
@@ -34,7 +34,7 @@ pub struct Latency {
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
-    /// Longest.
+    /// Longest latency.
     pub max_us: f64,
 }
 
@@ -58,37 +58,37 @@ impl Latency {
     }
 }
 
-/// Result of a run. The counts include the warm-up, the latencies and the throughput do not.
+/// The result of a run. The counts include the warm-up; latencies and throughput exclude it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
     /// Measured time in seconds.
     pub seconds: f64,
-    /// Measured operations acknowledged a second.
+    /// Measured operations that were acknowledged per second.
     pub throughput: f64,
-    /// `closed` or `open` (latency from the moment an operation was due).
+    /// `closed`, or `open` (then a latency counts from the moment at which the operation was due).
     pub mode: &'static str,
-    /// Operations acknowledged.
+    /// Number of acknowledged operations.
     pub acknowledged: u64,
-    /// Operations refused.
+    /// Number of refused operations.
     pub failed: u64,
-    /// Operations of unknown outcome.
+    /// Number of operations of unknown outcome.
     pub unknown: u64,
-    /// Connections that had to be made again.
+    /// Number of connections that had to be made again.
     pub reconnects: u64,
-    /// Open loop only: operations that were due but not yet sent when the time was up.
+    /// Open loop only: number of operations that were due and not sent at the end.
     pub backlog: u64,
-    /// Error texts and how often they came (the first few different ones).
+    /// The first few different error texts, and how often each came.
     pub errors: BTreeMap<String, u64>,
-    /// All operations together.
+    /// Latencies of all operations together.
     pub latency: Latency,
-    /// By operation.
+    /// Latencies by operation.
     pub by_operation: BTreeMap<&'static str, Latency>,
-    /// Distribution of `latency`: (microseconds, fraction at or below).
+    /// Distribution of `latency`: (microseconds, fraction of operations at or below this time).
     #[serde(skip)]
     pub cdf: Vec<(f64, f64)>,
 }
 
-/// Collects a run's outcomes.
+/// Collects the outcomes of a run.
 pub struct Recorder {
     all: Histogram<u64>,
     by_operation: BTreeMap<Op, Histogram<u64>>,
@@ -114,7 +114,7 @@ impl Recorder {
         }
     }
 
-    /// Counts an outcome; `latency_ns` where it is to be measured.
+    /// Counts an outcome; `latency_ns` is given if it is to be measured.
     pub fn count(&mut self, op: Op, outcome: Outcome, latency_ns: Option<u64>) {
         match outcome {
             Outcome::Ok => self.acknowledged += 1,
@@ -138,7 +138,7 @@ impl Recorder {
         }
     }
 
-    /// One of the errors that were kept.
+    /// Returns one of the kept error texts.
     pub fn first_error(&self) -> Option<String> {
         self.errors.keys().next().cloned()
     }
@@ -174,7 +174,7 @@ fn micros(nanos: u64) -> f64 {
     (float(nanos) / 10.0).round() / 100.0
 }
 
-/// A count as a float; exact up to 2^53, far beyond any run.
+/// A count as a float. The conversion is exact up to 2^53, which no run reaches.
 pub fn float(count: u64) -> f64 {
     u32::try_from(count).map_or_else(
         |_| {
@@ -195,7 +195,7 @@ fn cdf(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
         let quantile = f64::from(step) / f64::from(CDF_POINTS);
         points.push((micros(histogram.value_at_quantile(quantile)), quantile));
     }
-    // The tail, where the interest is, gets finer steps than the even ones can give.
+    // The tail matters most, and gets finer steps than the even ones.
     for quantile in [0.998, 0.999, 0.9995, 0.9999, 1.0] {
         points.push((micros(histogram.value_at_quantile(quantile)), quantile));
     }

@@ -1,4 +1,4 @@
-//! Waiting: one poll, and a timer finer than the poll's own milliseconds for the open loop.
+//! Waiting: one poll, and for the open loop a timer that is finer than the poll's milliseconds.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use rustix::time::{
 
 use crate::clock::{nanos, now_ns};
 
-/// Events taken from the poll at once.
+/// Maximum number of events that are taken from the poll at once.
 const EVENTS_MAX: usize = 1024;
 /// Token of the timer.
 const TIMER: Token = Token(usize::MAX - 1);
@@ -28,7 +28,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Spins for this long after activity (0: never).
+    /// Returns a waiter that spins for this long after activity (0: never).
     pub fn new(spin: Duration) -> anyhow::Result<Waiter> {
         let poll = Poll::new().context("cannot poll sockets")?;
         let timer = timerfd_create(
@@ -48,12 +48,12 @@ impl Waiter {
         })
     }
 
-    /// Where to register sockets.
+    /// Returns the registry for sockets.
     pub fn registry(&self) -> &Registry {
         self.poll.registry()
     }
 
-    /// Ends the next wait at this time, to the microsecond.
+    /// Makes the next wait end at this time, with microsecond resolution.
     pub fn alarm(&self, at_ns: u64) -> anyhow::Result<()> {
         let time = Itimerspec {
             it_interval: Timespec {
@@ -65,13 +65,14 @@ impl Waiter {
                 tv_nsec: i64::try_from(at_ns % 1_000_000_000).unwrap_or(0),
             },
         };
-        // Setting it again also resets it, so its expirations need not be read.
+        // A new setting also resets the timer, so its expirations need not be read.
         timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &time)
             .context("cannot set a timer")?;
         Ok(())
     }
 
-    /// Waits for a socket, at most until `until_ns`; the tokens of those that are ready.
+    /// Waits until a socket is ready, at most until `until_ns`; returns the tokens of the ready
+    /// sockets.
     pub fn wait(&mut self, until_ns: u64, ready: &mut Vec<Token>) -> anyhow::Result<()> {
         ready.clear();
         let now = now_ns();

@@ -1,4 +1,4 @@
-//! The bound: `pmnet-lab resp-limit`, a process of its own.
+//! The upper bound `pmnet-lab resp-limit` as a process of its own.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -9,19 +9,19 @@ use anyhow::Context;
 use super::ValueBytes;
 use crate::harness::{Binaries, Port, Process, READY_MAX, Ready, Scratch, Spec};
 
-/// What it is called where CPU time is told.
+/// Its name in tables of CPU time.
 pub const NAME: &str = "resp-limit";
 
-/// On the loopback, alone.
+/// The bound alone, on the loopback interface.
 pub struct LimitAlone {
-    // Dropped in this order: who uses the port and the folder goes first.
+    // The fields are dropped in this order: first the process, which uses the port and the folder.
     process: Process,
     address: SocketAddr,
     _port: Port,
     _scratch: Scratch,
 }
 
-/// Its arguments.
+/// Returns its arguments.
 pub fn arguments(listen: SocketAddr, value: ValueBytes) -> Vec<OsString> {
     let (listen, bytes) = (listen.to_string(), value.0.to_string());
     [NAME, "--listen", &listen, "--value-bytes", &bytes]
@@ -30,7 +30,7 @@ pub fn arguments(listen: SocketAddr, value: ValueBytes) -> Vec<OsString> {
 }
 
 impl LimitAlone {
-    /// Starts it and waits until it serves.
+    /// Starts the process and waits until it serves.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,

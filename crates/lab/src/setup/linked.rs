@@ -1,5 +1,5 @@
-//! A set-up over links: client and server are network namespaces, with a device in the kernel in
-//! between, or with nothing in between.
+//! A set-up over links: client and server are network namespaces, with a device in the kernel or no
+//! device between them.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,51 +16,52 @@ use crate::harness::{Binaries, Process, Ready, Role, Scratch, Spec, StoreKind};
 use crate::harness::{answered, drained, redis_spec, sweep_namespaces};
 use crate::resp::Reply;
 
-/// Ports of Redis and front; a namespace has all of them to itself.
+/// Ports of Redis and of the front; each namespace has all ports to itself.
 const REDIS_PORT: u16 = 6379;
 const FRONT_PORT: u16 = 6380;
-/// Where the load and the front are.
+/// The namespace of the load and the front.
 const CLIENT: &str = "client1";
-/// Where Redis and the server are.
+/// The namespace of Redis and the server.
 const FAR: &str = "server";
-/// If a path carries nothing after this time, it counts as broken.
+/// Time after which a path without any answer counts as broken.
 const PATH_MAX: Duration = Duration::from_secs(5);
 
-/// What is at the other end of the links.
+/// The process at the other end of the links.
 #[derive(Clone, Copy, Debug)]
 pub enum Far {
-    /// A database, and more arguments of the front before it.
+    /// A database, and further arguments for the front that uses it.
     Store(StoreKind, &'static [&'static str]),
-    /// The bound, `resp-limit`; for a system without a device.
+    /// The bound, `resp-limit`, for a system without a device.
     Limit(ValueBytes),
 }
 
-/// See the module's text; everything is ended and removed when it is dropped.
+/// The running set-up; when it is dropped, all its processes end and its network is removed.
 pub struct Linked {
-    // Dropped in this order: the client side first, the folders last.
+    // The fields are dropped in this order: the client side first, the folders last.
     front: Option<Process>,
     stand: Stand,
-    /// Redis or the bound, and its name.
+    /// Redis or the bound, with its name.
     far: Option<(String, Process)>,
     endpoint: SocketAddr,
     scratch: Scratch,
 }
 
-/// Removes what killed owners left.
+/// Removes networks of killed owners.
 pub fn sweep() -> anyhow::Result<()> {
     sweep_namespaces();
     Ok(pinned::sweep()?)
 }
 
 impl Linked {
-    /// Makes the network of `system` and starts the path of a Redis client in it: front and load at
-    /// the client, `system`'s device, server and Redis at the server. A system without a device is
-    /// Redis alone, or the bound. `name` and `number` keep several apart.
+    /// Makes the network of `system` and starts the processes of a Redis client's path: front and
+    /// load at the client; `system`'s device, server and Redis at the server. A system without a
+    /// device has Redis alone, or the bound. `name` and `number` distinguish several set-ups.
     ///
-    /// Call it from a thread that outlives it: its processes end with that thread.
+    /// The calling thread must outlive the set-up, because the processes end with this thread.
     ///
     /// # Errors
-    /// What this machine lacks for it, or the first process that did not start.
+    /// This machine lacks a program or right, or a process did not start: the error names the first
+    /// one.
     pub fn start(
         system: System,
         name: &str,
@@ -72,7 +73,7 @@ impl Linked {
         let stand = Stand::build(system, number)?;
         let has_device = system.has_device();
         let near = SocketAddr::from((Ipv4Addr::LOCALHOST, FRONT_PORT));
-        // Where clients reach it, and fronts that read from it directly.
+        // The address at which clients reach Redis, and fronts that read from it directly.
         let redis = SocketAddr::from((*SERVER.ip(), REDIS_PORT));
         let mut linked = Linked {
             front: None,
@@ -170,12 +171,12 @@ impl Linked {
         Ok(())
     }
 
-    /// The RESP endpoint, as seen from [inside](Linked::inside).
+    /// Returns the RESP endpoint, as seen from [inside](Linked::inside).
     pub const fn endpoint(&self) -> SocketAddr {
         self.endpoint
     }
 
-    /// Runs `work` where the clients are.
+    /// Runs `work` in the namespace of the clients.
     pub fn inside<T: Send>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send,
@@ -183,7 +184,7 @@ impl Linked {
         self.stand.network.inside(CLIENT, work)
     }
 
-    /// All its processes, client side first.
+    /// Returns all processes, client side first.
     pub fn processes(&self) -> Vec<(String, &Process)> {
         let front = self.front.iter().map(|process| (Role::Front, process));
         let far = self
@@ -195,12 +196,13 @@ impl Linked {
             .collect()
     }
 
-    /// The front, where there is one.
+    /// Returns the front, if there is one.
     pub const fn front(&mut self) -> Option<&mut Process> {
         self.front.as_mut()
     }
 
-    /// Waits until everything acknowledged has reached the database. Without a front it has.
+    /// Waits until all acknowledged updates have reached the database. Without a front this is
+    /// always so.
     pub fn settle(&self) -> anyhow::Result<()> {
         match self.front {
             Some(_) => self.inside(|| drained(self.endpoint)),
@@ -208,8 +210,8 @@ impl Linked {
         }
     }
 
-    /// Ends every process in good order, client side first; the names of those that did not end by
-    /// themselves with exit code 0.
+    /// Ends every process by SIGTERM, client side first. Returns the names of those that did not
+    /// end by themselves with exit code 0.
     pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
         let mut unclean = Vec::new();
         let front = self.front.iter_mut().map(|process| (Role::Front, process));

@@ -1,8 +1,9 @@
-//! Set-ups that are measured, on the loopback or over links: pmnet, a Redis without it, and the bound of both.
+//! Measured set-ups on the loopback interface or over links: pmnet, a Redis without pmnet, and an
+//! upper bound for both.
 //!
-//! Purpose: what the demo and `bench redis` share. Invariants: everything is ended and removed when its handle is
-//! dropped; clients see one RESP endpoint, whatever is behind it. Start them from a thread that outlives them: their
-//! processes end with it.
+//! Purpose: code that the demo and `bench redis` share. Invariants: when a handle is dropped, its
+//! processes end and its networks are removed; clients see one RESP endpoint in every set-up. The
+//! thread that starts a set-up must outlive it, because the processes end with this thread.
 
 mod limit;
 mod linked;
@@ -18,57 +19,59 @@ pub(crate) use linked::sweep;
 use linked::{Far, Linked};
 use replicated::Replicated;
 
-/// Size of the value that the bound answers a `GET` with: as large as those that are written.
+/// Size of the value with which the bound answers a `GET`: the size of the written values.
 #[derive(Clone, Copy, Debug)]
 pub struct ValueBytes(pub usize);
 
-/// Where a set-up stands, and what it consists of.
+/// The place of a set-up's clients, and its parts.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// The bound, `resp-limit`, on the loopback.
+    /// The bound, `resp-limit`, on the loopback interface.
     Limit(ValueBytes),
-    /// A database, with or without pmnet, on the loopback.
+    /// A database, with or without pmnet, on the loopback interface.
     Loopback(Topology),
-    /// Redis with this many replicas on the loopback. `synced`: the first one syncs each write to its disk; otherwise
-    /// no disk is written at all.
+    /// Redis with this many replicas on the loopback interface. `synced`: the first Redis syncs
+    /// each write to its disk; otherwise none writes to a disk.
     Replicated {
-        /// Replicas.
+        /// Number of replicas.
         replicas: u8,
-        /// See above.
+        /// Whether the first Redis syncs each write to its disk.
         synced: bool,
     },
     /// The bound at the other end of a link, in namespaces.
     LinkedLimit(ValueBytes),
-    /// Namespaces joined by links, as in `pmnet-lab bench micro`, with database, and a front with this many more arguments.
+    /// Namespaces joined by links, as in `pmnet-lab bench micro`, with a database and further
+    /// arguments for the front.
     Links(System, StoreKind, &'static [&'static str]),
 }
 
 impl Place {
-    /// Whether its clients are at the other end of a link.
+    /// Whether the set-up's clients are at the other end of a link.
     #[must_use]
     pub const fn is_linked(&self) -> bool {
         matches!(self, Place::Links(..) | Place::LinkedLimit(_))
     }
 }
 
-/// A set-up that runs.
+/// A running set-up.
 pub enum Running {
     /// The bound alone.
     Limit(Box<LimitAlone>),
-    /// Processes of this machine, joined by its loopback.
+    /// Processes of this machine on its loopback interface.
     Local(Box<Cluster>),
     /// A Redis and its replicas.
     Replicated(Box<Replicated>),
-    /// Namespaces, joined by links.
+    /// Namespaces that are joined by links.
     Linked(Box<Linked>),
 }
 
 impl Running {
-    /// Starts everything and waits until it serves. `number` keeps several set-ups of a run apart, `name` is the start
-    /// of the names of their folders in `out`.
+    /// Starts all processes and waits until they serve. `number` distinguishes several set-ups of a
+    /// run; `name` is the prefix of the names of their folders in `out`.
     ///
     /// # Errors
-    /// What this machine lacks for it, or the first process that did not start.
+    /// This machine lacks a program or right, or a process did not start: the error names the first
+    /// one.
     pub fn start(
         place: &Place,
         (name, number): (&str, usize),
@@ -101,10 +104,10 @@ impl Running {
         })
     }
 
-    /// The RESP endpoint, as seen from [inside](Running::inside).
+    /// Returns the RESP endpoint, as seen from [inside](Running::inside).
     ///
     /// # Errors
-    /// There is none (an embedded store without pmnet).
+    /// The set-up has none (an embedded store without pmnet).
     pub fn endpoint(&self) -> anyhow::Result<SocketAddr> {
         match self {
             Running::Limit(limit) => Ok(limit.endpoint()),
@@ -114,7 +117,7 @@ impl Running {
         }
     }
 
-    /// Runs `work` where the clients are.
+    /// Runs `work` in the namespace of the clients.
     ///
     /// # Errors
     /// Returns the errors of `work`, or an error if the namespace cannot be entered.
@@ -128,7 +131,7 @@ impl Running {
         }
     }
 
-    /// Its processes and what they are, client side first.
+    /// Returns the processes with the names of their roles, client side first.
     #[must_use]
     pub fn processes(&self) -> Vec<(String, &Process)> {
         match self {
@@ -139,10 +142,10 @@ impl Running {
         }
     }
 
-    /// Waits until everything acknowledged has reached the database.
+    /// Waits until all acknowledged updates have reached the database.
     ///
     /// # Errors
-    /// That does not happen within half a minute.
+    /// The database lacks some of them after half a minute.
     pub fn settle(&self) -> anyhow::Result<()> {
         match self {
             Running::Limit(_) => Ok(()),
@@ -172,7 +175,7 @@ impl Running {
         }))
     }
 
-    /// Ends it in good order; the names of those that did not.
+    /// Ends every process by SIGTERM. Returns the names of those that did not end with exit code 0.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -189,13 +192,13 @@ impl Running {
 /// A front that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedFront {
-    /// By itself, with exit code 0.
+    /// Whether it ended by itself with exit code 0.
     pub clean: bool,
     /// Log output of the process since its start.
     pub log: String,
 }
 
-/// Processes with the names of their roles.
+/// Returns processes with the names of their roles.
 fn named<'a>(
     processes: impl Iterator<Item = (Role, &'a Process)>,
 ) -> impl Iterator<Item = (String, &'a Process)> {

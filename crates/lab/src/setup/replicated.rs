@@ -1,4 +1,4 @@
-//! A Redis with replicas, on the loopback.
+//! A Redis with replicas, on the loopback interface.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use crate::harness::{Binaries, Cluster, Process, StoreKind, Topology, settle};
 use crate::resp::Reply;
 
-/// Replicas have what the first one has after this long, or never.
+/// Time within which every replica must have the data of the first Redis.
 const JOIN_MAX: Duration = Duration::from_secs(20);
-/// Time between looks.
+/// Interval at which this is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A set-up with its replicas; see the module's text.
+/// A Redis with its replicas.
 pub struct Replicated {
-    // Dropped first: they would complain about a link that is lost.
+    // Replicas are dropped first, because they would complain about a lost link.
     replicas: Vec<Cluster>,
     first: Cluster,
 }
 
 impl Replicated {
-    /// Starts all of it and waits until every replica follows.
+    /// Starts all processes and waits until every replica follows.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,

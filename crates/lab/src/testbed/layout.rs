@@ -1,4 +1,5 @@
-//! Who is in a testbed, and how they are joined. Nothing is made here.
+//! The layout of a testbed: its nodes and their links. This module only describes; it creates
+//! nothing.
 //!
 //! ```text
 //! client1 ─┐
@@ -7,64 +8,66 @@
 //! client1 ── tap1 ── device1 ── tap2 ── server  with a tap in each link
 //! ```
 //!
-//! A device is a Linux bridge with an address of its own: it forwards what is not for it, and can be
-//! an addressed hop too. Several clients without a device meet in a bridge named `hub`. A tap is a bridge without an address:
-//! an adversary in it sees each packet of its link, and can send to both ends.
+//! A device is a Linux bridge with an address of its own: it forwards packets for other nodes, and
+//! can also be an addressed hop. Several clients without a device meet in a bridge named `hub`. A
+//! tap is a bridge without an address. An adversary in it sees each packet of its link, and can
+//! send to both ends.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use serde::Serialize;
 
-/// Most clients of a testbed.
+/// Maximum number of clients of a testbed.
 pub const CLIENTS_MAX: u8 = 32;
-/// Most devices of a testbed.
+/// Maximum number of devices of a testbed.
 pub const DEVICES_MAX: u8 = 3;
 
-/// Interface of clients and servers.
+/// Name of the interface of clients and servers.
 pub const END_INTERFACE: &str = "eth0";
-/// Interface with the address of a device.
+/// Name of the interface that has the address of a device.
 pub const BRIDGE: &str = "br0";
-/// Last part of the addresses: clients from 1, devices from 101, the server.
+/// Last byte of the addresses: clients from 1, devices from 101; the server.
 const DEVICE_FIRST: u8 = 101;
 const SERVER: u8 = 200;
 
 /// A machine of the testbed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// Its name: `client1`, `device1`, `server`, `hub`.
+    /// The name of the machine: `client1`, `device1`, `server`, `hub`.
     pub name: String,
-    /// Name of its network namespace.
+    /// The name of its network namespace.
     pub namespace: String,
     /// The interface that has the addresses.
     pub interface: &'static str,
-    /// Its address, with 24 bits of network; the hub has none.
+    /// Its IPv4 address in a /24 network; the hub has none.
     pub ipv4: Option<Ipv4Addr>,
-    /// Its address, with 64 bits of network; the hub has none.
+    /// Its IPv6 address in a /64 network; the hub has none.
     pub ipv6: Option<Ipv6Addr>,
-    /// Bridge ports, named after who is at the other end; empty: an end, not a switch.
+    /// The bridge ports, each named after the node at its other end; empty for a client or server,
+    /// which is no switch.
     pub ports: Vec<String>,
 }
 
 /// A veth pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Link {
-    /// Node and interface of both ends, the client's side first.
+    /// Node name and interface of both ends, the client's side first.
     pub ends: [(String, String); 2],
 }
 
 /// A whole testbed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// Clients first, then devices, the server last (a hub, if there is one, after it).
+    /// Clients first, then devices, then the server, then the hub if there is one.
     pub nodes: Vec<Node>,
     /// The veth pairs.
     pub links: Vec<Link>,
 }
 
 impl Layout {
-    /// `clients` machines (1 to [`CLIENTS_MAX`]), `devices` switches in a row (0 to
-    /// [`DEVICES_MAX`]) and a server; numbers beyond these are cut. Namespaces are `prefix` and the
-    /// name of the node.
+    /// Returns a layout of `clients` machines (1 to [`CLIENTS_MAX`]), `devices` switches in a row
+    /// (0 to [`DEVICES_MAX`]) and a server. Numbers outside of these ranges are changed to the
+    /// nearest bound. The name of a namespace is `prefix` and the name of the node.
     #[must_use]
     pub fn new(prefix: &str, clients: u8, devices: u8) -> Layout {
         let clients = clients.clamp(1, CLIENTS_MAX);
@@ -116,7 +119,8 @@ impl Layout {
         layout
     }
 
-    /// One client, `devices` switches in a row (1 to [`DEVICES_MAX`]; numbers beyond these are cut) and a server, with a tap in each link.
+    /// Returns a layout of one client, `devices` switches in a row (1 to [`DEVICES_MAX`]; other
+    /// numbers are changed to the nearest bound) and a server, with a tap in each link.
     #[must_use]
     pub fn tapped(prefix: &str, devices: u8) -> Layout {
         let devices = devices.clamp(1, DEVICES_MAX);
@@ -149,7 +153,7 @@ impl Layout {
         layout
     }
 
-    /// The node of this name.
+    /// Returns the node with this name.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.name == name)
@@ -174,7 +178,7 @@ impl Layout {
     }
 }
 
-/// Reads like the IPv4 address: `fd51::101`.
+/// The address looks like the IPv4 address: `fd51::101`.
 fn ipv6(last: u8) -> Ipv6Addr {
     let digits = u16::from(last / 100) << 8 | u16::from(last / 10 % 10) << 4 | u16::from(last % 10);
     Ipv6Addr::new(0xfd51, 0, 0, 0, 0, 0, 0, digits)
@@ -240,7 +244,7 @@ mod tests {
         let ends: std::collections::BTreeSet<_> =
             layout.links.iter().flat_map(|link| &link.ends).collect();
         assert_eq!(ends.len(), layout.links.len() * 2);
-        // The kernel's limit for the name of an interface, without the final zero.
+        // The kernel's limit for the length of an interface name, without the final zero.
         assert!(ends.iter().all(|(_, interface)| interface.len() <= 15));
     }
 }

@@ -1,10 +1,10 @@
-//! A small network on one machine: clients, up to three devices in a row, a server, each in a
-//! network namespace of its own, joined by veth pairs.
+//! A small network on one machine: clients, up to three devices in a row and a server. Each has a
+//! network namespace of its own, and veth pairs join them.
 //!
-//! Purpose: a test network (`pmnet-lab testbed`), used by `pmnet-lab bench micro` too. Invariants: the
-//! network of the machine itself is never changed; everything made is removed by its handle or by
-//! [`down`], even after a crash; every wait has a deadline. May not: start any part of pmnet. Needs
-//! root, `ip` (iproute2) and `ethtool`.
+//! Purpose: a test network (`pmnet-lab testbed`), which `pmnet-lab bench micro` uses, too.
+//! Invariants: the network of the machine itself is never changed; all created objects are removed
+//! by their handle or by [`down`], even after a crash; every wait has a deadline. May not: start
+//! any part of pmnet. Needs root, `ip` (iproute2) and `ethtool`.
 
 mod layout;
 mod network;

@@ -1,4 +1,4 @@
-//! Builds a layout: namespaces, bridges, veth pairs, offloads as XDP needs them.
+//! Builds a layout: namespaces, bridges, veth pairs, and the offload settings that XDP needs.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,7 +12,8 @@ use crate::harness::Namespaces;
 use crate::harness::find_program;
 use crate::harness::namespaces::{FOLDER, enter, ip};
 
-/// Why this process cannot make a testbed; `None`: it can, as far as can be seen without trying.
+/// The reason why this process cannot make a testbed; `None` if no reason can be seen without an
+/// attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {
@@ -24,7 +25,8 @@ pub fn refusal() -> Option<String> {
         .map(|(program, package)| format!("{program} is not installed: apt-get install {package}"))
 }
 
-/// The namespaces of a layout; removed when dropped, unless [kept](Network::keep).
+/// The namespaces of a layout; they are removed when this value is dropped, unless it was
+/// [kept](Network::keep).
 #[derive(Debug)]
 pub struct Network {
     layout: Layout,
@@ -32,15 +34,16 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes all of it. Several seconds at most.
+    /// Makes all namespaces and links. This takes several seconds at most.
     ///
     /// # Errors
-    /// [`refusal`], or what `ip` and `ethtool` say; nothing is left then.
+    /// This process cannot make a testbed ([`refusal`]), or `ip` or `ethtool` fails; then
+    /// everything is removed again.
     pub fn create(layout: Layout) -> anyhow::Result<Network> {
         if let Some(reason) = refusal() {
             anyhow::bail!(reason);
         }
-        // Dropped by the first failure, with what is there so far.
+        // If a step fails, this value is dropped with all that was made so far.
         let mut network = Network {
             layout,
             made: Vec::new(),
@@ -75,22 +78,22 @@ impl Network {
         Ok(())
     }
 
-    /// What it consists of.
+    /// Returns the layout.
     #[must_use]
     pub const fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Leaves it there for [`super::down`].
+    /// Leaves the network in place for [`super::down`].
     pub fn keep(mut self) -> Layout {
         self.made.clear();
         self.layout.clone()
     }
 
-    /// Program and arguments that start a program inside a node.
+    /// Returns the program and the arguments that start a program inside a node.
     ///
     /// # Errors
-    /// There is no such node, or no `nsenter`.
+    /// The layout has no such node, or `nsenter` is not installed.
     pub fn program(
         &self,
         name: &str,
@@ -110,11 +113,11 @@ impl Network {
         Ok((nsenter, all))
     }
 
-    /// Gives every interface this MTU, in bytes. Before programs are attached: a veth whose peer has
-    /// one may not take as much.
+    /// Sets the MTU of every interface, in bytes. Call it before programs are attached, because a
+    /// veth whose peer has a program may not allow a large MTU.
     ///
     /// # Errors
-    /// What `ip` says.
+    /// `ip` fails.
     pub fn set_mtu(&self, mtu: u16) -> anyhow::Result<()> {
         for node in &self.layout.nodes {
             let ports = node.ports.iter().map(String::as_str);
@@ -126,11 +129,11 @@ impl Network {
         Ok(())
     }
 
-    /// Gives every interface the offloads with which the kernel makes a veth. Packets are whole no
-    /// longer: not for links with a device.
+    /// Sets every interface's offloads to the defaults of a new veth. The kernel then merges
+    /// packets, so this is not for links with a device.
     ///
     /// # Errors
-    /// What `ethtool` says.
+    /// `ethtool` fails.
     pub fn default_offloads(&self) -> anyhow::Result<()> {
         for node in &self.layout.nodes {
             self.inside(&node.name, || offloads(node, &["gro", "off", "tx", "on"]))?;
@@ -138,10 +141,10 @@ impl Network {
         Ok(())
     }
 
-    /// Moves the calling thread, and what it starts from now on, into a node.
+    /// Moves the calling thread, and all processes that it starts from now on, into a node.
     ///
     /// # Errors
-    /// There is no such node, or the kernel refuses.
+    /// The layout has no such node, or the kernel refuses.
     pub fn enter(&self, name: &str) -> anyhow::Result<()> {
         let node = self.layout.node(name);
         enter(&node.with_context(|| format!("no node {name}"))?.namespace)
@@ -150,7 +153,7 @@ impl Network {
     /// Runs `work` on a thread of its own inside a node.
     ///
     /// # Errors
-    /// [`Network::enter`], or those of `work`.
+    /// The node cannot be entered ([`Network::enter`]), or `work` fails.
     pub fn inside<T: Send>(
         &self,
         name: &str,
@@ -170,7 +173,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // The interfaces go with their namespaces.
+        // The interfaces disappear with their namespaces.
         for namespace in &self.made {
             let _ = ip(&["netns", "del", namespace]);
         }
@@ -188,8 +191,8 @@ fn node_commands(node: &Node) -> Vec<String> {
         commands.push(format!("link set {port} master {BRIDGE} up"));
     }
     let interface = node.interface;
-    // By default a bridge has the smallest address of its ports, which changes when ports come and
-    // go. Here it has a fixed address of its own.
+    // By default a bridge takes the smallest address of its ports, which changes when ports come
+    // and go. This bridge has a fixed address of its own.
     if let (false, Some(ipv4)) = (node.ports.is_empty(), node.ipv4) {
         let [a, b, c, d] = ipv4.octets();
         commands.push(format!(
@@ -200,7 +203,7 @@ fn node_commands(node: &Node) -> Vec<String> {
     if let Some(address) = node.ipv4 {
         commands.push(format!("addr add {address}/24 dev {interface}"));
     }
-    // A kernel without IPv6 does not need the other address.
+    // A kernel without IPv6 needs no IPv6 address.
     let has_ipv6 = Path::new("/proc/sys/net/ipv6").is_dir();
     if let Some(address) = node.ipv6.filter(|_| has_ipv6) {
         commands.push(format!("addr add {address}/64 dev {interface} nodad"));
@@ -208,7 +211,7 @@ fn node_commands(node: &Node) -> Vec<String> {
     commands
 }
 
-/// One `ip` for many commands in a namespace.
+/// Runs many commands in a namespace with one `ip` process.
 fn batch(namespace: &str, commands: &[String]) -> anyhow::Result<()> {
     let mut child = Command::new("ip")
         .args(["-n", namespace, "-batch", "-"])
@@ -219,7 +222,8 @@ fn batch(namespace: &str, commands: &[String]) -> anyhow::Result<()> {
         .context("cannot run ip")?;
     let mut script = commands.join("\n");
     script.push('\n');
-    // Dropped at once: it reads to the end. If it ended before, its status says why.
+    // The pipe is dropped at once, so that `ip` reads to its end. If `ip` has ended before, its
+    // exit status gives the reason.
     let written = child
         .stdin
         .take()
@@ -234,11 +238,11 @@ fn batch(namespace: &str, commands: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// XDP sees whole packets with whole checksums: the transmit offload of a veth leaves them open.
-/// `gro` gives a veth its own receive queue, as a driver with XDP has it.
+/// XDP needs complete packets with complete checksums, which the transmit offload of a veth does
+/// not produce. `gro` gives a veth a receive queue of its own, as drivers with XDP have it.
 const FOR_XDP: &[&str] = &["gro", "on", "tx", "off"];
 
-/// Called inside the node.
+/// The function must be called inside the node.
 fn offloads(node: &Node, features: &[&str]) -> anyhow::Result<()> {
     let ports = node.ports.iter().map(String::as_str);
     let own = node.ports.is_empty().then_some(node.interface);

@@ -1,4 +1,4 @@
-//! The one testbed that stays: made by `up`, entered by `exec`, removed by `down`.
+//! The one persistent testbed: `up` makes it, `exec` enters it, and `down` removes it.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,24 +19,25 @@ use super::network::{Network, refusal};
 use crate::harness::namespaces::{FOLDER, enter, ip};
 use crate::xdp::plain::{self, Program};
 
-/// Start of the names of its namespaces.
+/// Prefix of the names of its namespaces.
 pub const PREFIX: &str = "pmnet-tb-";
-/// Where its programs are pinned, in the BPF file system.
+/// Folder of its pinned programs in the BPF file system.
 const PINS: &str = "testbed-links";
-/// Held while it is made or removed.
+/// Lock file that is held while the testbed is made or removed.
 const LOCK: &str = "/run/pmnet-testbed.lock";
-/// Time after which programs inside that were asked to end are killed.
+/// Time after which programs inside are killed if they were asked to end and still run.
 const END_MAX: Duration = Duration::from_secs(3);
-/// How often their end is looked for.
+/// Interval at which their end is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Makes the testbed: see [`Layout::new`]. Ends that point to the server take what the other end
-/// transmits from XDP, if this pmnet was [built](plain::is_built) with the program for that; the
-/// other ends are free for a device in the kernel. With `chain` all ends of devices are free.
+/// Makes the testbed (see [`Layout::new`]). If this binary was [built](plain::is_built) with the
+/// program for it, the ends that point to the server accept packets that their peer transmits from
+/// XDP. The other ends are free for a device in the kernel. With `chain` all ends of devices are
+/// free.
 ///
 /// # Errors
-/// [`refusal`]; there is one already; or what `ip`, `ethtool` and the kernel say, and then nothing
-/// is left.
+/// This process cannot make a testbed ([`refusal`]), the testbed exists already, or `ip`, `ethtool`
+/// or the kernel fails; then everything is removed again.
 pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     let _lock = lock()?;
     let there = nodes();
@@ -50,7 +51,7 @@ pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     if plain::is_built() {
         let attached = take_xdp(&network, chain);
         if attached.is_err() {
-            // What went wrong first is the better message.
+            // The first error is the better message.
             let _ = remove_pins();
         }
         attached?;
@@ -58,13 +59,14 @@ pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     Ok(network.keep())
 }
 
-/// A veth without an XDP program silently drops what its peer transmits from XDP.
+/// A veth without an XDP program silently drops packets that its peer transmits from XDP.
 fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
     remove_pins()?;
     let pins = Pins::open(PINS)?;
     for link in &network.layout().links {
         let (node, interface) = &link.ends[0];
-        // Ends of clients have one name; ports of switches are named after who is behind them.
+        // All ends of clients have the same name; a port of a switch is named after the node at its
+        // other end.
         if chain && interface != END_INTERFACE {
             continue;
         }
@@ -78,15 +80,15 @@ fn take_xdp(network: &Network, chain: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Also those that a crash left.
+/// Pins that a crash left are removed, too.
 fn remove_pins() -> anyhow::Result<()> {
     Ok(Pins::open(PINS)?.remove()?)
 }
 
-/// Becomes the command, inside a node.
+/// Replaces this process by the command, inside a node.
 ///
 /// # Errors
-/// There is no such node, or no such command. It does not return otherwise.
+/// The testbed has no such node, or the command does not exist. It returns only with an error.
 pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
     if let Some(reason) = refusal() {
         bail!(reason);
@@ -107,19 +109,20 @@ pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// What [`down`] did.
+/// The result of [`down`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Names of the nodes that were there.
+    /// Names of the removed nodes.
     pub nodes: Vec<String>,
-    /// How many programs were running in them and were ended.
+    /// Number of programs that were running in the nodes and were ended.
     pub processes: usize,
 }
 
-/// Ends what still runs in the testbed and removes it, whole or not.
+/// Ends all programs in the testbed and removes it, also if it is incomplete.
 ///
 /// # Errors
-/// [`refusal`]; this process is in the testbed itself; or something cannot be ended or removed.
+/// This process cannot remove a testbed ([`refusal`]), it is inside of the testbed, or a program
+/// cannot be ended or a namespace removed.
 pub fn down() -> anyhow::Result<Removed> {
     if let Some(reason) = refusal() {
         bail!(reason);
@@ -143,7 +146,7 @@ pub fn down() -> anyhow::Result<Removed> {
     Ok(Removed { nodes, processes })
 }
 
-/// Names of the nodes that are there, sorted.
+/// Returns the names of the existing nodes, sorted.
 fn nodes() -> Vec<String> {
     let mut names: Vec<_> = std::fs::read_dir(FOLDER)
         .into_iter()
@@ -179,7 +182,7 @@ fn lock() -> anyhow::Result<File> {
     }
 }
 
-/// Processes inside of the nodes.
+/// Returns the processes inside of the nodes.
 fn inside(nodes: &[String]) -> BTreeMap<i32, u64> {
     let wanted: Vec<_> = nodes
         .iter()
@@ -222,7 +225,7 @@ fn end_all(nodes: &[String]) -> anyhow::Result<usize> {
 
 fn signal(processes: &BTreeMap<i32, u64>, signal: Signal) {
     for (pid, space) in processes {
-        // Not one that got the number of a process that has just ended.
+        // This excludes a new process that got the number of one that has just ended.
         let same = inode(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(*space);
         if let Some(pid) = Pid::from_raw(*pid).filter(|_| same) {
             let _ = kill_process(pid, signal);

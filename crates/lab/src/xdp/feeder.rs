@@ -1,4 +1,5 @@
-//! Runs the loaded pipeline over prepared packets, many in one system call, to measure what one packet costs.
+//! Runs the loaded pipeline over prepared packets, many in one system call, to measure the cost of
+//! one packet.
 //!
 //! Source: `bpf/feed.bpf.c`. It tail-calls the program that is attached to interfaces. May not: change the pipeline, or need
 //! an interface.
@@ -19,7 +20,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/fe
 const FRAME_BYTES_MAX: usize = 1532;
 /// Bytes of a prepared packet: the length of its frame, then the frame (`pm_prepared`).
 const PREPARED_BYTES: usize = 4 + FRAME_BYTES_MAX;
-/// The frame on which the programs are run: the shortest that the kernel takes. Each run turns it into a prepared packet.
+/// The frame on which the programs are run; its length is the shortest that the kernel accepts.
+/// Each run turns it into a prepared packet.
 const FIRST_FRAME: [u8; 64] = [0; 64];
 
 /// The program that is tail-called for each packet.
@@ -27,26 +29,26 @@ const FIRST_FRAME: [u8; 64] = [0; 64];
 pub enum Target {
     /// The pipeline.
     Pipeline,
-    /// A program that does nothing: what the measurement itself costs.
+    /// A program that does nothing: it shows the cost of the measurement itself.
     Nothing,
 }
 
-/// Counted events of a pipeline, all CPUs together (`docs/spec/pipeline.md` §3).
+/// Event counters of a pipeline, summed over all CPUs (`docs/spec/pipeline.md` §3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Updates appended.
+    /// Number of appended updates.
     pub appended: u64,
-    /// Duplicates acknowledged again.
+    /// Number of duplicates that were acknowledged again.
     pub duplicates: u64,
-    /// READs answered with an update.
+    /// Number of READs that were answered with an update (HIT).
     pub read_hits: u64,
-    /// READs answered with what the store must have applied.
+    /// Number of READs that were answered with the order that the store must have applied (MISS).
     pub read_misses: u64,
-    /// Packets of the shard handed to user space, whatever the reason.
+    /// Number of packets of the shard that were handed to user space for any reason.
     pub handed_up: u64,
-    /// Among these: of sessions that the pipeline does not serve.
+    /// Among these: packets of sessions that the pipeline does not serve.
     pub sessions_unknown: u64,
-    /// Among these: with wrong checksums or fixed fields.
+    /// Among these: packets with wrong checksums or fixed fields.
     pub odd: u64,
 }
 
@@ -56,17 +58,19 @@ pub struct Feeder {
     packets: Array<MapData, [u8; PREPARED_BYTES]>,
     next: Array<MapData, u32>,
     packets_max: u32,
-    /// Name of the device whose pipeline it is.
+    /// The name of the device that owns the pipeline.
     device: String,
     // The kernel empties a map of programs when its last file is closed.
     _targets: ProgramArray<MapData>,
 }
 
 impl Feeder {
-    /// Room for `packets_max` packets, to be fed to `fed`: the pipeline of this device, or a program that goes over to it.
+    /// Prepares space for `packets_max` packets. They will be fed to `fed`: the pipeline of this
+    /// device, or a program that tail-calls it.
     ///
     /// # Errors
-    /// Not built, or this kernel does not take the programs (they need Linux 5.18).
+    /// This binary was built without the programs, or this kernel does not accept them (they need
+    /// Linux 5.18).
     pub fn new(fed: &ProgramFd, device: &str, packets_max: u32) -> anyhow::Result<Feeder> {
         ensure!(!OBJECT.is_empty(), NOT_BUILT);
         let mut ebpf = EbpfLoader::new()
@@ -96,7 +100,7 @@ impl Feeder {
     /// Prepares packet `index`.
     ///
     /// # Errors
-    /// There is no room for this many, or the frame is too long for one.
+    /// `index` is not below `packets_max`, or the frame is too long.
     pub fn prepare(&mut self, index: u32, frame: &[u8]) -> anyhow::Result<()> {
         ensure!(
             frame.len() <= FRAME_BYTES_MAX,
@@ -111,14 +115,15 @@ impl Feeder {
         set.with_context(|| format!("cannot prepare packet {index}"))
     }
 
-    /// Feeds the first `count` prepared packets to `target`, one after the other. Gives the verdict about the last one, and
-    /// the mean time of one, in whole nanoseconds, without the system call around them.
+    /// Feeds the first `count` prepared packets to `target`, one after the other. Returns the
+    /// verdict about the last packet, and the mean time of one packet in whole nanoseconds, without
+    /// the system call.
     ///
     /// # Errors
-    /// The kernel does not run it, or a signal interrupted it.
+    /// The kernel does not run the program, or a signal interrupted it.
     ///
     /// # Panics
-    /// If `count` is 0 or more than were prepared for.
+    /// If `count` is 0, or larger than `packets_max`.
     pub fn run(&mut self, target: Target, count: u32) -> anyhow::Result<(u32, Duration)> {
         assert!((1..=self.packets_max).contains(&count), "prepared packets");
         let name = match target {
@@ -136,7 +141,7 @@ impl Feeder {
         Ok((result.return_value, result.duration))
     }
 
-    /// What the pipeline has counted so far.
+    /// Returns the pipeline's present counters.
     ///
     /// # Errors
     /// The counters cannot be read.

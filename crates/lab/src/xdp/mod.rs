@@ -1,6 +1,6 @@
 //! XDP programs that are not part of the product: baselines for measurements, and a program that feeds packets to it.
 //!
-//! Sources: `bpf/` of this crate. May not: be needed by a device that serves.
+//! Sources: `bpf/` of this crate. No device needs these programs.
 
 mod feeder;
 pub mod plain;
@@ -14,7 +14,7 @@ use aya::programs::Xdp;
 pub const NOT_BUILT: &str = "this pmnet-lab was built without programs for the kernel: install clang and libbpf-dev, then build \
      it and pmnet again";
 
-/// A program of an object of ours.
+/// Returns a program of one of this module's objects.
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut Xdp> {
     let program = ebpf.program_mut(name).expect("the object has this program");
     Ok(program.try_into()?)

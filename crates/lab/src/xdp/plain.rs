@@ -1,7 +1,9 @@
-//! XDP programs without state: `reflect` is the baseline of measurements, `cross` that of a machine in between; `pass` makes a veth accept packets that its peer
-//! sends by XDP_TX.
+//! XDP programs without state. `reflect` is the baseline of measurements, `cross` the baseline of a
+//! machine between client and server; `pass` makes a veth accept packets that its peer sends by
+//! XDP_TX.
 //!
-//! Source: `bpf/reflect.bpf.c`. May not: know the log, or fall back to the generic mode of XDP, whose times mean nothing.
+//! Source: `bpf/reflect.bpf.c`. May not: know the log, or fall back to the generic mode of XDP,
+//! which has no meaningful times.
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
@@ -20,14 +22,14 @@ use super::{NOT_BUILT, program};
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/reflect.o"));
 
-/// Which of the programs.
+/// One of the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// Sends every UDP datagram over IPv4 to a port of pmnet's range back to its sender; everything else passes.
     Reflect,
     /// Sends such datagrams, and those that come from such a port, out at this interface; everything else passes.
     Cross(&'static str),
-    /// Everything passes.
+    /// Lets every packet pass.
     Pass,
 }
 
@@ -43,8 +45,8 @@ impl Program {
     }
 }
 
-/// A program that is attached to an interface. It is detached when this is dropped or the process dies, unless it was
-/// [pinned](Plain::pin).
+/// A program that is attached to an interface. It is detached when this value is dropped or the
+/// process dies, unless it was [pinned](Plain::pin).
 #[derive(Debug)]
 pub struct Plain {
     // The link keeps the program loaded.
@@ -52,11 +54,11 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Pins the link, so the program stays attached until the pin is removed. `path` is in the BPF file system, such as
-    /// [`Pins::path`].
+    /// Pins the link, so that the program stays attached until the pin is removed. `path` must be
+    /// in the BPF file system, such as [`Pins::path`].
     ///
     /// # Errors
-    /// The path exists, or is in another file system.
+    /// The path exists already, or is in another file system.
     pub fn pin(self, path: &Path) -> anyhow::Result<()> {
         let pinned = self.link.pin(path);
         pinned
@@ -75,8 +77,8 @@ pub fn is_built() -> bool {
 /// own mode.
 ///
 /// # Errors
-/// Not built, not allowed (it needs root, or CAP_BPF and CAP_NET_ADMIN), no such interface, another program on it, or a
-/// driver that has no XDP.
+/// The program was not built, this process lacks the right (root, or CAP_BPF and CAP_NET_ADMIN),
+/// the interface does not exist or has another program, or its driver has no XDP.
 pub fn attach(which: Program, interface: &str) -> anyhow::Result<Plain> {
     ensure!(is_built(), NOT_BUILT);
     let name = which.name();
@@ -84,7 +86,7 @@ pub fn attach(which: Program, interface: &str) -> anyhow::Result<Plain> {
     Ok(Plain { link })
 }
 
-/// What the kernel calls an interface of the calling thread's network namespace.
+/// Returns the index of an interface in the calling thread's network namespace.
 fn index(interface: &str) -> anyhow::Result<u32> {
     let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
     Ok(name_to_index(&any, interface)?)
@@ -103,7 +105,8 @@ fn load(which: Program, interface: &str) -> anyhow::Result<FdLink> {
     let loaded = program(&mut ebpf, which.name())?;
     loaded.load()?;
     let id = loaded.attach(interface, XdpMode::Driver)?;
-    // A link, since the kernel removes it if the process dies; an attachment by netlink would stay.
+    // A link is used, because the kernel removes it if the process dies; an attachment by netlink
+    // would stay.
     Ok(loaded.take_link(id)?.try_into()?)
 }
 

@@ -1,4 +1,4 @@
-//! `pmnet-lab demo` as root: its rows over links, and that nothing of them is left.
+//! `pmnet-lab demo` as root: its rows over links, and that no processes or networks remain.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{in_kernel, lab, namespaces, possible, scratch, until};
 
-/// The demo with little to measure.
+/// The demo with few measurements.
 fn demo(folder: &Path) -> Command {
     let out = folder.join("report");
     lab(&[

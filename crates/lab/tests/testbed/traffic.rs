@@ -1,4 +1,5 @@
-//! `pmnet-lab bench traffic` with little to measure: everything moves, and nothing is left behind.
+//! `pmnet-lab bench traffic` with few measurements: all traffic moves, and no processes or networks
+//! remain.
 
 use std::process::Stdio;
 
@@ -38,7 +39,8 @@ fn traffic_moves_through_every_variant_and_nothing_is_left() {
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     let cells = outcome["cells"].as_array().unwrap();
     let refused = outcome["refused"].as_array().unwrap();
-    // Every driver takes XDP with the MTU of an Ethernet; with more, one that does not says so.
+    // Every driver accepts XDP with the MTU of an Ethernet. If a driver refuses a larger MTU, the
+    // result reports this.
     assert!(refused.iter().all(|one| one["mtu"].as_u64() > Some(1500)));
     assert!(refused.iter().all(|one| one["reason"].as_str() != Some("")));
     for workload in WORKLOADS {
@@ -59,13 +61,13 @@ fn traffic_moves_through_every_variant_and_nothing_is_left() {
             assert_eq!(cell["of_bare"].is_null(), variant == "bare", "{what}");
             assert_eq!(cell["sent"].is_null(), workload != "udp", "{what}");
             assert_eq!(cell["p99_us"].is_null(), workload != "round-trip", "{what}");
-            // The device serves while the traffic of others goes by.
+            // In the loaded variant the device serves during the traffic.
             assert_eq!(cell["acknowledged"].is_null(), variant != "loaded");
         }
     }
     assert_eq!(namespaces(&prefix), Vec::<String>::new());
     assert_eq!(in_kernel(&prefix.replace("pmnet-", "bench-")), 0);
-    // Only the numbers are left.
+    // Only the results remain.
     assert!(folder.join("traffic.json").is_file());
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
     std::fs::remove_dir_all(folder).unwrap();

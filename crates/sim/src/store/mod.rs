@@ -1,14 +1,14 @@
-//! A store of lists that behaves like Redis with the adaptor of this project.
+//! A store of lists that behaves like Redis with pmnet's adaptor.
 //!
-//! Fault model: the head of `trouble` says what goes wrong with one call, step by step. Any of these
-//! faults may also last for a while. A command of a connection that was given up may be executed later,
-//! even after its server process has died. Everything in the store survives the death of the server
-//! process. A replica may be promoted: it has all that was reported as durable, or it lags, and then the
-//! shard must stop; the old master lives on, and old connections to it still work. Code that never ends
-//! keeps everybody waiting until somebody kills it.
+//! Fault model: the module text of `trouble` lists the faults of one call, step by step. Any of
+//! these faults may also last for a while. A command on a connection that was given up may be
+//! executed later, even after its server process has died. Everything in the store survives the
+//! death of the server process. A replica may be promoted. If it lacks data that was reported as
+//! durable, the shard must stop. The old master lives on, and old connections to it still work.
+//! Code that never ends blocks all connections until a client kills it.
 //!
-//! A plain store (regressions by seed) has only steps that fail before or after they happen. A packet store keeps what it
-//! holds in an image, and has no faults but those of its medium (`packets`).
+//! A plain store (regressions by seed) has only steps that fail before or after they happen. A
+//! packet store keeps its contents in an image, and has only the faults of its medium (`packets`).
 
 mod operation;
 mod packets;
@@ -31,32 +31,34 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trouble::Spell;
 
-/// What a store is to be like.
+/// The properties of a store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreConfig {
-    /// One step in so many fails; 0: none.
+    /// One step in N fails; 0: none.
     pub trouble: u64,
     /// Replies are padded up to this many bytes.
     pub reply_max: usize,
-    /// It fails at every step, as Redis does; otherwise before or after.
+    /// Whether it can fail at every step, as Redis does; otherwise it fails only before or after an
+    /// operation.
     pub steps: bool,
-    /// It waits for its replica.
+    /// Whether it waits for its replica.
     pub wait: bool,
-    /// It is a packet store.
+    /// Whether it is a packet store.
     pub packets: bool,
-    /// It says now and then that it is short of room.
+    /// Whether it reports now and then that it is short of space.
     pub short: bool,
-    /// Several server processes may use it at once.
+    /// Whether several server processes may use it at once.
     pub standby: bool,
 }
 
-/// Steps after which a store that is short now and then changes its mind.
+/// Number of steps after which a store that is sometimes short of space changes between the two
+/// states.
 const SHORT_STEPS: u64 = 12;
 
-/// In the words with which a process is refused for good.
+/// The text with which the store refuses a process for good.
 pub(crate) const TOOK_OVER: &str = "another process took over";
 
-/// What a client read by itself, and how fresh the store was then.
+/// A list that a client read directly, and how fresh the store was at this moment.
 #[derive(Clone, Debug)]
 pub struct Fresh {
     /// Epoch of the chain record.
@@ -67,9 +69,9 @@ pub struct Fresh {
     pub list: Vec<u64>,
 }
 
-/// A replica that clients read from gets what its master has at one read in so many.
+/// One read in N from a replica first brings the replica up to date with its master.
 const REPLICA_SYNCS_EVERY: u64 = 2;
-/// One read in so many from a replica leads to one that follows a master that was replaced.
+/// One read in N from a replica leads to a replica of a master that was replaced.
 const REPLICA_OLD_EVERY: u64 = 8;
 
 impl Fresh {
@@ -89,7 +91,8 @@ pub struct SimStore {
     state: Arc<Mutex<State>>,
     link: Option<Link>,
     process: u64,
-    /// This process knows that it once owned the records, so that whoever else does now came later.
+    /// This process knows that it once owned the records. Another owner must therefore have come
+    /// later.
     was: bool,
 }
 
@@ -114,7 +117,7 @@ impl SimStore {
         }
     }
 
-    /// A connection for another process.
+    /// A connection for another server process.
     #[must_use]
     pub fn handle(&self) -> SimStore {
         let mut state = self.lock();
@@ -131,17 +134,17 @@ impl SimStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on this rule is broken, if the store is the place that keeps it.
+    /// From now on this rule is broken, if it is a rule of the store.
     pub fn set_broken(&self, place: Option<Place>) {
         self.lock().broken = place;
     }
 
-    /// What time it is.
+    /// Sets the present time.
     pub fn set_now(&self, now: Time) {
         self.lock().now = now;
     }
 
-    /// From now on every step fails, or no longer.
+    /// Begins or ends a period in which every step fails.
     pub fn set_storm(&self, storm: bool) {
         let mut state = self.lock();
         state.spell = match (storm, state.config.steps) {
@@ -151,20 +154,20 @@ impl SimStore {
         };
     }
 
-    /// From now on no step fails.
+    /// Ends all faults: from now on no step fails.
     pub fn calm(&self) {
         let mut state = self.lock();
         (state.spell, state.config.trouble, state.link_down) = (None, 0, false);
     }
 
-    /// Whether nothing was ever applied.
+    /// Whether no effect was ever applied.
     #[must_use]
     pub fn is_fresh(&self) -> bool {
         self.lock().data().story.applied_in.is_empty()
     }
 
-    /// What has taken effect and stays so, by id. What a packet store did in a transaction whose end nobody knows may be undone when
-    /// it is opened.
+    /// The ids whose effects are certain and lasting, with the step of each. A packet store may
+    /// undo, when it is opened, a transaction whose end was not reported.
     #[must_use]
     pub fn certainly_applied(&self) -> BTreeMap<u64, u64> {
         let state = self.lock();
@@ -173,7 +176,7 @@ impl SimStore {
         data.story.applied_in.clone()
     }
 
-    /// What it did so far.
+    /// The effects and refusals so far.
     #[must_use]
     pub fn story(&self) -> Story {
         let state = self.lock();
@@ -190,24 +193,24 @@ impl SimStore {
         story
     }
 
-    /// What happened to it, and how often.
+    /// Numbers of the faults that have happened.
     #[must_use]
     pub fn happened(&self) -> BTreeMap<&'static str, u64> {
         self.lock().happened.clone()
     }
 
-    /// What was found to be wrong with it since the last time.
+    /// The violations that were found since the last call of this method.
     pub fn take_wrong(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().wrong)
     }
 
-    /// What it was asked since the last time.
+    /// The requests that the store was asked to execute since the last call of this method.
     pub fn take_asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.lock().asked)
     }
 }
 
-/// What operators and clients with connections of their own do.
+/// Actions of operators, and of clients with connections of their own.
 impl SimStore {
     /// The connection between the store and its replica is cut.
     pub fn cut_replica(&self) {
@@ -219,8 +222,9 @@ impl SimStore {
         }
     }
 
-    /// Whether the replica, if it were promoted now, would lack something that was confirmed: updates up to
-    /// `watermark`, and requests, each the last one of its session. (A session may have ended meanwhile.)
+    /// Whether the replica, if it were promoted now, would lack confirmed data: updates up to
+    /// `watermark`, or one of `requests`, each of which is the last one of its session. (A session
+    /// may have ended meanwhile.)
     pub fn would_lack(
         &self,
         watermark: u64,
@@ -235,8 +239,9 @@ impl SimStore {
             })
     }
 
-    /// Promotes the replica. The old master lives on; with `close`, without the server's
-    /// connections. Without `lagging`, the operator makes sure that it has everything.
+    /// Promotes the replica. With `close`, the server's connections to the old master are closed;
+    /// the old master lives on in any case. Without `lagging`, the operator makes sure that the
+    /// replica has everything.
     pub fn promote(&self, close: bool, lagging: bool) {
         let mut state = self.lock();
         let (wait, down) = (state.config.wait, state.link_down);
@@ -263,13 +268,13 @@ impl SimStore {
         (state.closed, state.lagging, state.link_down) = (close, lagging, false);
     }
 
-    /// Whether what was promoted lacks something.
+    /// Whether the promoted replica lacks data.
     #[must_use]
     pub fn is_lagging(&self) -> bool {
         self.lock().lagging
     }
 
-    /// The operator goes back to the master before, which has everything.
+    /// The operator goes back to the previous master, which has everything.
     pub fn go_back(&self) {
         let mut state = self.lock();
         state.instances.pop();
@@ -277,13 +282,14 @@ impl SimStore {
         state.lagging = false;
     }
 
-    /// From now on a store that is replaced takes no writes any more, and goes on answering reads: its operator sees to
-    /// that before the replica is promoted.
+    /// From now on a master that is replaced takes no writes any more and goes on answering reads;
+    /// its operator ensures this before the replica is promoted.
     pub fn set_stopping_writes(&self) {
         self.lock().stops_writes = true;
     }
 
-    /// A read of a client's own, in one transaction with the shard's records, from the store of this name.
+    /// A client's own read in one transaction with the shard's records, from the store of this
+    /// name.
     #[must_use]
     pub fn read(&self, name: u64, key: u8, now: Time) -> Option<Fresh> {
         let state = self.lock();
@@ -294,7 +300,8 @@ impl SimStore {
         Fresh::of(&state.instances[at].data, key)
     }
 
-    /// The same, from a replica: mostly of the master, now and then of one that was replaced. It has what that master has, or had.
+    /// A client's own read from a replica: usually of the present master, sometimes of one that was
+    /// replaced. The replica has the present or an earlier state of its master.
     #[must_use]
     pub fn read_replica(&self, key: u8) -> Option<Fresh> {
         let mut state = self.lock();
@@ -308,8 +315,8 @@ impl SimStore {
         Fresh::of(instance.apart.as_ref()?, key)
     }
 
-    /// An operation on a client's own connection to the store of this name. The reply, if there is
-    /// one, and whether that store is no master any more.
+    /// An operation on a client's own connection to the store of this name. Returns the reply, if
+    /// there is one, and whether this store is no master any more.
     pub fn direct(&self, name: u64, operation: Operation, now: Time) -> (Option<Reply>, bool) {
         let mut state = self.lock();
         let Some(at) = state.instances.iter().position(|i| i.name == name) else {

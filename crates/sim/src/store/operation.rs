@@ -1,32 +1,32 @@
-//! Payloads and replies of the simulated store. The protocol does not look into them.
+//! Payloads and replies of the simulated store. The protocol does not interpret them.
 //!
 //! A payload is a letter, a key, an id and padding; a reply shows a list, names a store, or says
 //! that something was refused or may have happened. Padding makes long ones travel in fragments;
-//! all of it is checked.
+//! the readers check all of it.
 
 use bytes::Bytes;
 use pmnet_proto::Random;
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-/// What an operation does.
+/// The effect and the reply of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Appends; an update.
+    /// Appends its id. An update.
     Append,
-    /// Appends and replies the list; a bypass.
+    /// Appends its id and replies the list. A bypass.
     AppendRead,
-    /// Appends if the list has an even length, and replies it in any case; a bypass.
+    /// Appends its id if the list has an even length, and replies the list in any case. A bypass.
     AppendIfEven,
     /// Replies the list.
     Read,
-    /// Delivers its id to subscribers and replies the list: acts, and changes no data. A bypass
-    /// that is executed once.
+    /// Delivers its id to subscribers and replies the list, without a change of data. A bypass that
+    /// is executed at most once.
     Publish,
-    /// Code that never ends, until somebody ends it.
+    /// Runs code that never ends, until a client kills it.
     Hang,
-    /// Replies which store this is: the barrier before a client's own connection.
+    /// Replies the name of the store: the barrier before an operation on a client's own connection.
     Name,
-    /// Nothing: a session's own fence, whose payload the protocol defines.
+    /// Has no effect: a session's fence, whose payload the protocol defines.
     Fence,
 }
 
@@ -40,18 +40,18 @@ const LETTERS: [(Act, u8); 7] = [
     (Act::Name, b'N'),
 ];
 
-/// An operation of a payload.
+/// The contents of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What it does.
+    /// The operation.
     pub act: Act,
-    /// Key.
+    /// The key of the list.
     pub key: u8,
-    /// Unique among all calls.
+    /// The id, unique among all calls.
     pub id: u64,
 }
 
-/// Bytes of a payload before its padding.
+/// Number of bytes of a payload before its padding.
 pub const OPERATION_BYTES: usize = 10;
 
 fn pad(out: &mut Vec<u8>, size: usize, seed: u64) {
@@ -73,7 +73,7 @@ impl Operation {
         out.into()
     }
 
-    /// What a payload's first bytes say.
+    /// Reads the first bytes of a payload, without a check of the padding.
     #[must_use]
     pub fn peek(payload: &[u8]) -> Option<Operation> {
         let (head, _) = payload.split_first_chunk::<OPERATION_BYTES>()?;
@@ -85,7 +85,7 @@ impl Operation {
         })
     }
 
-    /// Whether its id stands in the list when it has taken effect.
+    /// Whether the id stands in the list once the operation has taken effect.
     #[must_use]
     pub const fn appends(self) -> bool {
         matches!(self.act, Act::Append | Act::AppendRead | Act::AppendIfEven)
@@ -100,32 +100,32 @@ impl Operation {
             });
         }
         let operation = Operation::peek(payload)?;
-        // The whole payload must be what the client made: fragments in order, none missing.
+        // The payload must be exactly what the client sent: fragments in order, none missing.
         (operation.payload(payload.len()) == payload).then_some(operation)
     }
 }
 
-/// What a reply says.
+/// The contents of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The list.
+    /// The ids in the list.
     List(Vec<u64>),
-    /// Refused: no effect.
+    /// The operation was refused and had no effect.
     Refused,
-    /// It began and failed behind its first effect: it may have happened, and will not be tried
-    /// again.
+    /// The script failed after its first effect: the operation may have happened, and will not be
+    /// tried again.
     Unsure,
-    /// Which store answered.
+    /// The name of the store that answered.
     Store(u64),
 }
 
-/// First bytes of replies that are no lists: a list's length never begins like that.
+/// First bytes of replies that are no lists. The length of a list never begins with one of them.
 const REFUSED: u8 = b'E';
 const UNSURE: u8 = b'U';
 const STORE: u8 = b'S';
 
 impl Reply {
-    /// Its bytes; a list is padded to `size`.
+    /// Returns the reply as bytes; a list is padded to `size`.
     pub(super) fn bytes(&self, size: usize) -> Bytes {
         match self {
             Reply::List(list) => {
@@ -142,7 +142,7 @@ impl Reply {
         }
     }
 
-    /// What it says; `None` if it is not what the store wrote.
+    /// Parses a reply; `None` if the store cannot have written it.
     #[must_use]
     pub fn read(reply: &[u8]) -> Option<Reply> {
         let short = match reply {

@@ -1,8 +1,9 @@
 //! The packet store (crate `packet-store`) under the store of lists, on a medium that forgets.
 //!
-//! Fault model: the machine dies in the middle of any persist of a transaction, of packing, or of a recovery; each start of a
-//! server process opens an image in which everything that was not persisted is there or not, line by line and word by word.
-//! What is found must be what the last transaction that was answered left, or the one whose end nobody knows.
+//! Fault model: the machine dies in the middle of any persist of a transaction, of packing, or of a
+//! recovery. Each start of a server process opens an image in which each word that was not
+//! persisted has its old or its new content. The contents must be those after the last answered
+//! transaction, or those after the transaction whose end was not reported.
 
 use super::operation::{Act, Reply};
 use super::redis::{Data, Ran};
@@ -17,32 +18,34 @@ use pmnet_server::{Batch, RecordKey, Request, StoreError};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Room for everything that clients of one world write.
+/// Space for all data that the clients of one world write.
 const GEOMETRY: Geometry = Geometry {
     lines: 8192,
     frames: 1024,
     frame_bytes: 2048,
     log_entries: 0,
 };
-/// First byte of the keys of lists, and of those of the protocol's records.
+/// First byte of the keys of lists.
 const LISTS: u8 = 0;
+/// First byte of the keys of the protocol's records.
 const RECORDS: u8 = 0xff;
-/// Bytes that are packed after each transaction.
+/// Number of bytes that are packed after each transaction.
 const PACKED_BYTES: usize = 16 << 10;
-/// Persists of a transaction and the packing behind it: a fuse blows in one of them, or in none.
+/// Number of persists of a transaction and the packing after it. A fuse blows in one of them, or in
+/// none.
 const TRANSACTION_PERSISTS: u64 = 5;
-/// Persists of a recovery, and one more.
+/// Number of persists of a recovery, plus one.
 const RECOVERY_PERSISTS: u64 = 4;
 
-/// What a packet store holds: the lists, and the protocol's records.
+/// The contents of a packet store: the lists, and the protocol's records.
 type Content = (BTreeMap<u8, Vec<u64>>, BTreeMap<RecordKey, Bytes>);
 
 /// A packet store and its medium.
 pub(super) struct Packets {
     handle: Handle,
-    /// `None`: it must be opened.
+    /// The open store; `None`: it must be opened first.
     map: Option<PacketStore<SimMedia>>,
-    /// What there was before a transaction whose end nobody knows.
+    /// The contents before a transaction whose end was not reported.
     before: Option<Data>,
 }
 
@@ -68,7 +71,7 @@ impl Packets {
         }
     }
 
-    /// Opens it as a process does that starts after the machine died.
+    /// Opens the store, as a process does that starts after the machine died.
     fn open(&mut self, random: &mut Random) -> Result<Content, OpenError> {
         if let Some(map) = self.map.take() {
             self.handle.crash(&map.into_media(), random);
@@ -81,7 +84,7 @@ impl Packets {
         Ok(content)
     }
 
-    /// Makes what has changed in `data` durable, in one transaction.
+    /// Makes the changes in `data` durable in one transaction.
     fn commit(&mut self, data: &mut Data) -> Result<(), Error> {
         let changed = data.changed.take().unwrap_or_default();
         data.changed = Some(Default::default());
@@ -103,12 +106,13 @@ impl Packets {
         map.pack_step(PACKED_BYTES).map(drop)
     }
 
-    /// What there was before a transaction whose end nobody knows yet: whoever opens the store finds this, or what it did.
+    /// The contents before a transaction whose end is not reported yet: the next open finds these
+    /// contents, or those after the transaction.
     pub(super) fn before(&self) -> Option<&Data> {
         self.before.as_ref()
     }
 
-    /// A list, as the store has it.
+    /// Reads a list from the store.
     fn list(&self, key: u8) -> Result<Vec<u64>, Error> {
         let map = self.map.as_ref().expect("it was loaded");
         let record = map.get(&[LISTS, key])?;
@@ -157,13 +161,13 @@ fn is_content_of(content: &Content, data: &Data) -> bool {
     content.0 == data.story.lists && content.1 == data.records
 }
 
-/// The steps of a world whose store is a packet store.
+/// The steps in a world with a packet store.
 impl State {
     fn random(&mut self) -> Random {
         Random::new(self.draw())
     }
 
-    /// Perhaps the machine dies in one of the next persists.
+    /// Lets the machine die in one of the next persists, by chance.
     fn light_fuse(&mut self, persists: u64) -> bool {
         let every = self.config.trouble;
         let dies = self.spell.is_some() || every > 0 && self.draw().is_multiple_of(every);
@@ -179,7 +183,7 @@ impl State {
         *self.happened.entry(what).or_default() += 1;
     }
 
-    /// Opens the store and compares what is there.
+    /// Opens the store and compares its contents with the expected ones.
     pub(super) fn load_packets(&mut self) -> Result<(), StoreError> {
         self.light_fuse(RECOVERY_PERSISTS);
         let mut random = self.random();
@@ -211,7 +215,7 @@ impl State {
         Ok(())
     }
 
-    /// Runs `work` on what the store holds and makes it durable.
+    /// Runs `work` on the contents of the store and makes the changes durable.
     fn in_transaction<T>(
         &mut self,
         at: usize,
@@ -227,7 +231,7 @@ impl State {
         match committed {
             Ok(()) => Ok(done),
             Err(Error::Media(_)) if blown => {
-                // Its machine is dead: nothing of what is in memory is left.
+                // The machine is dead: its memory is lost.
                 packets.map = None;
                 packets.before = before;
                 self.happened("packet store: died in a transaction");

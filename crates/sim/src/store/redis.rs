@@ -1,4 +1,5 @@
-//! One Redis: its data, and what it does with a script, a transaction, or a client's own command.
+//! One Redis server: its data, and its execution of scripts, transactions, and clients' own
+//! commands.
 
 use super::operation::{Act, Operation, Reply};
 use super::trouble::Trouble;
@@ -6,39 +7,39 @@ use bytes::Bytes;
 use pmnet_server::{Batch, RecordKey, Request};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a store did, for the checkers.
+/// The effects and refusals of a store, for the checkers.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
-    /// The lists.
+    /// The lists at the end.
     pub lists: BTreeMap<u8, Vec<u64>>,
-    /// In which step each id was last applied.
+    /// The step in which each id was last applied.
     pub applied_in: BTreeMap<u64, u64>,
-    /// In which step each session was removed.
+    /// The step in which each session was removed.
     pub ended_in: BTreeMap<u64, u64>,
     /// How often each id was delivered to the subscribers of one Redis.
     pub delivered: BTreeMap<u64, u64>,
     /// Ids that one Redis refused, and that neither it nor a Redis whose records it took over had delivered.
     pub refused: BTreeSet<u64>,
-    /// Effects that were not what a client made.
+    /// Number of effects that differ from what a client sent.
     pub malformed: u64,
-    /// Keys of the records that are left.
+    /// Keys of the records that remain.
     pub records: Vec<RecordKey>,
 }
 
-/// Everything that a replica takes over.
+/// All data that a replica takes over.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Data {
     pub(super) records: BTreeMap<RecordKey, Bytes>,
-    /// Which load of which process owns the records.
+    /// The load (of a server process) that owns the records.
     pub(super) owner: u64,
     pub(super) story: Story,
-    /// Ids that masters before this one delivered, as far as it took over their records.
+    /// Ids that earlier masters delivered, as far as this one took over their records.
     pub(super) delivered_before: BTreeSet<u64>,
-    /// What has changed since it was made durable, if somebody wants to know.
+    /// The changes since the last durable state; `None` if they are not tracked.
     pub(super) changed: Option<Changed>,
 }
 
-/// Keys of what has changed.
+/// Keys of changed lists and records.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Changed {
     pub(super) lists: BTreeSet<u8>,
@@ -46,7 +47,7 @@ pub(super) struct Changed {
 }
 
 impl Data {
-    /// Whether this list is as it was made durable.
+    /// Whether this list is unchanged since it was made durable.
     pub(super) fn is_unchanged(&self, key: u8) -> bool {
         let changed = self.changed.as_ref();
         changed.is_none_or(|changed| !changed.lists.contains(&key))
@@ -72,7 +73,7 @@ impl Data {
         self.story.lists.get(&key).map_or(&[][..], Vec::as_slice)
     }
 
-    /// The effect of an operation.
+    /// Executes an operation.
     pub(super) fn effect(&mut self, operation: Operation, step: u64) {
         let Operation { act, key, id } = operation;
         if operation.appends() {
@@ -118,7 +119,7 @@ impl Data {
     }
 }
 
-/// What Redis was asked on a connection that was given up, and does later.
+/// A command that Redis received on a connection that was given up, and executes later.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
     /// A load that becomes the owner, if the owner is still `before`.
@@ -129,17 +130,17 @@ pub(super) enum Command {
     Script(Request),
 }
 
-/// A command that waits in the socket of a Redis that is busy.
+/// A command that waits in the socket of a busy Redis.
 #[derive(Clone, Debug)]
 pub(super) struct Late {
     pub(super) command: Command,
-    /// Owner and watermark under which it was sent.
+    /// The owner and the watermark under which the command was sent.
     pub(super) guard: Guard,
-    /// Calls of anybody until it runs.
+    /// Number of calls of any process until the command runs.
     pub(super) calls_left: u64,
 }
 
-/// What must be unchanged since its sender saw it, or a command has no effect.
+/// The state that the sender saw. If it has changed, the command has no effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Guard {
     pub(super) owner: u64,
@@ -159,25 +160,25 @@ pub(super) struct Instance {
     pub(super) name: u64,
     pub(super) data: Data,
     pub(super) late: Vec<Late>,
-    /// What its replica has, if that is not everything.
+    /// The data of its replica, if the replica lags.
     pub(super) behind: Option<Data>,
-    /// What a replica has that clients read from: it lags as it likes, and is never promoted.
+    /// The data of a replica from which clients read: it lags by any amount, and is never promoted.
     pub(super) apart: Option<Box<Data>>,
 }
 
-/// How a script ended.
+/// The end of a script.
 #[derive(Debug)]
 pub(super) enum Ran {
-    /// It ran, and this is its reply.
+    /// The script ran to its end, with this reply.
     Replied(Reply),
-    /// It has no effect, or nobody knows: no reply.
+    /// The script had no effect, or its effect is unknown; no reply.
     NoReply(&'static str),
 }
 
 impl Instance {
-    /// Runs a request of one operation in one script. With `record_first` a record that says "begun"
-    /// is written before the first effect, so that a failure after it is not taken for a request that
-    /// never happened.
+    /// Runs a request of one operation in one script. With `record_first`, a record that says
+    /// "begun" is written before the first effect. A failure after this effect is then not taken
+    /// for a request that never happened.
     pub(super) fn script(
         &mut self,
         operation: Operation,
@@ -187,7 +188,7 @@ impl Instance {
         (step, size): (u64, usize),
     ) -> Ran {
         let Some((key, prefix)) = &request.record else {
-            // A read; what prevents writes does not matter to it.
+            // A read: faults that prevent writes do not matter to it.
             return match trouble {
                 Some(
                     Trouble::Unreached
@@ -221,7 +222,7 @@ impl Instance {
         }
         self.data.effect(operation, step);
         let reply = match trouble {
-            // The error of the last write is taken for "nothing has happened".
+            // The broken rule: the error of the last write is taken for "nothing has happened".
             Some(Trouble::WritesRefused | Trouble::RecordsRefused) => {
                 return Ran::NoReply(trouble.map_or("", Trouble::words));
             }

@@ -13,35 +13,35 @@ use pmnet_proto::{Random, Time};
 use pmnet_server::{Batch, RecordKey, Request, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Without atomic steps, one in so many is torn.
+/// Without atomic steps, one batch in N is torn.
 const TORN_EVERY: u64 = 20;
-/// A command that was given up runs within so many calls of the store.
+/// A command that was given up runs within this many calls of the store.
 const LATE_CALLS_MAX: u64 = 12;
 /// An owner is a process, and a number below this bit.
 const PROCESS_SHIFT: u32 = 32;
-/// Commands that were given up and wait, at most.
+/// Maximum number of waiting commands that were given up.
 const LATE_MAX: usize = 64;
 /// One request in so many is the first of a group, whose replies wait for each other.
 const GROUP_EVERY: u64 = 6;
-/// How long code that never ends runs until somebody ends it, at most.
+/// Longest time for which code that never ends runs until a client kills it.
 const HANG_MAX: Nanos = 40 * MILLISECOND;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) config: StoreConfig,
-    /// The first master, then what was promoted.
+    /// The first master, then each promoted replica.
     pub(super) instances: Vec<Instance>,
-    /// Where the server connects to.
+    /// Index of the instance to which the server connects.
     pub(super) address: usize,
-    /// The server's connections to earlier masters are closed.
+    /// Whether the server's connections to earlier masters are closed.
     pub(super) closed: bool,
-    /// Nothing reaches the replica.
+    /// Whether the link to the replica is cut.
     pub(super) link_down: bool,
-    /// What was promoted last lacks something.
+    /// Whether the replica that was promoted last lacks data.
     pub(super) lagging: bool,
     pub(super) now: Time,
     pub(super) stuck_until: Time,
-    /// A store that is replaced takes no writes any more.
+    /// Whether a replaced master takes no writes any more.
     pub(super) stops_writes: bool,
     pub(super) owners: u64,
     pub(super) processes: u64,
@@ -52,22 +52,22 @@ pub(super) struct State {
     pub(super) malformed: u64,
     /// The rule that this store breaks.
     pub(super) broken: Option<Place>,
-    /// Hashes of what it applied, if it takes them for identities.
+    /// Hashes of the applied operations, if the broken rule takes hashes for identities.
     pub(super) hashes: BTreeSet<u16>,
     pub(super) happened: BTreeMap<&'static str, u64>,
     pub(super) asked: Vec<Asked>,
-    /// The packet store that keeps what is in the master, if there is one.
+    /// The packet store that keeps the master's data, if this is a world with one.
     pub(super) packets: Option<Packets>,
-    /// What was found to be wrong.
+    /// The violations that were found.
     pub(super) wrong: Vec<String>,
 }
 
-/// What became of a request that the store was asked to execute.
+/// A request that the store was asked to execute, and whether it has a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// It was begun.
+    /// The request was begun.
     Begun(u64),
-    /// It was begun, and has no reply.
+    /// The request was begun, and has no reply.
     Failed(u64),
 }
 
@@ -76,7 +76,7 @@ pub enum Asked {
 pub(super) struct Link {
     pub(super) at: usize,
     pub(super) guard: Guard,
-    /// It has become the owner of the records.
+    /// Whether it has become the owner of the records.
     pub(super) owns: bool,
 }
 
@@ -102,7 +102,7 @@ impl State {
         self.broken == Some(place)
     }
 
-    /// What goes wrong with the next step, if anything.
+    /// Draws the fault of the next step, if any.
     fn trouble(&mut self) -> Option<Trouble> {
         let every = self.config.trouble;
         let fails = self.spell.is_some() || (every > 0 && self.draw().is_multiple_of(every));
@@ -121,7 +121,7 @@ impl State {
                 all[usize::try_from(at).expect("few")]
             }
         };
-        // Nobody waits for a replica, so it makes no difference.
+        // The store does not wait for a replica, so this fault makes no difference.
         let trouble = match trouble {
             Trouble::NotReplicated if !self.config.wait => Trouble::ReplyLost,
             trouble => trouble,
@@ -149,7 +149,7 @@ impl State {
         usize::try_from(self.draw() % bound).expect("small")
     }
 
-    /// The connection works, and Redis has time for it.
+    /// Checks that the connection works and Redis is not busy.
     pub(super) fn reach(&mut self, link: Option<Link>) -> Result<Link, StoreError> {
         let link = link.ok_or_else(|| retry("not connected"))?;
         if link.at != self.address && self.closed {
@@ -161,12 +161,12 @@ impl State {
         Ok(link)
     }
 
-    /// A connection is given up; Redis will do this later.
+    /// Gives a connection up; Redis executes this command later.
     fn give_up(&mut self, at: usize, command: Command, guard: Guard) {
         let calls_left = self.draw() % LATE_CALLS_MAX;
         let late = &mut self.instances[at].late;
         if late.len() < LATE_MAX {
-            // Those of one connection keep their order.
+            // Commands of one connection keep their order.
             late.push(Late {
                 command,
                 guard,
@@ -175,7 +175,7 @@ impl State {
         }
     }
 
-    /// Executes what was given up and whose time has come.
+    /// Executes the commands that were given up and are due.
     pub(super) fn run_late(&mut self) {
         if self.instances.iter().all(|i| i.late.is_empty()) || self.now < self.stuck_until {
             return;
@@ -223,7 +223,7 @@ impl State {
         }
     }
 
-    /// Effects and records of a batch, as one transaction; false if it was torn.
+    /// Applies the effects and records of a batch as one transaction; returns false if it was torn.
     pub(super) fn batch(&mut self, at: usize, batch: &Batch) -> bool {
         self.step += 1;
         let step = self.step;
@@ -234,7 +234,7 @@ impl State {
             if let Some(operation) = self.parse(payload) {
                 self.instances[at].data.effect(operation, step);
                 if !self.config.steps {
-                    // Keeps the runs of regressions by seed as they were.
+                    // This draw keeps the runs of regression seeds unchanged.
                     self.size();
                 }
             }
@@ -254,7 +254,7 @@ impl State {
         self.instances[at].behind.get_or_insert(data);
     }
 
-    /// What was written must be durable as configured before it is reported.
+    /// Checks that a write is as durable as configured before it is reported.
     fn durable(
         &mut self,
         at: usize,
@@ -278,7 +278,7 @@ impl State {
         self.data().owner >> PROCESS_SHIFT == process
     }
 
-    /// `was`: the process knows that it once owned the records.
+    /// Reads the records. `was`: the process knows that it once owned them.
     pub(super) fn load(
         &mut self,
         process: u64,
@@ -315,8 +315,9 @@ impl State {
                 };
                 self.give_up(at, claim, link.guard);
             }
-            // What is refused for a while is only read. Not by a process that never owned it: the one before may go on, and this
-            // one would not know how far.
+            // While Redis refuses writes, the records are only read. A process that never owned the
+            // records does not read them in this state: the owner before it may go on writing, and
+            // this process would not know how far.
             Some(Trouble::WritesRefused)
                 if !self.config.wait && (was || self.breaks(Place::OwnRecords)) =>
             {
@@ -422,7 +423,8 @@ impl State {
             match self.instances[at].script(operation, request, trouble, record_first, step) {
                 Ran::Replied(reply) => group.push(reply.bytes(size)),
                 Ran::NoReply(words) => {
-                    // Its connection is given up. What follows it there was sent already.
+                    // The server's connection is given up. The commands that follow on this
+                    // connection were sent already.
                     let is_late = trouble == Some(Trouble::Late);
                     let from = index + usize::from(!is_late);
                     if self.config.steps && (is_late || self.draw().is_multiple_of(2)) {

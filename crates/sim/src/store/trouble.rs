@@ -1,7 +1,8 @@
-//! What goes wrong between a server and its Redis, step by step.
+//! Faults between a server and its Redis, step by step.
 //!
-//! A request that changes state is a script: it arrives, writes its record ("begun"), does its
-//! effects, writes the reply into the record, and is waited for until it is durable as configured.
+//! A request that changes state is a script: it arrives, writes its record ("begun"), has its
+//! effects, and writes the reply into the record; then the server waits until the script's writes
+//! are as durable as configured.
 //!
 //! | step | what goes wrong there |
 //! |---|---|
@@ -11,7 +12,7 @@
 //! | behind the effect | the script fails; where no script can be used, the connection is lost between the transaction and the record of its reply |
 //! | durable | not in the replica in time; the reply is lost |
 
-/// Something that goes wrong with one call.
+/// A fault of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
     Unreached,
@@ -42,7 +43,7 @@ impl Trouble {
         Trouble::ReplyLost,
     ];
 
-    /// What happened, for counters and errors.
+    /// The name of the fault, for counters and errors.
     pub(super) const fn words(self) -> &'static str {
         match self {
             Trouble::Unreached => "store: connection lost before",
@@ -60,17 +61,17 @@ impl Trouble {
     }
 }
 
-/// Trouble that lasts for a while.
+/// A fault that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Spell {
-    /// Every call has another fault.
+    /// Each call has a fault of its own.
     Storm,
-    /// Every call has this fault.
+    /// Each call has this fault.
     Lasting(Trouble),
 }
 
 impl Spell {
-    /// Any of them; in half of the cases a different fault for every call.
+    /// Draws a spell; in half of the cases each call has a fault of its own.
     pub(super) fn any(draw: u64) -> Spell {
         match draw % 8 {
             0..=3 => Spell::Storm,

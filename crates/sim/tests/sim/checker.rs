@@ -1,4 +1,4 @@
-//! Tests of the checkers: histories with one error each, and the words that the checker must report.
+//! Tests of the checkers: histories with one error each, and the text that the checker must report.
 
 use pmnet_proto::Time;
 use pmnet_sim::check::{History, Observed, Result, check};
@@ -40,7 +40,8 @@ fn delivery(id: u64, result: Result) -> Observed {
 const A: (usize, u32) = (1, 1);
 const B: (usize, u32) = (2, 1);
 
-/// Two clients, no error: 1 and 2 by A, 3 by B while 2 was under way, then a read of all.
+/// A history of two clients without an error: A appends 1 and 2, B appends 3 while 2 is under way,
+/// then a client reads all.
 fn good() -> History {
     let mut history = History {
         calls: vec![
@@ -75,7 +76,7 @@ fn list(history: &mut History) -> &mut Vec<u64> {
 #[test]
 fn a_good_history_is_good() {
     assert_eq!(check(&good()), Vec::<String>::new());
-    // An update of unknown outcome may have taken effect, at any time after it was called.
+    // An update with an unknown outcome may have taken effect at any time after its call.
     let mut history = good();
     list(&mut history).push(6);
     assert_eq!(check(&history), Vec::<String>::new());

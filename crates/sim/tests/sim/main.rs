@@ -1,4 +1,4 @@
-//! The simulator: its worlds, its checkers, and the worlds that once found something.
+//! The simulator: its worlds, its checkers, and seeds of worlds that once showed a fault.
 
 mod checker;
 mod regressions;

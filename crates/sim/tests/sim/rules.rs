@@ -1,4 +1,5 @@
-//! The names of rules and cells. That each rule is missed when it is switched off, `pmnet-sim --without all` shows (`make rules`, `make test`).
+//! The names of rules and cells. `pmnet-sim --without all` (`make rules`, `make test`) shows that
+//! the absence of each rule is noticed.
 
 use pmnet_sim::Without;
 use pmnet_sim::cells::Cell;
@@ -21,7 +22,8 @@ fn rules_and_cells_have_names() {
     assert!(error.contains("server-crash"), "{error}");
 }
 
-/// Names between back quotes that follow one of these words in a row: model, simulator, mutants, tests.
+/// Returns the names in back quotes that follow this word in a row: model, simulator, mutants,
+/// tests.
 fn named<'a>(rows: &[&'a str], word: &str) -> BTreeSet<&'a str> {
     let parts = rows.iter().flat_map(|row| row.rsplit(" | ").next());
     let parts = parts.flat_map(|cell| cell.split("; "));
@@ -36,7 +38,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The table in docs/spec/keys.md §10 has all rules about keys that can be switched off, and names only what exists.
+/// The table in docs/spec/keys.md §10 has all rules about keys that can be switched off, and names
+/// only existing tests.
 #[test]
 fn every_rule_about_keys_is_in_the_table_of_what_notices_it() {
     let text = read("docs/spec/keys.md");

@@ -3,7 +3,8 @@
 use pmnet_sim::cells::Cell;
 use pmnet_sim::{Plan, Summary, World, campaign, run, run_with_trace};
 
-/// What a few hundred worlds must have seen; otherwise they test less than they claim.
+/// Events that must have happened in a few hundred worlds; otherwise the worlds test less than they
+/// claim.
 const COVERED: &[&str] = &[
     "agents cut off",
     "client fallbacks",
@@ -75,7 +76,7 @@ const COVERED: &[&str] = &[
     "zombies fenced",
 ];
 
-/// Why packets were dropped in worlds with keys, and what happened to the keys.
+/// Reasons for which packets were dropped in worlds with keys, and events of the keys.
 const KEYED: &[&str] = &[
     "client forged",
     "devices that began again in a rollover",
@@ -100,7 +101,7 @@ fn a_thousand_worlds_are_clean_and_see_everything() {
             .map(|cell| cell.to_string())
             .collect()
     };
-    // Some cells are seldom hit: that may take more of them.
+    // Some cells are seldom hit, and need more seeds.
     let goes_on = |so_far: &Summary| so_far.seeds < 1000 || !empty(so_far).is_empty();
     let summary = campaign(&Plan::default(), 0, 5000, 2, goes_on);
     assert_eq!(summary.violations, Vec::new());
@@ -125,7 +126,8 @@ fn a_thousand_worlds_are_clean_and_see_everything() {
     assert!(empty.is_empty(), "cells that nothing hit: {empty:?}");
 }
 
-/// The store says now and then that it is short of room: what is sent as a bypass then, and falls back, keeps every promise.
+/// The store reports now and then that it is short of space: updates that are then sent as bypasses
+/// keep every promise.
 #[test]
 fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
     let plan = Plan {
@@ -139,7 +141,8 @@ fn worlds_with_a_store_that_is_short_of_room_now_and_then() {
     assert!(short > 1_000, "{short}");
 }
 
-/// An adversary without a key sees, keeps, changes, redirects and repeats every packet: none of that has an effect. Nor has it that keys change meanwhile.
+/// An adversary without a key sees, keeps, changes, redirects and repeats every packet, and none of
+/// these acts has an effect, also while keys change.
 #[test]
 fn worlds_with_keys() {
     let plan = Plan {

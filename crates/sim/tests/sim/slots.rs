@@ -25,7 +25,7 @@ fn clean(seeds: u64) {
         "acknowledged {acknowledged}, completions that overtook an earlier slot {overtaken}, RNRs {not_ready}, holes {holes}, turns with a full log {waits}, \
          connections cut {cuts}, cut off at the deadline {cut_off}, losses of power or of the process {crashes}, found in slots {recovered}, sent again {resent}"
     );
-    // A client that is dead at the end has not finished.
+    // A client that is dead at the end has not finished its updates.
     assert!(acknowledged > seeds * 175 && overtaken > 100 && not_ready > 100);
     assert!(
         holes > 100

@@ -1,5 +1,5 @@
-//! The simulated store behaves as described: a failure leaves an effect with its record, or neither, and
-//! what an old connection left behind has no effect after the next load.
+//! The simulated store behaves as described: a failure leaves an effect together with its record,
+//! or neither; and a command of an old connection has no effect after the next load.
 
 use bytes::Bytes;
 use pmnet_proto::Time;
@@ -9,7 +9,7 @@ use pmnet_sim::store::{Act, Operation, Reply, SimStore, StoreConfig};
 
 const RECORD: &[u8] = b"reply/12345678";
 const PREFIX: &[u8] = b"12345678";
-/// Calls in which whatever was given up has run.
+/// Number of calls within which every command that was given up has run.
 const CALLS: usize = 30;
 
 fn store(seed: u64, broken: Option<Place>) -> SimStore {
@@ -29,7 +29,7 @@ fn load(store: &mut SimStore) {
     assert!(loaded, "it fails every other time, not always");
 }
 
-/// What a request came to: its reply, whether it had an effect, and what its record says.
+/// The result of a request: its reply, whether it had an effect, and the contents of its record.
 fn request(seed: u64, act: Act, broken: Option<Place>) -> (Option<Reply>, u64, Option<Reply>) {
     let world = store(seed, broken);
     let mut process = world.handle();
@@ -97,7 +97,7 @@ fn an_effect_has_its_record_and_a_record_its_reply() {
     assert!(unsure > 50 && refused > 20 && nothing > 50 && lost > 50);
 }
 
-/// The record written last: the error of its write leaves an effect without a trace.
+/// If the record is written last, an error of its write leaves an effect without a trace.
 #[test]
 fn without_its_record_first_an_effect_leaves_no_trace() {
     let count = |act| {
@@ -107,12 +107,12 @@ fn without_its_record_first_an_effect_leaves_no_trace() {
         };
         (0..600).filter(lone).count()
     };
-    // A script that has written data is not refused for want of memory any more.
+    // A script that has written data is no longer refused for lack of memory.
     assert!(count(Act::AppendRead) > 10);
     assert!(count(Act::Publish) > count(Act::AppendRead));
 }
 
-/// A promoted replica has what was reported, and an old connection reports nothing any more.
+/// A promoted replica has all reported writes, and an old connection no longer reports any.
 #[test]
 fn a_promoted_replica_has_what_was_reported() {
     for seed in 0..300 {
@@ -158,7 +158,7 @@ fn a_promoted_replica_has_what_was_reported() {
     }
 }
 
-/// Code that never ends keeps everybody waiting, and ends when somebody ends it.
+/// Code that never ends blocks all connections until a client kills it.
 #[test]
 fn code_that_never_ends_keeps_everybody_waiting() {
     let world = SimStore::new(

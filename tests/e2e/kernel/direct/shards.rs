@@ -1,4 +1,5 @@
-//! Several shards on one interface: queues and a log for each, one program for all (`docs/spec/packet-buffers.md` §7).
+//! Several shards on one interface: each shard has its own queues and log, and all share one
+//! program (`docs/spec/packet-buffers.md` §7).
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::super::{CALL_MAX, load};
 use super::plan;
 use crate::common;
 
-/// A veth has at most so many queues as the machine has processors.
+/// A veth has at most as many queues as the machine has processors.
 fn two(media: &'static str) -> Option<Plan> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < 2 {
@@ -21,7 +22,7 @@ fn two(media: &'static str) -> Option<Plan> {
     })
 }
 
-/// Clients of both shards, enough of them that some of each come by either queue.
+/// Clients of both shards, enough of each for both queues.
 fn writers(world: &World) -> Vec<Writer> {
     let of = |shard| (0..16).map(move |_| world.session_of(shard, CALL_MAX));
     (0..world.shards()).flat_map(of).collect()
@@ -45,13 +46,13 @@ fn clients_of_both_shards_are_served_whichever_queue_they_come_by() {
     }
     let said = world.process("device").stdout();
     for shard in 0..2 {
-        // Each has one of the two queues, and a log of its own.
+        // Each shard has one of the two queues, and a log of its own.
         let sockets = format!("sockets=eth0/{shard}:copy");
         assert!(said.contains(&sockets), "{sockets} in {said}");
         assert!(log(&world, shard).exists(), "{shard}");
     }
     assert!(!world.log().exists(), "no log without a number");
-    // Everything acknowledged survives the death of all of them.
+    // All acknowledged updates survive the death of all processes.
     world.kill("server");
     world.kill("server2");
     for writer in &mut all {
@@ -92,7 +93,7 @@ fn killed_every_second_with_two_shards() {
     }
 }
 
-/// A shard that cannot go on says so. The other one is served all the same.
+/// A shard that cannot go on reports this. The other shard is served nevertheless.
 #[test]
 fn a_shard_that_stops_does_not_take_the_other_with_it() {
     let Some(plan) = two("dram") else { return };

@@ -1,4 +1,5 @@
-//! Clients that bypass the kernel's network stack: one AF_XDP socket for all of them, a UDP port for each.
+//! Clients that bypass the kernel's network stack: all of them share one AF_XDP socket, and each
+//! has its own UDP port.
 //!
 //! This module makes the frames. The network stack only provides the client's own address and the hardware address of
 //! the next hop.
@@ -14,17 +15,17 @@ use super::carrier::{Arrived, Buffer, Carrier};
 use super::frame::{self, Path};
 use super::plan::PAYLOAD_BYTES_MAX;
 
-/// Ports of the first client. They lie below those of pmnet, and differ in each run, so that late packets find no
-/// socket.
+/// Range from which the first client's port is drawn. The ports lie below those of pmnet, and
+/// differ in each run, so that late packets find no socket.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
 /// A veth has one queue.
 const QUEUE: u32 = 0;
 const FRAME_BYTES: u32 = 2048;
-/// Frames of an update.
+/// Maximum number of frames of an update.
 const PARTS: usize = PAYLOAD_BYTES_MAX.div_ceil(pmnet_wire::FRAGMENT_BYTES);
-/// Smallest ring. A few clients use few frames, so that these stay in the caches.
+/// Minimum size of a ring. A few clients use few frames, which then stay in the caches.
 const RING_MIN: usize = 16;
-/// Most attempts to wake the kernel when its queue is full.
+/// Maximum number of attempts to wake the kernel when its queue is full.
 const WAKES_MAX: usize = 100;
 /// Longest wait for the hardware address of the next hop.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
@@ -36,12 +37,13 @@ const COMPLETE: u32 = 2;
 
 /// One AF_XDP socket for all clients.
 pub struct Bypass {
-    // Declared before the program, so that packets that still arrive pass.
+    // The socket is declared, and so dropped, before the program: packets that arrive after the
+    // socket is closed pass to the network stack.
     socket: Socket<Anonymous>,
     _redirect: Redirect,
     paths: Vec<Path>,
     first_port: u16,
-    /// Frames of each client that are ready to be sent, and their lengths.
+    /// For each client, the frames that are ready to be sent, and their lengths.
     ready: Vec<Vec<(Frame, usize)>>,
     /// Received packets in reverse order.
     burst: Vec<Received>,
@@ -50,11 +52,12 @@ pub struct Bypass {
 }
 
 impl Bypass {
-    /// A socket at this interface of the calling thread's network namespace, which has no XDP program.
+    /// Opens a socket at this interface of the calling thread's network namespace. The interface
+    /// must have no XDP program.
     pub fn open(interface: &str, target: SocketAddrV4, clients: usize) -> anyhow::Result<Bypass> {
-        // This comes first, while the interface is unchanged: an update that is sent twice needs two frames for a
-        // while.
+        // The address is resolved first, while the interface is unchanged.
         let (own, own_mac, far_mac) = resolve(target)?;
+        // An update that is sent twice needs two frames for a while.
         let kept = (2 * PARTS * clients).max(RING_MIN).next_power_of_two();
         let first_port = fastrand::u16(PORTS);
         let last = u16::try_from(clients - 1).ok();
@@ -170,7 +173,7 @@ impl Carrier for Bypass {
     fn unfinished(&mut self, _client: usize) {}
 }
 
-/// Own address on the way to a neighbour, and the hardware addresses of both.
+/// Returns the own address on the path to a neighbour, and the hardware addresses of both ends.
 pub(crate) fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6], [u8; 6])> {
     let socket = UdpSocket::bind("0.0.0.0:0").context("no socket")?;
     let discard = SocketAddrV4::new(*target.ip(), DISCARD);
@@ -197,7 +200,7 @@ pub(crate) fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6]
     }
 }
 
-/// The hardware address of a neighbour in `/proc/net/arp`.
+/// Returns the hardware address of a neighbour from `/proc/net/arp`.
 fn neighbour(table: &str, address: Ipv4Addr) -> Option<[u8; 6]> {
     table.lines().skip(1).find_map(|line| {
         let mut words = line.split_whitespace();

@@ -6,13 +6,14 @@ use clap::ValueEnum;
 use pmnet_wire::DATAGRAM_BYTES_MAX;
 use serde::Serialize;
 
-/// What clients send and receive with.
+/// The clients' means to send and receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientIo {
     /// AF_XDP: bypasses the kernel's network stack; receiving takes no system call.
     AfXdp,
-    /// A UDP socket for each, as any program has it: two system calls and the stack are in every round trip.
+    /// A UDP socket for each client, as in most programs: each round trip has two system calls and
+    /// passes the stack.
     Socket,
 }
 
@@ -43,32 +44,32 @@ impl ClientIo {
     }
 }
 
-/// Buffer for any datagram; a datagram that fills it is too long.
+/// A buffer for any datagram. A datagram that fills it is too long.
 pub type Buffer = [u8; DATAGRAM_BYTES_MAX + 1];
 
 /// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// The client that it is for.
+    /// The client that receives it.
     pub client: usize,
     /// Length of the datagram in the buffer, in bytes.
     pub length: usize,
-    /// When it was seen.
+    /// The time at which this program saw it.
     pub at: Instant,
 }
 
-/// Sends and receives for clients that are numbered from 0. Never waits.
+/// Sends and receives datagrams for clients that are numbered from 0. No method waits.
 pub trait Carrier {
-    /// Prepares these datagrams before the measured time begins. The next [`send`](Carrier::send) of this client sends
-    /// them.
+    /// Prepares datagrams before the measured time begins. The next [`send`](Carrier::send) of this
+    /// client sends these datagrams.
     fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()>;
 
-    /// Sends datagrams; returns how many could not be sent now.
+    /// Sends datagrams; returns the number of those that could not be sent now.
     fn send(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<u64>;
 
-    /// Returns a received datagram, if there is one.
+    /// Returns a received datagram, if one has arrived.
     fn receive(&mut self, buffer: &mut Buffer) -> anyhow::Result<Option<Arrived>>;
 
-    /// Notes that the client waits for more datagrams than the last one it received.
+    /// Notes that the client waits for further datagrams after the last one that it received.
     fn unfinished(&mut self, client: usize);
 }

@@ -1,4 +1,5 @@
-//! Ethernet, IPv4 and UDP headers around a datagram: written, and removed after a check of every checksum.
+//! Ethernet, IPv4 and UDP headers around a datagram: writes them, and removes them after a check of
+//! every checksum.
 
 use std::net::SocketAddrV4;
 
@@ -11,7 +12,7 @@ const IPV4: usize = 20;
 const UDP: usize = 8;
 /// EtherType of IPv4.
 const TYPE: [u8; 2] = [8, 0];
-/// Version 4, five words.
+/// IP version 4, and a header of five 32-bit words.
 const VERSION: u8 = 0x45;
 const DO_NOT_FRAGMENT: u8 = 0x40;
 const TIME_TO_LIVE: u8 = 64;
@@ -31,10 +32,10 @@ pub struct Path {
 }
 
 impl Path {
-    /// Writes a frame with this datagram; returns its length.
+    /// Writes a frame with this datagram. Returns its length.
     ///
     /// # Errors
-    /// The frame is too short for it.
+    /// The frame is too short for the datagram.
     pub fn write(&self, datagram: &[u8], frame: &mut [u8]) -> anyhow::Result<usize> {
         let length = HEADERS + datagram.len();
         let frame = frame.get_mut(..length).context("a frame is too short")?;
@@ -61,7 +62,7 @@ impl Path {
         udp[6..8].fill(0);
         udp[UDP..].copy_from_slice(datagram);
         let checksum = match !udp_sum(&frame[ETHERNET..]) {
-            // A checksum of 0 would mean that there is none.
+            // In UDP a checksum of 0 means "no checksum".
             0 => u16::MAX,
             other => other,
         };
@@ -84,7 +85,7 @@ pub struct Parsed<'a> {
 /// Parses a frame.
 ///
 /// # Errors
-/// The frame is no UDP over IPv4, or its lengths or checksums are wrong.
+/// The frame is no UDP datagram over IPv4, or its lengths or checksums are wrong.
 pub fn parse(frame: &[u8]) -> anyhow::Result<Parsed<'_>> {
     ensure!(frame.len() >= HEADERS, "a frame of {} bytes", frame.len());
     ensure!(frame[12..14] == TYPE, "a frame that is not IPv4");
@@ -114,7 +115,7 @@ pub fn parse(frame: &[u8]) -> anyhow::Result<Parsed<'_>> {
     })
 }
 
-/// Of an IPv4 packet without options: of its UDP part, with the pseudo header.
+/// Returns the UDP checksum of an IPv4 packet without options, over its pseudo header and UDP part.
 fn udp_sum(packet: &[u8]) -> u16 {
     let udp = &packet[IPV4..];
     let length = u32::try_from(udp.len()).unwrap_or(u32::MAX);

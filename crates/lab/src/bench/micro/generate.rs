@@ -1,4 +1,4 @@
-//! One run: one thread serves some sessions in a closed loop that never sleeps.
+//! One run: a thread that never sleeps serves several sessions in a closed loop.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::testbed::END_INTERFACE;
 
 /// Time between two checks for resends, and for the end of the run.
 const LOOK: Duration = Duration::from_millis(1);
-/// Most datagrams that are received before something is sent again.
+/// Maximum number of datagrams that are received before an update is sent again.
 const BURST_MAX: usize = 64;
 /// Longest round trip that the histogram distinguishes, in nanoseconds. An update is given up before this time.
 const NANOS_MAX: u64 = 60_000_000_000;
@@ -26,35 +26,35 @@ const NANOS_MAX: u64 = 60_000_000_000;
 /// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// The set-up, with the process that answers and its address.
+    /// The set-up, with the answering process and its address.
     pub recipe: Recipe,
     /// The clients' key, if the shard has keys.
     pub key: Option<FrontKey>,
-    /// What clients send and receive with.
+    /// The clients' means to send and receive.
     pub client_io: ClientIo,
     /// Length of an update, in bytes.
     pub payload_bytes: usize,
     /// Number of sessions.
     pub clients: usize,
-    /// Time before the measurement.
+    /// Duration of the warm-up.
     pub warmup: Duration,
-    /// Measured time.
+    /// Duration of the measurement.
     pub duration: Duration,
 }
 
-/// Result of a run.
+/// The result of a run.
 pub struct Sample {
-    /// Round trips in nanoseconds, of updates that began in the measured time.
+    /// Round trips, in nanoseconds, of updates that began in the measured time.
     pub histogram: Histogram<u64>,
     /// The measured time, in seconds.
     pub seconds: f64,
-    /// Numbers of resends and other troubles, with those of the warm-up.
+    /// Numbers of resends and other irregularities, warm-up included.
     pub troubles: Troubles,
     /// Smallest number of devices that held an update.
     pub copies: u8,
 }
 
-/// Runs it in the calling thread's network namespace.
+/// Runs the load in the calling thread's network namespace.
 pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let target = run.recipe.target;
     match run.client_io {
@@ -88,7 +88,7 @@ fn by<C: Carrier>(run: &Run, mut carrier: C, stop: &AtomicBool) -> anyhow::Resul
     let mut turn = Turn::new(run, stop)?;
     turn.go(&mut carrier, &mut sessions)?;
     if recipe.answers == Answers::Device {
-        // The server's work must not disturb the next run.
+        // The server's work for this run must not disturb the next run.
         if let Some(session) = sessions.first_mut() {
             session.settle(&mut carrier)?;
         }
@@ -134,7 +134,8 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// Receives a datagram, if there is one. If it completes an update, the next update begins, unless the time is up.
+    /// Receives a datagram, if one has arrived. If it completes an update, begins the next update,
+    /// unless the time is over.
     fn step<C: Carrier>(
         &mut self,
         carrier: &mut C,
@@ -161,7 +162,7 @@ impl<'a> Turn<'a> {
         Ok(true)
     }
 
-    /// Returns the time if it is time to check for resends and the end.
+    /// Returns the present time if the resends and the end must be checked now.
     fn due(&mut self) -> anyhow::Result<Option<Instant>> {
         let now = Instant::now();
         if now < self.look {
@@ -183,7 +184,8 @@ impl<'a> Turn<'a> {
                 std::thread::yield_now();
             }
             if let Some(now) = self.due()? {
-                // A late update is sent again, unless its answer is already waiting, because then this thread was late.
+                // A late update is sent again unless its answer is already waiting; in this case
+                // this thread was late.
                 for _ in 0..BURST_MAX {
                     if !self.step(carrier, sessions, &mut buffer)? {
                         break;

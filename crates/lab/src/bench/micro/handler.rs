@@ -1,4 +1,4 @@
-//! The ideal request handler: acknowledges each update at once and does nothing with it.
+//! The ideal request handler: it acknowledges each update at once and does no other work.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddrV4, UdpSocket};
@@ -10,10 +10,10 @@ use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
 
 use super::plan::{Handler, cores};
 
-/// Time between two checks of a sleeping handler whether it must end.
+/// Interval at which a sleeping handler checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A handler that listens.
+/// A listening handler.
 pub struct Ideal {
     socket: UdpSocket,
     spins: bool,
@@ -40,7 +40,8 @@ impl Ideal {
             match self.socket.recv_from(&mut buffer) {
                 Ok((length, from)) => {
                     if let Some(answer) = answer(&buffer[..length]) {
-                        // If the answer is lost, the client sends the update again, and counts that.
+                        // If the answer is lost, the client sends the update again, and counts the
+                        // resend.
                         let _ = self.socket.send_to(&answer, from);
                     }
                 }
@@ -57,8 +58,8 @@ impl Ideal {
     }
 }
 
-/// Returns the acknowledgement of an update; other packets are not answered. It states no copies, because no device
-/// logged the update.
+/// Returns the acknowledgement of an update. Other packets get no answer. The acknowledgement
+/// states no copies, because no device logged the update.
 fn answer(datagram: &[u8]) -> Option<[u8; pmnet_wire::HEADER_LEN]> {
     let packet = Packet::parse(datagram).ok()?;
     (packet.header.kind == Kind::Update).then(|| {

@@ -1,4 +1,4 @@
-//! Measures all systems in turn, in several rounds; figures are medians.
+//! Measures all systems in turn, in several rounds. Figures are medians over the rounds.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,11 +20,11 @@ use super::troubles::Troubles;
 use crate::demo::view::View;
 use crate::harness::Scratch;
 
-/// Longest wait for a socket to be bound, which takes far less.
+/// Longest wait until a socket is bound; binding usually takes far less.
 const BIND_MAX: Duration = Duration::from_secs(5);
 /// Number of points of a CDF without its tail.
 const CDF_POINTS: u32 = 400;
-/// Fractions of the points in the tail.
+/// Quantiles of the points in the tail of a CDF.
 const CDF_TAIL: [f64; 5] = [0.998, 0.999, 0.9995, 0.9999, 1.0];
 
 /// One combination of system, payload and number of clients.
@@ -32,42 +32,44 @@ const CDF_TAIL: [f64; 5] = [0.998, 0.999, 0.9995, 0.9999, 1.0];
 pub struct Cell {
     /// The system.
     pub system: System,
-    /// Its name with medium and R.
+    /// The system's name, with medium and R.
     pub title: String,
-    /// What clients send and receive with.
+    /// The clients' means to send and receive.
     pub client_io: ClientIo,
-    /// Bytes of an update.
+    /// Size of an update in bytes.
     pub payload_bytes: usize,
-    /// Sessions.
+    /// Number of sessions.
     pub clients: usize,
-    /// Updates that were measured, all rounds.
+    /// Number of measured updates in all rounds.
     pub updates: u64,
-    /// Updates a second; this and the next three figures are medians over the rounds.
+    /// Updates per second. This figure and the next three are medians over the rounds.
     pub throughput: f64,
     /// Median round trip in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of the round trip in microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the round trip in microseconds.
     pub p999_us: f64,
-    /// Median of each round, sorted: how far the rounds agree.
+    /// The median of each round, sorted; it shows how far the rounds agree.
     pub rounds_p50_us: Vec<f64>,
-    /// How many times faster than the baseline: the same path with a device that only forwards (p50).
+    /// The ratio of the baseline's p50 and this p50. The baseline is the same path with a device
+    /// that only forwards.
     pub faster: Option<f64>,
-    /// How many times as long as the minimum, [`System::Limit`] (p50).
+    /// The ratio of this p50 and that of the minimum, [`System::Limit`].
     pub of_limit: Option<f64>,
-    /// Devices that held every update before it was acknowledged.
+    /// Number of devices that held every update before it was acknowledged.
     pub copies: u8,
-    /// Numbers of resends and other troubles, all rounds.
+    /// Numbers of resends and other irregularities in all rounds.
     pub troubles: Troubles,
-    /// Distribution of the round with the median p50: (microseconds, fraction at or below).
+    /// The distribution of the round with the median p50: (microseconds, fraction of updates at or
+    /// below this time).
     pub cdf: Vec<(f64, f64)>,
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// What was measured, on what, with medium and R.
+    /// The measurement and the machine, with medium and R.
     pub title: String,
     /// Facts that a reader of the figures must know.
     pub notes: Vec<String>,
@@ -75,7 +77,7 @@ pub struct Outcome {
     pub cells: Vec<Cell>,
 }
 
-/// Measures everything.
+/// Measures all cells of the plan.
 pub fn all(
     plan: &Plan,
     folder: &Path,
@@ -117,7 +119,7 @@ struct Group {
     client_io: ClientIo,
 }
 
-/// All systems in turn.
+/// Measures all systems in turn.
 fn measure(
     plan: &Plan,
     group: Group,
@@ -137,7 +139,7 @@ fn measure(
     let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         let mut order: Vec<usize> = (0..stands.len()).collect();
-        // The order alternates, because it must not matter.
+        // The order alternates, so that it does not affect the result.
         if round % 2 == 1 {
             order.reverse();
         }
@@ -165,8 +167,8 @@ fn measure(
     Ok(compare(cells.collect()))
 }
 
-/// Makes one run: the generator in [`CLIENT`] on the first core, and the handler, if one answers, in `server` on the
-/// last core.
+/// Makes one run: the generator in [`CLIENT`] on the first core, and the handler, if the system has
+/// one, in `server` on the last core.
 fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());
@@ -182,7 +184,8 @@ fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Res
                 drop(ready);
                 ideal.serve(done)
             }));
-            // No value is sent: the sender is dropped when the handler listens, or when it cannot.
+            // No value is sent: the sender is dropped when the handler listens, or when it cannot
+            // listen.
             let _ = listens.recv_timeout(BIND_MAX);
         }
         let generating = scope.spawn(move || {
@@ -208,8 +211,8 @@ pub fn cpus() -> Vec<usize> {
         .collect()
 }
 
-/// Pins the calling thread to a core: it never sleeps, and moving it costs more than waiting. If pinning
-/// fails, it goes on unpinned.
+/// Pins the calling thread to a core. The thread never sleeps, and moving it to another core costs
+/// more than waiting. If pinning fails, the thread goes on unpinned.
 pub fn pin(cpu: Option<usize>) {
     if let Some(cpu) = cpu {
         let mut set = CpuSet::new();
@@ -240,7 +243,7 @@ fn cell(system: System, plan: &Plan, group: Group, mut samples: Vec<Sample>) -> 
         clients: group.clients,
         updates: samples.iter().map(|sample| sample.histogram.len()).sum(),
         throughput: median(&|sample| {
-            // A second holds fewer than 2^32 updates.
+            // A second has fewer than 2^32 updates.
             let count = u32::try_from(sample.histogram.len()).unwrap_or(u32::MAX);
             f64::from(count) / sample.seconds
         }),
@@ -265,7 +268,7 @@ fn cell(system: System, plan: &Plan, group: Group, mut samples: Vec<Sample>) -> 
     }
 }
 
-/// Fills in the ratios of one group.
+/// Computes the ratios of one group.
 fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     let medians: Vec<(System, f64)> = cells
         .iter()

@@ -1,9 +1,10 @@
-//! The round trip of one update, with an ideal request handler (PMNet paper §VI, see protocol.md §8): how
-//! long until a client knows that its update is safe, and how close that is to the minimum.
+//! The round trip of one update with an ideal request handler (PMNet paper §VI, see protocol.md
+//! §8): the time until a client knows that its update is safe, and its ratio to the minimum.
 //!
-//! One thread sends for all clients, in a closed loop: each has at most one update in flight. All systems are set up in
-//! namespaces at the same time and measured in turn, in several rounds and both orders; figures are medians over the
-//! rounds. A run leaves nothing behind.
+//! One thread sends for all clients in a closed loop. Each client has at most one update in flight.
+//! All systems are set up in namespaces at the same time and measured in turn, in several rounds
+//! and both orders; figures are medians over the rounds. A run leaves no processes, networks or
+//! programs.
 
 pub(crate) mod bypass;
 mod carrier;
@@ -42,14 +43,14 @@ pub use troubles::Troubles;
 /// Places for the output, and its form.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Folder for report and numbers, and for the files of the run while it lasts.
+    /// Folder for the report and the JSON file, and for temporary files of the run.
     pub folder: PathBuf,
     /// Only one JSON object on stdout.
     pub json: bool,
 }
 
 impl Output {
-    /// Removes what killed runs left, and creates the folder.
+    /// Removes the remains of killed runs, and creates the folder.
     pub(crate) fn prepare(&self) -> anyhow::Result<&Path> {
         crate::setup::sweep()?;
         let folder = self.folder.as_path();
@@ -59,7 +60,8 @@ impl Output {
     }
 }
 
-/// Returns the reason why this process cannot measure; `None`: none can be seen without a try.
+/// Returns the reason why this process cannot measure; `None` if no reason can be seen without an
+/// attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     crate::testbed::refusal()
@@ -67,11 +69,12 @@ pub fn refusal() -> Option<String> {
         .or_else(|| (!plain::is_built()).then(|| NOT_BUILT.to_owned()))
 }
 
-/// Measures, and writes table, JSON and page.
+/// Measures, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// This process is not root or lacks a tool; a system does not start; an answer is wrong or does not come within
-/// seconds; the run is interrupted; a report cannot be written. Nothing is left behind.
+/// This process is not root or lacks a tool; a system does not start; an answer is wrong or does
+/// not come within seconds; the run is interrupted; a report cannot be written. All processes,
+/// networks and programs of the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

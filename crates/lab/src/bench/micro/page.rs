@@ -1,11 +1,11 @@
-//! `micro.html`.
+//! The page `micro.html`.
 
 use super::measure::{Cell, Outcome};
 use super::table::times;
 use crate::bench::page::{COLOURS, page};
 use crate::demo::chart::{Series, cdf, escape};
 
-/// The page.
+/// Returns the page.
 pub fn html(outcome: &Outcome) -> String {
     let group = |cell: &Cell| (cell.payload_bytes, cell.clients, cell.client_io);
     let same = |a: &Cell, b: &Cell| group(a) == group(b);

@@ -1,11 +1,11 @@
-//! Payload of an update: one `SET` of exactly the wanted length.
+//! The payload of an update: one `SET` with exactly the requested length.
 
 use anyhow::Context;
 use pmnet_wire::command;
 
-/// Longest addition to a key.
+/// Maximum number of bytes by which a key is lengthened.
 const KEY_MORE_MAX: usize = 8;
-/// Most bytes that the length of a value takes as a number.
+/// Maximum number of digits of a value's length.
 const DIGITS_MAX: usize = 6;
 
 /// Returns a `SET` with exactly this length, preamble included; `number` chooses the key.
@@ -13,8 +13,8 @@ const DIGITS_MAX: usize = 6;
 /// # Errors
 /// The length is too short for a `SET`.
 pub fn payload(bytes: usize, number: usize) -> anyhow::Result<Vec<u8>> {
-    // One byte more in the value may be two more in all, by the length of its length: then a
-    // longer key fits.
+    // One byte more in the value may be two bytes more in all, because its length has one digit
+    // more. A longer key then gives the exact length.
     let fitting = (0..KEY_MORE_MAX).find_map(|more| {
         let key = format!("k{}{}", number % 100, "x".repeat(more));
         let set = |value: &[u8]| command::single(&[b"SET", key.as_bytes(), value]);

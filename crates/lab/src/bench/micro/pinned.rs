@@ -4,10 +4,11 @@ use std::path::Path;
 
 use pmnet_dataplane::xdp::{KernelError, Pins};
 
-/// Start of the names of our devices; the process id comes next.
+/// Prefix of the names of the benchmarks' devices; the process id follows it.
 const PREFIX: &str = "bench-";
 
-/// Name of a device in the kernel; all that it pinned there is removed when dropped.
+/// The name of a device in the kernel. When this value is dropped, all objects that the device
+/// pinned are removed.
 pub struct Pinned(pub String);
 
 impl Pinned {
@@ -19,7 +20,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The next run removes what stays.
+        // If the removal fails, the next run removes the objects.
         let _ = remove(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What is measured, and for how long.
+//! The measurements of a run, and their durations.
 
 use std::time::Duration;
 
@@ -8,48 +8,48 @@ use serde::Serialize;
 use super::carrier::ClientIo;
 use super::system::{Medium, System};
 
-/// Smallest payload: a `SET` of a short key needs as much.
+/// Smallest payload in bytes, which a `SET` of a short key needs.
 pub const PAYLOAD_BYTES_MIN: usize = 44;
-/// Largest payload, in bytes: four fragments.
+/// Largest payload in bytes: four fragments.
 pub const PAYLOAD_BYTES_MAX: usize = 4 * pmnet_wire::FRAGMENT_BYTES;
-/// Most clients.
+/// Maximum number of clients.
 pub const SESSIONS_MAX: usize = 64;
 
-/// How the ideal handler waits for the next update.
+/// The ideal handler's way to wait for the next update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Handler {
-    /// It never sleeps: no wake-up is part of its round trip, which makes it hard to beat.
+    /// The handler never sleeps, so its round trip has no wake-up. No device can be much faster.
     Spins,
-    /// It waits in the kernel, as servers do.
+    /// The handler waits in the kernel, as servers do.
     Sleeps,
 }
 
-/// The whole plan.
+/// The combinations and durations of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Systems, each once.
+    /// The systems, each once.
     pub systems: Vec<System>,
-    /// Payloads in bytes, [`PAYLOAD_BYTES_MIN`] to [`PAYLOAD_BYTES_MAX`].
+    /// The sizes of payloads in bytes, [`PAYLOAD_BYTES_MIN`] to [`PAYLOAD_BYTES_MAX`].
     pub payloads: Vec<usize>,
-    /// Numbers of clients, 1 to [`SESSIONS_MAX`].
+    /// The numbers of clients, 1 to [`SESSIONS_MAX`].
     pub clients: Vec<usize>,
-    /// What clients send and receive with, each once.
+    /// The clients' means to send and receive, each once.
     pub client_io: Vec<ClientIo>,
-    /// Measured time of one run.
+    /// Duration of the measurement in one run.
     pub duration: Duration,
-    /// Time before it.
+    /// Duration of the warm-up.
     pub warmup: Duration,
-    /// Runs of each combination.
+    /// Number of runs of each combination.
     pub rounds: usize,
     /// How the ideal handler waits.
     pub handler: Handler,
-    /// Where the log of a device is.
+    /// The storage of a device's log.
     pub medium: Medium,
 }
 
 impl Plan {
-    /// Runs that will be made.
+    /// Returns the number of runs of the plan.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let groups = self.payloads.len() * self.clients.len() * self.client_io.len();
@@ -57,7 +57,7 @@ impl Plan {
         u64::try_from(runs).unwrap_or(u64::MAX)
     }
 
-    /// Title of the result.
+    /// Returns the title of the result.
     #[must_use]
     pub fn title(&self) -> String {
         let systems: Vec<_> = self
@@ -81,7 +81,7 @@ impl Plan {
         )
     }
 
-    /// What to know about the figures.
+    /// Returns the notes for readers of the figures.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = self
@@ -125,7 +125,7 @@ impl Plan {
     }
 }
 
-/// Cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }

@@ -1,4 +1,4 @@
-//! One client: real packets, one update at a time, every answer checked.
+//! One client: it sends real packets, has one update in flight at a time, and checks every answer.
 
 use std::time::{Duration, Instant};
 
@@ -17,36 +17,36 @@ const RESEND: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time after which an OPEN, a barrier or an END is sent again.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
-/// How often an answer to these is looked for.
+/// Interval at which an answer to one of these is checked.
 const ASK_LOOK: Duration = Duration::from_micros(50);
 
-/// One client with one update at a time; see the module's text.
+/// One client with one update in flight at a time.
 pub struct Session {
     /// Number of the client at the carrier.
     client: usize,
     answers: Answers,
     /// Keys of the session, if the shard has keys.
     keys: Option<SessionKeys>,
-    /// Session, token and epoch of every packet; `seq` is the last number used.
+    /// Session, token and epoch of every packet; `seq` is the last used number.
     stamp: Header,
-    /// Header without seq, and its part of the payload.
+    /// For each fragment, the header without seq, and the fragment's part of the payload.
     fragments: Vec<(Header, Vec<u8>)>,
-    /// Packets of the update in flight, as they were sent.
+    /// The packets of the update in flight, as they were sent.
     packets: Vec<Vec<u8>>,
-    /// For each packet, whether it was reflected.
+    /// For each packet, whether its reflection has arrived.
     back: Vec<bool>,
     begun: Instant,
     sent: Instant,
     busy: bool,
-    /// Smallest number of devices that held an update so far.
+    /// The smallest number of devices that held an update so far.
     copies: Option<u8>,
-    /// Numbers of resends and other troubles.
+    /// Numbers of resends and other irregularities.
     pub troubles: Troubles,
 }
 
 impl Session {
-    /// Opens a session if the device answers. `client` is its number at the carrier, and makes its keys differ from
-    /// others.
+    /// Opens a session, if the system under test has a device. `client` is the client's number at
+    /// the carrier; it distinguishes the client's keys from those of others.
     pub fn open<C: Carrier>(
         carrier: &mut C,
         answers: Answers,
@@ -54,7 +54,7 @@ impl Session {
         payload_bytes: usize,
         client: usize,
     ) -> anyhow::Result<Session> {
-        // An even token: the session is no mark.
+        // The token is even: this session is no mark.
         let token = fastrand::u64(1..1 << 60) << 1;
         let stamp = Header {
             session: fastrand::u64(1..),
@@ -115,7 +115,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends the next update. Its time begins when its packets are ready.
+    /// Sends the next update. The update's time begins when its packets are ready.
     pub fn begin<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         for ((header, part), packet) in self.fragments.iter().zip(&mut self.packets) {
             self.stamp.seq += 1;
@@ -177,7 +177,7 @@ impl Session {
             }
             (Kind::Ack, Answers::Handler | Answers::Device) => {
                 if !self.busy || header.seq < self.stamp.seq {
-                    // The answer belongs to an earlier fragment, or came a second time.
+                    // The answer belongs to an earlier fragment, or is a repetition.
                     self.troubles.stale += u64::from(self.fragments.len() == 1);
                     return Ok(false);
                 }
@@ -207,7 +207,7 @@ impl Session {
         }
     }
 
-    /// Sends updates again whose answer is overdue.
+    /// Sends an update again if its answer is overdue.
     pub fn look<C: Carrier>(&mut self, carrier: &mut C, now: Instant) -> anyhow::Result<()> {
         if !self.busy || now.saturating_duration_since(self.sent) < RESEND {
             return Ok(());
@@ -225,7 +225,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the server has applied everything that was sent before.
+    /// Waits until the server has applied all earlier updates.
     pub fn settle<C: Carrier>(&mut self, carrier: &mut C) -> anyhow::Result<()> {
         let barrier = Bypass {
             session: self.stamp.session,
@@ -285,7 +285,7 @@ impl Session {
             if asked.is_none_or(|asked| asked.elapsed() >= ASK_AGAIN) {
                 asked = Some(Instant::now());
                 carrier.prepare(self.client, &question)?;
-                // A question that cannot be sent now is asked again.
+                // A request that cannot be sent now is sent later.
                 carrier.send(self.client, &question)?;
             }
             let Some(arrived) = carrier.receive(&mut buffer)? else {
@@ -303,7 +303,7 @@ impl Session {
     }
 }
 
-/// The header, sealed if there are keys. It says length and checksum of the payload.
+/// Returns the header with length and checksum of the payload, sealed if there are keys.
 fn sealed(keys: Option<SessionKeys>, header: Header, payload: &[u8]) -> Header {
     keys.map_or(header, |keys| keys.to_head.seal(&header, payload))
 }
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
     use crate::bench::micro::carrier::Arrived;
 
-    /// Keeps what is sent.
+    /// A carrier that keeps the sent datagrams.
     #[derive(Default)]
     struct Sent {
         prepared: Vec<Vec<u8>>,
@@ -386,7 +386,7 @@ mod tests {
         assert!(session.take(&good).is_err());
         session.stamp.tag -= 1;
         assert!(session.take(&good).unwrap());
-        // An OPEN that was asked twice is answered twice, by a device.
+        // A device answers an OPEN twice if the client sent it twice.
         let mut late = Vec::new();
         let reply = Header {
             kind: Kind::OpenReply,
@@ -397,7 +397,7 @@ mod tests {
         assert!(session.take(&late).is_err());
         session.answers = Answers::Device;
         assert!(!session.take(&late).unwrap());
-        // A device that claims no copy has acknowledged nothing.
+        // A device that states no copy has acknowledged nothing.
         assert!(session.take(&good).is_err());
     }
 

@@ -11,17 +11,18 @@ use mio::unix::SourceFd;
 
 use super::carrier::{Arrived, Buffer, Carrier};
 
-/// Clients with a UDP socket each. A single socket is read directly; of several, the kernel's events say which to read.
+/// Clients with a UDP socket each. A single socket is read directly. With several sockets, events
+/// of the kernel tell which one to read.
 pub struct Sockets {
     sockets: Vec<UdpSocket>,
     poll: mio::Poll,
     events: mio::Events,
-    /// Who has something to receive, as far as is known.
+    /// Clients whose socket is known to have datagrams.
     ready: VecDeque<usize>,
 }
 
 impl Sockets {
-    /// Sockets in the calling thread's network namespace.
+    /// Opens the sockets in the calling thread's network namespace.
     pub fn open(target: SocketAddrV4, clients: usize) -> anyhow::Result<Sockets> {
         let poll = mio::Poll::new()?;
         let mut sockets = Vec::with_capacity(clients);
@@ -96,15 +97,15 @@ impl Carrier for Sockets {
     }
 
     fn unfinished(&mut self, client: usize) {
-        // An event reports only once that datagrams are waiting. Datagrams after a complete update are old, and are
-        // received with the next event.
+        // An event reports only once that datagrams are waiting. Datagrams that arrive after a
+        // complete update are late ones, and are received at the next event.
         if self.sockets.len() > 1 {
             self.ready.push_front(client);
         }
     }
 }
 
-/// Nothing there, or about a datagram that was lost: both pass.
+/// Whether the error will pass: no datagram is waiting, or an earlier datagram was lost.
 fn is_passing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -134,7 +135,8 @@ mod tests {
                 sockets.send(client, &[vec![7]]).unwrap();
                 from.push(far.recv_from(&mut buffer).unwrap().1);
             }
-            // Two each: the second is there when the first is not all that was waited for.
+            // Each client gets two datagrams: the second one follows if the first one does not
+            // complete the answer.
             for part in 0..2 {
                 for (client, from) in from.iter().enumerate() {
                     let datagram = [u8::try_from(client).unwrap(), part];

@@ -1,4 +1,5 @@
-//! A system that is set up: its network, programs and processes. All of them are removed when it is dropped.
+//! A system that has been set up: its network, programs and processes. All of them are removed when
+//! it is dropped.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -14,34 +15,34 @@ use crate::harness::{Binaries, Keys, Process, Ready, Role, Scratch, Spec};
 use crate::testbed::{END_INTERFACE, Layout, Network};
 use crate::xdp::plain::{self, Plain, Program};
 
-/// Node of the clients.
+/// The node of the clients.
 pub const CLIENT: &str = "client1";
 /// Longest wait until a process serves.
 pub const START_MAX: Duration = Duration::from_secs(15);
 
-/// A system that is set up. Its fields are dropped in this order, so that everything that uses the network ends before
-/// the network.
+/// A system that has been set up. The fields are dropped in this order, so that all users of the
+/// network end before the network.
 pub struct Stand {
-    /// Running devices, the last of the chain first.
+    /// The running devices, the last one of the chain first.
     devices: Vec<(Role, Process)>,
     pinned: Vec<Pinned>,
     server: Option<Process>,
     _programs: Vec<Plain>,
-    /// Program at the client's end, for clients with sockets.
+    /// The program at the client's end, which clients with sockets need.
     client_program: Option<Plain>,
     system: System,
     number: usize,
-    /// Key files, when the system serves and has keys.
+    /// The key files, if the system serves and has keys.
     keys: Option<Keys>,
-    /// Its network.
+    /// The network of the system.
     pub network: Network,
-    /// What it is made of.
+    /// The recipe of the system.
     pub recipe: Recipe,
 }
 
 impl Stand {
-    /// Creates the network of a system with its programs, for clients with sockets. `number` distinguishes several
-    /// systems.
+    /// Creates the network of a system with its programs, for clients with sockets. `number`
+    /// distinguishes several systems.
     pub fn build(system: System, number: usize) -> anyhow::Result<Stand> {
         let recipe = system.recipe();
         let prefix = format!("{PREFIX}{}-b{number}-", std::process::id());
@@ -66,8 +67,8 @@ impl Stand {
         Ok(stand)
     }
 
-    /// Prepares the client's end for such clients. Clients with AF_XDP bring their own program, and an interface
-    /// can have only one.
+    /// Prepares the client's end for clients with these means. Clients with AF_XDP have their own
+    /// program, and an interface can have only one.
     pub fn clients_by(&mut self, client_io: ClientIo) -> anyhow::Result<()> {
         if client_io == ClientIo::AfXdp || !self.recipe.client_takes_xdp {
             self.client_program = None;
@@ -78,9 +79,10 @@ impl Stand {
         Ok(())
     }
 
-    /// Starts server and devices, if it has any, and waits until they serve. `store` is the server's.
+    /// Starts the server and the devices of the system, if it has any, and waits until they serve.
+    /// `store` is the URL of the server's store.
     ///
-    /// Call it from a thread that outlives the stand: its processes end with that thread.
+    /// The calling thread must outlive the stand, because the processes end with this thread.
     pub fn serve(&mut self, medium: Medium, store: &str, scratch: &Scratch) -> anyhow::Result<()> {
         let devices = self.recipe.device.iter().chain(self.recipe.behind);
         let devices: Vec<(usize, Device)> = devices.copied().enumerate().collect();
@@ -122,7 +124,8 @@ impl Stand {
         let mut arguments = words(&["device"]);
         arguments.extend(words(device.flags));
         if self.keys.is_some() {
-            // The next one has the next id; after the last one is the server, 0.
+            // Each device's next hop has the next id; the last device's next hop is the server,
+            // with id 0.
             let last = index == self.recipe.behind.len();
             let next = if last { 0 } else { index + 2 };
             arguments.extend(words(&["--next-id", &next.to_string()]));
@@ -158,7 +161,7 @@ impl Stand {
         Ok(front.map(|front| front.key))
     }
 
-    /// Starts a pmnet in a node and waits until it serves.
+    /// Starts a pmnet process in a node and waits until it serves.
     pub fn start(
         &self,
         role: &str,
@@ -169,14 +172,14 @@ impl Stand {
         launch(&self.network, self.name(role), node, arguments, scratch)
     }
 
-    /// Returns devices (head first) and server, if they run.
+    /// Returns the running devices (head first) and the server.
     pub fn processes(&self) -> impl Iterator<Item = (Role, &Process)> {
         let devices = self.devices.iter().rev();
         let devices = devices.map(|(role, process)| (*role, process));
         devices.chain(self.server.iter().map(|process| (Role::Server, process)))
     }
 
-    /// The same, to be ended.
+    /// Returns the same processes for ending them.
     pub fn processes_mut(&mut self) -> impl Iterator<Item = (Role, &mut Process)> {
         let devices = self.devices.iter_mut().rev();
         let devices = devices.map(|(role, process)| (*role, process));
@@ -196,10 +199,11 @@ fn words(words: &[&str]) -> Vec<OsString> {
     words.iter().map(Into::into).collect()
 }
 
-/// Starts a pmnet in a node of a network, under this name for people, and waits until it serves.
+/// Starts a pmnet process in a node of a network, under this name for messages, and waits until it
+/// serves.
 ///
 /// # Errors
-/// It cannot be started, or does not serve in time.
+/// The process cannot be started, or does not serve in time.
 pub fn launch(
     network: &Network,
     name: String,

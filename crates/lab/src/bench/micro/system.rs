@@ -1,5 +1,5 @@
-//! The systems that are compared: place of each process, attached programs, and who answers. A new system needs a name,
-//! a sentence and a recipe in this module; no other code distinguishes systems.
+//! The compared systems: the node of each process, the attached programs, and the process that
+//! answers. A new system needs only a name, a sentence and a recipe in this module.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 
 use crate::xdp::plain::Program;
 
-/// Where the log of a device is.
+/// The storage of a device's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Medium {
-    /// tmpfs: an acknowledgement survives the death of processes.
+    /// A file on tmpfs: acknowledged updates survive the death of processes.
     Dram,
-    /// An ordinary file: it survives a power cut.
+    /// An ordinary file: acknowledged updates survive a power cut.
     File,
 }
 
@@ -28,7 +28,7 @@ impl Medium {
         }
     }
 
-    /// Returns its name as in `--media`.
+    /// Returns its name in `--media`.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -42,106 +42,112 @@ impl Medium {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum System {
-    /// A device that only reflects: the minimum for any device.
+    /// A device at the server that only reflects packets: the minimum for any device.
     Limit,
-    /// The same on a machine in between.
+    /// A machine between client and server that only reflects packets: the minimum for a device on
+    /// such a machine.
     LimitRouter,
-    /// Two machines that only forward, and a third one that reflects: the minimum for a chain of three.
+    /// Two machines in a row that only forward, and a third one that reflects: the minimum for a
+    /// chain of three.
     #[value(name = "limit-router-3")]
     #[serde(rename = "limit-router-3")]
     LimitRouter3,
-    /// The server answers, behind a NIC that only hands packets up.
+    /// The server answers; its NIC has a program that lets every packet pass.
     ClientServerNic,
     /// `pmnet device --mode nic`: the pipeline in the kernel, at the server's NIC.
     Nic,
-    /// The same, and the server reads the device's log directly: no update goes through a socket.
+    /// `pmnet device --mode nic` with a server that reads the device's log directly, so that no
+    /// update goes through a socket.
     NicMapped,
-    /// The server answers, behind a switch that only forwards.
+    /// The server answers; the switch between client and server only forwards.
     ClientServer,
-    /// `pmnet device --mode switch`: the pipeline in the kernel, at the ports of that switch.
+    /// `pmnet device --mode switch`: the pipeline in the kernel, at the ports of the switch.
     Switch,
-    /// `pmnet device --mode router`: the pipeline in the kernel, of a machine in between.
+    /// `pmnet device --mode router`: the pipeline in the kernel of a machine between client and
+    /// server.
     Router,
-    /// `pmnet device`, a process on a machine in between.
+    /// `pmnet device`, a process on a machine between client and server.
     Relay,
-    /// `pmnet device --mode af-xdp`, the same past the kernel's stack: received into the log itself.
+    /// `pmnet device --mode af-xdp`, a process that bypasses the kernel's stack and receives
+    /// packets directly into its log.
     AfXdp,
-    /// Two devices in the kernel, of machines in a row in between.
+    /// Two devices in the kernels of two machines in a row between client and server.
     #[value(name = "router-2")]
     #[serde(rename = "router-2")]
     Router2,
-    /// Three of them.
+    /// Three devices in the kernels of three machines in a row between client and server.
     #[value(name = "router-3")]
     #[serde(rename = "router-3")]
     Router3,
-    /// As nic, with keys: each packet has a MAC.
+    /// [`System::Nic`] with keys: each packet has a MAC.
     NicKeyed,
-    /// As router, with keys.
+    /// [`System::Router`] with keys.
     RouterKeyed,
-    /// As router-3, with keys.
+    /// [`System::Router3`] with keys.
     #[value(name = "router-3-keyed")]
     #[serde(rename = "router-3-keyed")]
     Router3Keyed,
 }
 
-/// Who answers an update.
+/// The process that answers an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
-    /// No process: the packet itself comes back.
+    /// No process: the update's packet itself comes back.
     Itself,
     /// The ideal handler, at the server's address.
     Handler,
-    /// A device; the server gets the update later.
+    /// A device; it forwards the update to the server later.
     Device,
 }
 
-/// A device and its flags.
+/// A device and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// Namespace in which it runs.
+    /// The namespace in which it runs.
     pub node: &'static str,
-    /// Flags besides those for the log.
+    /// Its flags, without those for the log.
     pub flags: &'static [&'static str],
-    /// Whether its log is memory of the kernel, and stays there until it is taken out.
+    /// Whether its log is kernel memory, which remains until the device is taken out of the kernel.
     pub in_kernel: bool,
     /// Whether the server reads the device's log directly.
     pub server_reads_log: bool,
 }
 
-/// How to set a system up.
+/// The instructions to set a system up.
 #[derive(Clone, Copy, Debug)]
 pub struct Recipe {
-    /// Switches between client and server.
+    /// Number of switches between client and server.
     pub devices: u8,
-    /// Node, interface and what is attached there.
+    /// Attached programs: node, interface and program.
     pub programs: &'static [(&'static str, &'static str, Program)],
-    /// Whether something transmits from XDP to the client. A veth receives that only if it has an XDP program itself.
+    /// Whether a program transmits packets from XDP to the client. A veth receives such packets
+    /// only if it has an XDP program itself.
     pub client_takes_xdp: bool,
     /// The device to which clients send.
     pub device: Option<Device>,
     /// The other devices of its chain, in order; the server at [`SERVER`] follows the last one.
     pub behind: &'static [Device],
-    /// Where clients send.
+    /// The address to which clients send.
     pub target: SocketAddrV4,
-    /// Who answers.
+    /// The process that answers.
     pub answers: Answers,
-    /// System with which it is compared: the same path with a device that only forwards.
+    /// The system's baseline: the same path with a device that only forwards.
     pub baseline: Option<System>,
-    /// Devices, server and clients have keys: each packet is sealed and verified.
+    /// Whether devices, server and clients have keys: each packet is then sealed and verified.
     pub keyed: bool,
 }
 
-/// Address of the server, or of the handler in its place.
+/// The address of the server, or of the handler in its place.
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_500);
-/// Address of a device on a machine of its own.
+/// The address of a device on a machine of its own.
 const HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 101), 51_000);
-/// Address of the third machine in a row.
+/// The address of the third machine in a row.
 const THIRD_HOP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 103), 51_000);
-/// Address of a device at the server's NIC.
+/// The address of a device at the server's NIC.
 const NIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 51_000);
 
 impl System {
-    /// Systems that are measured by default, with R = 1.
+    /// The systems that are measured by default, with R = 1.
     pub const DEFAULT: [System; 9] = [
         System::Limit,
         System::ClientServerNic,
@@ -154,7 +160,7 @@ impl System {
         System::AfXdp,
     ];
 
-    /// Returns the minimum with which it is compared.
+    /// Returns the minimum for systems of this kind.
     #[must_use]
     pub const fn limit(self) -> System {
         match self {
@@ -163,7 +169,7 @@ impl System {
         }
     }
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -186,7 +192,7 @@ impl System {
         }
     }
 
-    /// With medium and R, where there is a log.
+    /// Returns the name; if there is a log, with medium and R.
     #[must_use]
     pub fn title(self, medium: Medium) -> String {
         let medium = match self.recipe().device {
@@ -245,13 +251,13 @@ impl System {
         }
     }
 
-    /// Returns whether it has a log.
+    /// Returns whether the system has a log.
     #[must_use]
     pub const fn has_device(self) -> bool {
         self.recipe().device.is_some()
     }
 
-    /// Returns how to set it up.
+    /// Returns the system's recipe.
     #[must_use]
     pub const fn recipe(self) -> Recipe {
         match self {
@@ -432,10 +438,10 @@ const fn keyed(recipe: Recipe) -> Recipe {
     }
 }
 
-/// At both ends of a chain: what the devices transmit from XDP is taken.
+/// The programs at both ends of a chain, which accept packets that the devices transmit from XDP.
 const CHAIN_PROGRAMS: &[(&str, &str, Program)] = &[("server", "eth0", Program::Pass)];
 
-/// A device of a chain in the kernel.
+/// Returns a device of a chain in the kernel.
 const fn in_chain(node: &'static str, flags: &'static [&'static str]) -> Device {
     Device {
         node,
@@ -445,7 +451,7 @@ const fn in_chain(node: &'static str, flags: &'static [&'static str]) -> Device 
     }
 }
 
-/// The first device of a chain, before [`SECOND`] or [`SECOND_OF_TWO`].
+/// The first device of a chain; [`SECOND`] or [`SECOND_OF_TWO`] follows it.
 const FIRST: Device = in_chain(
     "device1",
     &[

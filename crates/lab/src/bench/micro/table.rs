@@ -1,8 +1,8 @@
-//! The tables for the terminal.
+//! The result tables for the terminal.
 
 use super::measure::{Cell, Outcome};
 
-/// All of it.
+/// Returns all tables.
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!("\n{}\n", outcome.title);
     let mut last = None;
@@ -43,7 +43,7 @@ fn row(cell: &Cell) -> String {
     line
 }
 
-/// A ratio, or nothing.
+/// Returns a ratio as text, empty for `None`.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}×"))
 }

@@ -1,26 +1,27 @@
-//! Irregularities of updates that do not make the measurement wrong.
+//! Irregularities of updates, which do not invalidate the measurement.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Resends and the like. None of them makes a measurement wrong; all of them are shown.
+/// Numbers of resends and similar irregularities. None of them invalidates a measurement; all of
+/// them are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Troubles {
-    /// Updates that were sent again, 10 ms after the last time.
+    /// Number of updates that were sent again after 10 ms without an answer.
     pub resends: u64,
-    /// Updates that the device had no room for, for the moment.
+    /// Number of updates for which the device had no space at the moment.
     pub not_logged: u64,
-    /// Updates that came out of turn, because one before was lost.
+    /// Number of updates that arrived out of order, because an earlier one was lost.
     pub nacks: u64,
-    /// Datagrams that the kernel did not take.
+    /// Number of datagrams that the kernel did not accept.
     pub not_sent: u64,
-    /// Answers that came a second time.
+    /// Number of repeated answers.
     pub stale: u64,
 }
 
 impl Troubles {
-    /// Both together.
+    /// Adds the numbers of another count.
     pub const fn add(&mut self, other: &Troubles) {
         self.resends += other.resends;
         self.not_logged += other.not_logged;
@@ -29,7 +30,7 @@ impl Troubles {
         self.stale += other.stale;
     }
 
-    /// Whether there was none.
+    /// Whether there was no irregularity.
     pub fn none(&self) -> bool {
         *self == Troubles::default()
     }

@@ -1,5 +1,5 @@
-//! The client: one thread, and one AF_XDP socket for each queue, in a closed loop with a fixed number of requests in
-//! flight on each.
+//! The client: one thread with one AF_XDP socket for each queue, in a closed loop with a fixed
+//! number of requests in flight on each queue.
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,52 +15,53 @@ use crate::bench::micro::bypass::resolve;
 use crate::bench::micro::frame::{self, HEADERS, Path};
 use crate::testbed::END_INTERFACE;
 
-/// Ports of the client: different each time, so that late answers find no socket.
+/// Range of the client's port, which differs in each run, so that late answers find no socket.
 const PORTS: std::ops::Range<u16> = 20_000..40_000;
 const FRAME_BYTES: u32 = 2048;
-/// A few requests use few frames, so that these stay in the caches.
+/// A few requests use few frames, which then stay in the caches.
 const RING_MIN: usize = 16;
-/// Position of the UDP checksum in a frame. It stays 0, because computing it would be most of this thread's work.
+/// Position of the UDP checksum in a frame. The checksum stays 0, because its computation would be
+/// most of this thread's work.
 const CHECKSUM: std::ops::Range<usize> = HEADERS - 2..HEADERS;
 /// Time after which a request without an answer is sent again.
 const RESEND: Duration = Duration::from_millis(50);
 /// Time without any answer after which the measurement ends.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often resends, and the end of the run, are checked.
+/// Interval at which resends and the end of the run are checked.
 const LOOK: Duration = Duration::from_millis(1);
-/// How often a wake-up that finds no room is tried.
+/// Maximum number of attempts to wake the kernel when its queue is full.
 const WAKES_MAX: usize = 100;
 /// Longest round trip that the histogram distinguishes, in nanoseconds.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// What to run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// The server's address.
     pub target: SocketAddrV4,
-    /// What it does.
+    /// The server's treatment of requests.
     pub store: Store,
-    /// Queues.
+    /// Number of queues.
     pub queues: usize,
-    /// Requests on their way by each.
+    /// Number of requests in flight on each queue.
     pub in_flight: usize,
-    /// Bytes of a request.
+    /// Size of a request in bytes.
     pub payload_bytes: usize,
-    /// Time before the measurement.
+    /// Duration of the warm-up.
     pub warmup: Duration,
-    /// Measured time.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// Whether this is the only core, so that a thread without work must yield it.
+    /// Whether this is the machine's only core, so that an idle thread must yield it.
     pub yields: bool,
 }
 
-/// Result of a run.
+/// The result of a run.
 pub struct Sample {
-    /// Round trips in nanoseconds, of requests that began and were answered in the measured time.
+    /// Round trips, in nanoseconds, of requests that began and were answered in the measured time.
     pub histogram: Histogram<u64>,
-    /// Requests that were sent again.
+    /// Number of requests that were sent again.
     pub resends: u64,
-    /// Highest order in an answer.
+    /// The highest order in an answer.
     pub last: u64,
 }
 
@@ -73,13 +74,13 @@ struct Slot {
     busy: bool,
 }
 
-/// One queue.
+/// One queue with its socket and requests.
 struct Lane {
     socket: Socket<Anonymous>,
     path: Path,
-    /// Headers of a frame, with no checksum of UDP.
+    /// The headers of a frame, without a UDP checksum.
     headers: [u8; HEADERS],
-    /// Frames that are kept for sending.
+    /// Number of frames that are kept for sending.
     kept: usize,
     slots: Vec<Slot>,
     burst: Vec<Received>,
@@ -125,10 +126,10 @@ impl Lane {
         })
     }
 
-    /// Queues the request of a slot for sending.
+    /// Puts the request of a slot into the send queue.
     fn send(&mut self, slot: usize, payload_bytes: usize, now: Instant) -> anyhow::Result<()> {
         if self.socket.reserve(1)? == 0 {
-            // Too many requests were sent again. This one is sent later.
+            // The ring is full, because too many requests were sent again. This one is sent later.
             return Ok(());
         }
         let Some(frame) = self.socket.take() else {
@@ -155,7 +156,7 @@ impl Lane {
         self.send(slot, run.payload_bytes, now)
     }
 
-    /// Sends what is queued.
+    /// Sends the queued frames.
     fn flush(&mut self) -> anyhow::Result<()> {
         if self.unsent {
             self.unsent = false;
@@ -175,12 +176,12 @@ struct Client<'a> {
     sample: Sample,
     measure: Instant,
     until: Instant,
-    /// Number of the next request.
+    /// The number of the next request.
     next: u64,
     busy: usize,
 }
 
-/// Runs it in the calling thread's network namespace.
+/// Runs the load in the calling thread's network namespace.
 pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let (own, own_mac, far_mac) = resolve(run.target)?;
     let first = fastrand::u16(PORTS);
@@ -208,7 +209,7 @@ pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
         },
         measure: now + run.warmup,
         until: now + run.warmup + run.duration,
-        // Numbers of another run are not taken for ours.
+        // The random start distinguishes the requests of different runs.
         next: fastrand::u64(..1 << 48) << 8,
         busy: 0,
     };
@@ -278,7 +279,7 @@ impl Client<'_> {
             let answer = request::read_answer(parsed.datagram);
             let (number, order) = answer.context("an answer that is none")?;
             lane.socket.give_back(received.frame);
-            // If a request was sent twice, its second answer finds no request.
+            // If a request was sent twice, its second answer has no request any more.
             let mut slots = lane.slots.iter();
             let slot = slots.position(|slot| slot.busy && slot.number == number);
             self.sample.last = self.sample.last.max(order);
@@ -298,7 +299,7 @@ impl Client<'_> {
             }
             if now < self.until {
                 let number = self.number();
-                // The time of its own start: a burst is not one moment.
+                // Each request gets its own start time, because a burst is not one moment.
                 lane.begin(slot, number, self.run, Instant::now())?;
             } else {
                 lane.slots[slot].busy = false;

@@ -1,4 +1,5 @@
-//! All three servers in turn, several rounds in both orders; medians.
+//! Measures the three servers in turn, in several rounds and both orders. Figures are medians over
+//! the rounds.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -24,45 +25,46 @@ const CLIENT: &str = "client1";
 const SERVER: &str = "server";
 const TARGET: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 7_000);
 
-/// One combination.
+/// One combination of server, log, queues and request size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cell {
-    /// What the server does.
+    /// The server's treatment of requests.
     pub store: Store,
-    /// Where its log is.
+    /// The storage of its log.
     pub place: Place,
-    /// Queues.
+    /// Number of queues.
     pub queues: usize,
-    /// Requests on their way by each queue.
+    /// Number of requests in flight on each queue.
     pub in_flight: usize,
-    /// Bytes of a request.
+    /// Size of a request in bytes.
     pub payload_bytes: usize,
-    /// Requests that were measured, all rounds.
+    /// Number of measured requests in all rounds.
     pub requests: u64,
-    /// Requests a second, median over the rounds, as the next four.
+    /// Requests per second. This figure and the next four are medians over the rounds.
     pub throughput: f64,
     /// Median round trip in microseconds.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of the round trip in microseconds.
     pub p99_us: f64,
-    /// Time of the server's thread for one request, in nanoseconds: median over the requests.
+    /// Time of the server's thread for one request in nanoseconds, as the median over the requests.
     pub server_ns: f64,
-    /// What of it is for storing: so much more than a server takes that stores nothing.
+    /// The part of this time that storing takes: the difference from the server that stores
+    /// nothing.
     pub storing_ns: Option<f64>,
-    /// Requests that the server took in at a time.
+    /// Number of requests that the server received at a time.
     pub burst: f64,
-    /// Throughput: percent more than copying into a log.
+    /// Throughput in percent above that of copying into a log.
     pub more_throughput: Option<f64>,
-    /// p50: percent less than copying into a log.
+    /// Median latency in percent below that of copying into a log.
     pub less_latency: Option<f64>,
-    /// Throughput of each round, sorted: how far the rounds agree.
+    /// The throughput of each round, sorted; it shows how far the rounds agree.
     pub rounds: Vec<f64>,
-    /// Requests that were sent again, all rounds.
+    /// Number of requests that were sent again, in all rounds.
     pub resends: u64,
 }
 
 impl Cell {
-    /// What is compared with each other.
+    /// Returns the properties that compared cells have in common.
     #[must_use]
     pub const fn group(&self) -> (Place, usize, usize, usize) {
         (self.place, self.queues, self.in_flight, self.payload_bytes)
@@ -72,15 +74,15 @@ impl Cell {
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// What was measured, on what.
+    /// The measurement and the machine.
     pub title: String,
-    /// What to know about the figures.
+    /// Notes for readers of the figures.
     pub notes: Vec<String>,
-    /// The figures.
+    /// The measured cells.
     pub cells: Vec<Cell>,
 }
 
-/// A server with its network; the network goes last.
+/// A server with its network, which is dropped last.
 struct Stand {
     server: Server,
     network: Network,
@@ -96,7 +98,7 @@ struct One {
     resends: u64,
 }
 
-/// Measures everything; what could not be had is added to `notes`.
+/// Measures all cells of the plan; adds those that are impossible here to `notes`.
 pub fn all(
     plan: &Plan,
     folder: &Path,
@@ -134,7 +136,7 @@ pub fn all(
     Ok(cells)
 }
 
-/// A folder on hugetlbfs, removed when dropped.
+/// A folder on hugetlbfs, which is removed when this value is dropped.
 struct Huge(PathBuf);
 
 impl Drop for Huge {
@@ -143,7 +145,7 @@ impl Drop for Huge {
     }
 }
 
-/// One medium with this many queues.
+/// Measures one medium with this number of queues.
 fn measure(
     plan: &Plan,
     place: Place,
@@ -183,7 +185,7 @@ fn measure(
             let mut samples: Vec<Vec<One>> = stands.iter().map(|_| Vec::new()).collect();
             for round in 0..plan.rounds {
                 let mut order: Vec<usize> = (0..stands.len()).collect();
-                // The order must not matter.
+                // The order alternates, so that it does not affect the result.
                 if round % 2 == 1 {
                     order.reverse();
                 }
@@ -251,7 +253,7 @@ impl Stand {
     }
 }
 
-/// Gives the interface of the calling thread's namespace this many queues.
+/// Sets the number of queues of the interface in the calling thread's namespace.
 fn set_queues(queues: usize) -> anyhow::Result<()> {
     let ethtool = find_program("ethtool").context("ethtool is not installed")?;
     let queues = queues.to_string();
@@ -259,7 +261,7 @@ fn set_queues(queues: usize) -> anyhow::Result<()> {
         .args(["-L", END_INTERFACE, "rx", &queues, "tx", &queues])
         .output()?;
     let error = String::from_utf8_lossy(&output.stderr);
-    // It says so if there are as many already.
+    // `ethtool` reports an error if the number is set already.
     ensure!(
         output.status.success() || error.contains("unmodified") || error.contains("no change"),
         "a veth pair cannot have {queues} queues: {}",
@@ -268,7 +270,7 @@ fn set_queues(queues: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One run: the client on the first core, the server on the last.
+/// Makes one run: the client on the first core, the server on the last one.
 fn one(stand: &mut Stand, what: &Run, stop: &AtomicBool) -> anyhow::Result<One> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());
@@ -290,7 +292,7 @@ fn one(stand: &mut Stand, what: &Run, stop: &AtomicBool) -> anyhow::Result<One> 
         let served: anyhow::Result<Served> =
             served.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let sample = sample.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // Why the server ended says why the client heard nothing.
+        // If the server ended, its error explains why the client got no answers.
         let served = served?;
         anyhow::Ok((sample?, served))
     })?;
@@ -317,7 +319,7 @@ fn one(stand: &mut Stand, what: &Run, stop: &AtomicBool) -> anyhow::Result<One> 
     })
 }
 
-/// A run has fewer than 2^32 of anything.
+/// All counts of a run are below 2^32.
 fn as_f64(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
@@ -353,7 +355,7 @@ fn cell(group: (Place, usize, usize, usize), store: Store, samples: &[One]) -> C
     }
 }
 
-/// Fills in the percentages of one group.
+/// Computes the percentages of one group.
 fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     let nothing = cells.iter().find(|cell| cell.store == Store::Nothing);
     if let Some(server_ns) = nothing.map(|cell| cell.server_ns) {

@@ -1,10 +1,10 @@
 //! PASTE's comparison (M. Honda et al., HotNets 2016) of three servers that answer requests. The first stores nothing,
 //! the second copies each request into a log, and the third makes the packet buffer with the request a part of the log.
 //!
-//! The three servers use the same AF_XDP sockets (crate `packets`) and do not differ otherwise. One thread sends over
-//! one veth pair for each server, in a closed loop. The servers are measured in turn, in several rounds and both
-//! orders; figures are medians. After each run the newest stored requests are compared with what was sent. A run leaves
-//! nothing behind.
+//! The three servers use the same AF_XDP sockets (crate `packets`) and do not differ otherwise. One
+//! thread sends over one veth pair for each server, in a closed loop. The servers are measured in
+//! turn, in several rounds and both orders; figures are medians. After each run, the newest stored
+//! requests are compared with the sent ones. A run leaves no processes, networks or files.
 
 mod generate;
 mod measure;
@@ -31,10 +31,10 @@ pub use plan::{
     IN_FLIGHT_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_BYTES_MIN, Place, Plan, QUEUES_MAX, Store,
 };
 
-/// Where the kernel lists the counters of the processor.
+/// Path at which the kernel lists the counters of the processor.
 const COUNTERS: &str = "/sys/bus/event_source/devices/cpu";
 
-/// Why this process cannot measure; `None`: it can, as far as can be seen without trying.
+/// The reason why this process cannot measure; `None` if no reason can be seen without an attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     crate::testbed::refusal()
@@ -42,11 +42,12 @@ pub fn refusal() -> Option<String> {
         .or_else(|| (!af_xdp::is_built()).then(|| NOT_BUILT.to_owned()))
 }
 
-/// Measures, and writes table, JSON and page.
+/// Measures, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// No root or no tools; a server that does not answer; a request that is not stored as it was sent; interrupted; a report
-/// that cannot be written. Nothing is left behind.
+/// This process is not root or lacks a tool; a server does not answer; a request is not stored as
+/// it was sent; the run is interrupted; a report cannot be written. All processes, networks and
+/// files of the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

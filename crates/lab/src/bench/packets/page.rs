@@ -1,4 +1,4 @@
-//! `packets.html`: three bars for each size of a request.
+//! The page `packets.html`: three bars for each request size.
 
 use super::measure::{Cell, Outcome};
 use super::plan::Store;
@@ -9,11 +9,11 @@ use crate::demo::chart::{WIDTH, escape};
 /// Height of a bar and of the space between two, in the chart's own units.
 const BAR: f64 = 14.0;
 const GAP: f64 = 3.0;
-/// Room for the words at the left, and for a number after a bar.
+/// Width of the labels at the left, and of a number after a bar.
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 120.0;
 
-/// The page.
+/// Returns the page.
 pub fn html(outcome: &Outcome) -> String {
     let same = |a: &Cell, b: &Cell| a.group() == b.group();
     let part = |cell: &Cell| (cell.place, cell.queues, cell.in_flight);
@@ -82,7 +82,7 @@ fn section(place: &str, queues: usize, in_flight: usize, groups: &[&[Cell]]) -> 
     html + "</table></div>\n"
 }
 
-/// A chart of one figure.
+/// Returns the bar chart of one figure.
 fn bars(title: &str, groups: &[&[Cell]], figure: &dyn Fn(&Cell) -> f64, digits: usize) -> String {
     let cells = || groups.iter().flat_map(|group| group.iter());
     let most = cells().map(figure).fold(f64::MIN_POSITIVE, f64::max);

@@ -1,4 +1,4 @@
-//! What is measured, and for how long.
+//! The measurements of a run, and their durations.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,29 +7,29 @@ use clap::ValueEnum;
 use pmnet_media::Kind;
 use serde::Serialize;
 
-/// Smallest request: its number and a few bytes.
+/// Smallest request in bytes: its number and a few bytes.
 pub const PAYLOAD_BYTES_MIN: usize = 16;
-/// Largest one: a packet on Ethernet.
+/// Largest request in bytes: a full packet on Ethernet.
 pub const PAYLOAD_BYTES_MAX: usize = 1_472;
-/// Most queues: a veth pair has no more than the machine has cores.
+/// Maximum number of queues; a veth pair has at most as many as the machine has cores.
 pub const QUEUES_MAX: usize = 8;
-/// Most requests on their way by one queue; a veth drops what goes beyond 256.
+/// Maximum number of requests in flight on one queue; a veth drops packets beyond 256.
 pub const IN_FLIGHT_MAX: usize = 64;
 
-/// What the server does with a request before it answers.
+/// The server's work on a request before it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Store {
-    /// Nothing is stored.
+    /// The server stores nothing.
     Nothing,
-    /// It is copied into a log, which is persisted.
+    /// The server copies the request into a log and persists the log.
     Copied,
-    /// The packet buffer becomes the log's and is persisted.
+    /// The packet buffer with the request becomes part of the log and is persisted.
     Buffers,
 }
 
 impl Store {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Store {
         }
     }
 
-    /// A sentence about it.
+    /// Returns a sentence that describes it.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -54,24 +54,24 @@ impl Store {
     }
 }
 
-/// Where the log is.
+/// The storage of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     /// A file on tmpfs. A persist flushes nothing.
     Tmpfs,
-    /// The same, but every persist flushes lines as persistent memory needs it.
+    /// A file on tmpfs. Every persist flushes lines, as persistent memory needs it.
     TmpfsFlushed,
     /// A file on hugetlbfs. A persist flushes nothing.
     Hugetlbfs,
-    /// The same with flushes.
+    /// A file on hugetlbfs. Every persist flushes lines, as persistent memory needs it.
     HugetlbfsFlushed,
     /// A file on disk, written with `O_DSYNC`.
     File,
 }
 
 impl Place {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl Place {
         }
     }
 
-    /// What a persist does there, for titles.
+    /// Returns the effect of a persist, for titles.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -95,13 +95,13 @@ impl Place {
         }
     }
 
-    /// Whether persists flush without need.
+    /// Returns whether persists flush lines although this storage does not need it.
     #[must_use]
     pub const fn flushes(self) -> bool {
         matches!(self, Place::TmpfsFlushed | Place::HugetlbfsFlushed)
     }
 
-    /// Which medium.
+    /// Returns the kind of medium.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -110,7 +110,7 @@ impl Place {
         }
     }
 
-    /// The same in the words of the crate `packets`.
+    /// Returns the medium as crate `packets` names it.
     #[must_use]
     pub const fn medium(self) -> pmnet_packets::Medium {
         match self {
@@ -120,17 +120,17 @@ impl Place {
         }
     }
 
-    /// Whether it needs huge pages.
+    /// Returns whether the storage needs huge pages.
     #[must_use]
     pub const fn is_huge(self) -> bool {
         matches!(self, Place::Hugetlbfs | Place::HugetlbfsFlushed)
     }
 }
 
-/// Where hugetlbfs is mounted; else why it cannot be used for this many bytes.
+/// Returns the folder at which hugetlbfs is mounted.
 ///
 /// # Errors
-/// A sentence that says what to do.
+/// hugetlbfs cannot be used for this many bytes; the error says what to do.
 pub fn hugetlbfs(bytes: u64) -> Result<PathBuf, String> {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -161,7 +161,7 @@ fn mount_of<'a>(mounts: &'a str, kind: &str) -> Option<&'a Path> {
     })
 }
 
-/// Bytes of huge pages that are neither used nor reserved, by /proc/meminfo.
+/// Returns the bytes of huge pages that are neither used nor reserved, from /proc/meminfo.
 fn free_huge_bytes(info: &str) -> u64 {
     let number = |name: &str| -> u64 {
         let line = info.lines().find_map(|line| line.strip_prefix(name));
@@ -172,37 +172,39 @@ fn free_huge_bytes(info: &str) -> u64 {
     pages.saturating_mul(number("Hugepagesize:")) << 10
 }
 
-/// The whole plan.
+/// The combinations and durations of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where logs are, each once.
+    /// The storages of logs, each once.
     pub places: Vec<Place>,
-    /// Bytes of a request.
+    /// The sizes of requests in bytes.
     pub payloads: Vec<usize>,
     /// Numbers of queues.
     pub queues: Vec<usize>,
-    /// Numbers of requests on their way by each queue.
+    /// The numbers of requests in flight on each queue.
     pub in_flight: Vec<usize>,
-    /// Bytes of packet buffers, and of the frames of the log that is copied into.
+    /// Bytes of packet buffers, and bytes of frame space of the log for copies.
     pub log_bytes: u64,
-    /// Requests that are kept before the oldest is forgotten; `None`: three quarters of the buffers.
+    /// Number of requests that are kept before the oldest is dropped; `None`: three quarters of the
+    /// buffers.
     pub kept: Option<u64>,
-    /// Measured time of one run.
+    /// Duration of the measurement in one run.
     pub duration: Duration,
-    /// Time before it.
+    /// Duration of the warm-up.
     pub warmup: Duration,
-    /// Runs of each combination.
+    /// Number of runs of each combination.
     pub rounds: usize,
 }
 
 impl Plan {
-    /// Bytes of files that are there at the same time: three regions and a log, with their entries.
+    /// Returns the total size of the files that exist at the same time: three regions and a log,
+    /// with their entries.
     #[must_use]
     pub const fn bytes_together(&self) -> u64 {
         5 * self.log_bytes
     }
 
-    /// Runs that will be made.
+    /// Returns the number of runs of the plan.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let groups =

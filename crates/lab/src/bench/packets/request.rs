@@ -1,21 +1,23 @@
-//! Requests and answers: a number, and bytes that follow from it, so that both ends can check them.
+//! Requests and answers: a number and bytes derived from the number, so that both ends can check
+//! them.
 
-/// Bytes of a request's number.
+/// Size of a request's number in bytes.
 const NUMBER: usize = 8;
-/// Bytes of an answer: the request's number and the order under which it was stored.
+/// Size of an answer in bytes: the request's number, and the order under which the request was
+/// stored.
 pub const ANSWER_BYTES: usize = 16;
 
-/// Fills a request with this number.
+/// Fills a request with this number and its derived bytes.
 ///
 /// # Panics
-/// It is shorter than a number.
+/// If the request is shorter than a number.
 pub fn write(request: &mut [u8], number: u64) {
     let (head, rest) = request.split_at_mut(NUMBER);
     head.copy_from_slice(&number.to_be_bytes());
     rest.fill(filling(number));
 }
 
-/// The number of a request of this length; `None` if it is not as it was sent.
+/// Returns the number of a request of this length; `None` if the contents are not as sent.
 pub fn read(request: &[u8], bytes: usize) -> Option<u64> {
     let number = number(request)?;
     let whole = request.len() == bytes
@@ -25,17 +27,17 @@ pub fn read(request: &[u8], bytes: usize) -> Option<u64> {
     whole.then_some(number)
 }
 
-/// The number alone.
+/// Returns the number of a request without a check of its contents.
 pub fn number(request: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*request.first_chunk()?))
 }
 
-/// One byte for all of a request: writing it costs the client little.
+/// Returns the one byte with which a request is filled; writing it costs the client little.
 fn filling(number: u64) -> u8 {
     number.to_be_bytes()[NUMBER - 1] | 1
 }
 
-/// The answer to a request; order 0 says that nothing was stored.
+/// Returns the answer to a request; order 0 means that it was not stored.
 pub fn answer(number: u64, order: u64) -> [u8; ANSWER_BYTES] {
     let mut answer = [0; ANSWER_BYTES];
     answer[..NUMBER].copy_from_slice(&number.to_be_bytes());
@@ -43,7 +45,7 @@ pub fn answer(number: u64, order: u64) -> [u8; ANSWER_BYTES] {
     answer
 }
 
-/// Number and order.
+/// Returns number and order of an answer.
 pub fn read_answer(answer: &[u8]) -> Option<(u64, u64)> {
     let answer: &[u8; ANSWER_BYTES] = answer.try_into().ok()?;
     Some((number(answer)?, number(&answer[NUMBER..])?))

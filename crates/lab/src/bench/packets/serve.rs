@@ -1,4 +1,5 @@
-//! The server under test: AF_XDP sockets receive into packet buffers, and each request is treated in one of three ways.
+//! The server under test: AF_XDP sockets receive into packet buffers, and the server treats each
+//! request in one of three ways.
 //!
 //! May not: answer a request before it is as durable as its medium makes it.
 
@@ -15,40 +16,40 @@ use pmnet_packets::{Options, Region};
 use super::plan::{Place, Store};
 use super::request;
 
-/// Bytes of frame space for each entry of the log that is copied into.
+/// Frame space for each entry of the log for copies, in bytes.
 const BYTES_PER_ENTRY: u64 = 2_048;
-/// Most stored requests that are checked after a run.
+/// Maximum number of stored requests that are checked after a run.
 const CHECKED_MAX: usize = 1_000;
 
 /// Longest time for a request that the histogram distinguishes, in nanoseconds.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// A server, between runs.
+/// A server. It serves several runs, one after the other.
 pub struct Server {
     store: Store,
     region: Region,
-    /// What requests are copied into.
+    /// The log for copies, if the server copies.
     log: Option<Log<AnyMedia>>,
     /// Number of stored requests that are kept.
     kept: u64,
 }
 
-/// Result of a server's run.
+/// The result of a server's run.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// Requests.
+    /// Number of requests.
     pub requests: u64,
-    /// Turns of its loop in which something was received.
+    /// Number of loop turns in which the server received requests.
     pub turns: u64,
-    /// Time for a request in nanoseconds: each turn counts its mean once for each of its requests. A turn that lost the
-    /// core to another program is an outlier.
+    /// Time for a request in nanoseconds. The mean of each turn counts once for each request of
+    /// this turn. A turn in which the thread lost its core to another program is an outlier.
     pub nanos: Histogram<u64>,
-    /// The last order.
+    /// The last order that was assigned.
     pub last: u64,
 }
 
 impl Server {
-    /// Opens region and log in the calling thread's network namespace.
+    /// Opens the region and the log in the calling thread's network namespace.
     pub fn open(
         store: Store,
         place: Place,
@@ -71,12 +72,13 @@ impl Server {
         })
     }
 
-    /// What it does with a request.
+    /// Returns the server's treatment of requests.
     pub const fn store(&self) -> Store {
         self.store
     }
 
-    /// Serves until `done`; while there is nothing to do it spins, or `yields`.
+    /// Serves until `done`. Without requests the thread spins, or yields its core if `yields` is
+    /// set.
     pub fn serve(&mut self, yields: bool, done: &AtomicBool) -> anyhow::Result<Served> {
         let mut served = Served {
             requests: 0,
@@ -131,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Makes everything stored durable, and forgets what is too old.
+    /// Makes all stored requests durable, and drops the oldest ones.
     fn persist(&mut self) -> anyhow::Result<()> {
         match (self.store, &mut self.log) {
             (Store::Buffers, _) => {
@@ -148,7 +150,7 @@ impl Server {
         Ok(())
     }
 
-    /// After a run: the newest requests are stored as they were sent, up to `last`.
+    /// Checks after a run that the newest requests up to `last` are stored as they were sent.
     pub fn check(&self, payload_bytes: usize, last: u64) -> anyhow::Result<()> {
         let good = |order: u64, tag: u64, bytes: &[u8]| {
             let read = request::read(bytes, payload_bytes);
@@ -161,7 +163,7 @@ impl Server {
                 let mut newest = 0;
                 let newer = self.region.kept().filter(|one| one.order >= first);
                 for one in newer {
-                    // The last run may have used another size.
+                    // The previous run may have used another size.
                     if one.bytes.len() == payload_bytes {
                         good(one.order, one.tag, one.bytes)?;
                     }
@@ -185,7 +187,8 @@ impl Server {
     }
 }
 
-/// Copies a request into a log, as [`Region::keep`] keeps it in place: the first byte stands for the header.
+/// Copies a request into a log with the layout in which [`Region::keep`] keeps it in place: the
+/// first byte stands for the header.
 fn append(log: &mut Log<AnyMedia>, number: u64, bytes: &[u8]) -> anyhow::Result<u64> {
     let (first, rest) = bytes.split_first().context("an empty request")?;
     let new = NewEntry {
@@ -199,7 +202,7 @@ fn append(log: &mut Log<AnyMedia>, number: u64, bytes: &[u8]) -> anyhow::Result<
     order.map_err(|full| anyhow::anyhow!("the log is full: {full:?}"))
 }
 
-/// An empty log whose frame space is a ring.
+/// Makes an empty log with a ring as its frame space.
 fn make_log(place: Place, path: &Path, frame_bytes: u64) -> anyhow::Result<Log<AnyMedia>> {
     let frame_bytes = frame_bytes.next_power_of_two();
     let entries = (frame_bytes / BYTES_PER_ENTRY).max(pmnet_log::ENTRIES_MIN);

@@ -1,8 +1,8 @@
-//! The tables for the terminal.
+//! The result tables for the terminal.
 
 use super::measure::{Cell, Outcome};
 
-/// All of it.
+/// Returns all tables.
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!("\n{}\n", outcome.title);
     let mut last = None;
@@ -45,12 +45,12 @@ pub fn text(outcome: &Outcome) -> String {
     text
 }
 
-/// A time, or nothing.
+/// Returns a time as text, empty for `None`.
 pub fn nanos(value: Option<f64>) -> String {
     value.map_or_else(String::new, |value| format!("{value:.0}"))
 }
 
-/// What a group is about.
+/// Returns the heading of a cell's group.
 pub fn heading(cell: &Cell) -> String {
     format!(
         "{}, {} queue(s), {} × {} B",
@@ -61,7 +61,8 @@ pub fn heading(cell: &Cell) -> String {
     )
 }
 
-/// A change; `good` is the sign of one for the better.
+/// Returns a change in percent as text, empty for `None`; `good` is the sign that marks an
+/// improvement.
 pub fn percent(value: Option<f64>, good: char) -> String {
     let Some(value) = value else {
         return String::new();

@@ -1,4 +1,4 @@
-//! Ethernet frames, as they come from a client.
+//! Ethernet frames in the form in which they arrive from a client.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const ARP: [u8; 2] = [0x08, 0x06];
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// Shortest frame on a wire, without its checksum.
+/// Minimum length of a frame on the wire, without its checksum.
 const FRAME_BYTES_MIN: usize = 60;
 
 fn ethernet(protocol: [u8; 2]) -> Vec<u8> {
@@ -55,10 +55,10 @@ fn ip_frame(from: IpAddr, to: IpAddr, protocol: u8, payload_len: usize) -> anyho
     Ok(out)
 }
 
-/// A UDP datagram.
+/// Returns a frame with a UDP datagram.
 ///
 /// # Errors
-/// It is too long, or the addresses are of two families.
+/// The datagram is too long, or the addresses belong to two families.
 pub fn udp(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> anyhow::Result<Vec<u8>> {
     let udp_len = 8 + datagram.len();
     let mut out = ip_frame(from.ip(), to.ip(), UDP, udp_len)?;
@@ -71,21 +71,23 @@ pub fn udp(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> anyhow::Result<
     Ok(out)
 }
 
-/// A TCP segment that says nothing new, with `payload_bytes` zeros.
+/// Returns a frame with a TCP segment that has no meaning for its receiver, with `payload_bytes`
+/// zeros.
 ///
 /// # Errors
-/// As [`udp`].
+/// The segment is too long, or the addresses belong to two families.
 pub fn tcp(from: SocketAddr, to: SocketAddr, payload_bytes: usize) -> anyhow::Result<Vec<u8>> {
     let mut out = ip_frame(from.ip(), to.ip(), TCP, 20 + payload_bytes)?;
     out.extend(from.port().to_be_bytes());
     out.extend(to.port().to_be_bytes());
-    // Numbers, length 5 words and ACK, a window; the rest zero.
+    // Sequence numbers, a header of 5 words, ACK and a window; the rest is zero.
     out.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 2, 0, 0, 0, 0, 0]);
     out.resize((out.len() + payload_bytes).max(FRAME_BYTES_MIN), 0);
     Ok(out)
 }
 
-/// Who has this address? (IPv6 has another form of it; the question is the same.)
+/// Returns an ARP request for an address. (IPv6 has no ARP: for IPv6 addresses the request names a
+/// fixed IPv4 address.)
 pub fn arp(from: IpAddr, to: IpAddr) -> Vec<u8> {
     let four = |address: IpAddr| match address {
         IpAddr::V4(address) => address.octets(),

@@ -1,4 +1,4 @@
-//! All rows in turn, several rounds each; medians.
+//! Measures all rows in turn, in several rounds. Figures are medians over the rounds.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::stand::Stand;
 use crate::bench::micro::{cpus, pin};
 use crate::demo::view::View;
 
-/// Payload of updates whose payload is not varied.
+/// Payload in bytes of updates in rows that do not vary it.
 const PAYLOAD_BYTES: usize = 100;
 
 /// One kind of packet with one payload and one number of sessions.
@@ -20,36 +20,37 @@ const PAYLOAD_BYTES: usize = 100;
 pub struct Row {
     /// The kind of packet.
     pub packet: Packet,
-    /// What it carries to show who has sent it.
+    /// The tag that packets carry to authenticate their sender.
     pub tags: Tags,
-    /// Bytes of the update, or of what is in its place.
+    /// Size in bytes of the update, or of the data in its place.
     pub payload_bytes: usize,
-    /// Sessions that took turns.
+    /// Number of sessions, which take turns.
     pub sessions: usize,
-    /// Packets that were measured, all rounds.
+    /// Number of measured packets in all rounds.
     pub packets: u64,
-    /// Nanoseconds for one packet, median over the rounds.
+    /// Nanoseconds per packet, median over the rounds.
     pub ns: f64,
-    /// The least of any round with the pipeline, less the least of any round without.
+    /// The shortest time of any round with the pipeline, minus the shortest time of any round
+    /// without it.
     pub ns_min: f64,
-    /// What was subtracted, median.
+    /// The subtracted time, median over the rounds.
     pub subtracted_ns: f64,
-    /// Packets a second on one core that does nothing else.
+    /// Packets per second on one core that does no other work.
     pub per_second: f64,
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// What was measured, on what.
+    /// The measurement and the machine.
     pub title: String,
-    /// What to know about the figures.
+    /// Notes for readers of the figures.
     pub notes: Vec<String>,
-    /// The figures.
+    /// The measured rows.
     pub rows: Vec<Row>,
 }
 
-/// What a row is about.
+/// The properties of a row.
 #[derive(Clone, Copy)]
 struct Cell {
     packet: Packet,
@@ -75,14 +76,14 @@ fn cells(plan: &Plan, ipv6: bool) -> Vec<Cell> {
     cells
 }
 
-/// Rows that will be measured.
+/// Returns the number of rows of the plan.
 pub fn steps(plan: &Plan) -> u64 {
     let rows = [false, true].map(|ipv6| cells(plan, ipv6).len());
     let each = plan.sessions.len() * plan.tags.len();
     u64::try_from(rows.iter().sum::<usize>() * each).unwrap_or(u64::MAX)
 }
 
-/// Measures everything, on the first core that this process may use.
+/// Measures all rows, on the first core that this process may use.
 pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Row>> {
     pin(cpus().first().copied());
     let mut rows = Vec::new();
@@ -119,7 +120,7 @@ pub fn all(plan: &Plan, stop: &AtomicBool, view: &View) -> anyhow::Result<Vec<Ro
     Ok(rows)
 }
 
-/// The devices take turns, round by round.
+/// Measures one row; the devices take turns, round by round.
 fn one(
     stands: &mut [(Tags, Stand)],
     plan: &Plan,
@@ -139,7 +140,7 @@ fn one(
     Ok(rows.collect())
 }
 
-/// Both programs get the same packets in each round; who comes first alternates.
+/// Makes one round. Both programs get the same packets; which one comes first alternates.
 fn round(
     stand: &mut Stand,
     plan: &Plan,
@@ -153,7 +154,7 @@ fn round(
     if number == 0 || packet.appends() {
         stand.prepare(packet, payload_bytes, plan.batch)?;
     }
-    // The first program must not find the packets in other caches than the second.
+    // Both programs must find the packets in the same caches.
     stand.run_nothing(plan.batch)?;
     Ok(if number.is_multiple_of(2) {
         let without = stand.run_nothing(plan.batch)?;
@@ -164,7 +165,7 @@ fn round(
     })
 }
 
-/// `samples`: time for a packet with the pipeline and without, by rounds.
+/// `samples`: time per packet with the pipeline and without it, by round.
 fn row(
     cell: Cell,
     tags: Tags,
@@ -189,7 +190,7 @@ fn row(
         ns,
         ns_min: pick(&|(with, _)| nanos(with), true) - pick(&|(_, without)| nanos(without), true),
         subtracted_ns: pick(&|(_, without)| nanos(without), false),
-        // The clock counts whole nanoseconds.
+        // The clock counts whole nanoseconds, so the time can be 0.
         per_second: 1e9 / ns.max(1.0),
     }
 }

@@ -1,10 +1,11 @@
-//! What one packet costs the pipeline in the kernel: its program alone, on one core, without network,
-//! system call or wake-up.
+//! The cost of one packet in the kernel's pipeline: its program alone, on one core, without
+//! network, system call or wake-up.
 //!
-//! Thousands of prepared packets go through the loaded program in one system call. Each packet is different, and each
-//! update is really appended to a log and acknowledged. The cost of supplying the packets is measured in the same
-//! manner and subtracted. The device's state machine opens the sessions. The benchmark needs no interface, so it can
-//! run beside devices that serve. It counts no packet whose result it has not checked.
+//! Thousands of prepared packets go through the loaded program in one system call. Each packet is
+//! different, and each update is really appended to a log and acknowledged. The cost of supplying
+//! the packets is measured in the same way and subtracted. The device's state machine opens the
+//! sessions. The benchmark needs no interface, so it can run beside devices that serve. It counts
+//! only packets whose result it has checked.
 
 pub(crate) mod frame;
 mod measure;
@@ -25,7 +26,7 @@ pub use packet::Packet;
 pub use plan::{BATCH_MAX, BATCHES_IN_LOG, BESIDE_MAX, Plan, TAKEN_MAX, Tags};
 pub use stand::SESSIONS_MAX;
 
-/// Why this process cannot measure; `None`: it can, as far as can be seen without trying.
+/// The reason why this process cannot measure; `None` if no reason can be seen without an attempt.
 #[must_use]
 pub fn refusal() -> Option<String> {
     if !Namespaces::is_root() {
@@ -34,11 +35,11 @@ pub fn refusal() -> Option<String> {
     (!plain::is_built()).then(|| NOT_BUILT.to_owned())
 }
 
-/// Measures, and prints a table, or one JSON object.
+/// Measures, and prints a table or one JSON object.
 ///
 /// # Errors
-/// No root; a kernel that does not take the programs; a packet that was not treated as it should;
-/// interrupted. Nothing is left behind.
+/// This process is not root, the kernel does not accept the programs, a packet had an unexpected
+/// result, or the run was interrupted. All programs and maps of the run are removed in every case.
 pub fn main(plan: &Plan, json: bool, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

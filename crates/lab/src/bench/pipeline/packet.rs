@@ -1,5 +1,5 @@
-//! The kinds of packets: what each is, and what the pipeline must do with it. A new kind is a name, a
-//! sentence and an expected result here, and its bytes in [`super::stand`].
+//! The kinds of packets, and the result that the pipeline must have for each. A new kind needs a
+//! name, a sentence and an expected result here, and its bytes in [`super::stand`].
 
 use clap::ValueEnum;
 use pmnet_dataplane::xdp::{XDP_PASS, XDP_TX};
@@ -11,19 +11,20 @@ use crate::xdp::Counted;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Packet {
-    /// An update in order: appended and acknowledged.
+    /// An update in order, which is appended and acknowledged.
     Update,
-    /// The same over IPv6.
+    /// An update in order over IPv6.
     Update6,
-    /// An update that is in the log: acknowledged again.
+    /// An update that is in the log already, which is acknowledged again.
     Duplicate,
-    /// An update of a session that is not known here.
+    /// An update of a session that this device does not know.
     Unknown,
-    /// An update whose payload is not what its checksum says.
+    /// An update whose payload does not match its checksum.
     Damaged,
-    /// A READ whose key has an update in the log: answered with it.
+    /// A READ whose key has an update in the log, which is the answer.
     ReadHit,
-    /// A READ whose key has none: answered with what the store must have applied.
+    /// A READ whose key has no update in the log; the answer is the order that the store must have
+    /// applied.
     ReadMiss,
     /// UDP to another port of this machine.
     OtherPort,
@@ -34,7 +35,7 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +52,7 @@ impl Packet {
         }
     }
 
-    /// What happens to it.
+    /// Returns a description of the packet and its result.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -70,13 +71,13 @@ impl Packet {
         }
     }
 
-    /// Whether a session's seq moves on, so that each packet can be used only once.
+    /// Whether the packet advances its session's seq, so that it can be used only once.
     #[must_use]
     pub const fn appends(self) -> bool {
         matches!(self, Packet::Update | Packet::Update6)
     }
 
-    /// Whether it is an update, of a session that is known or not.
+    /// Whether it is an update, of a known or an unknown session.
     #[must_use]
     pub const fn is_update(self) -> bool {
         !self.is_read() && !matches!(self, Packet::OtherPort | Packet::Tcp | Packet::Arp)
@@ -101,7 +102,7 @@ impl Packet {
         }
     }
 
-    /// Counters of the pipeline after `count` of these packets and no others.
+    /// Returns the pipeline's counters after `count` packets of this kind and no others.
     #[must_use]
     pub fn counted(self, count: u64) -> Counted {
         let nothing = Counted::default();

@@ -1,4 +1,4 @@
-//! What is to be measured.
+//! The measurements of a run.
 
 use pmnet_dataplane::xdp::DEVICES_MAX;
 use pmnet_log::Parameters;
@@ -8,51 +8,53 @@ use super::packet::Packet;
 #[cfg(doc)]
 use super::stand::SESSIONS_MAX;
 
-/// Packets of one run, at most.
+/// Maximum number of packets of one run.
 pub const BATCH_MAX: u32 = 10_000;
-/// Most bytes of a log that one update takes: header and payload, rounded up.
+/// Maximum number of bytes of a log that one update takes: header and payload, rounded up.
 pub const TAKEN_MAX: u64 = 1_536;
-/// Devices beside the measured one, at most.
+/// Maximum number of devices beside the measured one.
 #[allow(clippy::cast_possible_truncation)]
 pub const BESIDE_MAX: u16 = DEVICES_MAX as u16 - 1;
-/// A log has room for this many runs: space is free again when two later updates say so.
+/// Number of runs for which a log has space. Space is free again when two later updates say so.
 pub const BATCHES_IN_LOG: u64 = 3;
 
-/// What is measured.
+/// The combinations and sizes of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Kinds of packets, each once.
+    /// The kinds of packets, each once.
     pub packets: Vec<Packet>,
-    /// Payloads of appended updates over IPv4, in bytes, each once.
+    /// The payloads in bytes of appended updates over IPv4, each once.
     pub payloads: Vec<usize>,
-    /// Numbers of sessions, 1 to [`SESSIONS_MAX`], each once; packets take turns.
+    /// The numbers of sessions, 1 to [`SESSIONS_MAX`], each once; the packets of sessions take
+    /// turns.
     pub sessions: Vec<usize>,
-    /// Packets of one run, 1 to [`BATCH_MAX`].
+    /// Number of packets of one run, 1 to [`BATCH_MAX`].
     pub batch: u32,
-    /// Runs of each row.
+    /// Number of runs of each row.
     pub rounds: usize,
-    /// Size of the log: powers of two, with room for [`BATCHES_IN_LOG`] runs.
+    /// Size of the log: powers of two, with space for [`BATCHES_IN_LOG`] runs.
     pub log: Parameters,
-    /// Devices beside it at the interface, all of which the packets are compared with first; 0 to [`BESIDE_MAX`].
+    /// Number of other devices at the interface with which packets are compared first; 0 to
+    /// [`BESIDE_MAX`].
     pub beside: u16,
-    /// The device answers by a lease.
+    /// Whether the device answers under a lease.
     pub leased: bool,
-    /// What packets carry, each once. Several are measured in turns.
+    /// The kinds of tags, each once. Several kinds are measured in turn.
     pub tags: Vec<Tags>,
 }
 
-/// What a packet carries to show who has sent it.
+/// The tag that authenticates the sender of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Tags {
-    /// A token.
+    /// A token: the shard has no keys.
     Token,
     /// A MAC: the shard has keys.
     Mac,
 }
 
 impl Tags {
-    /// As in the table.
+    /// Returns the name in the table.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -23,11 +23,11 @@ use super::plan::{Plan, Tags};
 use crate::bench::micro::pinned::Pinned;
 use crate::xdp::{Feeder, Target};
 
-/// Most sessions of a measurement.
+/// Maximum number of sessions of a measurement.
 pub const SESSIONS_MAX: usize = 4096;
-/// As `pmnet device` has.
+/// Number of rows of the session table, as in `pmnet device`.
 const ROWS: u32 = 65_536;
-/// The same.
+/// Number of buckets of the read index, as in `pmnet device`.
 const BUCKETS: u32 = 65_536;
 const SHARD: u32 = 0;
 const DEVICE: u32 = 1;
@@ -38,16 +38,16 @@ const LIFE: Life = Life {
     token: SHARD_TOKEN,
 };
 const PORT: u16 = 51_000;
-/// Of the first client; each has its own.
+/// Port of the first client; each client has its own.
 const CLIENT_PORT: u16 = 40_001;
-/// Most turns until the device sends nothing more.
+/// Maximum number of turns until the device sends no more packets.
 const TURNS_MAX: u32 = 64;
-/// Longer than a measurement.
+/// Duration of the lease; it exceeds that of a measurement.
 const LEASE: Nanos = 24 * 3600 * SECOND;
-/// Time that passes with each turn, in nanoseconds: enough for every timer of a start.
+/// Time that passes with each turn, in nanoseconds; all timers of a start expire in it.
 const TURN: u64 = 300_000_000;
 
-/// Keys of the shard, as others than the device have them.
+/// The keys of the shard for all parties except the device.
 struct Keys {
     cluster: ClusterKey,
     front: FrontKey,
@@ -76,13 +76,13 @@ fn written(key: Option<MacKey>, header: Header, payload: &[u8]) -> Vec<u8> {
 struct Client {
     address: SocketAddr,
     token: u64,
-    /// Of what it sends.
+    /// The key of the sender.
     key: Option<MacKey>,
     session: u64,
     seq: u64,
 }
 
-/// Of what a client sends in its session.
+/// Returns the stamp of a client's packets in its session.
 fn stamp(token: u64) -> Stamp {
     Stamp {
         shard: SHARD,
@@ -92,18 +92,18 @@ fn stamp(token: u64) -> Stamp {
     }
 }
 
-/// A device with prepared packets; see the module's text.
+/// A device with prepared packets.
 pub struct Stand {
     pipeline: DeviceNode<MapMedia>,
     feeder: Feeder,
-    // While it is open, it has programs to go over to.
+    // While this is open, its programs can be tail-called.
     _dispatcher: Option<Dispatcher>,
     clients: Vec<Client>,
     keys: Option<Keys>,
     address: SocketAddr,
     server: Peer,
     now: Time,
-    /// Number of packets made so far, which makes each one different.
+    /// Number of packets made so far, which makes each packet different.
     made: usize,
     /// Hash of the key whose update answers READs.
     shown: u64,
@@ -113,7 +113,8 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// A new device with the plan's log, which serves this many sessions and has room for a batch of prepared packets.
+    /// Returns a new device with the plan's log, which serves this many sessions and has space for
+    /// a batch of prepared packets.
     pub fn new(
         plan: &Plan,
         tags: Tags,
@@ -167,7 +168,8 @@ impl Stand {
         let mut dispatcher = match plan.beside {
             0 => None,
             beside => {
-                // Ports that none of the packets has; ours is the last that is compared.
+                // No packet is for the ports of these devices; the measured device's port is compared
+                // last.
                 let mut devices: Vec<_> = (2..2 + beside)
                     .map(|more| (PORT + more, pipeline))
                     .collect();
@@ -211,7 +213,7 @@ impl Stand {
             // A small log has no space for all updates at once.
             stand.apply()?;
         }
-        // Every session has an update that can be repeated.
+        // Every session gets an update that can be repeated.
         for _ in 0..u32::try_from(sessions)?.div_ceil(batch) {
             stand.prepare(Packet::Update, 0, batch)?;
             stand.run_pipeline(Packet::Update, batch)?;
@@ -219,7 +221,7 @@ impl Stand {
         Ok(stand)
     }
 
-    /// Plays the server until the device serves.
+    /// Plays the server until the device has recovered and serves.
     fn recover(&mut self) -> anyhow::Result<()> {
         for _turn in 0..TURNS_MAX {
             let mut replies = Vec::new();
@@ -262,7 +264,7 @@ impl Stand {
         anyhow::bail!("the device does not begin to serve")
     }
 
-    /// Lets the device work; returns what it sends.
+    /// Lets the device work; returns the packets that it sends.
     fn turn(&mut self) -> anyhow::Result<Vec<(Peer, Vec<u8>)>> {
         self.pipeline.finish(self.now)?;
         let sent = self.pipeline.out().iter();
@@ -272,7 +274,7 @@ impl Stand {
     }
 
     fn open(&mut self, client: SocketAddr) -> anyhow::Result<()> {
-        // Even: no mark.
+        // The token is even: this session is no mark.
         let token = fastrand::u64(1..1 << 60) << 1;
         let keys = self.keys.as_ref();
         let key = keys.map(|keys| keys.front.session(SHARD, token).to_head);
@@ -308,7 +310,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Lets the state machine follow the pipeline's appends, and the server apply all of them.
+    /// Lets the state machine follow the pipeline's appends, and lets the server apply all of them.
     pub fn apply(&mut self) -> anyhow::Result<()> {
         self.turn()?;
         let word = packet::Applied {
@@ -337,7 +339,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Makes the packets of a run. The next run needs new ones if they append.
+    /// Makes the packets of a run. If the packets append, the next run needs new ones.
     pub fn prepare(
         &mut self,
         packet: Packet,
@@ -346,7 +348,7 @@ impl Stand {
     ) -> anyhow::Result<()> {
         let mut payload = vec![0; payload_bytes];
         if packet == Packet::ReadHit {
-            // One update, which is not applied: all of them are answered with it.
+            // One update that is not applied: it answers all READs.
             fastrand::fill(&mut payload);
             self.shown = fastrand::u64(1..);
             let update = self.update(Packet::Update, self.shown, &payload)?;
@@ -408,7 +410,7 @@ impl Stand {
                 seq: fastrand::u64(1..=client.seq),
                 ..header
             },
-            // Sessions are numbered by the entries that opened them, from 1.
+            // The number of a session is the order of the entry that opened it, from 1.
             Packet::Unknown => Header {
                 session: fastrand::u64(1 << 40..),
                 ..header
@@ -427,7 +429,8 @@ impl Stand {
         frame::udp(from, to, &datagram)
     }
 
-    /// Feeds the prepared packets to the pipeline; returns the time for each. All must have the expected result.
+    /// Feeds the prepared packets to the pipeline; returns the time per packet. All packets must
+    /// have the expected result.
     pub fn run_pipeline(&mut self, packet: Packet, count: u32) -> anyhow::Result<Duration> {
         let before = self.feeder.counted()?;
         let (verdict, time) = self.feeder.run(Target::Pipeline, count)?;
@@ -497,7 +500,7 @@ impl Stand {
         Ok(time)
     }
 
-    /// Feeds the prepared packets to a program that does nothing; returns the time for each.
+    /// Feeds the prepared packets to a program that does nothing; returns the time per packet.
     pub fn run_nothing(&mut self, count: u32) -> anyhow::Result<Duration> {
         Ok(self.feeder.run(Target::Nothing, count)?.1)
     }

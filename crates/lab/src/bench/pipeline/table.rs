@@ -1,8 +1,8 @@
-//! The table for the terminal.
+//! The result table for the terminal.
 
 use super::measure::Outcome;
 
-/// All of it.
+/// Returns the table.
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!(
         "\n{}\n\n{:<12} {:<6} {:>9} {:>9} {:>9} {:>9} {:>12} {:>11}\n",

@@ -1,4 +1,4 @@
-//! What a front says at its end about how it answered reads.
+//! A front's counts of the ways in which it answered reads, from the last lines of its log.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 
 use super::plan::Row;
 
-/// A count that is in what a front says at its end, and in nothing that it says before.
+/// A count that only the last line of a front's log has.
 const LAST_WORD: &str = "bypassed_reads";
 
-/// How the front of a row answered reads while it ran.
+/// The ways in which the front of a row answered reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Which.
+    /// The row of the front.
     pub row: Row,
-    /// Reads by how they were answered: what the same pipeline had just set, by the head device (HIT), by the store read
-    /// directly, by the store after everything acknowledged (bypass).
+    /// Number of reads by their answer: the value that the same pipeline had just set, the head
+    /// device (HIT), the store read directly, the store after all acknowledged updates (bypass).
     pub counts: BTreeMap<String, u64>,
 }
 
@@ -26,7 +26,8 @@ struct Line {
     fields: Map<String, Value>,
 }
 
-/// The counts in the log of a front that was started with `--log-json`. `None`: it does not say.
+/// Returns the counts in the log of a front that was started with `--log-json`. `None`: the log
+/// does not have them.
 pub fn of(row: Row, log: &str) -> Option<Counts> {
     let mut lines = log.lines().rev();
     let last = lines.find_map(|line| {

@@ -1,4 +1,4 @@
-//! All rows in turn, several rounds; medians.
+//! Measures all rows in turn, in several rounds. Figures are medians over the rounds.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use crate::demo::view::View;
 use crate::harness::cpu_ns;
 use crate::load::{Hooks, Latency, Options, Summary, Workload, run};
 
-/// Medians over the rounds of what one round's operations took, in microseconds.
+/// Latency percentiles of the operations, in microseconds; each is the median over the rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Half of them took less.
+    /// Median latency.
     pub p50_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
@@ -29,44 +29,46 @@ pub struct Percentiles {
 pub struct Cell {
     /// The set-up.
     pub row: Row,
-    /// Its name with medium and R.
+    /// The set-up's name, with medium and R.
     pub title: String,
     /// The mix.
     pub reads: Reads,
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
-    /// Operations that were acknowledged, all rounds, warm-ups included.
+    /// Number of acknowledged operations in all rounds, warm-ups included.
     pub operations: u64,
-    /// Operations a second, median over the rounds.
+    /// Operations per second, median over the rounds.
     pub throughput: f64,
-    /// All operations.
+    /// Percentiles of all operations.
     pub all: Percentiles,
-    /// `SET`, `GET`: those that the mix has.
+    /// Percentiles of `SET` and `GET`, if the mix has them.
     pub by_operation: BTreeMap<&'static str, Percentiles>,
-    /// p50 of all operations, of each round, sorted: how far the rounds agree.
+    /// The p50 of all operations in each round, sorted; it shows how far the rounds agree.
     pub rounds_p50_us: Vec<f64>,
-    /// How many times lower than Redis's over the same path (p50 of all).
+    /// The ratio of Redis's p50 over the same path and this p50.
     pub lower: Option<f64>,
-    /// How many times that of the bound over the same path (p50 of all).
+    /// The ratio of this p50 and the bound's p50 over the same path.
     pub of_limit: Option<f64>,
-    /// Operations that failed or stayed unknown, all rounds.
+    /// Number of operations in all rounds that failed or had an unknown outcome.
     pub errors: u64,
-    /// What was said of one of these.
+    /// The error text of one of these operations.
     pub first_error: Option<String>,
-    /// Longest time from the end of the load until everything was in the database, in milliseconds.
+    /// Longest time in milliseconds from the end of the load until all operations were in the
+    /// database.
     pub drain_ms: f64,
-    /// CPU time for an operation, in microseconds, all rounds, by process, client side first.
+    /// CPU time per operation in microseconds, in all rounds, by process, client side first.
     pub cpu_us: Vec<(String, f64)>,
-    /// Distribution of the round with the median p50: (microseconds, fraction at or below).
+    /// The distribution of the round with the median p50: (microseconds, fraction of operations at
+    /// or below this time).
     pub cdf: Vec<(f64, f64)>,
 }
 
-/// What the rounds of one cell brought.
+/// The results of one cell's rounds.
 #[derive(Default)]
 struct Rounds {
     summaries: Vec<Summary>,
     cpu: Cpu,
-    /// The load's own.
+    /// CPU time of the load itself.
     own_ns: u64,
     drain: Duration,
 }
@@ -76,7 +78,7 @@ struct Rounds {
 pub struct Cpu(Vec<(String, u64)>);
 
 impl Cpu {
-    /// What all processes have used so far.
+    /// Returns the CPU time that all processes have used so far.
     pub fn of(stand: &Stand) -> Cpu {
         let processes = stand.running.processes();
         Cpu(processes
@@ -85,7 +87,7 @@ impl Cpu {
             .collect())
     }
 
-    /// Adds what has been used between two looks.
+    /// Adds the CPU time that was used between two looks.
     pub fn add(&mut self, before: &Cpu, after: Cpu) {
         for (index, (name, nanos)) in after.0.into_iter().enumerate() {
             if index == self.0.len() {
@@ -96,7 +98,7 @@ impl Cpu {
         }
     }
 
-    /// In microseconds for each of this many operations.
+    /// Returns the CPU time in microseconds per operation.
     pub fn per_operation(&self, operations: u64) -> Vec<(String, f64)> {
         let count = Duration::from_secs(operations.max(1)).as_secs_f64();
         let each = self.0.iter().map(|(name, nanos)| {
@@ -107,7 +109,8 @@ impl Cpu {
     }
 }
 
-/// Indices of the rows in the order of this round: which row follows which must not matter.
+/// Returns the indices of the rows in the order of this round. The order differs between rounds, so
+/// that it does not affect the result.
 pub fn order(rows: usize, round: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..rows).collect();
     if round % 2 == 1 {
@@ -140,7 +143,7 @@ pub fn all(
                     );
                     view.step(&text, 1);
                     let mut options = options(plan, *reads, *clients, stand)?;
-                    // The rounds differ, and all rows have the same.
+                    // Rounds have different seeds, and all rows of a round have the same one.
                     options.seed = u64::try_from(round).unwrap_or(0) + 1;
                     one(stand, &options, &mut rounds[index], stop)
                         .with_context(|| format!("{}: {}", stand.row.name(), reads.title()))?;
@@ -178,13 +181,15 @@ fn one(
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let before = Cpu::of(stand);
-    // The load may be a thread of its own, whose time goes with it: looked at by itself.
+    // The load may run in a thread of its own, whose CPU time is lost when it ends. It is therefore
+    // measured separately.
     let (summary, own_ns) = stand.running.inside(|| {
         let own = cpu_ns(std::process::id());
         let summary = run(options, Hooks::default(), stop)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // What was acknowledged early is applied later: that work belongs to this measurement, and must not disturb the next.
+    // Operations that were acknowledged early are applied later. This work belongs to the present
+    // measurement, and must not disturb the next one.
     let loaded = Instant::now();
     stand.running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());
@@ -247,13 +252,13 @@ impl Rounds {
     }
 }
 
-/// The middle one; 0 if there is none.
+/// Returns the middle value; 0 for no values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Fills in the ratios of one group.
+/// Computes the ratios of one group.
 fn compare(mut cells: Vec<Cell>) -> Vec<Cell> {
     let medians: Vec<(Row, f64)> = cells
         .iter()

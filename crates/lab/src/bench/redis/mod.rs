@@ -1,8 +1,9 @@
-//! Compares Redis behind pmnet, Redis alone, and an upper bound for both, with different mixes of reads.
+//! Compares Redis with pmnet, Redis alone, and an upper bound for both, with different mixes of
+//! reads.
 //!
-//! All rows run at the same time and are measured in turn, in several rounds and both orders; figures are medians over
-//! the rounds. The load waits until everything is in Redis before the next row is measured. A run leaves nothing
-//! behind, and accepts no wrong reply.
+//! All rows run at the same time and are measured in turn, in several rounds and both orders;
+//! figures are medians over the rounds. The next row is measured only when all operations are in
+//! Redis. A run leaves no processes or networks, and fails on any wrong reply.
 
 mod counts;
 mod measure;
@@ -29,29 +30,30 @@ pub use pairs::PairsCell;
 pub use plan::{Plan, Reads, Row};
 pub use stand::Refused;
 
-/// Where things go.
+/// Places for the output.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Folder for report and numbers, and for the files of the run while it lasts.
+    /// Folder for the report and the JSON file, and for temporary files of the run.
     pub folder: PathBuf,
-    /// Numbers also here.
+    /// An additional place for the JSON result.
     pub json: Option<Json>,
 }
 
-/// Where to put the result as JSON, besides the folder.
+/// An additional place for the JSON result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Json {
-    /// On stdout, as one line, in place of the table.
+    /// One line on stdout, in place of the table.
     Stdout,
-    /// In this file.
+    /// This file.
     File(PathBuf),
 }
 
-/// Measures, and writes table, JSON and page.
+/// Measures, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// No redis-server; a row that does not start; a reply that is wrong or does not come within seconds; interrupted; a
-/// report that cannot be written. Rows that need more than this machine has are left out. Nothing is left behind.
+/// redis-server is missing; a row does not start; a reply is wrong or does not come within seconds;
+/// the run is interrupted; a report cannot be written. Rows that this machine cannot start are left
+/// out. All processes and networks of the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     find_program("redis-server")
         .context("redis-server is not installed: apt-get install redis-server (make setup)")?;

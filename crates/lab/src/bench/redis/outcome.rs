@@ -1,4 +1,4 @@
-//! Everything that a run found out.
+//! The results of a run.
 
 use serde::Serialize;
 
@@ -7,25 +7,25 @@ use super::measure::Cell;
 use super::pairs::PairsCell;
 use super::stand::Refused;
 
-/// Everything that a run of the benchmark found out.
+/// The results of a run of the benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// What was measured, on what.
+    /// The measurement and the machine.
     pub title: String,
-    /// What to know about the figures.
+    /// Notes for readers of the figures.
     pub notes: Vec<String>,
-    /// The figures of the mixes.
+    /// The measured cells of the mixes.
     pub cells: Vec<Cell>,
-    /// Those of the one long pipeline; empty if it was not asked for.
+    /// The measurements of the one long pipeline; empty if it was not requested.
     pub pairs: Vec<PairsCell>,
-    /// What fronts counted, where they say.
+    /// The counts of the fronts that reported them.
     pub fronts: Vec<Counts>,
     /// Rows that cannot be started on this machine.
     pub refused: Vec<Refused>,
 }
 
 impl Outcome {
-    /// What is compared with each other: one mix, one number of clients.
+    /// Returns the groups of compared cells: one mix, one number of clients.
     pub fn groups(&self) -> impl Iterator<Item = &[Cell]> {
         let group = |cell: &Cell| (cell.reads, cell.clients);
         self.cells.chunk_by(move |a, b| group(a) == group(b))

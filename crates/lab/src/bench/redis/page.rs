@@ -1,4 +1,4 @@
-//! `redis.html`.
+//! The page `redis.html`.
 
 use super::measure::Cell;
 use super::outcome::Outcome;
@@ -8,7 +8,7 @@ use super::table::{cpu, p50, times, unfinished};
 use crate::bench::page::{COLOURS, page};
 use crate::demo::chart::{Series, cdf, escape};
 
-/// The page.
+/// Returns the page.
 pub fn html(plan: &Plan, outcome: &Outcome) -> String {
     let mut content: String = outcome
         .groups()
@@ -37,7 +37,7 @@ pub fn html(plan: &Plan, outcome: &Outcome) -> String {
     page("pmnet-lab bench redis", &outcome.title, &content, &notes)
 }
 
-/// Number of its colour: the same in all charts.
+/// Returns the number of a row's colour, which is the same in all charts.
 fn colour(plan: &Plan, row: Row) -> usize {
     let position = plan.rows.iter().position(|other| *other == row);
     position.unwrap_or(0) % COLOURS

@@ -1,5 +1,6 @@
-//! One long pipeline: a connection writes all its pairs of `SET` and `GET` of the same key without waiting for replies.
-//! The time ends with the last reply. Every value differs, and each value that is read is compared with it.
+//! One long pipeline: a connection writes all its pairs of `SET` and `GET` of the same key without
+//! waiting for replies. The time ends with the last reply. Every value differs, and each value that
+//! is read is compared with the written one.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -15,38 +16,39 @@ use super::stand::{Stand, is_ok};
 use crate::demo::view::View;
 use crate::resp::{Reply, parse, write_command};
 
-/// A pipeline that takes longer is given up, and counts as this long.
+/// Time after which a pipeline is given up; it then counts as this long.
 const PIPELINE_MAX: Duration = Duration::from_secs(60);
 /// Time between two checks for the end while no reply comes.
 const LOOK: Duration = Duration::from_millis(200);
-/// Bytes read at once.
+/// Number of bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
 
-/// One row.
+/// The results of one row.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairsCell {
     /// The set-up.
     pub row: Row,
-    /// Its name with medium and R.
+    /// The set-up's name, with medium and R.
     pub title: String,
-    /// Pairs of one pipeline.
+    /// Number of pairs in one pipeline.
     pub pairs: usize,
-    /// From the first byte sent to the last reply, in milliseconds, median over the rounds.
+    /// Time in milliseconds from the first byte sent to the last reply, median over the rounds.
     pub ms: f64,
-    /// The same of each round, in the order of the rounds.
+    /// This time in each round, in the order of the rounds.
     pub rounds_ms: Vec<f64>,
-    /// Rounds that were given up after a minute, and count as that long.
+    /// Number of rounds that were given up after a minute, and count as a minute.
     pub unfinished: usize,
-    /// Replies that are errors, all rounds.
+    /// Number of error replies in all rounds.
     pub errors: u64,
-    /// One of them.
+    /// One of the error replies.
     pub first_error: Option<String>,
-    /// CPU time for an operation, in microseconds, all rounds, by process, client side first, without the load.
+    /// CPU time per operation in microseconds, in all rounds, by process, client side first,
+    /// without the load.
     pub cpu_us: Vec<(String, f64)>,
 }
 
 impl PairsCell {
-    /// Pairs a second.
+    /// Returns the pairs per second.
     #[must_use]
     pub fn per_second(&self) -> f64 {
         let pairs = u32::try_from(self.pairs).unwrap_or(u32::MAX);
@@ -63,11 +65,11 @@ struct Rounds {
     cpu: Cpu,
 }
 
-/// What is sent, and the value that each `GET` has to bring.
+/// The bytes to send, and the value that each `GET` must return.
 struct Pipeline {
     commands: Vec<u8>,
     values: Vec<Vec<u8>>,
-    /// Whether a `WAIT` for this many replicas comes last; 0: none does.
+    /// Number of replicas for which a final `WAIT` waits; 0: no `WAIT`.
     replicas: u8,
 }
 
@@ -138,10 +140,10 @@ fn one(
     Ok(())
 }
 
-/// What came back.
+/// The received replies.
 struct Replies {
     taken: Duration,
-    /// Whether it was everything.
+    /// Whether all replies arrived.
     all: bool,
     errors: Vec<String>,
 }
@@ -171,7 +173,7 @@ impl Pipeline {
         }
     }
 
-    /// Sends everything and takes all replies.
+    /// Sends all commands and takes all replies.
     fn run(
         &self,
         endpoint: SocketAddr,
@@ -236,7 +238,8 @@ impl Pipeline {
         })
     }
 
-    /// Checks reply `index`. Errors are kept. If a value is not the one that the command before wrote, the run fails.
+    /// Checks reply `index`. Error replies are kept. If a value differs from the one that the
+    /// previous command wrote, the run fails.
     fn judge(
         &self,
         index: usize,
@@ -258,7 +261,7 @@ impl Pipeline {
             (Reply::Bulk(read), Some(value)) => !keeps_data || read == value,
             _ => false,
         };
-        // Where a SET failed, its GET may bring anything.
+        // If a SET failed, its GET may return any value.
         ensure!(
             good || !errors.is_empty(),
             "reply {index} of a pipeline of SET and GET of the same key is {reply:?}"
@@ -324,7 +327,7 @@ mod tests {
             let text = format!("{reply:?}");
             assert!(judge(index, reply, true).is_err(), "{index}: {text}");
         }
-        // The bound has one value for all.
+        // The bound answers every read with the same value.
         assert!(judge(3, read(0), false).is_ok());
         let refused = judge(2, Reply::Error("ERR no".into()), true).unwrap();
         assert_eq!(refused, ["ERR no"]);

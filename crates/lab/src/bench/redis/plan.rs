@@ -1,4 +1,4 @@
-//! What is measured: which set-ups, with which mixes of reads, for how long.
+//! The measurements of a run: its set-ups, mixes of reads, and durations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,42 +12,43 @@ use crate::harness::{Medium, StoreKind, Topology};
 use crate::load::{Mix, MixError, Op};
 use crate::setup::{Place, ValueBytes};
 
-/// Replicas of the rows that wait for them.
+/// Number of replicas in rows that wait for them.
 pub const REPLICAS: u8 = 2;
-/// A front that asks the device for what Redis has, too.
+/// Arguments of a front that asks the device also for data that Redis has.
 const CACHE_LOG: &[&str] = &["--cache", "log"];
-/// Start of every key.
+/// Prefix of every key.
 pub const PREFIX: &str = "bench:";
 
-/// A set-up that is measured.
+/// A set-up under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
-    /// Answers at once and keeps nothing: the bound.
+    /// A server that answers at once and keeps nothing: the bound.
     RespLimit,
     /// Redis with `appendfsync always`.
     Direct,
-    /// Redis without a disk, and `WAIT` for replicas.
+    /// Redis without a disk; clients `WAIT` for replicas.
     Wait,
-    /// Redis with `appendfsync always`, and `WAIT` for replicas.
+    /// Redis with `appendfsync always`; clients `WAIT` for replicas.
     AlwaysWait,
-    /// pmnet with one device, a process.
+    /// pmnet with one device, which is a process.
     #[value(name = "relay-1")]
     #[serde(rename = "relay-1")]
     Relay1,
-    /// The same, and the device shows what Redis has, too (`--cache log`).
+    /// pmnet with one device, which is a process and answers reads also for data that Redis has
+    /// (`--cache log`).
     #[value(name = "relay-1-log")]
     #[serde(rename = "relay-1-log")]
     Relay1Log,
-    /// pmnet with one device, a process, and without keys.
+    /// pmnet with one device, which is a process, without keys.
     #[value(name = "relay-1-insecure")]
     #[serde(rename = "relay-1-insecure")]
     Relay1Insecure,
-    /// pmnet with two devices, processes.
+    /// pmnet with two devices, which are processes.
     #[value(name = "relay-2")]
     #[serde(rename = "relay-2")]
     Relay2,
-    /// pmnet with three devices, processes.
+    /// pmnet with three devices, which are processes.
     #[value(name = "relay-3")]
     #[serde(rename = "relay-3")]
     Relay3,
@@ -55,22 +56,23 @@ pub enum Row {
     LinkRespLimit,
     /// Redis with `appendfsync always` at the other end of a link.
     LinkDirect,
-    /// pmnet with the device in the kernel, at the NIC of Redis's machine.
+    /// pmnet with a device in the kernel, at the NIC of Redis's machine.
     Nic,
-    /// The same, and the device shows what Redis has, too (`--cache log`).
+    /// pmnet with a device in the kernel, at the NIC of Redis's machine, which answers reads also
+    /// for data that Redis has (`--cache log`).
     NicLog,
-    /// pmnet with two devices in the kernel, of machines in between.
+    /// pmnet with two devices in the kernels of machines between client and server.
     #[value(name = "router-2")]
     #[serde(rename = "router-2")]
     Router2,
-    /// pmnet with three devices in the kernel, of machines in between.
+    /// pmnet with three devices in the kernels of machines between client and server.
     #[value(name = "router-3")]
     #[serde(rename = "router-3")]
     Router3,
 }
 
 impl Row {
-    /// Every row that has no replicas.
+    /// Every row without replicas.
     pub const DEFAULT: [Row; 12] = [
         Row::RespLimit,
         Row::Direct,
@@ -86,7 +88,7 @@ impl Row {
         Row::Router3,
     ];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -108,7 +110,7 @@ impl Row {
         }
     }
 
-    /// For people: with medium and R, where there is a log.
+    /// Returns the name for readers; if there is a log, with medium and R.
     #[must_use]
     pub fn title(self, medium: Medium) -> String {
         let medium = match medium {
@@ -134,7 +136,7 @@ impl Row {
         }
     }
 
-    /// A sentence about it.
+    /// Returns a sentence that describes the row.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -174,7 +176,7 @@ impl Row {
         }
     }
 
-    /// With what its latencies are compared: Redis over the same path.
+    /// Returns the row's baseline: Redis over the same path.
     #[must_use]
     pub const fn base(self) -> Option<Row> {
         match self {
@@ -190,7 +192,7 @@ impl Row {
         }
     }
 
-    /// The bound over the same path.
+    /// Returns the bound over the same path.
     #[must_use]
     pub const fn limit(self) -> Row {
         match self {
@@ -204,19 +206,19 @@ impl Row {
         }
     }
 
-    /// Whether it stands in namespaces.
+    /// Whether the set-up uses namespaces.
     #[must_use]
     pub fn is_linked(self) -> bool {
         self.limit() == Row::LinkRespLimit
     }
 
-    /// Whether what was written can be read.
+    /// Whether written data can be read.
     #[must_use]
     pub fn keeps_data(self) -> bool {
         self != self.limit()
     }
 
-    /// For how many replicas a client waits after each write.
+    /// Returns the number of replicas for which a client waits after each write.
     #[must_use]
     pub const fn replicas(self) -> u8 {
         match self {
@@ -225,7 +227,7 @@ impl Row {
         }
     }
 
-    /// What to start.
+    /// Returns the set-up to start.
     #[must_use]
     pub fn place(self, medium: Medium, value: ValueBytes) -> Place {
         let chain = |devices| {
@@ -259,20 +261,20 @@ impl Row {
     }
 }
 
-/// Which part of the operations is reads.
+/// The fraction of reads among the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// Percentage of GET; the others are SET, at random.
+    /// This percentage of GETs; the others are SETs, in random order.
     Percent(u8),
     /// `SET` of a key, then `GET` of the same key.
     Alternate,
 }
 
 impl Reads {
-    /// The load's own name for it.
+    /// Returns the load generator's mix.
     ///
     /// # Errors
-    /// More than a hundred of a hundred.
+    /// The percentage exceeds 100.
     pub fn mix(self) -> Result<Mix, MixError> {
         match self {
             Reads::Percent(0) => Ok(Mix::only(Op::Set)),
@@ -288,7 +290,7 @@ impl Reads {
         }
     }
 
-    /// For people.
+    /// Returns the name for readers.
     #[must_use]
     pub fn title(self) -> String {
         match self {
@@ -327,46 +329,47 @@ impl Serialize for Reads {
     }
 }
 
-/// The whole plan.
+/// The combinations and durations of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Set-ups, each once.
+    /// The set-ups, each once.
     pub rows: Vec<Row>,
-    /// Mixes, each once.
+    /// The mixes, each once.
     pub reads: Vec<Reads>,
-    /// Numbers of connections.
+    /// The numbers of connections.
     pub clients: Vec<usize>,
-    /// Commands that a connection sends together.
+    /// Number of commands that a connection sends together.
     pub pipeline: usize,
-    /// Different keys.
+    /// Number of different keys.
     pub keys: u64,
-    /// Exponent of a Zipf distribution of the keys; `None`: each is as likely.
+    /// Exponent of a Zipf distribution of the keys; `None`: all keys are equally likely.
     pub zipf: Option<f64>,
-    /// Programs that keep a core busy each, all the time.
+    /// Number of additional programs, each of which keeps a core busy all the time.
     pub beside: usize,
     /// Size of a value, in bytes.
     pub value_bytes: usize,
-    /// Where devices that are processes have their logs.
+    /// The storage of logs of devices that are processes.
     pub medium: Medium,
-    /// Measured time of one run.
+    /// Duration of the measurement in one run.
     pub duration: Duration,
-    /// Time before it.
+    /// Duration of the warm-up.
     pub warmup: Duration,
-    /// Runs of each combination.
+    /// Number of runs of each combination.
     pub rounds: usize,
-    /// Pairs of `SET` and `GET` in the one long pipeline; 0: none is sent.
+    /// Number of pairs of `SET` and `GET` in the one long pipeline; 0: this pipeline is not
+    /// measured.
     pub pairs: usize,
 }
 
 impl Plan {
-    /// Runs that will be made, if every row can be had.
+    /// Returns the number of runs, if every row can be started.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let groups = self.reads.len() * self.clients.len() + usize::from(self.pairs > 0);
         u64::try_from(groups * self.rows.len() * self.rounds).unwrap_or(u64::MAX)
     }
 
-    /// Title of the result.
+    /// Returns the title of the result.
     #[must_use]
     pub fn title(&self) -> String {
         let keys = self.zipf.map_or_else(
@@ -387,7 +390,7 @@ impl Plan {
         )
     }
 
-    /// What to know about the figures.
+    /// Returns the notes for readers of the figures.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let alike = self.rows.chunk_by(|a, b| a.meaning() == b.meaning());

@@ -1,4 +1,4 @@
-//! The rows of a plan, started.
+//! The started rows of a plan.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::harness::{Binaries, Process, Ready, Spec, find_program};
 use crate::resp::{Client, Reply, write_command};
 use crate::setup::{Running, ValueBytes, sweep};
 
-/// Keys that are written together before the first measurement.
+/// Number of keys that are written together before the first measurement.
 const FILL_BATCH: u64 = 500;
-/// A batch of them takes far less.
+/// Deadline of one batch of keys, which usually takes far less.
 const FILL_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// A row that runs.
+/// A running row.
 pub struct Stand {
-    /// Which.
+    /// The row.
     pub row: Row,
     /// Its processes.
     pub running: Running,
@@ -29,13 +29,14 @@ pub struct Stand {
 /// A row that cannot be started on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
-    /// Which.
+    /// The row.
     pub row: Row,
-    /// In a line.
+    /// The reason, in one line.
     pub reason: String,
 }
 
-/// Starts all rows and writes every key of each. Rows that need namespaces are left out where there are none.
+/// Starts all rows and writes every key in each of them. Rows that need namespaces are left out if
+/// this machine cannot make any.
 pub fn start_all(
     plan: &Plan,
     folder: &Path,
@@ -69,7 +70,7 @@ pub fn start_all(
     Ok((stands, refused))
 }
 
-/// Programs that never sleep; they end when dropped.
+/// Starts programs that never sleep; they end when the result is dropped.
 pub fn start_beside(count: usize, folder: &Path) -> anyhow::Result<Vec<Process>> {
     let shell = find_program("sh").context("there is no sh")?;
     (0..count)
@@ -86,7 +87,7 @@ pub fn start_beside(count: usize, folder: &Path) -> anyhow::Result<Vec<Process>>
         .collect()
 }
 
-/// Writes every key once, so that no read finds nothing.
+/// Writes every key once, so that every read finds a value.
 fn fill(plan: &Plan, stand: &Stand) -> anyhow::Result<()> {
     let endpoint = stand.running.endpoint()?;
     let value = vec![b'x'; plan.value_bytes];
@@ -109,21 +110,21 @@ fn fill(plan: &Plan, stand: &Stand) -> anyhow::Result<()> {
     stand.running.settle()
 }
 
-/// Whether a `SET` was done.
+/// Whether a `SET` succeeded.
 pub fn is_ok(reply: &Reply) -> bool {
     matches!(reply, Reply::Status(text) if text == b"OK")
 }
 
-/// What is known when all rows have ended.
+/// The facts that are known when all rows have ended.
 #[derive(Default)]
 pub struct Ended {
-    /// What fronts counted, where they say.
+    /// The counts of the fronts that reported them.
     pub fronts: Vec<Counts>,
-    /// Sentences about what did not end in good order.
+    /// Sentences about processes that did not end with exit code 0.
     pub unclean: Vec<String>,
 }
 
-/// Ends all of it.
+/// Ends all rows.
 pub fn stop_all(stands: Vec<Stand>) -> anyhow::Result<Ended> {
     let mut ended = Ended::default();
     for mut stand in stands {

@@ -1,4 +1,4 @@
-//! The tables for the terminal.
+//! The result tables for the terminal.
 
 use super::counts::Counts;
 use super::measure::Cell;
@@ -6,7 +6,7 @@ use super::outcome::Outcome;
 use super::pairs::PairsCell;
 use super::plan::{Plan, Reads};
 
-/// All of it.
+/// Returns all tables.
 pub fn text(plan: &Plan, outcome: &Outcome) -> String {
     let mut text = format!("\n{}\n", outcome.title);
     for cells in outcome.groups() {
@@ -95,7 +95,7 @@ fn pairs(cell: &PairsCell) -> String {
     line
 }
 
-/// About the rounds that were given up.
+/// Returns a note about the rounds that were given up.
 pub fn unfinished(cell: &PairsCell) -> String {
     format!(
         "{} of {} rounds were given up and count as long as that took",
@@ -121,7 +121,7 @@ fn errors(count: u64, first: Option<&str>) -> String {
     format!("  {count} failed or stayed unknown{first}\n")
 }
 
-/// CPU time by process.
+/// Returns the CPU time by process, as text.
 pub fn cpu(parts: &[(String, f64)]) -> String {
     let parts: Vec<_> = parts
         .iter()
@@ -130,12 +130,12 @@ pub fn cpu(parts: &[(String, f64)]) -> String {
     parts.join(", ")
 }
 
-/// A ratio, or nothing.
+/// Returns a ratio as text, empty for `None`.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.map_or_else(String::new, |ratio| format!("{ratio:.1}×"))
 }
 
-/// The median of one operation, or nothing.
+/// Returns the median of one operation as text, empty if the mix does not have it.
 pub fn p50(cell: &Cell, operation: &str) -> String {
     let found = cell.by_operation.get(operation);
     found.map_or_else(String::new, |figures| format!("{:.0}", figures.p50_us))

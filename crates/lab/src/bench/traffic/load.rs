@@ -1,4 +1,4 @@
-//! A client that updates while the traffic of others goes by.
+//! A client that updates during the measured traffic.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,18 +11,18 @@ use crate::bench::micro::system::SERVER;
 use crate::load::{Endpoint, Hooks, Options, Progress, run};
 use crate::testbed::Network;
 
-/// The first acknowledgement takes far less, also on a busy machine.
+/// Longest wait for the first acknowledgement, which usually takes far less even on a busy machine.
 const FIRST_MAX: Duration = Duration::from_secs(10);
-/// How often it is looked for.
+/// Interval at which it is checked.
 const LOOK: Duration = Duration::from_millis(5);
-/// After this it ends without being stopped: longer than any run.
+/// Time after which the load ends without being stopped; it exceeds every run.
 const LOAD_MAX: Duration = Duration::from_secs(600);
 
-/// Does `work` while `client1` sends [`LOAD_RATE`] updates a second to the shard, from the first
-/// acknowledgement on; how many were acknowledged by the end.
+/// Does `work` while `client1` sends [`LOAD_RATE`] updates per second to the shard, from the first
+/// acknowledgement on. Returns the number of updates acknowledged at the end.
 ///
 /// # Errors
-/// Those of `work`; none is acknowledged within seconds; interrupted.
+/// `work` fails, no update is acknowledged within seconds, or the run is interrupted.
 pub fn beside<T>(
     network: &Network,
     stop: &AtomicBool,

@@ -1,4 +1,4 @@
-//! All variants in turn, several rounds.
+//! Measures all variants in turn, in several rounds.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -25,23 +25,24 @@ pub struct Cell {
     pub variant: Variant,
     /// MTU of all links, in bytes.
     pub mtu: u16,
-    /// Of the figures; of a time, less is better.
+    /// Unit of the figures; for times, lower is better.
     pub unit: &'static str,
-    /// Median over the rounds.
+    /// The median over the rounds.
     pub figure: f64,
-    /// One figure a round, in their order.
+    /// One figure per round, in the order of the rounds.
     pub rounds: Vec<f64>,
-    /// How much is left of [`Variant::Pass`].
+    /// The ratio to [`Variant::Pass`].
     pub of_pass: Option<Share>,
-    /// How much is left of [`Variant::Bare`].
+    /// The ratio to [`Variant::Bare`].
     pub of_bare: Option<Share>,
-    /// Bytes that arrived and were looked at, all rounds.
+    /// Number of bytes that arrived and were checked, in all rounds.
     pub bytes: u64,
-    /// Datagrams sent a second, median, where there are any.
+    /// Datagrams sent per second, median, for workloads with datagrams.
     pub sent: Option<f64>,
-    /// 99th percentile in microseconds, median, of round trips.
+    /// 99th percentile of round trips in microseconds, median over the rounds.
     pub p99_us: Option<f64>,
-    /// Updates that were acknowledged during the traffic, all rounds, if a client sent some.
+    /// Number of updates that were acknowledged during the traffic in all rounds, if a client sent
+    /// any.
     pub acknowledged: Option<u64>,
 }
 
@@ -52,24 +53,24 @@ pub struct Refused {
     pub variant: Variant,
     /// MTU of all links, in bytes.
     pub mtu: u16,
-    /// What the device, or the kernel, says.
+    /// The message of the device or the kernel.
     pub reason: String,
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// What was measured, on what.
+    /// The measurement and the machine.
     pub title: String,
-    /// What to know about the figures.
+    /// Notes for readers of the figures.
     pub notes: Vec<String>,
-    /// The figures.
+    /// The measured cells.
     pub cells: Vec<Cell>,
     /// Variants that are not possible with an MTU.
     pub refused: Vec<Refused>,
 }
 
-/// Measures everything.
+/// Measures all cells of the plan.
 pub fn all(
     plan: &Plan,
     folder: &Path,
@@ -124,14 +125,14 @@ fn stands(
     Ok(stands)
 }
 
-/// The last word of a process that ended, or all that there is.
+/// Returns the last line of a failed process's output, or the whole error.
 fn reason(error: &str) -> String {
     let said = error.lines().rev().find(|line| line.starts_with("pmnet: "));
     let said = said.unwrap_or(error);
     said.strip_prefix("pmnet: ").unwrap_or(said).to_owned()
 }
 
-/// One workload.
+/// The settings of one workload's runs.
 struct Run<'a> {
     plan: &'a Plan,
     workload: Workload,
@@ -144,7 +145,7 @@ impl Run<'_> {
         let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
         for round in 0..self.plan.rounds {
             let mut order: Vec<usize> = (0..stands.len()).collect();
-            // The order of the variants must not matter.
+            // The order alternates, so that it does not affect the result.
             if round % 2 == 1 {
                 order.reverse();
             }
@@ -226,7 +227,7 @@ fn cell(workload: Workload, variant: Variant, samples: &[Sample]) -> Cell {
     }
 }
 
-/// Fills in what is left of the baselines.
+/// Computes the ratios to the baselines.
 fn compare(cells: &mut [Cell]) {
     let rounds_of = |cells: &[Cell], variant| {
         let found = cells.iter().find(|cell| cell.variant == variant);

@@ -1,9 +1,9 @@
-//! How a switch with pmnet affects other traffic: the same switch bare, with a program that lets
-//! everything pass, and with a device at its ports.
+//! The effect of a switch with pmnet on other traffic: measures the same switch without any
+//! program, with a program that lets everything pass, and with a device at its ports.
 //!
-//! All variants of one MTU are set up at the same time and measured in turn, in several rounds and both orders; figures
-//! that are compared come from the same round. A benchmark asserts nothing: it succeeds if it could measure. It leaves
-//! nothing behind.
+//! All variants of one MTU are set up at the same time and measured in turn, in several rounds and
+//! both orders; figures that are compared come from the same round. The benchmark asserts nothing:
+//! it succeeds if it could measure. It leaves no processes, networks or programs.
 
 mod load;
 mod measure;
@@ -28,12 +28,12 @@ pub use measure::{Cell, Outcome, Refused};
 pub use plan::{Plan, Variant, Workload};
 pub use share::Share;
 
-/// Measures, and writes table and JSON.
+/// Measures, and writes the table and the JSON file.
 ///
 /// # Errors
-/// No root or no tools; a variant that cannot be set up for the MTU of an Ethernet; traffic that is
-/// altered or does not move within seconds; interrupted; numbers that cannot be written. Nothing is
-/// left behind.
+/// This process is not root or lacks a tool; a variant cannot be set up for the MTU of an Ethernet;
+/// traffic is altered or stalls for seconds; the run is interrupted; the results cannot be written.
+/// All processes, networks and programs of the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

@@ -1,47 +1,48 @@
-//! How long a run is measured, and its result.
+//! The duration of a run, and its result.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 
-/// If nothing arrives for this time, it is an error.
+/// Time without any arrival after which a run fails.
 const ARRIVE_MAX: Duration = Duration::from_secs(10);
-/// How often the end is looked for.
+/// Interval at which the end is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The times of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace<'a> {
-    /// Before it is measured.
+    /// Duration of the warm-up.
     pub warmup: Duration,
-    /// While it is.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// Ends it early, as an error.
+    /// Flag that ends the run early, as an error.
     pub stop: &'a AtomicBool,
 }
 
-/// What one run gave.
+/// The result of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// In the unit of its workload.
+    /// The figure, in the unit of its workload.
     pub figure: f64,
-    /// Bytes that arrived and were looked at, while it was measured.
+    /// Number of bytes that arrived and were checked in the measured time.
     pub bytes: u64,
-    /// Datagrams sent a second, where there are any.
+    /// Datagrams sent per second, for workloads with datagrams.
     pub sent: Option<f64>,
-    /// 99th percentile in microseconds, of round trips.
+    /// 99th percentile of round trips in microseconds.
     pub p99_us: Option<f64>,
-    /// Updates that were acknowledged during the traffic, if a client sent some.
+    /// Number of updates that were acknowledged during the traffic, if a client sent any.
     pub acknowledged: Option<u64>,
 }
 
 impl Pace<'_> {
-    /// By how much counters rise in the measured time, and its seconds. It is longer than planned if
-    /// one does not rise: on a busy machine a thread may wait that long for its core.
+    /// Returns the increase of each counter in the measured time, and this time in seconds. The
+    /// time is longer than planned if one of the counters does not rise: on a busy machine a thread
+    /// may wait that long for its core.
     ///
     /// # Errors
-    /// Interrupted; one does not rise for seconds.
+    /// The run is interrupted, or a counter does not rise for seconds.
     pub fn measure<const N: usize>(
         &self,
         counters: impl Fn() -> [u64; N],
@@ -81,9 +82,9 @@ impl Pace<'_> {
     }
 }
 
-/// A count a second.
+/// Returns a count per second.
 pub fn rate(count: u64, seconds: f64) -> f64 {
-    // Exact up to 2^53, as nothing here comes near.
+    // The conversion is exact up to 2^53, which no count reaches.
     let high = u32::try_from(count >> 32).unwrap_or(u32::MAX);
     let low = u32::try_from(count & 0xffff_ffff).unwrap_or(u32::MAX);
     (f64::from(high) * 4_294_967_296.0 + f64::from(low)) / seconds
@@ -105,7 +106,7 @@ mod tests {
         let looks = AtomicU64::new(0);
         let counters = || {
             let look = looks.fetch_add(1, Ordering::Relaxed);
-            // The second one stands still at first.
+            // The second counter stands still at first.
             [100 + 7 * look, 5 + look / 3]
         };
         let (risen, seconds) = pace.measure(counters).unwrap();

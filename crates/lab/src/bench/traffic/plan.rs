@@ -1,4 +1,4 @@
-//! What is measured: which traffic, through which variants of the switch, for how long.
+//! The measurements of a run: its traffic, the variants of the switch, and durations.
 
 use std::time::Duration;
 
@@ -7,35 +7,35 @@ use serde::Serialize;
 
 use crate::bench::micro::cores;
 
-/// Bytes of a datagram, and of a message of a round trip.
+/// Size in bytes of a datagram, and of a message of a round trip.
 pub const MESSAGE_BYTES: usize = 64;
-/// What an Ethernet carries, in bytes.
+/// The MTU of an Ethernet in bytes.
 pub const MTU: u16 = 1_500;
-/// Updates a second of the client beside the traffic of [`Variant::Loaded`].
+/// Updates per second of the client in [`Variant::Loaded`].
 pub const LOAD_RATE: u32 = 1_000;
 
-/// The same switch, with something else at its ports.
+/// A variant of the switch, by the programs at its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
-    /// No XDP at all.
+    /// No XDP program.
     Bare,
     /// A program that lets everything pass.
     Pass,
     /// `pmnet device --mode switch`, and no client updates.
     Device,
-    /// A second [`Variant::Pass`]: any difference between the two is chance.
+    /// A second [`Variant::Pass`]; any difference from the first one is chance.
     Control,
-    /// The same, with `--xdp-generic`.
+    /// `pmnet device --mode switch --xdp-generic`, and no client updates.
     Generic,
-    /// The device, and beside the traffic a client that updates.
+    /// `pmnet device --mode switch`, and a client that updates during the traffic.
     Loaded,
-    /// No XDP, and the offloads with which the kernel makes a veth.
+    /// No XDP program, and the offloads that a new veth has by default.
     Offloaded,
 }
 
 impl Variant {
-    /// All but [`Variant::Loaded`], whose client takes time from the traffic.
+    /// All variants except [`Variant::Loaded`], whose client takes time from the traffic.
     pub const DEFAULT: [Variant; 6] = [
         Variant::Bare,
         Variant::Pass,
@@ -45,7 +45,7 @@ impl Variant {
         Variant::Offloaded,
     ];
 
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Variant {
         }
     }
 
-    /// A sentence about it.
+    /// Returns a sentence that describes the variant.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -90,13 +90,13 @@ impl Variant {
         }
     }
 
-    /// Whether a device serves there.
+    /// Whether a device serves at the switch.
     #[must_use]
     pub const fn has_device(self) -> bool {
         matches!(self, Variant::Device | Variant::Generic | Variant::Loaded)
     }
 
-    /// Whether the driver must have XDP, for this MTU.
+    /// Whether the driver must support XDP for this MTU.
     #[must_use]
     pub const fn is_native(self) -> bool {
         matches!(
@@ -106,7 +106,7 @@ impl Variant {
     }
 }
 
-/// Other traffic than pmnet's.
+/// Traffic of other programs than pmnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
@@ -118,9 +118,9 @@ pub enum Workload {
     Tcp4x4,
     /// TCP over IPv6, one stream.
     Tcp6,
-    /// UDP over IPv4, 64 bytes each, to the shard's address.
+    /// UDP over IPv4, with datagrams of 64 bytes to the shard's address.
     Udp,
-    /// 64 bytes there and back over TCP.
+    /// Round trips of 64 bytes over TCP.
     RoundTrip,
     /// TCP over IPv4, one stream, MTU 3000.
     #[value(name = "tcp-mtu3000")]
@@ -130,22 +130,22 @@ pub enum Workload {
     TcpJumbo,
 }
 
-/// How traffic is made.
+/// The pattern of the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As much as TCP takes, from client to server.
+    /// As many bytes as TCP takes, from client to server.
     Bulk {
-        /// Connections.
+        /// Number of connections.
         streams: usize,
     },
     /// As many datagrams as one thread can send.
     Datagrams,
-    /// One message on its way at a time.
+    /// Round trips of one message at a time.
     RoundTrip,
 }
 
 impl Workload {
-    /// As on the command line.
+    /// Returns the name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -159,7 +159,7 @@ impl Workload {
         }
     }
 
-    /// For people.
+    /// Returns the name for readers.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -173,7 +173,7 @@ impl Workload {
         }
     }
 
-    /// Of all links, in bytes.
+    /// Returns the MTU of all links, in bytes.
     #[must_use]
     pub const fn mtu(self) -> u16 {
         match self {
@@ -183,7 +183,7 @@ impl Workload {
         }
     }
 
-    /// How it is made.
+    /// Returns the pattern of the traffic.
     #[must_use]
     pub const fn kind(self) -> Kind {
         match self {
@@ -200,7 +200,7 @@ impl Workload {
         matches!(self, Workload::Tcp6)
     }
 
-    /// Unit of its figure; of a time, less is better.
+    /// Returns the unit of the figure; for times, lower is better.
     #[must_use]
     pub const fn unit(self) -> &'static str {
         match self.kind() {
@@ -210,37 +210,37 @@ impl Workload {
         }
     }
 
-    /// Whether less of its figure is better.
+    /// Whether a lower figure is better.
     #[must_use]
     pub const fn less_is_better(self) -> bool {
         matches!(self.kind(), Kind::RoundTrip)
     }
 }
 
-/// The whole plan.
+/// The combinations and durations of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Variants of the switch, each once.
+    /// The variants of the switch, each once.
     pub variants: Vec<Variant>,
-    /// Traffic, each once; those of one MTU beside each other.
+    /// The workloads, each once; those of one MTU stand together.
     pub workloads: Vec<Workload>,
-    /// Measured time of one run.
+    /// Duration of the measurement in one run.
     pub duration: Duration,
-    /// Time before it.
+    /// Duration of the warm-up.
     pub warmup: Duration,
-    /// Runs of each combination.
+    /// Number of runs of each combination.
     pub rounds: usize,
 }
 
 impl Plan {
-    /// Runs that will be made, if every variant can be set up.
+    /// Returns the number of runs, if every variant can be set up.
     #[must_use]
     pub fn steps(&self) -> u64 {
         let runs = self.workloads.len() * self.variants.len() * self.rounds;
         u64::try_from(runs).unwrap_or(u64::MAX)
     }
 
-    /// Title of the result.
+    /// Returns the title of the result.
     #[must_use]
     pub fn title(&self) -> String {
         format!(
@@ -249,7 +249,7 @@ impl Plan {
         )
     }
 
-    /// What to know about the figures.
+    /// Returns the notes for readers of the figures.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let variants = self.variants.iter();

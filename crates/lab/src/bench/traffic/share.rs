@@ -1,20 +1,23 @@
-//! How much is left: one variant's figures compared with another's, round by round.
+//! Compares one variant's figures with those of a baseline, round by round.
 
 use serde::Serialize;
 
-/// What is left of a baseline: 1 is all of it, below 1 is slower. Of the rounds.
+/// The ratio of a variant to its baseline: 1 is equal, below 1 is slower. The values are statistics
+/// over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Share {
-    /// Median.
+    /// The median.
     pub median: f64,
-    /// Lower end of the interval that holds the true median with at least 95 % confidence; with fewer than six rounds the least.
+    /// Lower end of the interval that holds the true median with at least 95 % confidence; with
+    /// fewer than six rounds, the minimum.
     pub low: f64,
-    /// Upper end of that interval; with fewer than six rounds the most.
+    /// Upper end of this interval; with fewer than six rounds, the maximum.
     pub high: f64,
 }
 
 impl Share {
-    /// Compares figures of the same rounds; nothing if there are none, or the baseline was zero.
+    /// Compares figures of the same rounds; `None` if there are no rounds, or the baseline was
+    /// zero.
     #[must_use]
     pub fn of(own: &[f64], baseline: &[f64], less_is_better: bool) -> Option<Share> {
         let mut shares: Vec<f64> = own
@@ -39,9 +42,10 @@ impl Share {
     }
 }
 
-/// How many of this many sorted figures lie below a 95 % interval of their median, and how many above. Each figure is on
-/// either side of the true median with the same chance, so this is the largest number for which the two ends of the
-/// binomial distribution have at most 5 %.
+/// Of `count` sorted figures, returns how many lie below the 95 % interval of their median; as many
+/// lie above it. Each figure lies on either side of the true median with equal probability. This is
+/// therefore the largest number for which the two tails of the binomial distribution have at most 5
+/// %.
 fn beyond(count: usize) -> usize {
     let mut beyond = 0;
     let mut chance = (0..count).fold(1.0, |chance, _| chance / 2.0);
@@ -54,7 +58,7 @@ fn beyond(count: usize) -> usize {
     beyond.saturating_sub(1)
 }
 
-/// Of an even number the mean of the two in the middle.
+/// Returns the middle value; for an even number, the mean of the two middle values.
 #[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -92,7 +96,8 @@ mod tests {
 
     #[test]
     fn intervals_are_those_of_the_tables() {
-        // Order statistics for the median, 95 %: ranks 1 and 6, 2 and 9, 6 and 15, 14 and 27, 40 and 61.
+        // Order statistics for the median at 95 %: ranks 1 and 6, 2 and 9, 6 and 15, 14 and 27, 40
+        // and 61.
         for (count, rank) in [(1, 1), (5, 1), (6, 1), (9, 2), (20, 6), (40, 14), (100, 40)] {
             assert_eq!(beyond(count) + 1, rank, "of {count}");
         }

@@ -1,4 +1,5 @@
-//! A variant of the switch that is set up: its network, programs and processes; all are removed when it is dropped.
+//! A variant of the switch that has been set up: its network, programs and processes. All are
+//! removed when it is dropped.
 
 use std::ffi::OsString;
 
@@ -13,12 +14,13 @@ use crate::harness::{Process, Scratch};
 use crate::testbed::{Layout, Network};
 use crate::xdp::plain::{self, Plain, Program};
 
-/// Where the passing program is attached, of those that the switch has and of the client's.
+/// Nodes and interfaces at which the passing program is attached: a port of the switch, and the
+/// client's interface.
 const PORTS: [(&str, &str); 2] = [("device1", "client1"), ("device1", "server")];
 const CLIENT: (&str, &str) = ("client1", "eth0");
 
-/// A variant of the switch. Its fields are dropped in this order, so that everything that uses the network ends before
-/// the network.
+/// A variant of the switch. The fields are dropped in this order, so that all users of the network
+/// end before the network.
 pub struct Stand {
     device: Option<Process>,
     pinned: Option<Pinned>,
@@ -26,18 +28,19 @@ pub struct Stand {
     _programs: Vec<Plain>,
     variant: Variant,
     mtu: u16,
-    /// Its network.
+    /// The network of the variant.
     pub network: Network,
 }
 
 impl Stand {
-    /// Sets a variant up, and waits until its device serves, if it has one. `number` keeps several
-    /// apart.
+    /// Sets a variant up. If it has a device, waits until the device serves. `number` distinguishes
+    /// several stands.
     ///
-    /// Call it from a thread that outlives the stand: its processes end with that thread.
+    /// The calling thread must outlive the stand, because the processes end with this thread.
     ///
     /// # Errors
-    /// What `ip`, `ethtool`, the kernel, server and device say; nothing is left then.
+    /// `ip`, `ethtool`, the kernel, the server or the device fails; then everything is removed
+    /// again.
     pub fn build(
         variant: Variant,
         mtu: u16,
@@ -68,7 +71,7 @@ impl Stand {
         let programs: &[_] = match variant {
             Variant::Pass | Variant::Control => &[PORTS[0], PORTS[1], CLIENT],
             Variant::Device | Variant::Loaded => &[CLIENT],
-            // In the generic mode what the device transmits is a packet like others.
+            // In generic mode the device's packets are ordinary packets for their receiver.
             Variant::Bare | Variant::Generic | Variant::Offloaded => &[],
         };
         for (node, interface) in programs {

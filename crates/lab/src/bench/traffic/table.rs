@@ -1,10 +1,10 @@
-//! The tables for the terminal.
+//! The result tables for the terminal.
 
 use super::measure::{Cell, Outcome};
 use super::plan::Workload;
 use super::share::Share;
 
-/// All of it.
+/// Returns all tables.
 pub fn text(outcome: &Outcome) -> String {
     let mut text = format!("\n{}\n", outcome.title);
     for cells in outcome.cells.chunk_by(|a, b| a.workload == b.workload) {
@@ -48,7 +48,7 @@ fn row(cell: &Cell) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// What there is besides the figure.
+/// Returns the additional figures of a cell.
 fn more(cell: &Cell) -> String {
     let parts = [
         cell.sent.map(|sent| format!("sent {sent:.0}/s")),

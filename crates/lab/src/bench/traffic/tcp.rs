@@ -1,4 +1,4 @@
-//! Traffic over TCP: as much as it takes, and one message at a time.
+//! Traffic over TCP: a bulk transfer, and round trips of one message at a time.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,28 +13,28 @@ use super::plan::MESSAGE_BYTES;
 use crate::bench::micro::{cpus, pin};
 use crate::testbed::Network;
 
-/// Where the server listens.
+/// The server's port.
 const PORT: u16 = 7_000;
-/// Longest wait for the other end.
+/// Longest wait for the other end of a connection.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// How often a connection is looked for.
+/// Interval at which a new connection is checked.
 const LOOK: Duration = Duration::from_millis(1);
-/// What is sent, over and over: the byte at position n of a stream is n modulo this.
+/// Period of the sent bytes: the byte at position n of a stream is n modulo this number.
 const PATTERN: usize = 251;
-/// Bytes of one `write`: whole patterns.
+/// Size of one `write` in bytes: a multiple of the period.
 const WRITE_BYTES: usize = PATTERN * 512;
-/// Bytes of one `read`, at most.
+/// Maximum size of one `read` in bytes.
 const READ_BYTES: usize = 256 << 10;
 /// Longest round trip that the histogram distinguishes, in nanoseconds.
 const NANOS_MAX: u64 = 10_000_000_000;
 
-/// The two ends of a connection, the client's first.
+/// The two ends of a connection, the client's end first.
 pub type Pair = (TcpStream, TcpStream);
 
-/// Connections from `client1` to the server's address.
+/// Makes connections from `client1` to the server's address.
 ///
 /// # Errors
-/// One cannot be made within seconds.
+/// A connection cannot be made within seconds.
 pub fn connect(network: &Network, server: IpAddr, count: usize) -> anyhow::Result<Vec<Pair>> {
     let address = SocketAddr::new(server, PORT);
     let listener = network.inside("server", || {
@@ -72,10 +72,11 @@ fn accept(listener: &TcpListener, near: TcpStream) -> anyhow::Result<Pair> {
     Ok((near, far))
 }
 
-/// As much as the connections take, from client to server; gigabits a second.
+/// Sends as many bytes as the connections take, from client to server. The figure is in gigabits
+/// per second.
 ///
 /// # Errors
-/// Interrupted; a connection that breaks, or brings other bytes than were sent.
+/// The run is interrupted, a connection breaks, or a connection brings other bytes than were sent.
 pub fn bulk(pairs: &[Pair], pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
     let cpus = &cpus();
@@ -95,7 +96,8 @@ pub fn bulk(pairs: &[Pair], pace: Pace<'_>) -> anyhow::Result<Sample> {
         let measured = pace.measure(|| [received.load(Ordering::Relaxed)]);
         done.store(true, Ordering::Relaxed);
         for stream in pairs.iter().flat_map(|(near, far)| [near, far]) {
-            // Wakes a thread that sleeps in it; a broken connection has its own error.
+            // The shutdown wakes a thread that sleeps in the stream; a broken connection has
+            // reported its own error.
             let _ = stream.shutdown(Shutdown::Both);
         }
         for worker in workers {
@@ -139,7 +141,8 @@ fn receive(mut stream: &TcpStream, received: &AtomicU64, done: &AtomicBool) -> a
             ensure!(done.load(Ordering::Relaxed), "a stream ended too early");
             return Ok(());
         }
-        // The kernel has compared checksums. This checks that nothing is missing, repeated or out of place.
+        // The kernel has verified the checksums. This check finds missing, repeated or misplaced
+        // bytes.
         for at in [0, count - 1] {
             let expected = (position + at) % PATTERN;
             ensure!(
@@ -152,10 +155,11 @@ fn receive(mut stream: &TcpStream, received: &AtomicU64, done: &AtomicBool) -> a
     }
 }
 
-/// One message there and back at a time; neither end sleeps. The median in microseconds.
+/// Sends one message at a time in both directions; neither end sleeps. The figure is the median in
+/// microseconds.
 ///
 /// # Errors
-/// Interrupted; an answer that is wrong, or does not come within seconds.
+/// The run is interrupted, or an answer is wrong or does not come within seconds.
 pub fn round_trips(pair: &Pair, pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (near, far) = pair;
     let done = &AtomicBool::new(false);
@@ -199,7 +203,7 @@ fn echo(mut stream: &TcpStream, done: &AtomicBool) -> anyhow::Result<()> {
         if !exchange(|part| stream.read(part), &mut message, over)? {
             return Ok(());
         }
-        // So small a message is taken whole, or not at all.
+        // TCP takes so small a message as a whole, or not at all.
         stream
             .write_all(&message)
             .context("an answer cannot be sent")?;
@@ -229,7 +233,7 @@ fn ask(mut stream: &TcpStream, pace: Pace<'_>) -> anyhow::Result<Histogram<u64>>
             let nanos = u64::try_from((now - sent).as_nanos()).unwrap_or(u64::MAX);
             histogram.saturating_record(nanos);
         }
-        // At least one counts, however short the time.
+        // At least one round trip counts, even in a very short run.
         if now >= end && !histogram.is_empty() {
             return Ok(histogram);
         }
@@ -237,7 +241,7 @@ fn ask(mut stream: &TcpStream, pace: Pace<'_>) -> anyhow::Result<Histogram<u64>>
     }
 }
 
-/// Reads until the buffer is full; false: it was over before.
+/// Reads until the buffer is full; returns false if the run ended before.
 fn exchange(
     mut read: impl FnMut(&mut [u8]) -> std::io::Result<usize>,
     buffer: &mut [u8],
@@ -252,7 +256,7 @@ fn exchange(
                 if over() {
                     return Ok(false);
                 }
-                // With one core the other end would never run.
+                // On one core the other end would never run.
                 std::thread::yield_now();
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

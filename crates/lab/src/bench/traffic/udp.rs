@@ -13,17 +13,18 @@ use super::plan::MESSAGE_BYTES;
 use crate::bench::micro::{cpus, pin};
 use crate::testbed::Network;
 
-/// Where the server listens: not the shard's port, which is the last thing that the pipeline compares.
+/// The server's port. It is not the shard's port, and this is the last field that the pipeline
+/// compares.
 const PORT: u16 = 7_001;
-/// Asked of the kernel for the receiver; it may give less.
+/// Size of the receive buffer that is requested from the kernel, which may give less.
 const BUFFER_BYTES: usize = 4 << 20;
-/// How often the receiver looks whether it is to end.
+/// Interval at which the receiver checks whether it must end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A socket of the client that sends to one of the server's.
+/// Returns a socket of the client, and the server's socket to which it sends.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel fails.
 pub fn connect(network: &Network, server: IpAddr) -> anyhow::Result<(UdpSocket, UdpSocket)> {
     let address = SocketAddr::new(server, PORT);
     let far = network.inside("server", || {
@@ -37,10 +38,10 @@ pub fn connect(network: &Network, server: IpAddr) -> anyhow::Result<(UdpSocket, 
     Ok((near, far))
 }
 
-/// As many as possible; datagrams received a second.
+/// Sends as many datagrams as possible. The figure is the number of received datagrams per second.
 ///
 /// # Errors
-/// Interrupted; a socket that fails, or another datagram than was sent.
+/// The run is interrupted, a socket fails, or a received datagram differs from all sent ones.
 pub fn flood(near: &UdpSocket, far: &UdpSocket, pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (sent, received) = (&AtomicU64::new(0), &AtomicU64::new(0));
     let done = &AtomicBool::new(false);
@@ -75,7 +76,7 @@ pub fn flood(near: &UdpSocket, far: &UdpSocket, pace: Pace<'_>) -> anyhow::Resul
     })
 }
 
-/// A number, and its last byte all over.
+/// Returns a datagram with a number, filled with the number's last byte.
 fn datagram(number: u64) -> [u8; MESSAGE_BYTES] {
     let bytes = number.to_le_bytes();
     let mut datagram = [bytes[0]; MESSAGE_BYTES];
@@ -91,7 +92,7 @@ fn send(socket: &UdpSocket, sent: &AtomicU64, done: &AtomicBool) -> anyhow::Resu
                 number += 1;
                 sent.fetch_add(1, Ordering::Relaxed);
             }
-            // A full queue, or an answer that no socket listens any more.
+            // The queue is full, or the other host reports that no socket listens.
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock
                 | ErrorKind::OutOfMemory

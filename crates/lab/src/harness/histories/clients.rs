@@ -1,4 +1,4 @@
-//! Clients that contend on purpose: few keys, mixed operations, no pauses.
+//! Clients that contend intentionally: few keys, mixed operations, no pauses.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -10,39 +10,40 @@ use pmnet_history::{Op, Outcome, Record};
 use crate::clock::now_ns;
 use crate::resp::{Client, Reply};
 
-/// Usual longest wait for one reply.
+/// The usual deadline of one reply.
 const CALL_MAX: Duration = Duration::from_millis(2_000);
-/// Wait before a connection is tried again.
+/// Pause before a connection is tried again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How often a read in the end is tried.
+/// Number of attempts of a final read.
 const READ_TRIES: u32 = 10;
-/// Start of the key of every register.
+/// First character of the key of every register.
 const REGISTER: char = 'r';
 /// Length of a SET value of several packets, in bytes.
 const LONG_BYTES: usize = 4_000;
-/// Numbers of the clients of one group; those of the next one come after them.
+/// Distance between the client numbers of one group and those of the next one.
 const GROUP_CLIENTS: u64 = 1_000_000;
-/// Number of the first reader in the end: no other client has such a number.
+/// Number of the first final reader; the numbers of all other clients are smaller.
 const READER: u64 = 1 << 40;
-/// Releases a lock, if it is still the caller's.
+/// Releases a lock if the caller still holds it.
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
-/// Pause after each operation in the second half of a client's: who is answered fast must not be done before the service
-/// is back.
+/// Pause after each operation in the second half of a client's operations. Without it, a client
+/// with fast replies would finish before the service is back.
 const PACE: Duration = Duration::from_millis(5);
 
-/// How much clients contend.
+/// The degree of contention between clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Contention {
-    /// Registers, counters and locks in use at a time.
+    /// Number of registers, counters and locks in use at a time.
     pub slots: [usize; 3],
-    /// Operations on a key before its clients go on to the next one: operations of unknown outcome stay
-    /// open until then, and make the check long.
+    /// Number of operations on a key before its clients go on to the next key. Until then,
+    /// operations of unknown outcome stay open and make the check long.
     pub key_operations: usize,
-    /// Most operations of one client, so that a history cannot become too long to be checked.
+    /// Maximum number of operations of one client. It bounds the history, because a longer one
+    /// could not be checked.
     pub operations_max: usize,
-    /// Longest wait for one reply: more than the front's own deadline.
+    /// Deadline of one reply, which exceeds the front's own deadline.
     pub call_max: Duration,
 }
 
@@ -57,21 +58,21 @@ impl Default for Contention {
     }
 }
 
-/// What the clients of one run share, or those of one group: no two groups use the same key.
+/// State that the clients of one run, or of one group, share. No two groups use the same key.
 #[derive(Debug)]
 pub struct Shared {
-    /// Fronts, one after the other for each new client.
+    /// Addresses of the fronts; each new client takes the next one.
     endpoints: Vec<SocketAddr>,
     contention: Contention,
     /// Number of the first slot in the names of keys.
     first_slot: usize,
     stop: AtomicBool,
     next_client: AtomicU64,
-    /// Operations so far, by slot: they say which key it is now.
+    /// Number of operations so far, by slot. It determines the slot's present key.
     used: Vec<AtomicUsize>,
-    /// Acknowledged operations so far.
+    /// Number of acknowledged operations so far.
     acknowledged: AtomicU64,
-    /// Those of them that a device may acknowledge.
+    /// Number of acknowledged operations that a device may acknowledge.
     sets: AtomicU64,
     records: Mutex<Vec<Record>>,
 }
@@ -84,16 +85,17 @@ enum Kind {
 }
 
 impl Shared {
-    /// For clients of a front.
+    /// For the clients of one front.
     #[must_use]
     pub fn new(endpoint: SocketAddr) -> Shared {
         Shared::group(&[endpoint], 0, Contention::default())
     }
 
-    /// For one of several groups (numbers from 0 on, each with the same contention), whose clients are spread over these fronts.
+    /// For one of several groups, whose clients are spread over these fronts. Groups are numbered
+    /// from 0, and each has the same contention.
     ///
     /// # Panics
-    /// There is no front.
+    /// `endpoints` is empty.
     #[must_use]
     pub fn group(endpoints: &[SocketAddr], number: u32, contention: Contention) -> Shared {
         assert!(!endpoints.is_empty(), "clients need a front");
@@ -112,25 +114,25 @@ impl Shared {
         }
     }
 
-    /// The clients end after the operation that they are in.
+    /// Tells the clients to end after their present operation.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// Operations acknowledged so far.
+    /// Returns the number of acknowledged operations so far.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Acquire)
     }
 
-    /// Those of them that are SETs, which a device acknowledges; the others had to be executed by
-    /// the database.
+    /// Returns the number of acknowledged SETs, which a device acknowledges. The database had to
+    /// execute all other operations.
     #[must_use]
     pub fn acknowledged_sets(&self) -> u64 {
         self.sets.load(Ordering::Acquire)
     }
 
-    /// What the clients did, ordered by time of return.
+    /// Returns the clients' operations, ordered by time of return.
     #[must_use]
     pub fn into_records(self) -> Vec<Record> {
         let mut records = self
@@ -145,7 +147,7 @@ impl Shared {
         self.next_client.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The key that a slot is now, for one operation.
+    /// Returns the present key of a slot, for one operation.
     fn key(&self, slot: usize) -> (Kind, String) {
         let turn =
             self.used[slot].fetch_add(1, Ordering::Relaxed) / self.contention.key_operations.max(1);
@@ -161,11 +163,11 @@ impl Shared {
     }
 }
 
-/// One client, until it is told to stop.
+/// Runs one client until it is told to stop.
 pub fn work(shared: &Shared, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut client = Caller::new(shared);
-    // The lock that this client has, or may have.
+    // The lock that this client holds, or may hold.
     let mut held: Option<(String, String)> = None;
     for number in 0..shared.contention.operations_max {
         if shared.stop.load(Ordering::Acquire) {
@@ -176,7 +178,7 @@ pub fn work(shared: &Shared, seed: u64) {
         }
         if let Some((key, token)) = held.take_if(|_| random.u8(0..3) == 0) {
             if client.call(Op::Release, &key, &token).is_none() {
-                // Not known: ask again, the answer tells.
+                // The outcome is unknown: the client asks again, and the answer tells.
                 held = Some((key, token));
             }
             continue;
@@ -203,8 +205,8 @@ pub fn work(shared: &Shared, seed: u64) {
     }
 }
 
-/// One client that only sets registers, with a pause after each, until it is told to stop: none of its
-/// operations has to wait for the database.
+/// Runs one client that only sets registers, with a pause after each, until it is told to stop.
+/// None of its operations has to wait for the database.
 pub fn write(shared: &Shared, seed: u64, pause: Duration) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut client = Caller::new(shared);
@@ -218,7 +220,7 @@ pub fn write(shared: &Shared, seed: u64, pause: Duration) {
     }
 }
 
-/// Reads every key of a history, after it: through the front, or from the database itself.
+/// Reads every key of a finished history, through the front or from the database itself.
 ///
 /// # Errors
 /// A read is not answered.
@@ -226,7 +228,7 @@ pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Resu
     read_all_within(records, endpoint, CALL_MAX)
 }
 
-/// The same, with another longest wait for one reply.
+/// Reads every key of a finished history, with another deadline of one reply.
 ///
 /// # Errors
 /// A read is not answered.
@@ -244,7 +246,7 @@ pub fn read_all_within(
     let shared = Shared::group(&[endpoint], 0, contention);
     shared.next_client.store(READER, Ordering::Relaxed);
     let mut client = Caller::new(&shared);
-    // If datagrams get lost, a read may reach the front's deadline, which is short here.
+    // If datagrams are lost, a read may reach the front's deadline, which is short in these runs.
     let unread = keys
         .iter()
         .find(|key| (0..READ_TRIES).all(|_| client.call(Op::Get, key, "").is_none()));
@@ -255,10 +257,10 @@ pub fn read_all_within(
     }
 }
 
-/// Deletes the counters and registers of the clients in the database itself.
+/// Deletes the clients' counters and registers directly in the database.
 ///
 /// # Errors
-/// It does not answer.
+/// The database does not answer.
 pub fn delete_all(database: SocketAddr) -> anyhow::Result<()> {
     let mut client = Client::connect(database, CALL_MAX)?;
     for pattern in ["c:*", "r:*"] {
@@ -271,8 +273,8 @@ pub fn delete_all(database: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A logical client: a connection, made again when it breaks, with a new number whenever
-/// something it did is of unknown outcome.
+/// A logical client: a connection that is made again when it breaks. The client gets a new number
+/// after each operation of unknown outcome.
 struct Caller<'a> {
     shared: &'a Shared,
     number: u64,
@@ -288,7 +290,7 @@ impl Caller<'_> {
         }
     }
 
-    /// One operation, recorded. Its reply, if it was acknowledged.
+    /// Runs and records one operation. Returns its reply, if it was acknowledged.
     fn call(&mut self, op: Op, key: &str, value: &str) -> Option<Option<String>> {
         let connection = self.connection()?;
         let command: Vec<Vec<u8>> = match op {
@@ -344,7 +346,8 @@ impl Caller<'_> {
                 }
                 return Some(reply);
             }
-            // Refused: perhaps no process listens. Do not repeat at full speed.
+            // The connection was refused, perhaps because no process listens. A pause keeps the
+            // client from repeating at full speed.
             Outcome::Failed => std::thread::sleep(AGAIN),
             Outcome::Unknown => self.number = self.shared.number(),
         }
@@ -360,7 +363,7 @@ impl Caller<'_> {
                 Ok(client) => self.connection = Some(client),
                 Err(_) => {
                     std::thread::sleep(AGAIN);
-                    // Another front may be there.
+                    // The new number may lead to another front.
                     self.number = self.shared.number();
                 }
             }
@@ -378,7 +381,7 @@ fn padded(value: &str) -> Vec<u8> {
     bytes
 }
 
-/// The value, if it is as [`padded`] made it; otherwise a value that no client wrote.
+/// Returns the value if it has the padding of [`padded`]; otherwise a value that no client wrote.
 fn without_padding(text: String) -> String {
     let value = text.trim_end_matches('.');
     if padded(value) == text.as_bytes() {

@@ -2,9 +2,10 @@
 //! are killed, and networks fail. Then everything is repaired, every key is read once more, and the whole history must
 //! be linearizable (`docs/spec/protocol.md` §10).
 //!
-//! Purpose: make the simulator's check with real processes. Invariants: a run ends within its bounds and leaves nothing
-//! behind; a run that could not be decided, or did almost nothing, does not count as passed. A seed repeats the plan of
-//! a run, but not its exact course, because the timing of real processes differs.
+//! Purpose: make the simulator's check with real processes. Invariants: a run ends within its
+//! bounds and leaves no processes or networks; a run that could not be decided, or had almost no
+//! operations, does not count as passed. A seed repeats the plan of a run, but not its exact
+//! course, because the timing of real processes differs.
 
 mod clients;
 mod plan;
@@ -27,42 +28,43 @@ use super::fleet::Fleet;
 use crate::check::check_history;
 use crate::load::HistoryFile;
 
-/// Clients of a run.
+/// Number of clients of a run.
 const CLIENTS: u64 = 8;
-/// The clients go on for this long after the repair.
+/// Time for which the clients go on after the repair.
 const AFTER: Duration = Duration::from_millis(500);
-/// Operations that must be acknowledged, or the run goes on: fewer show little.
+/// Minimum number of acknowledged operations; a run with fewer is continued, because few operations
+/// show little.
 const ACKNOWLEDGED_MIN: u64 = 400;
-/// This many of them after the repair.
+/// Minimum number of operations that must be acknowledged after the repair.
 const ACKNOWLEDGED_AFTER_MIN: u64 = 50;
-/// If that takes longer than this after the repair, the service did not come back.
+/// Time after the repair within which the service must be back, as these operations show.
 const BACK_MAX: Duration = Duration::from_secs(15);
-/// How often progress is checked.
+/// Interval at which progress is checked.
 const LOOK: Duration = Duration::from_millis(20);
-/// Name of the history in the folder of a run.
+/// Name of the history file in the folder of a run.
 const HISTORY: &str = "history.jsonl";
 
 /// The result of a run.
 #[derive(Debug)]
 pub struct RunReport {
-    /// Its seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// Its plan.
+    /// The plan of the run.
     pub plan: Plan,
-    /// The verdict; `Err`: the run could not be completed, and why.
+    /// The verdict; `Err`: the reason why the run could not be completed.
     pub verdict: Result<Report, String>,
-    /// Operations acknowledged, refused, of unknown outcome.
+    /// Numbers of operations: acknowledged, refused, of unknown outcome.
     pub outcomes: [u64; 3],
-    /// Processes killed, directions cut, links taken down.
+    /// Numbers of processes killed, directions cut, links taken down.
     pub faults: [u64; 3],
-    /// Datagrams dropped, repeated, held back.
+    /// Numbers of datagrams dropped, repeated, held back.
     pub troubled: [u64; 3],
-    /// The history and the output of all processes, if the run did not pass.
+    /// The folder with the history and the output of all processes, if the run did not pass.
     pub folder: Option<PathBuf>,
 }
 
 impl RunReport {
-    /// It was completed, and its history is linearizable.
+    /// Whether the run was completed, and its history is linearizable.
     #[must_use]
     pub fn passed(&self) -> bool {
         matches!(&self.verdict, Ok(report) if report.is_linearizable())
@@ -114,21 +116,21 @@ impl fmt::Display for RunReport {
 /// The sums of many runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Runs; those that passed, are not linearizable, undecided, not completed.
+    /// Number of runs.
     pub runs: u64,
-    /// Linearizable.
+    /// Number of runs whose history is linearizable.
     pub linearizable: u64,
-    /// Not linearizable.
+    /// Number of runs whose history is not linearizable.
     pub not: u64,
-    /// Undecided.
+    /// Number of runs that could not be decided.
     pub undecided: u64,
-    /// Not completed.
+    /// Number of runs that were not completed.
     pub broken: u64,
-    /// Operations acknowledged, refused, of unknown outcome.
+    /// Numbers of operations: acknowledged, refused, of unknown outcome.
     pub outcomes: [u64; 3],
-    /// Processes killed, directions cut, links taken down.
+    /// Numbers of processes killed, directions cut, links taken down.
     pub faults: [u64; 3],
-    /// Datagrams dropped, repeated, held back.
+    /// Numbers of datagrams dropped, repeated, held back.
     pub troubled: [u64; 3],
 }
 
@@ -153,7 +155,7 @@ impl Totals {
         }
     }
 
-    /// All runs were completed and linearizable, and there were any.
+    /// Whether there were runs, and all of them were completed and linearizable.
     #[must_use]
     pub fn passed(&self) -> bool {
         self.runs > 0 && self.linearizable == self.runs
@@ -213,7 +215,7 @@ pub fn runs(
         .unwrap_or_else(|poison| poison.into_inner())
 }
 
-/// The run of a seed, with this plan.
+/// Runs this plan with this seed.
 #[must_use]
 pub fn run(binaries: &Binaries, folder: &Path, seed: u64, plan: Plan) -> RunReport {
     let mut report = RunReport {
@@ -225,7 +227,8 @@ pub fn run(binaries: &Binaries, folder: &Path, seed: u64, plan: Plan) -> RunRepo
         troubled: [0; 3],
         folder: None,
     };
-    // A thread of its own: it moves between machines, and the processes end with it.
+    // The run has a thread of its own, because the thread moves between machines, and the processes
+    // end with it.
     std::thread::scope(|scope| {
         let report = &mut report;
         let story = scope.spawn(move || {
@@ -247,7 +250,8 @@ fn play(binaries: &Binaries, folder: &Path, report: &mut RunReport) -> anyhow::R
     let lived = live(&mut fleet, report, &shared);
     report.troubled = fleet.troubled();
     let mut records = shared.into_records();
-    // Through the front first. What it answers may be in the log only, so that is waited for.
+    // The first read goes through the front. The front's answer may be in the log only, so the run
+    // waits until the database has it.
     let read = lived
         .and_then(|()| clients::read_all(&mut records, fleet.endpoint()))
         .and_then(|()| drained(fleet.endpoint()))
@@ -262,7 +266,7 @@ fn play(binaries: &Binaries, folder: &Path, report: &mut RunReport) -> anyhow::R
     Ok(())
 }
 
-/// Clients work while the plan happens.
+/// Lets clients work while the plan is carried out.
 fn live(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::Result<()> {
     let machine = fleet.clients()?;
     let seed = report.seed;
@@ -271,13 +275,14 @@ fn live(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::R
             let machine = &machine;
             scope.spawn(move || -> anyhow::Result<()> {
                 machine.enter()?;
-                // Values begin with their client's number: no two clients write the same.
+                // Values begin with their client's number, so that no two clients write the same
+                // value.
                 clients::work(shared, seed.wrapping_mul(CLIENTS).wrapping_add(index));
                 Ok(())
             })
         };
         let workers: Vec<_> = (0..CLIENTS).map(work).collect();
-        // Even after a panic, so that no client works for ever.
+        // The clients stop even after a panic.
         let stop = StopOnDrop(shared);
         let suffered = suffer(fleet, report, shared);
         drop(stop);
@@ -298,7 +303,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Does what is planned, repairs, and sees the service come back.
+/// Carries out the plan, repairs the fleet, and waits until the service is back.
 fn suffer(fleet: &mut Fleet, report: &mut RunReport, shared: &Shared) -> anyhow::Result<()> {
     let start = Instant::now();
     for (at, step) in report.plan.steps.clone() {

@@ -1,4 +1,4 @@
-//! What happens in one run, drawn from its seed.
+//! The faults of one run, drawn from its seed.
 
 use std::time::Duration;
 
@@ -6,46 +6,46 @@ use crate::harness::cluster::{Medium, Role};
 use crate::harness::fleet::{FleetPlan, Machine};
 use crate::harness::proxy::Trouble;
 
-/// For how long faults happen.
+/// Duration of the period in which faults happen.
 pub const FAULTS_TIME: Duration = Duration::from_millis(3_200);
-/// No fault happens before this time: the chain has served by then.
+/// No fault happens before this time, so that the chain has served before.
 const FIRST: Duration = Duration::from_millis(200);
-/// Faults begin before this much is left of the time of faults.
+/// The last fault begins at least this long before the end of the period.
 const LAST: Duration = Duration::from_millis(300);
-/// Faults of one run.
+/// Number of faults of one run.
 const FAULTS: std::ops::RangeInclusive<usize> = 6..=10;
 
-/// One thing that is done to the fleet.
+/// One action on the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// `kill -9`.
+    /// Kills a process (`kill -9`).
     Kill(Role),
-    /// Starts it again.
+    /// Starts a killed process again.
     Start(Role),
-    /// Drops what goes from the first to the second.
+    /// Drops all packets from the first machine to the second.
     Cut(Machine, Machine),
-    /// Ends that.
+    /// Ends a cut.
     Heal(Machine, Machine),
-    /// Takes a link down.
+    /// Takes the link of a machine down.
     LinkDown(Machine),
-    /// Takes it up.
+    /// Takes the link of a machine up again.
     LinkUp(Machine),
-    /// Deletes the clients' keys directly in the database. Never drawn: a run with this must not pass. It
-    /// tests the test.
+    /// Deletes the clients' keys directly in the database, so that the run must not pass. It is
+    /// never drawn. It is a test of the test.
     Spoil,
 }
 
-/// A run.
+/// The fleet and the faults of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The fleet.
+    /// The parts of the fleet.
     pub fleet: FleetPlan,
-    /// What is done and when, in order of time.
+    /// The actions and their times, in order of time.
     pub steps: Vec<(Duration, Step)>,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Plan {
         let faults = FAULTS_TIME;
@@ -68,7 +68,7 @@ impl Plan {
             .into_iter()
             .chain((0..devices).map(Role::Device))
             .collect();
-        // Along the way of an update: only neighbours speak with each other.
+        // The machines on the path of an update: only neighbours exchange packets.
         let way: Vec<Machine> = [Machine::Clients, Machine::Of(Role::Front)]
             .into_iter()
             .chain((0..devices).map(|index| Machine::Of(Role::Device(index))))
@@ -77,7 +77,7 @@ impl Plan {
         let latest = faults.saturating_sub(LAST).max(FIRST);
         for _ in 0..random.usize(FAULTS) {
             let at = between(&mut random, FIRST, latest);
-            // Short ones lead to retransmissions, long ones to timeouts.
+            // Short faults lead to retransmissions, long ones to timeouts.
             let long = if random.u8(0..4) == 0 { 900 } else { 300 };
             let end = (at + Duration::from_millis(random.u64(20..long))).min(faults);
             let hop = random.usize(1..way.len());
@@ -110,7 +110,7 @@ impl Plan {
             }
         }
         steps.sort_by_key(|(at, _)| *at);
-        // All writers go through the front.
+        // All writers use this front.
         let cache = if random.bool() { "log" } else { "pending" };
         Plan {
             fleet: FleetPlan {
