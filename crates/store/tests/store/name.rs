@@ -1,4 +1,4 @@
-//! What a barrier says about the store is enough to recognise the store on another connection.
+//! The store's name in a barrier is enough to recognise the store on another connection.
 
 use crate::support::{Redis, bulk, read};
 use pmnet_server::Store;
@@ -11,7 +11,7 @@ fn named(store: &mut dyn Store) -> StoreName {
     StoreName::parse(text.as_bytes()).expect("the name of a store")
 }
 
-/// Returns what another connection finds.
+/// Returns the run id and the owner that another connection finds.
 fn found(redis: &Redis, records: &str) -> (String, String) {
     let info = redis.call(&["INFO", "server"]);
     let run_id = info

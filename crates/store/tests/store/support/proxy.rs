@@ -22,7 +22,7 @@ struct Shared {
     /// Text in answers of Redis, and the text that replaces it.
     replace: Option<(Vec<u8>, Vec<u8>)>,
     held: Option<Held>,
-    /// Function to run when Redis has all of this text except the last byte.
+    /// The function runs when Redis has all of this text except the last byte.
     before: Option<(Vec<u8>, Deed)>,
 }
 
@@ -185,7 +185,7 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
         let mut piece = vec![0; 1 << 16];
         let mut held = false;
         let mut answers = Some(answers);
-        // The last bytes that went on.
+        // The last bytes that were passed on.
         let mut tail: Vec<u8> = Vec::new();
         while let Ok(length @ 1..) = from_client.read(&mut piece) {
             let bytes = &piece[..length];
