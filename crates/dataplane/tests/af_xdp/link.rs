@@ -1,4 +1,4 @@
-//! Two network namespaces joined by a veth pair, gone when dropped.
+//! Two network namespaces joined by a veth pair, removed when dropped.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -55,12 +55,12 @@ impl Link {
         link
     }
 
-    /// Runs something at the near end. Sockets stay in the namespace in which they were made.
+    /// Runs `work` at the near end. A socket stays in the namespace in which it was made.
     pub fn near<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.names[0], work)
     }
 
-    /// Runs something at the far end.
+    /// Runs `work` at the far end.
     pub fn far<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.names[1], work)
     }

@@ -3,7 +3,7 @@
 use crate::medium::{LINE, Line, State};
 use crate::support::Random;
 
-/// Number of dirty lines up to which every combination of their contents is tried, whatever it takes.
+/// Up to this number of dirty lines, every combination of their contents is tried, however many there are.
 pub const LINES_EXHAUSTIVE: usize = 4;
 
 /// Lines that replace the oldest contents in an image.

@@ -57,7 +57,7 @@ impl Tape {
         std::mem::take(&mut self.recorded().events)
     }
 
-    /// Persists that were begun so far.
+    /// Number of persists that were begun so far.
     pub fn persists(&self) -> u64 {
         self.recorded().persists
     }
@@ -328,8 +328,8 @@ impl State {
         self.image(&lines)
     }
 
-    /// Returns the state after the death of the process: nothing is in flight any more, and nothing has become durable.
-    /// Of each dirty line, `keep` says how many of its later contents stay visible.
+    /// Returns the state after the death of the process: no persist is in flight any more, and nothing more has become
+    /// durable. `keep` states, for a dirty line, how many of its later contents stay visible.
     pub fn killed(&self, mut keep: impl FnMut(usize) -> usize) -> State {
         let mut left = self.clone();
         left.flight = None;

@@ -126,7 +126,7 @@ impl Forgetful {
         self.reopened()
     }
 
-    /// Kills the process: nothing is forgotten yet, and nothing becomes durable.
+    /// Kills the process: all stores stay visible, and nothing becomes durable.
     pub fn kill(self) -> Forgetful {
         self.reopened()
     }
@@ -159,7 +159,7 @@ impl Media for Forgetful {
             self.dirty
                 .extend(offset / 8..=(offset + bytes.len() - 1) / 8);
         }
-        // Cache eviction: now and then a word becomes durable early.
+        // Cache eviction: sometimes a word becomes durable early.
         if self.random.below(4) == 0 && !self.dirty.is_empty() {
             let at = self.random.index(self.image.len() / 8);
             if let Some(word) = self.dirty.range(at..).next().copied() {
@@ -472,7 +472,7 @@ pub fn filled(
     (log, model)
 }
 
-/// Checks that everything that the repair did not keep is zero, on the medium too, so that it can never come back.
+/// Checks that all that the repair did not keep is zero, also on the medium, so that it can never come back.
 fn assert_erased(log: &Log<Forgetful>) {
     let (entries, kept) = (log.parameters().entries, log.last() - log.applied());
     for index in kept..entries {

@@ -394,7 +394,7 @@ fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_wa
 }
 
 impl Rig {
-    /// Restarts Redis, which forgets its users, and creates the store's user again.
+    /// Gives the store's user all rights again, also after a restart, in which Redis loses its users.
     fn again(self) -> Rig {
         let all = "ACL SETUSER shard on >secret +@all allkeys allchannels";
         self.redis.call(&all.split(' ').collect::<Vec<_>>());
