@@ -136,7 +136,7 @@ fn each_vector_is_named_with_all_its_fields_or_refused_for_its_reason() {
     let mut named = 0;
     for (vector, row) in all.iter().zip(rows) {
         let name = &vector["name"];
-        // The dissector itself reports a fault. (Some vectors carry no real payload; tshark may report that.)
+        // The dissector itself must not fail. (Some vectors carry no real payload, which tshark may report.)
         let said = &row["_ws.expert.message"];
         assert!(
             !said.contains("Lua") && !said.contains("Malformed"),
