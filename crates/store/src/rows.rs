@@ -1,6 +1,6 @@
-//! `trait Rows`: what the data types of Redis need from a store of their own: ordered rows, and nothing else.
+//! `trait Rows`: the interface that the data types of Redis need from a store. It has only ordered rows.
 //!
-//! A row is a key, a kind, an expiry and a value. The store gives no meaning to them: `types` does, as
+//! A row is a key, a kind, an expiry and a value. The store does not interpret them; `types` does, as
 //! `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction: they see its earlier writes,
 //! and take effect together, durably, or not at all.
 
@@ -22,7 +22,7 @@ pub struct Row<'a> {
 }
 
 /// An update that is being applied and whose payload lies unchanged in the log. A store that also holds the log can
-/// keep a value where it lies in the payload.
+/// keep a value in the payload, without a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     /// The log entry of the update.
@@ -87,7 +87,7 @@ pub enum Fault {
          process, make the store larger (pmnet store grow FILE --size BYTES), and start it again"
     )]
     Full,
-    /// The content is not what was written.
+    /// The content differs from what was written.
     #[error("PM2404 the file is damaged: {0}")]
     Corrupted(String),
 }
@@ -120,7 +120,8 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// Names the update to which all writes until the next call belong; `None`: no update, or the store need not know.
+    /// Names the update to which all writes until the next call belong; `None`: the writes belong to no update, or the
+    /// store need not know it.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
     /// Says whether the command that runs next frees space. Until the next call, short rows of such a command may use

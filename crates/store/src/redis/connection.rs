@@ -50,13 +50,13 @@ const REPLIES: ReplyLimits = ReplyLimits {
     reply_bytes: usize::MAX,
 };
 
-/// Options of the URL that an operator can mend.
+/// Names of the URL's options, for messages to an operator.
 const FLAGS: Flags = Flags {
     ca: "ca=FILE",
     certificate: "cert=FILE&key=FILE",
 };
 
-/// A socket, with TLS or without.
+/// A TCP socket, with or without TLS.
 enum Wire {
     Plain(TcpStream),
     Tls(Box<Stream<TcpStream>>),
@@ -100,7 +100,7 @@ impl Write for Wire {
 pub struct Connection {
     stream: Wire,
     name: String,
-    /// Address at which to ask whether Redis runs a script; `None` for the connection that asks this.
+    /// Address of the Redis, to ask it whether it runs a script; `None` for the connection that asks this.
     url: Option<RedisUrl>,
     /// Address to which the host name was resolved.
     pub peer: SocketAddr,
@@ -110,7 +110,7 @@ pub struct Connection {
     scanner: Scanner,
     begun: Instant,
     deadline: Instant,
-    /// RESP version that the server answers in: 2 or 3.
+    /// RESP version of the server's replies: 2 or 3.
     pub protocol: u8,
     /// Database that is selected once all commands written so far have run.
     pub database: u32,
@@ -213,7 +213,7 @@ impl Connection {
         true
     }
 
-    /// Writes what was added and starts the clock of the exchange.
+    /// Writes the added commands, and starts the time of the exchange.
     ///
     /// # Errors
     /// `Retry` on any failure.
@@ -275,7 +275,7 @@ impl Connection {
         self.reply()
     }
 
-    /// Called when the time of the exchange is over. If Redis runs a script, the exchange gets more time.
+    /// Called when the time of the exchange is over: if Redis runs a script, extends this time.
     fn wait_for_script(&mut self) -> Result<(), StoreError> {
         let until = self.begun + Duration::from_secs(SCRIPT_SECONDS);
         let more = self.deadline < until && self.url.as_ref().is_some_and(is_busy);

@@ -6,7 +6,8 @@
 //! listed here, whose replies have none of these forms. All other commands, including unknown ones (of modules, of
 //! later versions of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes (`execute`).
 
-/// Their replies are integers, statuses, strings, nulls, or arrays of these, in both protocols. `request.lua` runs them under RESP2.
+/// The replies of these commands are integers, statuses, strings, nulls, or arrays of these, in both protocols.
+/// `request.lua` runs them under RESP2.
 const BOTH: &[&str] = &[
     // strings
     "APPEND",
@@ -149,7 +150,7 @@ const BOTH: &[&str] = &[
     "FLUSHDB",
     "SCRIPT",
 ];
-/// Under RESP2 the replies of these commands have such forms too. Under RESP3 they are maps, sets, or arrays of pairs
+/// The replies of these commands have such forms under RESP2 only. Under RESP3 they are maps, sets, or arrays of pairs
 /// or doubles.
 const RESP2: &[&str] = &[
     "HGETALL",

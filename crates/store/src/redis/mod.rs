@@ -55,10 +55,10 @@
 //!
 //! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
-//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a command of a connection that was given
-//! up): at their start, scripts compare the watermark and the owner, which every `load` changes ([`owner`]). For MULTI
-//! the hash is WATCHed between calls. If a comparison fails, `load` finds the reason. Three reasons are fatal: another
-//! process took over; the records are gone or older than known; the records are newer than known.
+//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a late command of an abandoned
+//! connection): at their start, scripts compare the watermark and the owner, which every `load` changes ([`owner`]).
+//! For MULTI the hash is WATCHed between calls. If a comparison fails, `load` finds the reason. Three reasons are
+//! fatal: another process took over; the records are gone or older than known; the records are newer than known.
 //!
 //! **Durable** means what the server's configuration allows ([`config::Persistence`]). WAITAOF and WAIT
 //! follow the batch on the same connection. Any failure drops the connection; only `load` connects again.
@@ -111,9 +111,9 @@ pub(crate) use url::RedisUrl;
 
 /// Field of the records whose value only grows (compared as big-endian bytes).
 const WATERMARK: &[u8] = b"watermark";
-/// How long WAIT and WAITAOF may take, in milliseconds; below the deadline of a call.
+/// Longest time of WAIT and WAITAOF, in milliseconds; below the deadline of a call.
 const WAIT_MILLISECONDS: &str = "4000";
-/// Stored as the reply from before a request's first effect until its true reply is known.
+/// The reply that a record has from before a request's first effect until its true reply is known.
 const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
 /// Runs a FLUSHALL that keeps the records.
 const FLUSH_LUA: &str = include_str!("flush.lua");
@@ -132,7 +132,7 @@ const APPLY_LUA: &str = concat!(
     include_str!("apply.lua")
 );
 
-/// A Redis or Valkey server that holds the data and the records of one shard; see the module's text.
+/// A Redis or Valkey server that holds the data and the records of one shard; as the module's text describes.
 pub struct RedisStore {
     url: RedisUrl,
     /// The Sentinels or nodes that name the Redis to connect to, if `url` asks for them.
@@ -146,7 +146,7 @@ pub struct RedisStore {
     /// Hashes of the texts that this process has run with `EVAL_RO`.
     read_scripts: std::collections::HashSet<u64>,
     link: Option<Link>,
-    /// Commands of the Redis process with this run id; they cannot change while it runs.
+    /// The commands of the Redis process with this run id, which cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
     /// Run id of the server process whose AOF was seen to be whole.
     whole_aof_of: Option<String>,
@@ -154,11 +154,11 @@ pub struct RedisStore {
     owed: Owed,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
-    /// Value of the field `watermark` after a batch that was sent, until the outcome of that batch is known.
+    /// Value of the field `watermark` after the batch in flight, until the outcome of that batch is known.
     in_flight: Option<Bytes>,
-    /// Databases that a Redis of this shard had at some time, as far as is known.
+    /// Highest number of databases that a Redis of this shard is known to have had.
     databases: u32,
-    /// Of a Redis Cluster: the slots that the master served when it was connected to.
+    /// In a Redis Cluster: the slots that the master served when it was connected.
     served_slots: Vec<RangeInclusive<u16>>,
     seen_records: bool,
     /// Whether the configured Redis has once passed all checks.
@@ -179,7 +179,8 @@ struct Link {
     apply_sha: Vec<u8>,
     /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// Reason why Redis accepts no writes, if so. The records were only read in this case, and nothing may be written.
+    /// The reason why Redis accepts no writes, if there is one. In this case the records were only read, and nothing
+    /// may be written.
     writes_refused: Option<String>,
     /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,
@@ -229,7 +230,7 @@ impl RedisStore {
     }
 
     /// Turns a fault that would stop a server at its start into a wait of a running server: Redis was changed while the
-    /// server ran, and can be changed back. The devices keep what was acknowledged.
+    /// server ran, and can be changed back. The devices keep acknowledged updates meanwhile.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(
@@ -347,12 +348,12 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands that wait until the server's state is as durable as this purpose needs.
+    /// Adds the commands that wait until earlier writes are as durable as this purpose needs.
     fn add_wait(&mut self, what: WaitFor, replicas: u32) {
         let replicas_text = replicas.to_string();
         match (self.facts.persistence.waits(what), replicas) {
             (true, _) => {
-                // Counts replicas that have the data on disk; a replica without an AOF never counts.
+                // This counts replicas that have the data on disk; a replica without an AOF never counts.
                 let arguments: [&[u8]; 4] = [
                     b"WAITAOF",
                     b"1",

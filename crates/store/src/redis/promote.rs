@@ -25,25 +25,25 @@ use super::url::RedisUrl;
 use super::{WATERMARK, cluster, records_name, sentinel};
 use crate::Passwords;
 
-/// Host and port.
+/// Host and port of a Redis or Sentinel.
 type Place = (String, u16);
 
 /// Milliseconds for which a master that hands over waits for its replica. After this time it remains the master.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
-/// A following replica is online at its master within this time.
+/// Longest time until the master counts a following replica as online.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
 const ONLINE_LOOK: Duration = Duration::from_millis(100);
 
-/// A replica, or the master, as it describes itself.
+/// The state of a replica or the master, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     place: Place,
     is_master: bool,
-    /// For a replica: it is connected to its master, and has received all of the master's data once.
+    /// For a replica: it is connected to its master, and has completed its first synchronisation.
     follows: bool,
-    /// Bytes of the replication stream that it has received.
+    /// Bytes of the replication stream that the replica has received.
     offset: i64,
-    /// Updates up to this order are applied at this Redis; 0: none.
+    /// Highest order that is applied at this Redis; 0: none.
     applied: u64,
     /// Name of the server's last load that claimed the records; empty: none.
     owner: Vec<u8>,
@@ -77,19 +77,19 @@ pub struct Promotion {
 /// Progress of the promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The promotion goes on; this sentence says what is missing.
+    /// The promotion continues; this sentence says what is missing.
     Waits(String),
     /// This Redis is the master, and a server serves the shard with it.
     Served(String),
 }
 
 impl Promotion {
-    /// Looks at all processes, and plans the promotion. `url` is the server's `--store`; `password` takes the place of
-    /// one in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with Sentinels, which
-    /// choose themselves. `is_stopped`: the operator knows that the master is stopped for good.
+    /// Reads the state of all processes, and plans the promotion. `url` is the server's `--store`; `password` takes the
+    /// place of one in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with
+    /// Sentinels, which choose themselves. `is_stopped`: the operator knows that the master is stopped for good.
     ///
     /// # Errors
-    /// A sentence that says why not, and what to do.
+    /// A sentence that says why the promotion is not possible, and what to do.
     pub fn plan(
         url: &str,
         passwords: Passwords<'_>,
@@ -286,8 +286,8 @@ impl Promotion {
         })
     }
 
-    /// Returns Redis's name for the state of the hand-over while the old master is still one; `None` if it is a replica
-    /// or does not answer.
+    /// Returns Redis's name for the state of the hand-over while the old master is still a master; `None` if it is a
+    /// replica or does not answer.
     fn hands_over(&self) -> Option<String> {
         let mut link = cluster::open(&self.from, &self.url).ok()?;
         let info = ask(&mut link, &self.from, &[b"INFO", b"replication"]).ok()?;

@@ -1,6 +1,6 @@
-//! Settings and rights that would make Redis refuse what a front acknowledges early.
+//! Settings and rights with which Redis would refuse updates that a front acknowledges early.
 //!
-//! They are checked whenever the store connects, and so also after each change that breaks the connection. Settings are
+//! They are checked whenever the store connects, so also after each change that closes the connection. Settings are
 //! read with CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: a MULTI that is discarded checks
 //! names and rights of its commands and runs nothing. `docs/operate/redis.md` has a table of all settings.
 
@@ -83,7 +83,7 @@ impl RedisStore {
         connection: &mut Connection,
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
-        // Any key will do: it is not known which keys clients will use.
+        // Any key serves this check, because the clients' keys are not known yet.
         let name = self.owner.some_name();
         let key = match self.home {
             None => name,
@@ -173,8 +173,8 @@ impl RedisStore {
     }
 }
 
-/// Returns whether the error of a queued command lasts, and does not only mean that Redis accepts no writes at the
-/// moment.
+/// Returns whether the error of a queued command is permanent. An error that only means that Redis accepts no writes at
+/// the moment is not.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }

@@ -8,7 +8,7 @@ use crate::rows::Row;
 /// Keys of collections, and databases of key spaces, as far as the rows read so far reveal them.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Key space and key of a collection.
+    /// By the number of a collection: its key space and key.
     owners: HashMap<u64, (u64, Vec<u8>)>,
     databases: HashMap<u64, u32>,
 }
@@ -75,5 +75,5 @@ impl Names {
     }
 }
 
-/// Bytes of a member's row key before its name.
+/// The name of a member follows these bytes of a row key.
 const _: () = assert!(MEMBER_PREFIX == 10, "as `row_of` reads it");

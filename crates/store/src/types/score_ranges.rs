@@ -187,11 +187,11 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
 
 /// Place of the members of a range.
 enum Place<'a> {
-    /// There are none.
+    /// There are no members.
     Nowhere,
     /// Neighbours between two names of the form that [`ranked`] makes.
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
-    /// Somewhere among all.
+    /// Members anywhere in the set, between these ends.
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
