@@ -1,4 +1,4 @@
-//! Blocks of a file that were never written: their space is reserved, and they read as zero, durably.
+//! Blocks of a file that were never written: their space is reserved, and they are durably zero.
 //!
 //! The first write to such a block changes metadata of the file system, and is therefore slow. So a whole piece around
 //! the block is filled with zeros first, once. A block that is zero in the image needs no write while it was never
@@ -24,7 +24,7 @@ pub(crate) struct Untouched {
 }
 
 impl Untouched {
-    /// Returns the blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
+    /// Returns the blocks of an image of `bytes` bytes that are in none of the written parts `written`.
     pub fn new(bytes: usize, written: &[Range<usize>]) -> io::Result<Untouched> {
         let mut blocks = vec![true; bytes / BLOCK];
         for part in written {

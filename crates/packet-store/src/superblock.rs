@@ -17,19 +17,19 @@ use crate::geometry::{BLOCK_BYTES, Geometry, LINE_BYTES, commit_record, is_zero,
 use crate::medium::persist_now;
 
 const MAGIC: [u8; 8] = *b"pmnetPKT";
-/// Format version of a store without a log. Each version is another layout.
+/// Format version of a store without a log. Each version has another layout.
 pub const FORMAT_VERSION: u32 = 1;
 /// Format version of a region that a log shares, and the version before it, in which no key has a prefix.
 const FORMAT_VERSION_SHARED: u32 = 3;
 const FORMAT_VERSION_BARE: u32 = 2;
 const CRC_AT: usize = 60;
 
-/// Which store this is.
+/// The identity of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Drawn at random when the store is made; part of every checksum.
+    /// A random number from the creation of the store; part of every checksum.
     pub uuid: u128,
-    /// Shard whose data it holds (protocol.md §1).
+    /// Shard whose data the store holds (protocol.md §1).
     pub shard: u32,
 }
 
@@ -130,7 +130,7 @@ fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<O
     Ok((identity, geometry, found == FORMAT_VERSION_SHARED))
 }
 
-/// Returns whether the image contains only what `format` stores before copy 0, torn or not.
+/// Returns whether the image contains only bytes that `format` stores before copy 0, torn or not.
 fn is_unfinished(image: &[u8]) -> bool {
     let record = commit_record(0);
     is_zero(&image[..BLOCK_BYTES])
