@@ -1,4 +1,4 @@
-//! The two writers of a file (io_uring, and blocking writes): each leaves the same bytes.
+//! The writers of a file (io_uring, and blocking writes with and without `O_DIRECT`): each leaves the same bytes.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;

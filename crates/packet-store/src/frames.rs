@@ -202,7 +202,7 @@ impl Frames {
         self.attach(frame, slot, len);
     }
 
-    /// Adds the frames without kept parts to the free list, after all kept parts have been marked.
+    /// Removes the frames with kept parts from the free list, after all kept parts have been marked.
     pub fn kept(&mut self) {
         let frames = &self.frames;
         self.cold

@@ -1,4 +1,4 @@
-//! UDP in bursts, waiting and stopping: what every socket loop of pmnet shares.
+//! UDP in bursts, waiting and stopping: the code that all socket loops of pmnet share.
 //!
 //! Purpose: one place for socket options; for receiving and sending whole bursts with few system calls (segmentation
 //! and receive offload where the kernel has them); for adaptive spinning; for ending a loop from a signal; for the

@@ -60,7 +60,7 @@ pub enum SlotsError {
         /// Bytes that the queue needs.
         needed: usize,
     },
-    /// All bytes are zero.
+    /// All bytes are zero: there is no queue.
     #[error("the image is blank: make slots in it first (format)")]
     Blank,
     /// `format` was asked to overwrite data.
@@ -122,7 +122,7 @@ impl SlotParameters {
         }
     }
 
-    /// Bytes of the whole image.
+    /// Returns the number of bytes of the whole image.
     #[must_use]
     pub fn image_bytes(&self) -> usize {
         SLOTS_AT + size(self.slots) * size(self.slot_bytes)
@@ -142,7 +142,7 @@ impl SlotParameters {
     }
 }
 
-/// `u32` to `usize`.
+/// Converts a `u32` to a `usize`.
 fn size(value: u32) -> usize {
     usize::try_from(value).expect("u32 fits usize")
 }

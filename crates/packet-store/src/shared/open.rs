@@ -186,7 +186,7 @@ pub(crate) fn largest(
     );
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        // If even the smallest possible number of frames is not reached, more frames are needed.
+        // A number of frames below the smallest possible one is too low.
         let too_few = 2 * middle < FRAMES_MIN;
         if too_few || fits(middle) {
             low = middle;
