@@ -270,7 +270,7 @@ fn run(geometry: Geometry, seed: u64, steps: u32) {
         packed > 0 && full > 0,
         "packed {packed} bytes, full {full} times"
     );
-    // After the release of the snapshots, all space is free again.
+    // All snapshots and frames are given back, and all records removed: then all space is free again.
     for (snapshot, _) in snapshots {
         store.release(snapshot);
     }

@@ -94,7 +94,6 @@ impl<M: Media> Log<M> {
     /// space may be overwritten.
     ///
     /// # Errors
-    ///
     /// [`LogError`]: the superblocks cannot be read, the log is not the expected one, or tail and image contradict each
     /// other.
     pub fn adopt(media: M, expected: Option<Expected>, tail: &Tail) -> Result<Log<M>, LogError> {

@@ -265,7 +265,7 @@ fn neither_half_is_opened_alone_and_what_does_not_fit_is_refused() {
         again,
         Err(SharedError::Store(OpenError::NotBlank))
     ));
-    // A store without a log, as in an ordinary store.
+    // An ordinary store, without a log.
     let plain = Geometry {
         log_entries: 0,
         ..GEOMETRY
