@@ -68,7 +68,8 @@ impl Bursts {
         })
     }
 
-    /// Returns the senders of the last burst, and the address of this machine that each sent to, as far as the socket tells.
+    /// Returns the senders of the last burst, and the address of this machine that each sent to, as far as the socket
+    /// reports it.
     pub(crate) fn heard(&self) -> &[(Peer, IpAddr)] {
         &self.heard
     }

@@ -26,7 +26,7 @@ enum Holder {
     Lent,
     /// The log.
     Live,
-    /// The store in whose region the log lies (`docs/spec/packet-store.md` §11).
+    /// The store of the region that also holds the log (`docs/spec/packet-store.md` §11).
     Away,
 }
 

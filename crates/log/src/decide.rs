@@ -73,7 +73,7 @@ pub enum Decision {
     },
 }
 
-/// Decides what to keep (`docs/spec/recovery.md` §4).
+/// Decides which entries are kept (`docs/spec/recovery.md` §4).
 ///
 /// # Panics
 /// If the summary breaks the bounds that its fields state. (A scan has checked them.)

@@ -10,9 +10,9 @@
 //! | payload crc | epoch | incarnation | fragment | of count | header len | kind | skew | crc  |
 //! +-------------+-------+-------------+----------+----------+------------+------+------+------+
 //! ```
-//! Lags are counted down from `order`. `crc` is CRC32C over the log's uuid and era, bytes 0..60,
-//! slot, generation and the frame's header; the payload has its own checksum, computed once by the
-//! client. This module turns entries into bytes and back; it does not decide what they mean.
+//! Lags are counted down from `order`. `crc` is CRC32C over the log's uuid and era, bytes 0..60, slot, generation and
+//! the frame's header; the payload has its own checksum, computed once by the client. This module turns entries into
+//! bytes and back; it does not interpret them.
 
 use std::ops::Range;
 
@@ -110,8 +110,8 @@ impl Entry {
         usize::try_from(self.frame_len).expect("u32 fits usize")
     }
 
-    /// Returns whether the frame may lie at its place in a frame space of this kind: in a ring it begins at a line; in
-    /// packet buffers, one buffer holds all of it.
+    /// Returns whether the frame's place is possible in a frame space of this kind: in a ring, the frame begins at a
+    /// line; with packet buffers, one buffer holds the whole frame.
     fn fits(&self, parameters: &Parameters) -> bool {
         match parameters.space {
             FrameSpace::Ring => self.skew == 0,

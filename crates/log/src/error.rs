@@ -1,4 +1,4 @@
-//! Errors of the log; every text says what to do.
+//! Errors of the log. Every text contains advice.
 
 use std::fmt;
 

@@ -22,7 +22,7 @@ pub const ENTRIES_MIN: u64 = 64;
 pub const ENTRIES_MAX: u64 = 1 << 26;
 /// Smallest frame ring, in bytes.
 pub const FRAME_RING_BYTES_MIN: u64 = 4096;
-/// Largest frame ring, in bytes: what a 32-bit count of 64-byte lines can address.
+/// Largest frame ring, in bytes: a 32-bit number of a 64-byte line can address it.
 pub const FRAME_RING_BYTES_MAX: u64 = 1 << 38;
 
 /// Possible sizes of a packet buffer, in bytes: those that AF_XDP accepts.

@@ -1,10 +1,10 @@
 //! Turns a [`Scan`] into a [`Log`], which is the only destructive step of recovery (`docs/spec/recovery.md` §5).
 //!
-//! Five steps, each durable before the next one begins, so a crash at any point leaves an image
-//! from which the same decision, or one that keeps as much, follows again:
+//! Five steps, each durable before the next one begins. So a crash at any point leaves an image from which the same
+//! decision follows, or one that keeps as much:
 //!
-//! 1. persist all kept entries that were not proven durable, because a killed process leaves stores that are visible
-//! and not yet durable; and both superblock copies as they are;
+//! 1. persist both superblock copies as they are, and all kept entries that were not proven durable (a killed process
+//!    leaves stores that are visible and not yet durable);
 //! 2. superblock: applied and durable as decided, so that no proof depends on an entry that step 3 erases;
 //! 3. zero every slot that is not kept and persist the whole metadata ring;
 //! 4. superblock: incarnation + 1;

@@ -336,7 +336,7 @@ fn the_newer_superblock_is_the_one_that_counts() {
     }
 }
 
-/// Entries and frames of another log with the same parameters, and of this log in another era, count for nothing.
+/// Entries and frames of another log with the same parameters, and of this log in another era, are ignored.
 #[test]
 fn entries_belong_to_one_log_and_one_era() {
     let from = written();

@@ -263,7 +263,7 @@ fn reset_forgets_everything_at_once_in_both_directions() {
         );
         let log = recover(log.into_media().crash());
         assert_eq!((log.last(), log.applied()), (target, target));
-        // Orders of the time before the reset are written anew.
+        // Orders that existed before the reset are appended again.
         let mut log = log;
         assert_eq!(
             log.append(&NEW, &[9; 88], b"new", crc32c::crc32c(b"new")),

@@ -1,4 +1,4 @@
-//! Reasons why a medium could not be created or opened; every text names the path and says what to do.
+//! Reasons why a medium could not be created or opened. Every text names the path, and contains advice.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -41,8 +41,8 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
             bytes,
         ))?;
     lock::exclusive(&file, path)?;
-    // From here on no other process creates this log. If another process had finished it, the log would now be at
-    // `path`, and our descriptor would belong to that file. So check before any change.
+    // From now on no other process creates this log. But another process may have finished it before: then the log is
+    // at `path`, and our descriptor belongs to that file. So this is checked before any change.
     match fs::symlink_metadata(path) {
         Ok(_) => {
             if !lock::same_file(&file, path) {

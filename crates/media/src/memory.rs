@@ -106,8 +106,8 @@ impl Memory {
     /// If the bytes do not fit inside.
     pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         self.check(&(offset..offset.saturating_add(bytes.len())));
-        // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into it borrow the
-        // medium. The other owners of the memory use other parts of it (see `part`).
+        // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into the
+        // mapping borrow the medium. The other owners of the memory use other parts of it (see `part`).
         unsafe {
             let to = self.start().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

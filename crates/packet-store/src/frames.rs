@@ -47,8 +47,8 @@ struct Frame {
     state: State,
     /// Whether the log in the same region has an entry in the frame too (`docs/spec/packet-store.md` §11).
     logged: bool,
-    /// Live bytes of records in the frame. Records in the same packet share its payload, which counts for each of them,
-    /// but the sum is at most the frame.
+    /// Live bytes of records in the frame. Records in one packet share its payload, which counts for each record. The
+    /// sum is at most the length of the frame.
     live: u32,
     /// Slot of the first line whose record is in the frame.
     first: u32,

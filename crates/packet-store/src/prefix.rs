@@ -20,7 +20,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// No prefix: the whole key lies in the packet.
+    /// No prefix: the whole key is in the packet.
     pub const NONE: Prefix = Prefix {
         stored: 0,
         bytes: [0; BYTES],

@@ -320,8 +320,8 @@ impl<M: Media> PacketStore<M> {
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
     }
 
-    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes: as many as there are
-    /// keys from `from` on. The limit is a quarter of the free space of an empty store.
+    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes. Their number is that
+    /// of the keys from `from` on. The limit is a quarter of the free space of an empty store.
     pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
         let records = self.count_between(Bound::Included(from), Bound::Unbounded);
         let records = usize::try_from(records).expect("lines are counted in 32 bits");

@@ -6,8 +6,8 @@
 //! | magic | version | shard | uuid | lines | frames | frame bytes | 0  | crc | 0 …
 //! +-------+---------+-------+------+-------+--------+-------------+----+-----+---
 //! ```
-//! In versions 2 and 3, the entries of the log in the same region follow the bytes of a frame (§11). In version 3 keys may have
-//! prefixes that do not lie in their packets (§3).
+//! In versions 2 and 3, the number of entries of the log in the same region follows the bytes of a frame (§11). In
+//! version 3, keys may have prefixes that are not in their packets (§3).
 
 use pmnet_log::Media;
 
@@ -142,8 +142,8 @@ fn is_unfinished(image: &[u8]) -> bool {
 /// next step is [`Scan::open`](crate::Scan::open).
 ///
 /// # Errors
-/// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] when any byte of the place
-/// that the store would take is not zero, [`OpenError::Media`].
+/// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] if any byte in the
+/// range of the store is not zero, [`OpenError::Media`].
 pub fn format<M: Media>(
     mut media: M,
     identity: &Identity,

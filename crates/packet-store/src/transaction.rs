@@ -136,8 +136,8 @@ impl<M: Media> Transaction<'_, M> {
     /// Makes all changes durable, in one atomic step.
     ///
     /// # Errors
-    /// [`Error::Media`]. It is unknown then whether the transaction is durable. Do not rely on the store's content
-    /// until the store is opened again.
+    /// [`Error::Media`]. In this case it is unknown whether the transaction is durable. Do not rely on the store's
+    /// content until the store is opened again.
     pub fn commit(self) -> Result<(), Error> {
         self.store.commit_now()
     }

@@ -20,12 +20,13 @@
 //! `docs/spec/packet-buffers.md`). Kept datagrams have an order. A crash at any moment leaves a prefix that includes
 //! everything persisted. Space is freed from the oldest datagram on ([`Region::forget`]).
 //!
-//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. Two whole servers are in `examples/`:
-//! `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in which they came.
+//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. `examples/` has two whole
+//! servers: `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in
+//! which they arrived.
 //!
-//! With [`Records`], the buffer also becomes the record of a durable ordered map. It stays the record until that is
-//! overwritten or removed, however far the log has advanced (`docs/spec/packet-store.md` §11). `examples/udp_put` is a
-//! server with such records.
+//! With [`Records`], the buffer also becomes the record of a durable ordered map. The buffer stays with the store until
+//! the record is overwritten or removed, however far the log has advanced (`docs/spec/packet-store.md` §11).
+//! `examples/udp_put` is a server with such records.
 
 mod receiver;
 mod records;

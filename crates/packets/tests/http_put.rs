@@ -46,8 +46,8 @@ fn child() {
     }
 }
 
-/// The server's process. It is killed when this is dropped; unless it was [killed](Server::kill) before, its region is
-/// then removed.
+/// The server's process. When this is dropped, the process is killed, and its region is removed; [`Server::kill`] keeps
+/// the region.
 struct Server {
     child: Child,
     path: Option<PathBuf>,

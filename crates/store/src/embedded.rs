@@ -18,7 +18,7 @@ const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
 /// Number of keys that are checked for expiry at a time while nothing is written.
 pub const TIDIED_KEYS: usize = 1_000;
-/// Redis's error for a write that finds no memory, with what an operator can do.
+/// Redis's error for a write that finds no memory, with advice for an operator.
 const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
 /// The error for a command that may change data and whose reply would be too long.
 const REFUSED_TOO_LONG: &str =
@@ -57,7 +57,7 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(cursors)
 }
 
-/// Counts events that are logged less and less often, so that many of them do not flood the log.
+/// Counts events of one kind. They are logged less and less often, so that frequent events do not flood the log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted(u64);
 

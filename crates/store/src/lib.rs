@@ -25,7 +25,7 @@ use bytes::Bytes;
 use pmnet_server::Store;
 pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 
-/// Reason why a store could not be opened; its text says what the operator can do.
+/// The reason why a store could not be opened, with advice for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The scheme of the address is none that pmnet knows.
@@ -55,7 +55,7 @@ pub enum OpenError {
     Packet {
         /// Path as given.
         path: String,
-        /// The reason, and what to do.
+        /// The reason, with advice.
         why: String,
     },
     /// The address names a file of redb, a store that pmnet no longer has.

@@ -34,13 +34,13 @@ pub struct Update {
 }
 
 impl Update {
-    /// Returns the range of these bytes in the payload if they are a part of it, and `None` if they are a copy.
+    /// Returns the range of `part` in the payload; `None`: `part` is a copy.
     pub fn place_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         place_in(&self.payload, part)
     }
 }
 
-/// Returns the range of `part` in `whole` if it is a part of it, and `None` if it is a copy.
+/// Returns the range of `part` in `whole`; `None`: `part` is not a slice of `whole`, but a copy.
 pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     let end = start.checked_add(part.len())?;
@@ -96,9 +96,9 @@ const READING: &str = "a read tried to write";
 
 /// One transaction over ordered rows.
 ///
-/// Keys are bytes in the order of `memcmp`; a prefix of a key comes before the key. Key and value may each be as long
-/// as the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`) and 64 bytes more, because an acknowledged `SET` with such
-/// a key or value must not fail.
+/// Keys are bytes in the order of `memcmp`; a prefix of a key comes before the key. Key and value may each be 64 bytes
+/// longer than the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`), because an acknowledged `SET` with such a key or
+/// value must not fail.
 pub trait Rows {
     /// If a row with this `key` exists, calls `look` with it. Returns whether it exists.
     ///

@@ -1,6 +1,6 @@
 //! Longest packets that the paths to peers carry (`docs/spec/protocol.md` §7).
 //!
-//! The system knows the MTU of the interface and of the route, and what routers on the path have reported (ICMP). It is
+//! The system knows the MTU of the interface and of the route, and the reports of routers on the path (ICMP). It is
 //! asked once in a while, and after each packet that was too long, but not for each packet.
 
 use crate::Socket;

@@ -47,7 +47,7 @@ pub enum Wake {
     Again,
 }
 
-/// An AF_XDP socket without its memory. Each call gets the memory as an argument; it must always be the same.
+/// An AF_XDP socket without its memory. Each call gets the memory as an argument, which must always be the same memory.
 #[derive(Debug)]
 pub struct Queue {
     socket: OwnedFd,

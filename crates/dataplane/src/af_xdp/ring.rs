@@ -92,7 +92,8 @@ impl<T: Place> Shared<T> {
     /// Returns the entry of this counter value.
     fn place(&self, counter: u32) -> *mut T {
         let index = usize::try_from(counter & (self.size - 1)).expect("32 bits fit");
-        // SAFETY: `new` checked that `size` aligned entries from here on are inside the mapping; the index is smaller.
+        // SAFETY: `new` checked that `size` aligned entries from this offset on are inside the mapping; the index is
+        // smaller.
         unsafe {
             let first = self.mapping.as_mut_ptr().add(self.places).cast::<T>();
             first.add(index)

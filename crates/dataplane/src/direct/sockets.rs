@@ -276,7 +276,7 @@ impl Sockets {
         Ok(true)
     }
 
-    /// Queues a datagram at `place` of the frame space, in a buffer of the log, without a copy. It returns as
+    /// Queues a datagram at `place` of the frame space, in a buffer of the log, without a copy. Returns the same as
     /// [`Sockets::send`].
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Attaches the pipeline to interfaces.
 //!
-//! Invariants: the device's folder has a mark for an interface before the device is attached there, and until it is
-//! detached. So a process that ends the device finds all its interfaces. Other devices at the same interface stay as
+//! Invariants: the device's folder has a mark for an interface from before the device is attached to it until after it
+//! is detached. So a process that ends the device finds all its interfaces. Other devices at the same interface stay as
 //! they are ([`super::beside`]). Spec: `docs/spec/pipeline.md` §6 and §9. May not: fall back to the generic mode of
 //! XDP.
 

@@ -3,7 +3,7 @@
 //!
 //! Invariants: the pins determine which devices are at the interface. [`Interface::settle`] makes the link agree with
 //! the pins, wherever an earlier change stopped. One device is attached itself; for two and more the dispatcher is
-//! attached. The link changes from one program to the next without a gap, and what the old program needs is removed
+//! attached. The link changes from one program to the next without a gap, and the pins of the old program are removed
 //! afterwards. So if a process is killed at any step, the other devices still answer. One process at a time changes an
 //! interface, under the lock of its folder. Spec: `docs/spec/pipeline.md` §9. May not: know the contents of a device's
 //! maps.

@@ -32,7 +32,7 @@ pub struct Detached {
 /// is set.
 ///
 /// # Errors
-/// [`OpenError`]; what cannot be saved stays in the maps.
+/// [`OpenError`]; a log that cannot be saved stays in the maps.
 pub fn detach(
     device: KernelConfig,
     pins: &Pins,

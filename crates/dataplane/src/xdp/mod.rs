@@ -1,7 +1,7 @@
 //! The device's fast path in the kernel, and the other programs in the kernel.
 //!
 //! - Life of a device: `open`, `detach`, `stage`, `spill`, `pins`.
-//! - The pipeline: `load`, `kernel` (runs its programs), `fast_path` (what the device uses).
+//! - The pipeline: `load`, `kernel` (runs its programs), `fast_path` (the device's interface).
 //! - At interfaces: `attach`, `beside` (the devices at one interface), `dispatcher`, `links`.
 //! - State that it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
 //!   `reads` (the index), `image` (the log).

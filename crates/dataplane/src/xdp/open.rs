@@ -47,8 +47,8 @@ pub struct OpenConfig {
     pub exactly: bool,
     /// File in which the log is saved when the device ends, and from which it is loaded.
     pub spill: Option<PathBuf>,
-    /// A device that is taken over begins anew, as after any start: nothing is admitted until it serves, and its log
-    /// gets the next incarnation. So another device can join after it. Otherwise the pipeline admits meanwhile.
+    /// If true, a device that is taken over begins as after any start: nothing is admitted until it serves, and its log
+    /// gets the next incarnation. So another device can join after it. If false, the pipeline admits meanwhile.
     pub anew: bool,
 }
 

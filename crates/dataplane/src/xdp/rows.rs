@@ -1,8 +1,8 @@
 //! The row of each session in the map of sessions.
 //!
-//! Invariants: a session's preferred row is the number in the lowest bits of its id; the pipeline looks there first. If
-//! that row is taken, the session gets any other row, which the pipeline finds through the index. A row belongs to one
-//! session at a time. Spec: `docs/spec/pipeline.md` §3. May not: touch the map.
+//! Invariants: a session's preferred row is the number in the lowest bits of its id; the pipeline searches this row
+//! first. If that row is taken, the session gets any other row, which the pipeline finds through the index. A row
+//! belongs to one session at a time. Spec: `docs/spec/pipeline.md` §3. May not: touch the map.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! The sessions that the pipeline serves, as user space writes them: one row a session in `pm_sessions`, and the index from
-//! id to row.
+//! The sessions that the pipeline serves, as user space writes them: one row for each session in `pm_sessions`, and the
+//! index from id to row.
 //!
 //! Invariants: fields have one writer at a time (`shared.rs`). Fields that the pipeline writes too
 //! ([`Sessions::write`]) are written only while it is held, or in a row that it does not use yet. The pipeline compares

@@ -292,7 +292,7 @@ shared! {
         next: [AtomicU64; 4],
     }
 
-    /// Keys of a session: one element of `pm_session_keys`, in the row that the session has in `pm_sessions`. User space, held.
+    /// Keys of a session: one element of `pm_session_keys`, in the session's row of `pm_sessions`. User space, held.
     struct SessionKeys as "pm_session_keys" aligned 32 {
         /// The key that seals packets of the client.
         to_head: [AtomicU64; 2],

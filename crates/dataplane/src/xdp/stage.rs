@@ -1,8 +1,8 @@
 //! The stage of a device's maps: being made, alive, being saved, being removed.
 //!
 //! Invariants: a process may be killed between any two steps. One word in `pm_shards` then determines what happens to
-//! the maps. It is written after the maps are complete, and before they are taken apart. Spec: `docs/spec/pipeline.md`
-//! §6. May not: change the maps.
+//! the maps. This word is written after the maps are complete, and before they are removed. Spec:
+//! `docs/spec/pipeline.md` §6. May not: change the maps.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -66,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// Returns the number of this stage. That of [`Stage::Remains`] means that the maps are to be removed.
+    /// Returns the number of this stage. The number of [`Stage::Remains`] means that the maps must be removed.
     pub(super) const fn word(self) -> u32 {
         match self {
             Stage::Lives => LIVES,

@@ -30,8 +30,8 @@ const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
 const DEVICE: u32 = 7;
 const DEVICE_PORT: u16 = 51_000;
 const SERVER_PORT: u16 = 51_500;
-/// The same for both devices, so that both announce the same room. There are more buffers than entries, because the
-/// buffers that a port holds do not count as room.
+/// The parameters of both logs, so that both devices announce the same room. There are more buffers than entries,
+/// because the buffers that a port holds do not count as room.
 const PARAMETERS: Parameters = Parameters::buffers(128, 512 * 2048, 2048);
 const CLIENTS: usize = 4;
 /// Number of keys of updates and READs.
@@ -303,8 +303,9 @@ struct Story {
     kinds: BTreeMap<String, u64>,
 }
 
-/// Removes from an answer what differs between the devices. Only the relay keeps applied updates: the other device
-/// receives into their buffers again. The version of a MISS begins with a number that each device draws at random.
+/// Removes from an answer the parts that differ between the devices. Only the relay keeps applied updates: the other
+/// device receives into their buffers again. The version of a MISS begins with a number that each device draws at
+/// random.
 fn without_kept(answer: &[u8], applied: u64) -> Vec<u8> {
     let Ok(header) = Packet::parse(answer).map(|packet| packet.header) else {
         return answer.to_vec();

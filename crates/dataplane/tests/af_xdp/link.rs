@@ -14,7 +14,7 @@ pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 static LINKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns why these tests cannot run here; in CI that is a failure.
+/// Prints why these tests cannot run on this machine, and returns true; in CI this is a failure.
 pub fn skipped() -> bool {
     let reason = if !rustix::process::geteuid().is_root() {
         "AF_XDP needs root"
@@ -28,8 +28,8 @@ pub fn skipped() -> bool {
 }
 
 pub struct Link {
-    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed, `pmnet-lab
-    /// bench micro` removes them later: it knows names of this form.
+    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed,
+    /// `pmnet-lab bench micro` removes the namespaces later, by the form of their names.
     names: [String; 2],
 }
 

@@ -256,7 +256,7 @@ fn they_come_and_go_in_every_order() {
     }
 }
 
-/// What a device did when it was killed.
+/// The change that a device was making when it was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Coming,

@@ -1,6 +1,6 @@
 //! Two devices in user space that get the same packets. One copies them into its log, as the relay does. The other is
-//! given them in packet buffers of its log, as with `--mode af-xdp`, and some of them through the system's stack, as in
-//! that mode. Answers and logs must be equal. Needs no root.
+//! given them in packet buffers of its log, as with `--mode af-xdp`, except for some that come through the system's
+//! stack, as in that mode. Answers and logs must be equal. Needs no root.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -51,7 +51,7 @@ fn device(settings: DeviceConfig, parameters: &Parameters) -> DeviceNode<Memory>
     DeviceNode::new(settings, repaired(memory), Random::new(9), Time(1))
 }
 
-/// Datagrams that a device sends, wherever they lie, with the hop limit that they leave with.
+/// Returns the datagrams that a device sends, from its outbox or its log, each with its hop limit.
 fn sent(device: &mut DeviceNode<Memory>) -> Vec<(Sent, Option<u8>)> {
     let out = device.out();
     let all = out.places().map(|place| {

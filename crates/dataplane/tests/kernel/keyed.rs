@@ -1,5 +1,5 @@
 //! A shard with keys (`docs/spec/keys.md`): the packets of the tests without keys, sealed. Some are sealed with a wrong
-//! key, or were changed after they were sealed. Both devices must drop the same ones.
+//! key, or were changed after they were sealed. Both devices must drop the same packets.
 //!
 //! The tests of `differential.rs`, `chain.rs` and `lease.rs` send packets without seals. [`Keys`] is between them and
 //! the two devices: it seals the packets of the tests, and verifies those of the devices.

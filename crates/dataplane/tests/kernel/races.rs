@@ -246,8 +246,8 @@ fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
         .collect()
 }
 
-/// Returns a device that is about to hear APPLIED for so many orders that a superblock releases them, before any entry
-/// states it.
+/// Returns a device that is about to hear an APPLIED. A superblock will release the orders that it states, before any
+/// entry states them.
 fn bench_before_release() -> Bench {
     let mut bench = Bench::new(0, 1);
     let session = bench.open();

@@ -39,9 +39,9 @@ pub fn kill() -> ! {
 pub enum Passed {
     /// The pipeline sent it: the receiver, and the datagram.
     Out(Peer, Vec<u8>),
-    /// It went to the process.
+    /// The pipeline passed it to the process.
     Up,
-    /// It was dropped.
+    /// The pipeline dropped it.
     Gone,
 }
 
@@ -249,7 +249,7 @@ impl Node {
         process.device.heard_next()
     }
 
-    /// Does what the process does before it waits. Returns the time until which it may wait.
+    /// Takes the steps of the process before a wait. Returns the time until which it may wait.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let process = self.process.as_mut().expect("it lives");
         process

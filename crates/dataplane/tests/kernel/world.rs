@@ -37,7 +37,7 @@ pub const IDENTITY: Identity = Identity {
     shard: SHARD,
 };
 
-/// Returns why these tests cannot run here; in CI that is a failure.
+/// Prints why these tests cannot run on this machine, and returns true; in CI this is a failure.
 pub fn skipped() -> bool {
     if rustix::process::geteuid().is_root() {
         return false;
@@ -216,7 +216,8 @@ pub struct World {
     pub answered: u64,
     /// The READs among these: those with HIT, and those with MISS.
     pub reads: (u64, u64),
-    /// Both devices agreed so far, but now release space at different times. From here on they are not compared.
+    /// Both devices agreed so far, but now release space at different times. From then on their released space is not
+    /// compared.
     pub diverged: bool,
     /// Numbers of devices before and after these two in their chain.
     around: (usize, usize),

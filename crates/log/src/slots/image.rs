@@ -275,8 +275,8 @@ fn seal(log_uuid: u128, number: u64) -> u64 {
     number << CHECK_BITS | u64::from(crc >> (u32::BITS - CHECK_BITS))
 }
 
-/// Returns the highest cursor in an image. One persist writes both cursors. So either of them was in effect, or nothing
-/// that depends on it had begun.
+/// Returns the highest cursor in an image. One persist writes both cursors. So each of them was either in effect, or no
+/// action that depends on it had begun.
 pub(super) fn cursor(image: &[u8], head: &Head) -> Result<u64, SlotsError> {
     let uuid = head.identity.log_uuid;
     let one = |at: usize| {

@@ -1,4 +1,4 @@
-//! Drives a log through the operations of a script, and records what was promised.
+//! Drives a log through the operations of a script, and records its promises.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub enum Op {
     Reset(i64),
     /// Clean shutdown.
     Close,
-    /// The process dies. All of its stores stay visible, or some of them by this seed.
+    /// The process dies. All of its stores stay visible; with a seed, only some of them, which the seed chooses.
     Kill(Option<u64>),
     /// Power is lost. Each line that was not settled has its old content, or one of its possible contents, which this
     /// seed chooses.

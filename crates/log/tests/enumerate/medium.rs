@@ -1,4 +1,4 @@
-//! A medium that records every call, and computes what a crash at each moment may leave.
+//! A medium that records every call, and computes the images that a crash at each moment may leave.
 //!
 //! Fault model (`docs/spec/ordered-log.md` §2): stores between two completed persists have no order. Every 64-byte line
 //! that was stored to and is not covered by a completed persist may hold the state after any prefix of its stores; any

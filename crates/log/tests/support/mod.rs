@@ -1,4 +1,4 @@
-//! A medium that forgets, and a model of what a log must remember.
+//! A medium that loses unpersisted stores in a crash, and a model of the data that a log must keep.
 //!
 //! Fault model: a crash leaves each aligned 8-byte word that was stored, and is not covered by a completed persist,
 //! with its old or its new value. Each word (or each 64-byte line) is independent, and a word may reach the medium at
@@ -222,7 +222,7 @@ impl Media for Forgetful {
     }
 }
 
-/// What the outside world knows about the log.
+/// The outside world's knowledge about the log.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     contents: BTreeMap<u64, (NewEntry, Vec<u8>, usize)>,

@@ -148,12 +148,12 @@ impl<'r, M: Media> Change<'r, M> {
         self.shared.store.remove(key)
     }
 
-    /// Makes everything durable, in one atomic step. Afterwards the log reclaims what the store has, and gets back the
-    /// frames that it gave.
+    /// Makes all changes durable, in one atomic step. Afterwards the log reclaims the orders that the store has
+    /// applied, and gets other frames for those that it gave.
     ///
     /// # Errors
-    /// [`Error::Media`]. It is unknown then whether the change is durable. The region must not be used until it is
-    /// opened again.
+    /// [`Error::Media`]. In this case it is unknown whether the change is durable. The region must not be used until it
+    /// is opened again.
     pub fn commit(self) -> Result<(), Error> {
         let upto = self.upto;
         let store = &mut self.shared.store;

@@ -87,7 +87,7 @@ fn the_last_device_takes_the_joiner_in_with_what_it_must_hold() {
     };
     let two = ask(&chain(&[1]), &[until(1, 12), joiner(), second]);
     assert_eq!(changed(two), (vec![1, JOINER, 8], 12), "two at once");
-    // The joiner follows a device that joined before. It must hold all that this device must get first.
+    // The joiner follows a device that joined before. The joiner must hold all entries that this device must get first.
     let half = vec![member(1), joined(2, 11)];
     let behind = ask(&half, &[until(2, 9), joiner()]);
     assert_eq!(changed(behind), (vec![1, 2, JOINER], 11));

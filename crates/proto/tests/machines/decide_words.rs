@@ -1,5 +1,5 @@
-//! The text of a decision, and what the record keeps of it. A refused device must learn what is wrong with *its own*
-//! log, and must never ask for ever without an answer (`docs/spec/protocol.md` §5).
+//! The text of a decision, and the part of it that the record keeps. A refused device must learn what is wrong with
+//! *its own* log, and must never ask for ever without an answer (`docs/spec/protocol.md` §5).
 
 use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};

@@ -1,4 +1,4 @@
-//! The head: when it acknowledges, what it forwards, which packets it passes on without an order
+//! The head: when it acknowledges, which entries it forwards, which packets it passes on without an order
 //! (`docs/spec/protocol.md` §2 rules 3, 5, 7, 8; §4).
 
 use crate::support::device::{

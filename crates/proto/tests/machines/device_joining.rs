@@ -175,8 +175,8 @@ fn it_serves_behind_what_is_applied_and_takes_the_rest_in_order() {
     assert_eq!(bench.device.copies(), 2);
 }
 
-/// The joined device reports whether it holds all that a head must hold: a controller leaves no device out while the
-/// remaining one lacks some of it.
+/// The joined device reports whether it holds all entries that a head must hold. A controller leaves no device out
+/// while the remaining device lacks some of them.
 #[test]
 fn who_joined_says_whether_it_holds_everything_that_it_must() {
     for (flags, must_hold, whole) in [

@@ -1,4 +1,4 @@
-//! A device with leases: what it answers clients while it has a lease, and what it withholds otherwise
+//! A device with leases: its answers to clients while it has a lease, and the answers that it withholds otherwise
 //! (`docs/spec/protocol.md` §14).
 
 use super::support::device::{Bench, ask, client, config, from_client, hop, update};

@@ -127,7 +127,7 @@ fn a_client_says_which_answers_it_can_receive() {
     assert_eq!(read(&mut bench), 1144);
 }
 
-/// Two parts of 1344 and 656 bytes, or of 1144 and 856, make the same reply, and their number is the same.
+/// A reply has two parts in both sizes: of 1344 and 656 bytes, or of 1144 and 856.
 #[test]
 fn parts_of_two_sizes_are_not_put_together() {
     let whole: Vec<u8> = (0u8..=249).cycle().take(2000).collect();

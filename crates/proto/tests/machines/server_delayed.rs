@@ -193,8 +193,8 @@ fn a_bypass_of_an_earlier_epoch_is_not_executed_in_the_next_one() {
     assert!(bench.store.executed.is_empty(), "its client asks again");
 }
 
-/// A head that came back has forgotten its stamps. If the bypass were executed now, it would take effect after what the
-/// head has shown since.
+/// A head that came back has forgotten its stamps. If the bypass were executed now, it would take effect after values
+/// that the head has shown since.
 #[test]
 fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
     let mut bench = Bench::new();

@@ -1,4 +1,5 @@
-//! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13; known gap G62).
+//! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13;
+//! known gap G62).
 //!
 //! The whole image is copied to a second file in the same folder, and read back. Then the copy takes the name of the
 //! old file in one step. Both files are locked until then, so no process ever uses both. If the process or the machine

@@ -107,8 +107,8 @@ impl Served<Alone> {
     /// Opens the store that `address` names, or creates it: `PATH[?size=BYTES][&media=file|dram|pmem][&lines=N]`.
     ///
     /// # Errors
-    /// [`OpenError::Packet`] when it is in use, is something else, belongs to another shard, is damaged, or cannot be read or
-    /// made; [`OpenError::Random`].
+    /// [`OpenError::Packet`]: the file is in use, holds something else, belongs to another shard, is damaged, or cannot
+    /// be read or made; [`OpenError::Random`].
     pub fn open(address: &str, shard: u32) -> Result<PacketStore, OpenError> {
         let place = Place::parse(address, shard)?;
         Ok(Served {

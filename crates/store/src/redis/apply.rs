@@ -126,8 +126,9 @@ impl RedisStore {
         )))
     }
 
-    /// In a Redis Cluster: returns the reason why these keys can never be written here. Either their slot is not this
-    /// shard's, and the master did not serve it when it was connected, or one command has keys of several slots.
+    /// In a Redis Cluster: returns the reason why these keys can never be written in this shard. Either their slot is
+    /// not this shard's, and the master did not serve it when it was connected, or one command has keys of several
+    /// slots.
     fn misplaced(&self, link: &Link, commands: &Commands<'_>) -> Option<String> {
         self.home?;
         commands.iter().find_map(|command| {
@@ -188,7 +189,7 @@ impl RedisStore {
         )
     }
 
-    /// Applies the batch by the script: all of it, or nothing.
+    /// Applies the batch by the script, as a whole or not at all.
     fn run_script(
         &self,
         link: &mut Link,

@@ -21,7 +21,7 @@ const WAITAOF_VERSION: (u32, u32) = (7, 2);
 /// The writes that wait for Redis's sync if Redis does not sync before it replies (`--store-sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreSync {
-    /// All writes: replies wait, and devices keep updates that were acknowledged early until the sync.
+    /// All writes: replies wait for the sync, and devices keep updates that were acknowledged early until the sync.
     #[default]
     Replies,
     /// Only updates that were acknowledged early. A reply to a request does not wait for the sync.
@@ -145,10 +145,10 @@ struct Aof {
 impl Persistence {
     /// Returns how durable an effect is when the server replies.
     ///
-    /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does
-    /// not distinguish that rewrite from others (`aof_base_size` is 0 in a new AOF too, and in one that was switched
-    /// off and on it is that of the former AOF). So every rewrite is waited for, unless this server process saw a
-    /// complete AOF at the last check, or the rewrite is the one that pmnet asks for ([`super::torn`]).
+    /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does not
+    /// show whether a rewrite is the first one (`aof_base_size` is also 0 in a new AOF, and if the AOF was off for a
+    /// while, it is that of the former AOF). So the store waits for every rewrite, with two exceptions: this server
+    /// process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
     ///
     /// # Errors
     /// `Retry` while that rewrite runs.

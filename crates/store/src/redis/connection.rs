@@ -11,7 +11,7 @@
 //!
 //! - Between calls of the store the connection is in database 0, outside MULTI.
 //!
-//! This module does not decide what a reply means.
+//! This module does not interpret replies.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -42,8 +42,8 @@ const ALIVE_EVERY: Duration = Duration::from_secs(2);
 const ALIVE_TIMES: u32 = 3;
 /// Bytes read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// Limits of replies. Redis's own largest string has 512 MiB. The longest line is longer than the longest reply
-/// that can be passed on. A whole reply is bounded by what arrives within [`CALL_SECONDS`].
+/// Limits of replies. Redis's own largest string has 512 MiB. The longest line is longer than the longest reply that
+/// can be passed on. Only the time limit [`CALL_SECONDS`] bounds a whole reply.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 17 << 20,
     bulk_bytes: 1 << 30,
@@ -299,7 +299,7 @@ impl Connection {
     }
 }
 
-/// Returns an error as a text. For an error about certificates, the text says what to do.
+/// Returns an error as a text. For an error about certificates, the text contains advice.
 fn text(error: &std::io::Error) -> String {
     match Distrust::of(error) {
         Some(why) => format!("{error}. That is: {}", why.sentence(FLAGS)),

@@ -1,10 +1,11 @@
-//! Replies that a script hands back unchanged.
+//! Commands whose replies a script returns unchanged.
 //!
 //! A script gets a reply as a Lua value and encodes it as bytes again. This conversion loses information: nulls end an
 //! array, maps and sets lose their order, a null array and a null string become equal, and integers beyond 53 bits are
-//! rounded. Also, a client's code that may only read could write inside a script. So a script runs only the commands
-//! listed here, whose replies have none of these forms. All other commands, including unknown ones (of modules, of
-//! later versions of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes (`execute`).
+//! rounded. Also, a client's code that may only read could write inside a script. So a script runs only the commands in
+//! the lists of this module, whose replies have none of these forms. All other commands, including unknown ones (of
+//! modules, of later versions of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes
+//! (`execute`).
 
 /// The replies of these commands are integers, statuses, strings, nulls, or arrays of these, in both protocols.
 /// `request.lua` runs them under RESP2.

@@ -1,4 +1,4 @@
-//! A Redis or Valkey server as the store: unmodified, possibly used by others at the same time.
+//! A Redis or Valkey server as the store. The server is unmodified, and other clients may use it at the same time.
 //!
 //! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, with one field for each record;
 //! scripts of clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
@@ -7,40 +7,40 @@
 //! use all slots that the master serves; before anything else they check that it serves the slots they need. A
 //! transaction has keys of only one slot, and scripts inside it change the records.
 //!
-//! **A batch** (`apply`) is one script. First it tries everything that could fail, for the whole batch
-//! (rights, SELECT, what a flush needs); then the records change; then the effects happen. Redis writes
-//! what a script did to its AOF as one transaction, and drops a torn one when it loads (for good only if the AOF is
-//! rewritten then: [`torn`]). So effects and records are kept or lost together.
-//! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails
-//!   and nothing ran. A command that is refused for good (unknown command) is left out, and the rest is
-//!   sent again. A command that fails while it runs (wrong type, …) fails alone.
-//! - MULTI … EXEC is not safe here: rights can change between queueing and EXEC, so EXEC could refuse an
-//!   acknowledged command and still write its watermark. It is used only for a batch that cannot run in a
-//!   script (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
+//! **A batch** (`apply`) is one script. First it tries, for the whole batch, every step that could fail (rights,
+//! SELECT, the needs of a flush). Then the records change, and then the effects happen. Redis writes a script's effects
+//! to its AOF as one transaction, and drops a torn transaction when it loads (for good only if it then rewrites the
+//! AOF: [`torn`]). So effects and records are kept or lost together.
+//! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails and nothing has
+//!   run. A command that is refused for good (unknown command) is left out, and the rest is sent again. If a command
+//!   fails while it runs (wrong type, …), the other commands still take effect.
+//! - MULTI … EXEC is not safe for a batch: rights can change between queueing and EXEC, so EXEC could refuse an
+//!   acknowledged command and still write its watermark. It is used only for a batch that cannot run in a script
+//!   (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
 //! - Neighbouring plain SETs are called as one MSET ([`runs`]), because in a script a call costs more than
 //!   its effect.
 //! - A command that a front acknowledged early by its own rule ([`promise`]) is never left out. If Redis refuses
 //!   it, the batch waits until Redis has been put right, or the shard stops.
 //!
-//! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the
-//! replies itself and writes them into the record. So effect and reply are one atomic step, in the AOF and
-//! in replicas too (Redis replicates effects, not scripts). Before the first effect the script writes
-//! [`LOST_REPLY`] into the record. If Redis accepts no writes now (memory, replicas, rights, disk, …), it
-//! says so at that point; nothing has happened, and the request can be tried again. After that point
-//! nothing is ever tried again. When memory is short, only commands that need memory are refused, with
-//! Redis's own error, which is a reply like others. A difference from plain Redis: a script of a client that
-//! raises has a shorter error text.
+//! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the replies and
+//! writes them into the record. So effect and reply are one atomic step, in the AOF and in replicas too (Redis
+//! replicates effects, not scripts). Before the first effect the script writes [`LOST_REPLY`] into the record. If Redis
+//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses this write: nothing has happened,
+//! and the request can be tried again. After this write nothing is ever tried again. When memory is short, only
+//! commands that need memory are refused, with Redis's own error, which is a reply like others. One thing differs from
+//! plain Redis: if a client's script raises an error, the error's text is shorter.
 //!
-//! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose replies would not come back from one as they
-//! were ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown ones, …), use MULTI instead: one transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
-//! reply. Requests of several clients that wait at the same time share both steps ([`together`]). Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
-//! nothing runs twice. Redis checks rights again for each command in EXEC, and goes on after one that it
-//! refuses. So the commands run in the database that was selected before MULTI, and scripts change the
-//! records, in their own database or not at all. A record that Redis refuses there, or later, is *owed*:
-//! this process keeps it until Redis accepts it. If Redis is restarted meanwhile, a record of which nothing
-//! had been written becomes [`LOST_REPLY`].
+//! Some commands use MULTI instead: those that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose
+//! replies a script cannot return unchanged ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown commands, …).
+//! One transaction contains the command, and a record with the reply [`LOST_REPLY`]; a second step writes the true
+//! reply into the record. Requests of several clients that wait at the same time share both steps ([`together`]).
+//! [`LOST_REPLY`] becomes visible only if this process crashes between the two steps, and even then nothing runs twice.
+//! In EXEC, Redis checks rights again for each command, and continues after a command that it refuses. So the commands
+//! run in the database that was selected before MULTI, and scripts change the records, in their own database or not at
+//! all. A record that Redis refuses in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If
+//! Redis is restarted meanwhile and has nothing of the record, the record becomes [`LOST_REPLY`].
 //!
-//! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards, in the same step.
+//! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards in one atomic step with the flush.
 //!
 //! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true one nor the
 //! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run
@@ -336,7 +336,7 @@ impl RedisStore {
     /// Counts and reports an effect that will never be applied and was not promised.
     fn reject(&mut self, why: &str) {
         self.rejected += 1;
-        // Logged less and less often, so that a flood of them does not flood the log.
+        // Rejections are logged less and less often, so that they do not flood the log.
         if self.rejected.is_power_of_two() {
             tracing::warn!(
                 total = self.rejected,

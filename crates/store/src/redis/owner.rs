@@ -9,9 +9,9 @@
 //! A refusal on the present connection therefore has only one reason: another process has taken over.
 //! Then this process stops; otherwise the two would take the shard from each other for ever.
 //!
-//! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records
-//! without becoming the owner anew. Reads go on, and every write leads to another `load`. A process that was never the
-//! owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis lets it, and the
+//! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records,
+//! but does not become the owner again. Reads go on, and every write leads to another `load`. A process that was never
+//! the owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis lets it, and the
 //! values read by this process would be old. A device that receives an old watermark or epoch assumes that the store
 //! lost data.
 

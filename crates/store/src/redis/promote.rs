@@ -5,8 +5,8 @@
 //!
 //! - Sentinels watch the master. They are told to fail over.
 //!
-//! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, waits until the replica has
-//!   everything, and then both change roles, so nothing is lost.
+//! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, and waits until the replica has
+//!   all data. Then both change roles, so nothing is lost.
 //!
 //! - The master is stopped for good, which only a person can know. The replica that has applied most is promoted, and
 //!   the others follow it.
@@ -133,7 +133,8 @@ impl Promotion {
         }
     }
 
-    /// Returns a sentence for the operator: the planned steps, and what an acknowledged write survives meanwhile.
+    /// Returns a sentence for the operator: the planned steps, and the failures that an acknowledged write survives
+    /// meanwhile.
     #[must_use]
     pub fn text(&self) -> String {
         let from = endpoint(&self.from);
@@ -173,7 +174,7 @@ impl Promotion {
         (endpoint(&self.from), self.to().map(endpoint))
     }
 
-    /// Returns what the operator has to do afterwards if the server does not find the new master.
+    /// Returns advice for the operator for the case that the server does not find the new master.
     #[must_use]
     pub fn then(&self) -> Option<String> {
         let to = self.to()?;

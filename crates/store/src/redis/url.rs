@@ -40,8 +40,8 @@ pub struct RedisUrl {
 }
 
 impl RedisUrl {
-    /// Returns the settings for another Redis, at `host` and `port`: with the same user and password, and with TLS for
-    /// the name in its certificate.
+    /// Returns the settings for another Redis at `host` and `port`. User and password stay the same; TLS expects the
+    /// name in that Redis's certificate.
     ///
     /// # Errors
     /// A sentence: no certificate can have that name.

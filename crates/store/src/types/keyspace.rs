@@ -393,7 +393,7 @@ impl<'r> Keyspace<'r> {
     }
 
     /// Visits about `most` heads of the store. It begins where the last visit ended, or with the first head. Returns
-    /// `false` at the end, after which the next visit begins anew.
+    /// `false` at the end; the next visit then begins with the first head.
     fn next_heads(
         &mut self,
         most: usize,

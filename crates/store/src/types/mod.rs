@@ -4,7 +4,7 @@
 //! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all changes of a
 //! command are in the transaction of its rows; no input causes a panic. Tests with random commands compare the replies
 //! with those of a real Redis (`tests/store/types/`). `docs/spec/embedded-store.md` says how keys and members become
-//! rows. These modules do not know where rows are kept, or what a session, an order or a record is.
+//! rows. These modules do not know where rows are kept, and do not know sessions, orders or records.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -69,9 +69,9 @@ use reply::Reply;
 struct Call<'c, 'r> {
     keys: &'c mut Keyspace<'r>,
     database: u32,
-    /// Its name in small letters.
+    /// The command's name in small letters.
     name: &'static str,
-    /// Its arguments after the name.
+    /// The command's arguments after the name.
     arguments: &'c [&'c [u8]],
     reply: Reply,
 }

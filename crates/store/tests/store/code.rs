@@ -207,8 +207,8 @@ fn what_is_wrong_with_arguments_is_told_as_by_a_bare_redis() {
     }
 }
 
-/// A request that changes something runs clients' scripts inside pmnet's script: a script that may only read does not
-/// write there either.
+/// A request that changes something runs clients' scripts inside pmnet's script: even there, a script that may only
+/// read does not write.
 #[test]
 fn a_script_that_may_only_read_does_not_write() {
     let Some((redis, mut store)) = ready(&[]) else {

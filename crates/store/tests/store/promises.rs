@@ -1,5 +1,5 @@
 //! If Redis refuses a write that a front acknowledged before Redis received it, the write is never dropped: it waits,
-//! or the shard stops with a sentence that says what to do.
+//! or the shard stops with advice for the operator.
 
 use crate::support::proxy::Proxy;
 use crate::support::{Redis, batch, load, payload, single, watermark};

@@ -1,4 +1,4 @@
-//! tshark, with the committed dissector, shows the same for each vector as the parser.
+//! With the committed dissector, tshark shows for each vector the fields that the parser reads.
 
 #[path = "../../../../tests/shared/skip.rs"]
 mod skip;

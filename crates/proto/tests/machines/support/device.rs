@@ -303,7 +303,7 @@ impl Bench {
         take(&mut self.out)
     }
 
-    /// Does what the node does for [`Verdict::Resume`].
+    /// Takes the steps of the node for [`Verdict::Resume`].
     #[track_caller]
     pub fn resume(&mut self, verdict: &Verdict) -> Served {
         let Verdict::Resume(recovery) = verdict else {

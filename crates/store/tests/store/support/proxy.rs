@@ -1,5 +1,5 @@
 //! A TCP proxy between the store and Redis. It holds the bytes of one connection, lets the store believe that the
-//! connection is dead, and delivers the bytes when the test says so, like bytes that wait in a socket of a busy Redis.
+//! connection is dead, and delivers the bytes on the test's command, as if they had waited in a socket of a busy Redis.
 //! It can also change Redis's answers, and run a function just before Redis gets a command.
 
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ const TAIL_BYTES: usize = 64;
 /// State that connections share with the test.
 #[derive(Default)]
 struct Shared {
-    /// The next connection that sends this text is held from there on.
+    /// The next connection that sends this text is held from this text on.
     needle: Option<Vec<u8>>,
     /// Text in answers of Redis, and the text that replaces it.
     replace: Option<(Vec<u8>, Vec<u8>)>,
