@@ -73,8 +73,8 @@ struct Key {
     counts: bool,
 }
 
-/// The tags of some keys, their numbers plus one (0: no key), and the number of further keys that only the list has. A
-/// new bucket is zero, so the memory of unused buckets is never accessed.
+/// The tags of some keys; the numbers of these keys plus one (0: no key); and the number of further keys that only the
+/// list has. A new bucket is zero, so the memory of unused buckets is never accessed.
 type Bucket = [u32; 2 * BUCKET_KEYS + 2];
 /// Index at which a bucket counts the keys that only the list has.
 const LEFT_OUT: usize = 2 * BUCKET_KEYS;

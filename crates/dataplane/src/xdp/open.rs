@@ -130,7 +130,7 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
 
 /// Takes the log over as it is, in its incarnation, unless it is to begin anew. If a file may hold the same log, the
 /// maps get the next incarnation, so that the two can be told apart. With other keys than before, nothing is admitted
-/// until the server has answered: a key that is refused from now on must not stay valid so long.
+/// until the server has answered: a key that is refused from now on must not stay valid until then.
 fn take_over(
     config: &OpenConfig,
     pins: &Pins,

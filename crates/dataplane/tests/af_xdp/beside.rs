@@ -542,7 +542,7 @@ impl Story {
         let begun = Instant::now();
         let mut heard = begun;
         loop {
-            // A device that has not heard of the server for long sends only a limited number of entries before it does.
+            // While a device has not heard of the server for long, it sends only a limited number of entries.
             if heard.elapsed() > Duration::from_millis(500) {
                 self.apply_upto(self.arrived());
                 heard = Instant::now();

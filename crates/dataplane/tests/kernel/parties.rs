@@ -143,8 +143,8 @@ pub fn key(token: u64, seq: u64) -> u64 {
     }
 }
 
-/// A READ, with the number of updates of its key, and of unknown keys, that were acknowledged before it: the reader
-/// must see them.
+/// A READ, with two numbers of updates that were acknowledged before it and that the reader must see: those of its key,
+/// and those of unknown keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub key: u64,

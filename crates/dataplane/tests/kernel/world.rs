@@ -359,8 +359,8 @@ impl World {
 
     /// Gives a datagram to both devices. They must send the same packets, which are returned.
     pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
-        // ENDs of idle sessions may wait for room. In one device they would be in the burst of this packet, and in the
-        // other not; an acknowledgement counts the entries of its burst.
+        // ENDs of idle sessions may wait for room. In one device the ENDs would be in the burst of this packet, and in
+        // the other device not. An acknowledgement counts the entries of its burst.
         let before = if self.reference.machine().own_entries() > 0 {
             self.finish()
         } else {

@@ -11,9 +11,9 @@
 //! durable in the ordered log, or have no effect. A slot is posted again when the durable cursor is past it.
 //!
 //! Purpose: to deliver messages in the order of their slots, and to find acknowledged messages again after a crash.
-//! Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; no message after an open slot is delivered; the scan stores
-//! nothing. As everywhere in this crate, there is no IO, no clock and no packet. The caller decides whether a slot
-//! holds a message.
+//! Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; a message is delivered only after all earlier slots are
+//! complete; the scan stores nothing. As everywhere in this crate, there is no IO, no clock and no packet. The caller
+//! decides whether a slot holds a message.
 
 mod image;
 mod queue;

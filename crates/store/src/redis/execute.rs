@@ -231,8 +231,8 @@ impl RedisStore {
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
-            // Where replies wait for a sync or for replicas, a plain read may show more than is durable. In a Redis Cluster a
-            // transaction cannot have the records beside keys of another slot.
+            // If replies wait for a sync or for replicas, a plain read may show values that are not durable. In a Redis
+            // Cluster a transaction cannot have the records beside keys of another slot.
             reads: self.home.is_none()
                 && self.url.wait_replicas == 0
                 && !link.facts.persistence.waits(WaitFor::Reply),

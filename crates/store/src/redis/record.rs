@@ -47,8 +47,8 @@ impl Debt {
     }
 }
 
-/// Record changes that Redis refused although it executed their commands. While this process lives, these changes count
-/// as written; the next load writes them before anything else.
+/// Changes of records that Redis refused, although it executed the commands to which the records belong. While this
+/// process lives, these changes count as written; the next load writes them before anything else.
 #[derive(Default)]
 pub struct Owed {
     /// Run id of the Redis process that executed the commands. A later process may have lost their effects.

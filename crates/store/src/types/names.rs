@@ -8,7 +8,7 @@ use crate::rows::Row;
 /// Keys of collections, and databases of key spaces, as far as the rows read so far reveal them.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// By the number of a collection: its key space and key.
+    /// Key space and key of each collection, by the collection's number.
     owners: HashMap<u64, (u64, Vec<u8>)>,
     databases: HashMap<u64, u32>,
 }
