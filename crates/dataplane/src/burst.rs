@@ -276,8 +276,8 @@ mod tests {
             let from = sender.local_address().unwrap();
             let mut out = Outbox::new();
             let mut expected = Vec::new();
-            // Runs of datagrams of one size, which the kernel may merge; datagrams of other sizes between them; an
-            // empty datagram; some with other hops.
+            // There are runs of datagrams of one size, which the kernel may merge. Between them there are datagrams of
+            // other sizes, and empty ones. Some datagrams have other hops.
             for number in 0..120_u8 {
                 let size = [300, 300, 300, 200, 0, 1_400][usize::from(number) % 6];
                 let bytes = vec![number; size];

@@ -604,8 +604,8 @@ mod tests {
         (Relay::open(&config, stop).unwrap(), own)
     }
 
-    /// Without the wake-up, the pipeline in the kernel would serve a front that is refused now as long as the process
-    /// sleeps.
+    /// Without the wake-up, the pipeline in the kernel would continue to serve a front that is now refused, until the
+    /// process wakes.
     #[test]
     fn a_device_that_sleeps_is_woken_by_other_keys() {
         let (stop, _trigger) = Stop::new().unwrap();

@@ -406,7 +406,8 @@ mod tests {
         bad[3].applied = 1;
         bad[4].applied = u64::MAX - 1;
         bad[4].durable = u64::MAX - 1;
-        // Both copies have the last counter. Found: there was no counter for the next write, and the repair panicked.
+        // Both copies have the highest counter. Found: the next write could not have a higher one, and the repair
+        // panicked.
         bad[5].counter = u64::MAX;
         for superblock in bad {
             assert_eq!(

@@ -114,8 +114,8 @@ pub enum Error {
     System(#[from] std::io::Error),
 }
 
-/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it. A packet that is dropped instead keeps
-/// its buffer, into which nothing is received any more.
+/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it. If a packet is dropped instead, nothing
+/// is received into its buffer any more.
 #[derive(Debug)]
 #[must_use = "a packet is kept or released"]
 pub struct Packet(Arrived);

@@ -64,8 +64,8 @@ impl Records {
     /// Opens a region by its name, or creates it, and binds to every queue of the interfaces. Persisted records are in
     /// the store, or [waiting](Records::waiting) to be applied.
     ///
-    /// # Errors
-    /// [`Error`]: the region is in use, damaged, or something else, or the interface is not suitable.
+    /// # Errors [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not
+    /// suitable.
     pub fn open(options: &RecordsOptions) -> Result<Records, Error> {
         let needed = Part::alone().buffers_needed(&options.region.interfaces);
         let buffers = u64::from(options.log_buffers);
@@ -78,7 +78,7 @@ impl Records {
         let memory = shared.log().medium().medium().memory();
         let space = BufferSpace::beside_a_store(memory, start, parameters, buffers)?;
         let sockets = Receiver::open(&options.region, space).inspect_err(|_| {
-            // A region that was only just created is useless. If it cannot be removed, it is opened the next time.
+            // A region that was created by this call is of no use now. If it cannot be removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.region.path);
             }

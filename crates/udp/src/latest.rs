@@ -15,7 +15,8 @@ struct Shared<T> {
     /// Number of replacements so far.
     replaced: AtomicU64,
     value: Mutex<T>,
-    /// Wakers of the loops that wait ([`Latter::wake_by`]). A loop that has ended leaves a dead entry.
+    /// Wakers of the loops that wait ([`Latter::wake_by`]). The entry of a loop that has ended stays, but wakes
+    /// nothing.
     wakers: Mutex<Vec<Weak<mio::Waker>>>,
 }
 

@@ -416,7 +416,7 @@ mod tests {
         for address in [receiving, 2048 * 3, u64::MAX] {
             assert!(umem.sent(address).is_err(), "{address}");
         }
-        // The same frame is received a second time.
+        // The kernel must not report the same frame twice.
         let whole = umem.received(receiving + 256, 1792).unwrap();
         assert!(umem.received(receiving + 256, 1792).is_err());
         umem.sent(sending).unwrap();

@@ -41,8 +41,8 @@ impl MapMedia {
 impl Media for MapMedia {
     fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping is readable for `bytes` bytes and lives as long as `self`. The pipeline in the kernel
-        // writes to it at the same time, but only to slots and frames after its last published order. The log reads
-        // none of these before it has followed that order.
+        // writes to it at the same time, but only to slots and frames of orders that it has not published yet. The log
+        // reads such a slot or frame only after it has followed the order.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.bytes) }
     }
 

@@ -409,7 +409,7 @@ fn an_interface_that_is_made_again_is_another_one() {
     }
     drop(net);
     let net = Net::new();
-    // The kernel removes a namespace some time after the command.
+    // The kernel removes a namespace only some time after the command has ended.
     let until = Instant::now() + ARRIVES;
     while devices[0].status().interfaces == [INTERFACE] && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));

@@ -133,7 +133,7 @@ impl Beside {
         self.copies.finish(self.now).unwrap();
         self.keeps.finish(self.now).unwrap();
         let (mut one, mut other) = (sent(&mut self.copies), sent(&mut self.keeps));
-        // Only a ring keeps applied updates. The other device receives into their buffers again.
+        // Only a ring keeps applied updates. The other device receives new packets into the buffers of applied updates.
         let (_, _, _, applied) = self.copies.machine().cursors();
         for (sent, _) in one.iter_mut().chain(&mut other) {
             without_kept(sent, applied);

@@ -509,7 +509,7 @@ impl Alone {
         assert!(self.node.device().unwrap().machine().is_serving());
     }
 
-    /// Sends the next update, and returns its fate.
+    /// Sends the next update, and returns the pipeline's verdict.
     fn update(&mut self) -> Passed {
         self.seq += 1;
         self.update_again()

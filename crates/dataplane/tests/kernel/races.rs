@@ -460,7 +460,7 @@ fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     sends_again(&mut bench);
 }
 
-/// Regression, also without a fast path: a late DURABLE of the earlier incarnation confirmed the link.
+/// Regression: a late DURABLE of the earlier incarnation confirmed the link, even without a fast path.
 #[test]
 fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     if skipped() {
@@ -514,7 +514,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     assert_eq!(bench.last(), 2);
 }
 
-/// Returns the state of a chain of one device, as the pipeline is told.
+/// Returns the state of a chain of one device, as the pipeline learns it.
 pub fn alone() -> ChainState {
     ChainState {
         size: pmnet_wire::FragmentSize::MAX,

@@ -580,8 +580,9 @@ impl World {
             self.reference.machine().cursors()
         );
         let (ours, theirs) = (self.device.log().tail(), self.reference.log().tail());
-        // A device that has followed an entry before it looks for space to release finds less to release: that entry
-        // was already a witness. The device releases the space one burst later, and from then on the two differ.
+        // This device may follow an entry before it looks for space to release. Then the entry already is a witness, so
+        // the device finds less to release. It releases the space one burst later, and from then on the two devices
+        // differ.
         self.diverged |= ours.released < theirs.released;
         let ours = Tail {
             released: ours.released.max(theirs.released),

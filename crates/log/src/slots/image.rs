@@ -13,8 +13,8 @@ pub const SLOTS_MAX: u32 = 1 << 15;
 pub const SLOT_BYTES_MIN: u32 = 128;
 /// Largest slot, in bytes.
 pub const SLOT_BYTES_MAX: u32 = 1 << 16;
-/// Limit of message numbers. No queue receives so many messages, so a higher number is refused: it could not be
-/// increased further.
+/// Limit of message numbers. A higher number is refused, because it could not be increased further. No queue receives
+/// so many messages.
 pub const NUMBER_MAX: u64 = 1 << 51;
 
 const MAGIC: [u8; 8] = *b"PMNETSLT";
@@ -275,8 +275,8 @@ fn seal(log_uuid: u128, number: u64) -> u64 {
     number << CHECK_BITS | u64::from(crc >> (u32::BITS - CHECK_BITS))
 }
 
-/// Returns the highest cursor in an image. One persist writes both cursors. So each of them was either in effect, or no
-/// action that depends on it had begun.
+/// Returns the highest cursor in an image. One persist writes both cursors. So the highest cursor is safe: either its
+/// persist was complete, or no action that depends on it had begun.
 pub(super) fn cursor(image: &[u8], head: &Head) -> Result<u64, SlotsError> {
     let uuid = head.identity.log_uuid;
     let one = |at: usize| {

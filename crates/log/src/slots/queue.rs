@@ -20,7 +20,7 @@ pub struct Posting {
 pub enum Outcome {
     /// A message of N bytes is in the slot.
     Message(u32),
-    /// An error: the slot holds no message, whatever its bytes are.
+    /// The receive failed: the slot holds no message, whatever its bytes are.
     Error,
 }
 

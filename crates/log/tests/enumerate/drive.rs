@@ -38,7 +38,7 @@ pub enum Op {
     ReclaimBut(u64),
     /// Raise the epoch by this number.
     Epoch(u32),
-    /// Set a lower epoch, and the current one: neither has an effect.
+    /// Set a lower epoch, then the current epoch. Neither has an effect.
     StaleEpoch,
     /// Discard all entries, and continue this many orders after the last one (negative: before it).
     Reset(i64),

@@ -94,7 +94,7 @@ pub struct Explorer {
     effort: Effort,
     parameters: Parameters,
     pub counts: Counts,
-    /// By the key of an image and its promise: whether the recovery from this image was crashed again.
+    /// Whether the recovery from an image was crashed again, by the key of the image and its promise.
     seen: HashMap<u64, bool, BuildHasherDefault<AsIs>>,
 }
 

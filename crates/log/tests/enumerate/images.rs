@@ -33,7 +33,7 @@ pub struct Effort {
     pub torn: usize,
     /// Most lines that are torn at a moment, one at a time; if there are more, this many of them are torn.
     pub torn_lines: usize,
-    /// Number of deaths of the process at each moment. The first one leaves every store visible.
+    /// How many times the process dies at each moment. After the first death every store is visible.
     pub kills: u32,
     /// One of this many recoveries is crashed again: from a whole image, from a sample, from a torn image, and from an
     /// image of a recovery.

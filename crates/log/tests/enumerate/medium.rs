@@ -28,9 +28,9 @@ pub enum Event {
     Store(usize, Vec<u8>),
     PersistStart(Vec<Range<usize>>),
     PersistDone,
-    /// From this event on the outside world relies on the promise.
+    /// After this event the outside world relies on the promise.
     Promise(Arc<Promise>),
-    /// The script crashed by itself, and left this state.
+    /// A crash in the script, which left this state.
     Crash(Box<State>),
 }
 

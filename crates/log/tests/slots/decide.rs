@@ -10,9 +10,9 @@ pub enum Found {
     Nothing,
     /// A whole message with the tag of its session, and with a seq (an update, an END).
     Message {
-        /// Its session.
+        /// Session of the message.
         session: u64,
-        /// Its seq in the session.
+        /// Seq of the message in this session.
         seq: u64,
     },
 }

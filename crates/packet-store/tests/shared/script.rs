@@ -10,7 +10,8 @@ const fn whole(op: Op) -> [Op; 3] {
     [op, Persist, Apply(9)]
 }
 
-/// Scripts with every change of a frame's owner. Each is followed by operations that could use a frame too early.
+/// Returns scripts with every change of a frame's owner. Operations that could use a frame too early follow each
+/// change.
 pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     let every = |ops: &[Op]| ops.iter().flat_map(|op| whole(*op)).collect::<Vec<_>>();
     let then = |ops: &[Op], more: &[Op]| [every(ops), more.to_vec()].concat();

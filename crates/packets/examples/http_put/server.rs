@@ -14,7 +14,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::segments::Segments;
 
-/// Connections at the same time; others wait until one ends.
+/// Most connections at the same time; others wait until one ends.
 const CONNECTIONS: usize = 16;
 /// Bytes of a connection's window, in each direction.
 const WINDOW: usize = 64 << 10;

@@ -210,7 +210,7 @@ fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
     }
 }
 
-/// The head has its maximum of sessions: a call that waits for a session is told so.
+/// The head has its maximum of sessions, and a call that waits for a session learns that.
 #[test]
 fn a_call_for_which_there_is_no_session_is_told_so() {
     let (mut bench, open) = Bench::opening(config());

@@ -99,7 +99,7 @@ fn a_hit_that_the_node_has_written_is_taken_back_and_nothing_else_is() {
     ];
     assert_eq!(left, expected, "the last one is foreign");
     assert_eq!(bench.device.counters().silenced, 4);
-    // A node that sends the packets together relies on neighbours that touch.
+    // A node sends the packets in one call, so each packet must begin where the previous one ends.
     let mut end = 0;
     for place in out.places() {
         assert_eq!(place.range.start, end);

@@ -23,8 +23,9 @@ fn read(bench: &Bench, request: u64) -> Header {
     }
 }
 
-/// The session's caller gave request 1 up, and read with request 2. A copy of request 1 that arrives now would take
-/// effect after a state that the session has already seen. No reply of a read is kept that could show this.
+/// The session's caller gave request 1 up, and read with request 2. If a copy of request 1 that arrives now were
+/// executed, it would change a state that the session has already read. The server keeps no replies of reads, so no
+/// record shows that there was a later read.
 #[test]
 fn a_request_from_before_a_read_is_never_executed() {
     for failed in [false, true] {

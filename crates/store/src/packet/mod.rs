@@ -38,7 +38,7 @@ const PACKED_BYTES: usize = 256 << 10;
 /// Longest value that may use the reserve, in bytes: the record of a reply, or a row of a command that frees space. A
 /// longer reply needs the same space as data. If there is none, the request is refused with a short reply.
 const SHORT_BYTES: usize = 512;
-/// Most bytes that are packed before a full store refuses something. The packing takes less than a second.
+/// A full store packs at most this many bytes before it refuses something. The packing takes less than a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
 /// Bytes of frames that are kept for each existing record of the protocol, so that a session finds room for its reply.
 const RECORD_BYTES: usize = 640;

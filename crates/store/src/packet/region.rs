@@ -1,4 +1,5 @@
-//! A store in one region with the log of a device: its path, and its creation (`docs/spec/packet-store.md` §12).
+//! A store that shares a region with the log of a device: the region's path and its creation
+//! (`docs/spec/packet-store.md` §12).
 
 use std::fmt;
 use std::path::Path;

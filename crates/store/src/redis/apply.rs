@@ -343,7 +343,7 @@ impl RedisStore {
             Outcome::Refused(items) => {
                 for (index, error) in items {
                     if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
-                        // An operator's mistake with rights must not lose updates that clients were told of.
+                        // If an operator sets wrong rights, no update may be lost that a client was told of.
                         let waits =
                             error.starts_with("NOPERM ") && promise::is_assumed(&effect.commands);
                         if effect.nature.promised || waits {
@@ -376,7 +376,7 @@ fn check_promises(
     Ok(())
 }
 
-/// Returns whether Redis says that it has no such database, now and later.
+/// Returns whether Redis says that it has no such database, and never will.
 fn has_no_such(error: &str) -> bool {
     [
         "DB index is out of range",

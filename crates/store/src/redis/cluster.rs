@@ -49,7 +49,7 @@ pub fn is_elsewhere(error: &str) -> bool {
     ELSEWHERE.contains(&code)
 }
 
-/// Error for a client if a slot is in the wrong place and pmnet does not know which. The client's command was not
+/// Error for a client if a slot is in the wrong place and pmnet does not know which slot. The client's command was not
 /// executed.
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";

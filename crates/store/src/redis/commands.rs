@@ -1,9 +1,9 @@
 //! Facts about a command that pmnet needs before it sends it to Redis.
 //!
-//! Three questions: would the command break the adaptor's own connection or transaction (then it is never sent); would
-//! it touch the protocol's records (then it is never sent either); can it run inside a Lua script (otherwise `execute`
-//! uses MULTI)? Facts about single commands come from the server itself (`COMMAND`), so they are right for Redis 6, 7
-//! and Valkey.
+//! There are three questions. Would the command break the adaptor's own connection or transaction? Then it is never
+//! sent. Would it touch the protocol's records? Then it is never sent either. Can it run inside a Lua script? If not,
+//! `execute` uses MULTI. Facts about single commands come from the server itself (`COMMAND`), so they are right for
+//! Redis 6, 7 and Valkey.
 
 use std::collections::HashMap;
 

@@ -280,8 +280,8 @@ impl Facts {
     }
 }
 
-/// Returns whether the operator has switched the AOF on. `BACKUP` of Redis 8.10 has an AOF for a while, which INFO
-/// calls enabled. During that time WAITAOF is refused, and afterwards the AOF is gone.
+/// Returns whether the operator has switched the AOF on. INFO does not show this: while `BACKUP` of Redis 8.10 runs,
+/// there is an AOF, which INFO calls enabled. During that time Redis refuses WAITAOF, and afterwards the AOF is gone.
 fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
     Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }

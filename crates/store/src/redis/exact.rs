@@ -177,7 +177,7 @@ const RESP2: &[&str] = &[
 /// Widest field of `BITFIELD` whose numbers Lua does not round, in bits.
 const FIELD_BITS_MAX: u32 = 53;
 
-/// Returns whether a script hands the reply to this command back unchanged.
+/// Returns whether a script returns the reply to this command unchanged.
 #[must_use]
 pub fn survives_script(name: &[u8], arguments: &[&[u8]], resp3: bool) -> bool {
     let is_in = |names: &[&str]| names.iter().any(|known| known.as_bytes() == name);

@@ -205,7 +205,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // The thread may be in the middle of a question, and ends after it.
+        // The thread may be waiting for an answer, and ends after that.
         self.shared.over.store(true, Ordering::Release);
     }
 }

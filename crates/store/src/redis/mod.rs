@@ -132,7 +132,7 @@ const APPLY_LUA: &str = concat!(
     include_str!("apply.lua")
 );
 
-/// A Redis or Valkey server that holds the data and the records of one shard; as the module's text describes.
+/// A Redis or Valkey server that holds the data and the records of one shard, as the module's text describes.
 pub struct RedisStore {
     url: RedisUrl,
     /// The Sentinels or nodes that name the Redis to connect to, if `url` asks for them.

@@ -1,6 +1,6 @@
 //! Temporary errors: Redis refused before any command ran, so the call can be tried again.
 //!
-//! This list is the only one. The request script gets it at the start of its text (`passing_lua!`).
+//! No other code lists these errors. The request script gets the list at the start of its text (`passing_lua!`).
 
 /// First words of the errors by which Redis refuses a command for now.
 macro_rules! not_now {

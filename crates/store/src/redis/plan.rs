@@ -193,7 +193,7 @@ fn objection(
 /// Facts about an update, found before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// A front acknowledged it without knowing the data.
+    /// A front acknowledged the update without knowing the data.
     pub promised: bool,
     /// The update empties a database.
     pub flushes: bool,

@@ -133,8 +133,8 @@ impl Promotion {
         }
     }
 
-    /// Returns a sentence for the operator: the planned steps, and the failures that an acknowledged write survives
-    /// meanwhile.
+    /// Returns a sentence for the operator. It names the planned steps, and the failures that an acknowledged write
+    /// survives during these steps.
     #[must_use]
     pub fn text(&self) -> String {
         let from = endpoint(&self.from);
@@ -287,8 +287,8 @@ impl Promotion {
         })
     }
 
-    /// Returns Redis's name for the state of the hand-over while the old master is still a master; `None` if it is a
-    /// replica or does not answer.
+    /// Returns Redis's name for the state of the hand-over, as long as the old master is still a master. Returns `None`
+    /// if the old master is a replica by now, or does not answer.
     fn hands_over(&self) -> Option<String> {
         let mut link = cluster::open(&self.from, &self.url).ok()?;
         let info = ask(&mut link, &self.from, &[b"INFO", b"replication"]).ok()?;

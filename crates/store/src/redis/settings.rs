@@ -19,7 +19,7 @@ const MAXMEMORY_CLIENTS_VERSION: (u32, u32) = (7, 0);
 /// reply.
 ///
 /// # Errors
-/// `Fatal` with what to do.
+/// `Fatal` with advice.
 pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<(), StoreError> {
     for (name, least) in [
         ("proto-max-bulk-len", BULK_BYTES_MIN),
@@ -77,7 +77,7 @@ impl RedisStore {
     /// user may run them.
     ///
     /// # Errors
-    /// `Fatal` with what to do; `Retry` if Redis does not answer.
+    /// `Fatal` with advice; `Retry` if Redis does not answer.
     pub(super) fn rehearse(
         &self,
         connection: &mut Connection,
@@ -173,8 +173,8 @@ impl RedisStore {
     }
 }
 
-/// Returns whether the error of a queued command is permanent. An error that only means that Redis accepts no writes at
-/// the moment is not.
+/// Returns whether the error of a queued command is permanent. An error is not permanent if it only means that Redis
+/// accepts no writes at the moment.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }

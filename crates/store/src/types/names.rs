@@ -75,5 +75,5 @@ impl Names {
     }
 }
 
-/// The name of a member follows these bytes of a row key.
+/// In a row key the name of a member begins after this many bytes.
 const _: () = assert!(MEMBER_PREFIX == 10, "as `row_of` reads it");

@@ -189,13 +189,13 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
 enum Place<'a> {
     /// There are no members.
     Nowhere,
-    /// Neighbours between two names of the form that [`ranked`] makes.
+    /// Members that are neighbours in the order of [`ranked`], between these two names.
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// Members anywhere in the set, between these ends.
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Returns the place of the members between two. If all scores are equal, as they should be for such a range, the
+/// Returns the place of the members between two ends. If all scores are equal, as they should be for such a range, the
 /// members are neighbours.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,

@@ -82,7 +82,7 @@ impl Source {
     }
 }
 
-/// The meaning of a command's arguments.
+/// The parsed arguments of a command.
 struct Question {
     sources: Vec<Source>,
     aggregate: Aggregate,

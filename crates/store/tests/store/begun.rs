@@ -552,7 +552,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
         Some(8)
     );
     assert_eq!(redis.call(&["LLEN", "list"]), ":5000\r\n");
-    // A restarted Redis may lack the watermark, so the records that it has decide.
+    // A restarted Redis may lack the watermark, so its records show whether the batch was applied.
     proxy.answer(":10000\r\n$2\r\nOK\r\n", ":10000\r\n-NO OK\r\n");
     let result = store.apply(&batch(&[long], 2));
     assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");

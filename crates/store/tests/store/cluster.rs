@@ -156,7 +156,8 @@ fn a_batch_over_many_slots_is_one_step() {
     assert_eq!(watermark(&load(&mut *later)), 9);
 }
 
-/// Requests of all kinds, in slots other than that of the records: by script, and by transaction.
+/// Requests of all kinds have a record, even if their slots differ from that of the records. They run in a script or in
+/// a transaction.
 #[test]
 fn requests_in_any_slot_have_their_record() {
     let Some(pair) = Pair::start() else { return };

@@ -1,5 +1,5 @@
-//! Settings and rights with which Redis would refuse acknowledged writes. A server that starts reports them and ends, a
-//! running server waits, and no client can change them.
+//! Settings and rights with which Redis would refuse acknowledged writes. A server that finds them at its start reports
+//! them and ends. A running server waits. No client can change them.
 
 use std::time::{Duration, Instant};
 
@@ -432,7 +432,7 @@ fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
     assert_eq!(redis.get("n").as_deref(), Some("2"));
 }
 
-/// With these settings Redis may take no writes for a time. They do no harm, because the writes wait.
+/// With these settings Redis may refuse writes for some time. They do no harm, because the writes wait.
 #[test]
 fn replicas_that_are_missing_are_waited_for() {
     let Some(redis) = Redis::start(&[]) else {
