@@ -15,7 +15,7 @@
 #include "hops.h"
 #include "packet.h"
 
-/* The hash of a key in the index; never 0. The same function as mix() in crates/proto. */
+/* The hash of a key in the index; never 0. This is the function mix() of crates/proto. */
 static __always_inline __u64 mix_hash(const struct pm_shard *shard, __be64 hash)
 {
 	__u64 mixed = bpf_be64_to_cpu(hash) ^ shard->read_secret;
@@ -131,8 +131,8 @@ static __always_inline bool show(void *image, const struct pm_shard *shard, __u6
 }
 
 /*
- * Answers a READ of which no bucket is closed. The decision is the same as that of Reads::answer in
- * crates/proto.
+ * Answers a READ if none of its buckets is closed. The decision is the same as that of
+ * Reads::answer in crates/proto.
  */
 static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 						   const struct pm_maps *m, struct pm_read *read)

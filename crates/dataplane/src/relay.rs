@@ -412,8 +412,8 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<S
     words.want(machine.needs_lease());
 }
 
-/// Warns, less and less often, that sessions were ended because others needed their places, or because their client was
-/// started again. `told`: the number of such sessions at the last warning.
+/// Warns that sessions were ended because others needed their places, or because their client was started again. The
+/// warnings become rarer with time. `told`: the number of such sessions at the last warning.
 fn tell_of_sessions(machine: &Device, told: &mut u64) {
     let counters = machine.counters();
     let all = counters.succeeded_sessions + counters.crowded_out_sessions + counters.crowded_opens;

@@ -256,7 +256,7 @@ impl PmemMedia {
         self.memory.clone()
     }
 
-    /// Returns warnings about properties that are worse than they could be.
+    /// Returns warnings about properties that are worse than this kind of medium can have.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

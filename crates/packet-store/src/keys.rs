@@ -424,7 +424,8 @@ impl Keys {
     fn predecessors(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> Path {
         let mut before = Keys::AT_START;
         let (mut at, mut rank) = (NONE, 0);
-        // A key that was found not to be below needs no second comparison on the next lower level.
+        // If a comparison has shown that a key is not below the searched key, the next lower level need not compare
+        // that key again.
         let mut limit = NONE;
         for level in (0..LEVELS).rev() {
             loop {

@@ -10,9 +10,9 @@ use crate::line::Form;
 use crate::store::PacketStore;
 use crate::transaction::Transaction;
 
-/// A packet that is longer than a frame divided by this is moved as a copied record, which can be continued in another
-/// frame. If such packets were moved unchanged, they would leave more than a third of each frame unused, and would be
-/// packed again and again.
+/// If a packet is longer than a frame divided by this number, packing moves it as a copied record, which can be
+/// continued in another frame. If such packets were moved unchanged, they would leave more than a third of each frame
+/// unused, and would be packed again and again.
 const PACKET_FRACTION: usize = 3;
 /// Most frames that one step empties.
 const VICTIMS_MAX: usize = 64;

@@ -160,7 +160,7 @@ impl Region {
         let (log, made) = log(options)?;
         let space = BufferSpace::of_log(log.medium().memory(), log.parameters())?;
         let sockets = Receiver::open(options, space).inspect_err(|_| {
-            // A region that was only just created is useless. If it cannot be removed, it is opened the next time.
+            // A region that was created by this call is of no use now. If it cannot be removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.path);
             }

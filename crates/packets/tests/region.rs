@@ -236,7 +236,7 @@ fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
     println!("{heard} heard, {refused} of them when the region was full");
     assert_eq!(heard - refused, 152);
     assert!(refused > 1_000, "{refused}: not much of a load");
-    // Datagrams in flight are released until no more arrive, and buffers that are being sent from have come back.
+    // Releases datagrams that still arrive, until no more arrive and all buffers with sent datagrams have come back.
     let settled = |region: &mut Region| {
         let begun = Instant::now();
         let mut burst = Vec::new();

@@ -124,7 +124,7 @@ pub trait Rows {
     /// store need not know it.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
-    /// Says whether the command that runs next frees space. Until the next call, short rows of such a command may use
+    /// States whether the command that runs next frees space. Until the next call, short rows of such a command may use
     /// the space that is reserved for this purpose.
     fn set_frees(&mut self, _frees: bool) {}
 

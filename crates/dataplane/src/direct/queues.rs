@@ -101,8 +101,9 @@ impl Share {
 
 /// The AF_XDP sockets of all queues of a shard.
 pub(super) struct Queues {
-    // Must be dropped first: the programs are detached, and then the sockets are closed, before the memory goes. A
-    // program that other shards still use stays attached. It then finds no socket for this shard's packets, which pass.
+    // Must be dropped first: the programs are detached, and then the sockets are closed, before the memory is unmapped.
+    // A program that other shards still use stays attached. It then finds no socket for this shard's packets, and
+    // passes them to the kernel's stack.
     _part: Part,
     queues: Vec<Queue>,
     /// For each queue: it has submitted frames, and its kernel has to be woken.

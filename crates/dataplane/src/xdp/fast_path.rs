@@ -36,8 +36,8 @@ impl Kernel {
         Ok(Held(self))
     }
 
-    /// Writes state that may change while the pipeline admits. A session that the pipeline does not know needs a hold:
-    /// a CPU may have looked up the session that had the row before, and has to look again.
+    /// Writes state that may change while the pipeline admits. If the pipeline does not know the session, it must be
+    /// held: a CPU may have looked up the session that had this row before, and must look again.
     fn refresh(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {
             return Ok(());

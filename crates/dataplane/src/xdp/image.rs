@@ -26,7 +26,7 @@ impl MapMedia {
     /// that outlives this process.
     ///
     /// # Panics
-    /// The mapping is shorter.
+    /// If the mapping is shorter.
     #[must_use]
     pub fn new(map: MmapRaw, bytes: usize, outlives: bool) -> MapMedia {
         assert!(bytes <= map.len(), "the map holds the image");

@@ -128,7 +128,7 @@ impl Beside {
         }
     }
 
-    /// A burst ends: both devices send the same.
+    /// Ends a burst, after which both devices must have sent the same packets.
     fn compare(&mut self) -> Vec<Sent> {
         self.copies.finish(self.now).unwrap();
         self.keeps.finish(self.now).unwrap();

@@ -18,7 +18,8 @@ const WITHOUT: u32 = 2;
 /// The order that the server has applied when the device joins: lower than the device's last order, and not 0.
 const APPLIED: u64 = 3;
 
-/// Returns the device's current question to the server. None: the device asks nothing, or its process is dead.
+/// Returns the device's current question to the server. Returns `None` if the device asks nothing, or if its process is
+/// dead.
 fn question(bench: &mut Bench) -> Option<Vec<u8>> {
     for _turn in 0..8 {
         bench.now.0 += 300 * MILLISECOND;

@@ -246,7 +246,7 @@ fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
         .collect()
 }
 
-/// Returns a device that is about to hear an APPLIED. A superblock will release the orders that it states, before any
+/// Returns a device that is about to receive an APPLIED. The orders in it will be released by a superblock, before any
 /// entry states them.
 fn bench_before_release() -> Bench {
     let mut bench = Bench::new(0, 1);

@@ -178,7 +178,7 @@ impl Media for Recorder {
 /// All states that the medium may be in at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Contents of clean lines; of dirty lines, the oldest contents that are still possible.
+    /// Contents of the clean lines, and the oldest possible contents of the dirty lines.
     durable: Vec<u8>,
     /// Later contents of the dirty lines, oldest first. The CPU sees the last one.
     dirty: BTreeMap<usize, Vec<Line>>,

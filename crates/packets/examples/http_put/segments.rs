@@ -22,7 +22,7 @@ const STREAMS_MAX: usize = 256;
 struct Stream {
     /// Sequence number of the next byte.
     next: u32,
-    /// Packets, each with the range of its new bytes of the stream.
+    /// Packets of the stream, each with the range in which it has new bytes.
     held: VecDeque<(Packet, Range<usize>)>,
 }
 

@@ -100,8 +100,8 @@ fn durable_of_a_part_or_of_others_is_not_enough() {
     }
 }
 
-/// Found: a follower came back without the end of its log. The head still believed that the follower held all that it
-/// had reported before, and the chain stood still at the gap.
+/// Found: a follower came back without the end of its log. The head still believed that the follower held all entries
+/// that it had reported before. So the chain stopped for ever at the gap.
 #[test]
 fn a_follower_that_comes_back_with_less_is_filled_again() {
     let mut bench = Bench::head(2);

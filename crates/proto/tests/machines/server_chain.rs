@@ -375,7 +375,7 @@ fn nobody_is_refused_because_of_what_a_server_remembers() {
     assert!(refused.header.flags.has(Flags::REFUSED));
     let text = String::from_utf8_lossy(&refused.payload).into_owned();
     assert!(text.contains("Before you restore anything"), "{text}");
-    // Each reading of the records serves for one answer.
+    // For each answer the server reads the records anew.
     assert_eq!(bench.ask(51, &[known]), []);
 }
 

@@ -441,7 +441,7 @@ fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> St
     })
 }
 
-/// Returns the error for a batch of which Redis has executed only a part, or a part in another database.
+/// Returns the error for a batch if Redis has executed only a part of it, or has executed a part in another database.
 fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"

@@ -229,8 +229,8 @@ impl RedisStore {
         })
     }
 
-    /// Turns a fault that would stop a server at its start into a wait of a running server: Redis was changed while the
-    /// server ran, and can be changed back. The devices keep acknowledged updates meanwhile.
+    /// Makes a running server wait for the end of a fault that would stop a server at its start: Redis was changed
+    /// while the server ran, and can be changed back. The devices keep acknowledged updates meanwhile.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(

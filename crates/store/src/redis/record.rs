@@ -11,7 +11,8 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Most bytes of owed records that one call writes, if it writes several. The call must end within its deadline.
+/// Most bytes of owed records that one call writes, if it writes several records. This bounds the time of the call,
+/// which must end within its deadline.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// A change of a record that belongs to commands that a Redis has executed.

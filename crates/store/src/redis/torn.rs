@@ -67,8 +67,8 @@ impl TornEnd {
     }
 }
 
-/// Returns whether the running rewrite in `info` is one of a whole AOF, because [`RedisStore::leave_torn_end`]
-/// requested it.
+/// Returns whether the rewrite that runs according to `info` rewrites a whole AOF, because
+/// [`RedisStore::leave_torn_end`] requested it.
 ///
 /// # Errors
 /// `Retry` if Redis does not answer.

@@ -173,8 +173,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Adds a check of the records before (`"begin"`) or after (`"end"`) commands that run code. A client's code could
-    /// change the records between the two checks. This cannot be prevented, but it stops the shard, and every server
-    /// that is started later.
+    /// change the records between the two checks. pmnet cannot prevent such a change, but the change stops the shard,
+    /// and every server that is started later.
     ///
     /// # Errors
     /// `Retry`: the system gave no random numbers.

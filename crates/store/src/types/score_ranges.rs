@@ -59,7 +59,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Returns whether a member is not before a range that begins at this end.
+    /// Returns whether a range with this lower end may contain the member.
     fn is_below(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => true,
@@ -69,7 +69,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Returns whether a member is not after a range that ends at this end.
+    /// Returns whether a range with this upper end may contain the member.
     fn is_above(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => false,

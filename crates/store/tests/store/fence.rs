@@ -1,5 +1,5 @@
-//! Commands that Redis executes late, after their connection was given up or their server was killed, have no effect.
-//! Neither have commands of a server whose shard another server has taken over.
+//! Commands have no effect if Redis executes them late, after their connection was given up or their server was killed.
+//! Commands of a server whose shard another server has taken over have no effect either.
 
 use crate::support::proxy::{Late, Proxy};
 use crate::support::{Redis, batch, load, payload, single, watermark};

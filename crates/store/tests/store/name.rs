@@ -34,13 +34,13 @@ fn a_barrier_names_the_process_and_who_owns_the_records_there() {
     assert!(first.reads, "a plain read shows only what is synced");
     let expected = (first.run_id.clone(), first.owner.clone());
     assert_eq!(found(&redis, &first.records), expected);
-    // The same Redis process, from which the records are loaded again.
+    // The records are loaded again from the same Redis process.
     store.load().unwrap();
     let second = named(&mut *store);
     assert!(second.same_process(&first));
     assert_ne!(second.owner, first.owner);
     assert_eq!(found(&redis, &second.records).1, second.owner);
-    // Another process at the same address.
+    // Now another process serves at this address.
     redis.kill();
     redis.restart();
     store.load().unwrap();
