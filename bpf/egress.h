@@ -218,7 +218,8 @@ static __always_inline int send_append(struct xdp_md *ctx, struct pm_packet *pkt
 }
 
 /*
- * Sends the acknowledgement that a DURABLE has become to the client of the update that it commits.
+ * Sends an acknowledgement to the client of the update that a DURABLE commits. The packet was the
+ * DURABLE.
  */
 static __always_inline int send_ack(struct xdp_md *ctx, struct pm_packet *pkt)
 {

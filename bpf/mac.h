@@ -7,8 +7,9 @@
  * whole words, so the payload begins with a word.
  *
  * Invariants: a packet is dropped as forged only if the keys cannot have changed while it was
- * verified: the pipeline admits, and the generation is the one from before the keys were read. A
- * key of zeros is no key, and verifies nothing. Loops are bounded by the largest payload.
+ * verified. This is so if the pipeline admits, and the generation is still that from before the
+ * keys were read. A key of zeros is no key, and verifies nothing. Loops are bounded by the largest
+ * payload.
  *
  * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. May not: derive keys, or decide
  * which sender may send which packet.

@@ -178,8 +178,8 @@ fn ask(
     }
     fill(&mut request);
     let any = UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: the request is a whole structure that lives until the call has ended. So does the structure to which it
-    // points, which has at least the length that this command fills in.
+    // SAFETY: the request is a whole structure. The structure to which it points has at least the length that this
+    // command fills in. Both live until the call has ended.
     let done = unsafe { libc::ioctl(any.as_raw_fd(), what, &raw mut request) };
     if done < 0 {
         Err(io::Error::last_os_error())

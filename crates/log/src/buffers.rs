@@ -99,8 +99,8 @@ impl Buffers {
         self
     }
 
-    /// Fills the lists in a region that a store shares: buffers without a kept frame are away. The log will have `own`
-    /// buffers that the store does not have as well.
+    /// Fills the lists in a region that a store shares: buffers without a kept frame count as away. The log will have
+    /// `own` buffers that it does not share with the store.
     pub(crate) fn kept_beside_a_store(mut self, own: u64, entries: u64) -> Buffers {
         for holder in &mut self.holders {
             if *holder == Holder::Free {

@@ -25,7 +25,7 @@ pub trait Media: Send {
     /// Stores `bytes` at `offset` of the image; not durable yet.
     ///
     /// # Panics
-    /// If the range is not inside the image, which the log never asks for.
+    /// If the range is not inside the image. The log never stores into such a range.
     fn store(&mut self, offset: usize, bytes: &[u8]);
 
     /// Begins to make the listed byte ranges durable, all of them as one persist.

@@ -370,7 +370,7 @@ fn entries_belong_to_one_log_and_one_era() {
     );
 }
 
-/// Two whole entries claim the same bytes. No log writes that, so it is damage.
+/// Two whole entries claim the same bytes. No log writes such entries, so this is damage.
 #[test]
 fn kept_frames_follow_each_other_as_they_are_placed() {
     let mut medium = written();

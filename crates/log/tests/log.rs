@@ -145,7 +145,7 @@ fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
     let image = log.into_media().kill();
     for lost in [0, pmnet_log::BLOCK_BYTES] {
         let mut bad = image.clone();
-        // Order 65, in slot 1, torn.
+        // The entry of order 65, in slot 1, is torn.
         bad.corrupt(2 * pmnet_log::BLOCK_BYTES + 64 + 20, |byte| byte ^ 0x40);
         bad.corrupt(lost + 100, |byte| byte ^ 0x40);
         let log = recover(bad);

@@ -19,7 +19,7 @@ pub(crate) struct Untouched {
     /// For each block, whether it is untouched.
     blocks: Vec<bool>,
     left: usize,
-    /// Zeros, beginning at a page. No code writes to them, so they take no memory.
+    /// Zeros that begin at a page. No code writes to them, so they take no memory.
     zeros: MmapMut,
 }
 

@@ -23,8 +23,8 @@ const CLASSES_SCARCE: usize = 15;
 const ALIGN: usize = 8;
 /// If more bytes than this would stay unused at the end of a frame, a record is continued in a second frame.
 const UNUSED_MAX: usize = 256;
-/// The same limit while records are packed because frames are scarce: the unused bytes must be fewer than the gained
-/// ones.
+/// The same limit while records are packed because frames are scarce. It is lower, because packing must not leave more
+/// bytes unused than it gains.
 const UNUSED_SCARCE_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

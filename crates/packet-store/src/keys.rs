@@ -101,7 +101,7 @@ pub(crate) struct Path {
     ranks: [u32; LEVELS],
 }
 
-/// All keys of a store. A key has a number while it is in the list.
+/// All keys of a store. Each key in the list has a number, until it leaves the list.
 #[derive(Debug)]
 pub(crate) struct Keys {
     keys: Vec<Key>,

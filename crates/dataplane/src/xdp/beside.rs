@@ -346,7 +346,7 @@ impl Interface {
             .collect()
     }
 
-    /// Detaches, and removes all pins of the interface, the link's first.
+    /// Detaches the program, and removes all pins of the interface, first the pin of the link.
     fn clear(&self) -> Result<(), KernelError> {
         for name in LINKS {
             let link = self.folder.join(name);

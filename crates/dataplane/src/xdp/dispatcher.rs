@@ -24,7 +24,7 @@ const PROGRAMS: &str = "pm_programs";
 /// The program, loaded for these devices.
 pub struct Dispatcher {
     ebpf: Ebpf,
-    // The open array, which the kernel therefore does not empty. `None`: the array is pinned.
+    // The array, which stays open so that the kernel does not empty it. `None`: the array is pinned.
     programs: Option<ProgramArray<MapData>>,
 }
 

@@ -141,7 +141,7 @@ impl Hold for Held<'_> {
         let copies = chain.position + 1 + chain.behind.len();
         kernel.copies = u8::try_from(copies).expect("a chain is short");
         kernel.stamp = *stamp;
-        // As they stand in a header.
+        // The numbers have the byte order of a header.
         let word = |first: u32, second: u32| {
             let number = u64::from(first) << 32 | u64::from(second);
             u64::from_ne_bytes(number.to_be_bytes())

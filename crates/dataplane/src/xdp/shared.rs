@@ -116,8 +116,8 @@ shared! {
         alone: AtomicU32,
         /// Number of devices of the chain. User space, held.
         copies: AtomicU32,
-        /// Always 0. Keeps the fields that the pipeline writes in cache lines of their own, and is read as a zero that the
-        /// verifier does not know (`unknown_zero` in `bpf/maps.h`).
+        /// Always 0. This word keeps the fields that the pipeline writes in cache lines of their own. Its value is also
+        /// a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
         /// Highest order. The pipeline; user space while it holds.
         last: AtomicU64,
@@ -177,8 +177,8 @@ shared! {
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
     struct Bucket as "pm_bucket" aligned 8 {
-        /// Order of the newest update of any key in the bucket; with [`HIDDEN`] if that update must not be shown. The
-        /// pipeline; user space while it holds.
+        /// Order of the newest update of any key in the bucket. The flag [`HIDDEN`] is set if that update must not be
+        /// shown. The pipeline; user space while it holds.
         newest: AtomicU64,
     }
 

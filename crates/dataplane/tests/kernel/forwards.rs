@@ -206,7 +206,7 @@ fn a_turn_sends_on_no_more_than_its_port_takes() {
     );
 }
 
-/// For many turns, more updates arrive in a turn than it may forward. All are forwarded, and the log, which has room
+/// In each of many turns more updates arrive than a turn may forward. All are forwarded, and the log, which has room
 /// for the updates of six turns, never fills up.
 #[test]
 fn what_waits_to_be_sent_on_does_not_grow() {

@@ -533,7 +533,7 @@ pub fn alone() -> ChainState {
     }
 }
 
-/// Returns the state of an unused session, as the pipeline is told.
+/// Returns the state of an unused session, as the pipeline learns it.
 pub fn fresh() -> SessionState {
     SessionState {
         id: 1,

@@ -379,7 +379,7 @@ impl World {
         let mut out = [0; 2048];
         let forged = self.forged_by_kernel();
         let mut kernel = self.kernel.0.lock().unwrap();
-        // The kernel reads the real clock. The deadlines that it was given are in the time of this world.
+        // The kernel reads the real clock. The deadlines in its maps are in the time of this world.
         let word = &self.words.shard().answers_until;
         let told = word.load(Ordering::SeqCst);
         let lives = self.now.0 < told;
@@ -431,7 +431,8 @@ impl World {
         self.reference.receive(self.now, from, datagram).unwrap();
         let answer = self.compare_answer(answer, released);
         if heard {
-            // User space notices it only when it looks for idle sessions. A PING tells both devices now.
+            // User space notices that the client was heard only when it looks for idle sessions. A PING lets both
+            // devices notice it now.
             self.ping(from, datagram);
         }
         [before, answer].concat()

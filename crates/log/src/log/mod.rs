@@ -425,8 +425,8 @@ impl<M: Media> Log<M> {
         (floor < self.last).then(|| self.entry_at(floor + 1).frame_offset())
     }
 
-    /// Returns the same offset for an estimate, at any moment. `None`: the fast path, which may be ahead of this log,
-    /// has used that slot again.
+    /// Returns the same offset for an estimate, and may be called at any moment. `None`: the fast path, which may be
+    /// ahead of this log, has used that slot again.
     fn oldest_frame_seen(&self, floor: u64) -> Option<usize> {
         let parameters = self.parameters();
         let slot = parameters.slot(floor + 1);

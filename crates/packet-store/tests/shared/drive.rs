@@ -53,7 +53,8 @@ pub enum Op {
     Pack(usize),
     /// Gives back all buffers that neither the log nor the store needs.
     Poll,
-    /// Stores a packet that is not kept into every frame that can be received into. Its key is forged from this one.
+    /// Stores a packet that is not kept into every frame that can be received into. The packet has a key made from this
+    /// number.
     Forge(u8),
     /// The process dies. The region is copied into a larger image, which is opened.
     Grow,

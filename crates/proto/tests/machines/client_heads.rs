@@ -106,7 +106,7 @@ fn a_session_that_is_not_open_yet_asks_by_its_open() {
     }
 }
 
-/// A head that was left out of its chain, and that no packet can tell so (seeds 33953, 81444, 85287, 87079 of the
+/// A head was left out of its chain, and no packet can reach it that says so (seeds 33953, 81444, 85287, 87079 of the
 /// simulator). It answered pings for ever, and the client never asked the other devices.
 #[test]
 fn who_only_says_that_it_is_there_does_not_keep_the_client() {

@@ -146,7 +146,7 @@ fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
     }
 }
 
-/// The same order, session and seq, with other bytes: one of the two was acknowledged.
+/// Two updates have the same order, session and seq, but other bytes. One of the two was acknowledged.
 #[test]
 fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     let mut bench = Bench::new();
@@ -225,7 +225,7 @@ fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
     assert_eq!(bench.store.executed.len(), 1);
 }
 
-/// Readers compare epochs: a store that was left behind must not name the epoch in which another store executes
+/// Readers compare epochs. So a store that is no longer in use must not name the epoch in which another store executes
 /// requests.
 #[test]
 fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {

@@ -18,8 +18,8 @@ use super::runs::Runs;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, promise};
 
-/// How often a batch is sent again without effects that Redis refused while queueing. Redis names all of them at once,
-/// so one time is usual. More often means that Redis's answers change.
+/// How often a batch is sent again without effects that Redis refused to queue. Redis names all of them at once, so one
+/// time is usual. If more are needed, Redis's answers change.
 const RESENDS_MAX: usize = 4;
 
 /// Most updates that an error names when only a part of a batch was executed.

@@ -26,15 +26,15 @@ use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
 use crate::OpenError;
 
-/// Field of the hash that names the owner; no record.
+/// Field of the hash that names the owner. It is not a record.
 pub const OWNER: &[u8] = b"owner";
-/// Field of the hash with the highest number of databases that a Redis of this shard had; no record.
+/// Field of the hash with the highest number of databases that a Redis of this shard had. It is not a record.
 const DATABASES: &[u8] = b"databases";
 /// Field that the hash has while code of a client runs, and keeps if the code changed the records (`transaction`); no
 /// record.
 const SEAL: &[u8] = b"seal";
-/// Least and most fields in one piece of the records, and its bytes: if a piece has more bytes, the next one has the
-/// fewest fields. (A reply has up to 16 MiB.)
+/// Least and most fields in one piece of the records, and a number of bytes: after a piece with more bytes, the next
+/// piece has the least number of fields. (A reply has up to 16 MiB.)
 const PIECE_FIELDS_MIN: usize = 16;
 const PIECE_FIELDS_MAX: usize = 8192;
 const PIECE_BYTES: usize = 4 << 20;

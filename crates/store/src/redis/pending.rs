@@ -32,7 +32,7 @@ pub enum Answer {
     Here(Bytes),
     /// Redis will send the answer.
     Comes {
-        /// Code of the client runs, so any error may be of that code.
+        /// The client's own code runs, so any error may come from that code.
         code: bool,
     },
 }

@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns whether the request script can run the plan and hand its replies back unchanged.
+    /// Returns whether the request script can run the plan and return its replies unchanged.
     pub fn runs_in_script(&self, table: &CommandTable) -> bool {
         let fits = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             table.scriptable(name, arguments) && survives_script(name, arguments, self.resp3)

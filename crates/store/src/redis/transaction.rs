@@ -32,10 +32,11 @@ enum Slot {
     Seal,
 }
 
-/// Makes a digest of a hash of database 0 that does not depend on the order of its fields. ARGV has the hash, a secret
-/// of this transaction, and `begin` or `end`. Between the two calls the digest is in the hash. If it does not fit at
-/// the end, it stays there: then no process takes the records for its own, even if the answer to this transaction is
-/// lost. A client whose code changes the hash in between does not know the secret.
+/// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV has the hash, a
+/// secret of this transaction, and `begin` or `end`. The call with `begin` stores the digest in the hash. The call with
+/// `end` removes the digest if it is still right, and otherwise leaves a broken one. With a broken digest no process
+/// takes the records for its own, even if the answer to this transaction is lost. A client's code that changes the hash
+/// between the two calls cannot make a right digest, because it does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
 local hash = ARGV[1]
 local all, names, of, out = redis.call('HGETALL', hash), {}, {}, {}

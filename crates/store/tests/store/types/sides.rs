@@ -111,8 +111,8 @@ impl Ours {
         replies[0].to_vec()
     }
 
-    /// Runs one command as an update from the log, as a store device does. The reply of such a command is known
-    /// beforehand.
+    /// Runs one command as an update from the log, as a store device does. The client's reply to such a command does
+    /// not depend on the data.
     fn apply(&mut self, payload: Vec<u8>) -> Vec<u8> {
         let Some(Open::Region(store)) = &mut self.open else {
             unreachable!("only a region has a log");
