@@ -66,8 +66,8 @@ static __always_inline __u32 crc_add8(pm_table t, __u32 crc, __u64 word)
 }
 
 /*
- * CRC32C of the payload, which begins at @offset of the frame and ends with it: first the 1 to 7
- * bytes that do not fill a word, then 8 bytes if the rest is no multiple of 16, then 16 bytes a
+ * CRC32C of the payload, which reaches from @offset of the frame to the frame's end: first the 1 to
+ * 7 bytes that do not fill a word, then 8 bytes if the rest is no multiple of 16, then 16 bytes a
  * step. In a step of 16 bytes, only the first four bytes depend on the step before, so the CPU can
  * look up the other twelve early.
  *

@@ -116,8 +116,8 @@ static __always_inline __be64 tag_of_entry(struct xdp_md *ctx, const struct pm_p
 }
 
 /*
- * Gives an entry of the previous hop this device's tag. On the last device the tag is 0: the
- * process seals the entry when it sends it to the server.
+ * Replaces the tag of the previous hop's entry by this device's tag. On the last device the tag is
+ * 0: the process seals the entry when it sends it to the server.
  */
 static __always_inline void reseal(struct pm_packet *pkt)
 {

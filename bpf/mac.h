@@ -98,8 +98,8 @@ struct pm_words {
 };
 
 /*
- * Finds the words of the packet whose payload begins at @offset of the frame and ends with it. The
- * pointer to the payload has an identity of its own (unknown_zero()).
+ * Finds the words of a packet. Its payload reaches from @offset of the frame to the frame's end.
+ * The pointer to the payload has an identity of its own (unknown_zero()).
  */
 static __always_inline bool find_words(struct xdp_md *ctx, __u32 offset, __u32 length,
 				       struct pm_words *words)

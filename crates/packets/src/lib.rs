@@ -154,8 +154,8 @@ impl Region {
     /// left incomplete is removed; persisted datagrams are present.
     ///
     /// # Errors
-    /// [`Error`]: the region is in use, damaged, or something else, or the interface is not suitable. An existing
-    /// region is unchanged in this case, and none is created.
+    /// [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not suitable. In
+    /// this case an existing region is unchanged, and no region is created.
     pub fn open(options: &Options) -> Result<Region, Error> {
         let (log, made) = log(options)?;
         let space = BufferSpace::of_log(log.medium().memory(), log.parameters())?;

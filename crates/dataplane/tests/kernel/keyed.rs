@@ -102,7 +102,8 @@ impl Keys {
         }
     }
 
-    /// Returns the datagram as a sender with keys sends it. One in [`FORGED`] is returned as no such sender sends it.
+    /// Returns the datagram as a sender with keys sends it. One datagram in [`FORGED`] is returned in a form that no
+    /// sender with keys sends.
     pub fn seal(&mut self, datagram: &[u8]) -> Vec<u8> {
         let Ok(packet) = Packet::parse(datagram) else {
             return datagram.to_vec();

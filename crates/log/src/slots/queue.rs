@@ -43,7 +43,7 @@ pub enum Oldest<'a> {
     },
 }
 
-/// A completion that cannot be: the NIC does not behave as slots need, or the caller made a mistake. The queue is
+/// An impossible completion: the NIC does not behave as slots need, or the caller made a mistake. The queue is
 /// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Odd {

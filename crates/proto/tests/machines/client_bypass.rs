@@ -205,8 +205,8 @@ fn a_long_reply_is_fetched_in_windows() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Reply(whole.into()))]);
 }
 
-/// A server that restarts remembers no reads. It once executed a late copy of a command whose caller had given up,
-/// after a later read, and after operations that had been passed through to the store after such a read.
+/// A server that restarts remembers no reads. Found: it executed a late copy of a command whose caller had given up.
+/// Since then the session had read, and operations had been passed through to the store.
 #[test]
 fn behind_an_unknown_outcome_something_is_recorded_first() {
     let mut bench = Bench::open();

@@ -127,7 +127,7 @@ fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
 /// free its copy.
 #[test]
 fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
-    // First the tail, then the device in the middle.
+    // The device is first the tail, then the device in the middle.
     for (chain, committed) in [(2, 4), (3, 2)] {
         let mut bench = Bench::serving(chain, 2);
         let take_in = |bench: &mut Bench, orders: std::ops::RangeInclusive<u64>| {
@@ -192,7 +192,7 @@ fn a_session_whose_open_is_not_committed_is_acknowledged_to_nobody() {
     }
 }
 
-/// The same order, session and seq, with other bytes.
+/// Two updates have the same order, session and seq, but other bytes.
 #[test]
 fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     let mut bench = Bench::serving(2, 2);

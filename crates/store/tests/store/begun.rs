@@ -601,8 +601,8 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
     assert_eq!(redis.get("m"), None);
 }
 
-/// An error that a client's code makes up is its reply. Found: it was taken for an error of Redis. It cost all clients
-/// the connection, and its own client ten seconds.
+/// An error that a client's code makes up is its reply. Found: it was taken for an error of Redis. Then all clients
+/// lost the connection, and its own client waited for ten seconds.
 #[test]
 fn an_error_of_a_clients_code_is_its_reply() {
     let Some((redis, mut store)) = ready() else {

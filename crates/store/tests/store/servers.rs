@@ -100,7 +100,7 @@ fn a_server_of_another_make_is_refused_with_what_is_known_of_it() {
     }
 }
 
-/// In Redis 8.10, `BACKUP` has an AOF for a while. INFO then calls the AOF enabled, but WAITAOF is refused.
+/// While `BACKUP` of Redis 8.10 runs, there is an AOF. INFO then calls the AOF enabled, but Redis refuses WAITAOF.
 #[test]
 fn an_aof_that_only_a_backup_has_is_not_waited_for() {
     let Some(redis) = Redis::start(&["--appendonly", "no"]) else {
