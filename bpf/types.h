@@ -35,7 +35,7 @@
 
 /*
  * Hides a value's origin from the compiler. Without it, clang keeps derived values in stack slots
- * or unrolls look-ups. The results cost more, or the verifier rejects them.
+ * or unrolls look-ups. Such code is slower, or the verifier rejects it.
  */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 

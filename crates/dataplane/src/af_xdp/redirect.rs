@@ -1,5 +1,5 @@
-//! The XDP program that redirects UDP datagrams, or TCP segments, to AF_XDP sockets if they are for a range of ports.
-//! All ports have the same sockets, or each has its own. Everything else passes.
+//! The XDP program that redirects packets to AF_XDP sockets: the UDP datagrams, or the TCP segments, for a range of
+//! ports. All ports have the same sockets, or each has its own. All other packets pass.
 //!
 //! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
 

@@ -284,7 +284,7 @@ impl Interface {
             step("replace");
             let link: FdLink = PinnedLink::from_pin(&path)?.into();
             let id = program.attach_to_link(link.try_into()?).map_err(failed)?;
-            // The link's pin keeps it alive.
+            // The pin keeps the link alive.
             return program.take_link(id).map(drop).map_err(failed);
         }
         let Some(place) = place else {

@@ -61,8 +61,8 @@ fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
     );
 }
 
-/// If an update is appended between the process's request and its look, the process sees it. The next update wakes the
-/// process again.
+/// A process that goes to sleep requests a wake-up, and then looks for updates. If an update is appended between the
+/// two steps, the process sees it. The next update wakes the process again.
 #[test]
 fn an_update_beside_a_process_that_goes_to_sleep_is_seen_and_the_next_one_wakes_it() {
     if skipped() {

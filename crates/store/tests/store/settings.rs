@@ -372,7 +372,7 @@ fn how_redis_evicts_may_be_set_where_memory_has_no_limit() {
             .call(&["CONFIG", "GET", "maxmemory-policy"])
             .contains("allkeys-lru")
     );
-    // A limit cannot be set in this state either.
+    // With this policy no client can set a memory limit either.
     let limit = single("CONFIG SET maxmemory 1gb");
     let reply = change(&mut *store, limit);
     assert!(
