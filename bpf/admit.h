@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Admission: may this packet be appended? An update of a client by session order (rule 2 of
- * docs/spec/protocol.md), an entry of the previous hop by log order (rule 4).
+ * Admission: may this packet be appended to the log? The update of a client is admitted by the
+ * order of its session (rule 2 of docs/spec/protocol.md), the entry of the previous hop by the
+ * order of the log (rule 4).
  *
- * Invariants: everything that changes between two packets is looked at under the lock: who admits,
- * the generation, the session's last seq, the last order. A new generation since the packet was
- * looked up means that user space may have changed the session meanwhile: the packet is handed up.
+ * Invariants: all state that can change between two packets is read under the lock: who admits, the
+ * generation, the session's last seq, the log's last order. If the generation has changed since the
+ * packet was looked up, user space may have changed the session: the packet then goes to user
+ * space.
  *
- * Spec: docs/spec/pipeline.md §1, point 5, and §2. May not: refuse. What is not admitted here goes
- * up, where the machine decides.
+ * Spec: docs/spec/pipeline.md §1, point 5, and §2. May not: refuse a packet. A packet that is not
+ * admitted goes to user space, where the machine decides.
  */
 #pragma once
 
 #include "reads.h"
 
 /*
- * Has the session's front as much of the log as it may have while others need room? Without keys
- * there are no fronts.
+ * Does the session's front hold as much of the log as its share allows while other fronts need
+ * space? Without keys the device does not know fronts, so the answer is no.
  */
 static __always_inline bool is_over_share(const struct pm_shard *shard,
 					  const struct pm_session *session)
@@ -24,7 +26,7 @@ static __always_inline bool is_over_share(const struct pm_shard *shard,
 	return PM_KEYED && (shard->over >> (session->share & 63) & 1);
 }
 
-/* An update that passed ingress. A duplicate of what is committed is acknowledged again. */
+/* Admits an update that passed ingress. A duplicate of a committed update is acknowledged again. */
 static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct pm_packet *pkt,
 						    const struct pm_maps *m,
 						    const struct pm_known *known, __u32 zero)
@@ -67,7 +69,9 @@ static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct p
 			make_ack(pkt, shard, known, session->last, shard->last);
 			verdict = PM_ACK;
 		} else {
-			/* It is acknowledged later, by the packet that comes back as a DURABLE. */
+			/*
+			 * The DURABLE that comes back for this entry becomes its acknowledgement.
+			 */
 			learn_way(session->client, pkt->eth, ctx->ingress_ifindex);
 			verdict = forward_in_order(pkt, shard, hops);
 		}
@@ -77,8 +81,8 @@ static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct p
 }
 
 /*
- * An APPEND of the previous hop. The last device of the chain answers with a DURABLE; the others
- * forward it.
+ * Admits an APPEND of the previous hop. The last device of the chain answers it with a DURABLE; the
+ * other devices forward it.
  */
 static __always_inline enum pm_verdict admit_entry(struct xdp_md *ctx, struct pm_packet *pkt,
 						   const struct pm_maps *m, __u32 zero)

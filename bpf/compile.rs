@@ -1,14 +1,14 @@
 //! Compiles programs for the kernel: part of the build scripts of `dataplane` and `lab`, included by its path.
 //!
-//! Without clang the programs are left out, and the binary says so when they are asked for.
+//! Without clang the build leaves the programs out. The binary says so when a user asks for one of them.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Compiles `NAME.bpf.c` of the folder `source` to `NAME.o` in `out`, where generated headers are, too; runs again when a
-/// file in the folder changes. An object file is empty if it could not be compiled here.
+/// Compiles `NAME.bpf.c` of the folder `source` to `NAME.o` in `out`, which also has the generated headers. Cargo
+/// repeats it when a file in `source` changes. The object file is empty if clang is missing.
 pub fn objects(source: &Path, out: &Path, names: &[&str]) {
-    // Of a folder cargo watches every file.
+    // Given a folder, cargo watches every file in it.
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=PMNET_CLANG");
     for name in names {
@@ -20,7 +20,7 @@ pub fn objects(source: &Path, out: &Path, names: &[&str]) {
     }
 }
 
-/// A compiler that is missing is no error; one that refuses the program is.
+/// It is no error if there is no compiler. It is an error if the compiler rejects the program.
 fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
     let clang = std::env::var("PMNET_CLANG").unwrap_or_else(|_| "clang".into());
     let folder = source.parent().unwrap_or(source);
@@ -31,15 +31,15 @@ fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
             "-target",
             "bpf",
             "-mcpu=v3",
-            // Packets are looked at as structures, words and bytes.
+            // The programs access packets as structures, words and bytes.
             "-fno-strict-aliasing",
-            // The same object in whatever folder it is compiled.
+            // The object is the same in whatever folder it is compiled.
             "-ffile-compilation-dir=.",
             "-Wall",
             "-Wextra",
             "-Werror",
         ])
-        // Where Debian keeps the kernel's headers of this architecture.
+        // The folder in which Debian keeps the kernel's headers of this architecture.
         .arg(format!(
             "-I/usr/include/{}-linux-gnu",
             std::env::consts::ARCH

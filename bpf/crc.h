@@ -3,13 +3,14 @@
  * Checksums: CRC32C of payloads and headers, by tables.
  *
  * CRC32C is linear: the checksum of a header is that of the same header with some fields zero, XOR
- * what these fields contribute. User space computes the first part once a session; pm_place gives
- * the contribution of each byte at each offset. So the header of an update is verified, and the
- * headers of its entry and its acknowledgement are made, with a few look-ups each. Payloads, and
- * headers between hops, are computed in full.
+ * the contributions of these fields. User space computes the first part once a session; pm_place
+ * gives the contribution of each byte at each offset. With a few look-ups each, the header of an
+ * update is verified, and the headers of its entry and its acknowledgement are made. Checksums of
+ * payloads, and of headers between hops, are computed in full.
  *
- * Invariants: every index into a table is below 256 for the verifier of Linux 6.1 too, which loses
- * bounds at an XOR: the mask comes after it. Loops are bounded by the largest payload.
+ * Invariants: every index into a table is below 256 for the verifier of Linux 6.1 too. That
+ * verifier loses bounds at an XOR, so the mask comes after the XOR. Loops are bounded by the
+ * largest payload.
  *
  * Spec: docs/spec/wire.md (what is covered), docs/spec/pipeline.md §3. May not: write to packets or
  * maps, or decide.
@@ -21,8 +22,8 @@
 typedef const __u32 (*pm_table)[256];
 
 /*
- * The value of one byte in table @which; @index is the byte times four. (Pointer plus index is
- * written in assembly: the compiler would copy the pointer first.)
+ * Returns the value of one byte in table @which; @index is the byte times four. The sum of pointer
+ * and index is written in assembly because the compiler would copy the pointer first.
  */
 static __always_inline __u32 crc_look_up(pm_table t, int which, __u64 index)
 {
@@ -31,8 +32,8 @@ static __always_inline __u32 crc_look_up(pm_table t, int which, __u64 index)
 }
 
 /*
- * Contribution of four bytes in memory; table @last is that of the last one. Byte loads cost less
- * than shifts.
+ * Returns the contribution of four bytes in memory; table @last is that of the last byte. Byte
+ * loads cost less than shifts.
  */
 static __always_inline __u32 crc_bytes4(pm_table t, int last, const __u8 *p)
 {
@@ -45,7 +46,7 @@ static __always_inline __u32 crc_bytes4(pm_table t, int last, const __u8 *p)
 	return sum;
 }
 
-/* The same for four bytes in a word, the first one in its lowest bits. */
+/* Returns the contribution of the four bytes of @word; the first byte is in its lowest bits. */
 static __always_inline __u32 crc_word4(pm_table t, int last, __u32 word)
 {
 	__u32 sum = crc_look_up(t, last + 3, (word << 2) & 0x3fc) ^
@@ -55,7 +56,7 @@ static __always_inline __u32 crc_word4(pm_table t, int last, __u32 word)
 	       crc_look_up(t, last, (word >> 22) & 0x3fc);
 }
 
-/* The checksum's state after eight more bytes. */
+/* Returns the checksum's state after eight more bytes. */
 static __always_inline __u32 crc_add8(pm_table t, __u32 crc, __u64 word)
 {
 	__u32 sum = crc_word4(t, 0, word >> 32);
@@ -65,18 +66,18 @@ static __always_inline __u32 crc_add8(pm_table t, __u32 crc, __u64 word)
 }
 
 /*
- * CRC32C of the payload, which begins at @offset of the frame and ends with it: first the 1 to 7
- * bytes that do not fill a word, then 8 bytes if the rest is no multiple of 16, then 16 bytes a
- * step. In such a step only the first four bytes depend on the step before, so the CPU can look up
- * the other twelve early.
+ * CRC32C of the payload, which reaches from @offset of the frame to the frame's end: first the 1 to
+ * 7 bytes that do not fill a word, then 8 bytes if the rest is no multiple of 16, then 16 bytes a
+ * step. In a step of 16 bytes, only the first four bytes depend on the step before, so the CPU can
+ * look up the other twelve early.
  *
- * A global function: the verifier checks it, with its loop, once by itself, and not again for each
- * caller and state.
+ * A global function: the verifier checks it once, with its loop, and not again for each caller and
+ * state.
  */
 __attribute__((noinline)) __u32 payload_crc(struct xdp_md *ctx, __u32 offset, __u32 length)
 {
 	void *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	/* Zero, but not for the verifier: see unknown_zero(). */
+	/* The value is zero, which the verifier cannot know: see unknown_zero(). */
 	__u32 zero = offset / (PACKET_MASK + 1) & PACKET_MASK;
 	__u32 odd = length & 7, crc = ~zero, sum;
 	pm_table t = pm_slice;
@@ -85,9 +86,9 @@ __attribute__((noinline)) __u32 payload_crc(struct xdp_md *ctx, __u32 offset, __
 	p += (offset - 8) & PACKET_MASK;
 	if (odd) {
 		/*
-		 * Loads the word that ends with the odd bytes and shifts out what precedes them.
-		 * They become the last bytes of a word that begins with zeros, which contribute
-		 * nothing.
+		 * Loads the word that ends with the odd bytes and shifts the bytes before them out.
+		 * The odd bytes become the last bytes of a word that begins with zeros; leading
+		 * zeros contribute nothing.
 		 */
 		void *last = p + odd;
 		__u32 shift = 64 - 8 * odd;
@@ -121,7 +122,7 @@ __attribute__((noinline)) __u32 payload_crc(struct xdp_md *ctx, __u32 offset, __
 	return ~crc;
 }
 
-/* CRC32C of a whole header, but for the checksum field itself. */
+/* CRC32C of a whole header without the checksum field itself. */
 static __always_inline __u32 header_crc(const struct pm_header *h)
 {
 	const __u64 *words = (const void *)h;
@@ -140,8 +141,8 @@ static __always_inline __u32 header_crc(const struct pm_header *h)
 }
 
 /*
- * What a field of @bytes bytes, at most 8, contributes to the checksum of a header in which it is
- * at @offset.
+ * Returns the contribution of a field of @bytes bytes, at most 8, to the checksum of a header that
+ * has the field at @offset.
  */
 static __always_inline __u32 field_crc(__u32 offset, int bytes, __u64 word)
 {
@@ -158,9 +159,9 @@ static __always_inline __u32 field_crc(__u32 offset, int bytes, __u64 word)
 }
 
 /*
- * The same for a field of eight bytes in network byte order, given the contribution @known_crc of
- * another value, @known. Counters differ from their last value in the last byte only, mostly: then
- * this is one look-up.
+ * Returns the contribution of a field of eight bytes in network byte order, given the contribution
+ * @known_crc of another value, @known. A counter mostly differs from its last value in the last
+ * byte only: the function then needs one look-up.
  */
 static __always_inline __u32 field_crc_from(__u32 offset, __u64 word, __u64 known, __u32 known_crc)
 {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Several devices at one interface: goes over to the pipeline of the device to whose port a packet is. It is at an
- * interface only while there are two devices or more; one alone is there itself.
+ * Several devices at one interface: passes a packet on to the pipeline of the device whose port is the packet's
+ * destination. The program is at an interface only while two or more devices are; the pipeline of a single device is
+ * attached itself.
  *
- * Invariants: nothing of a packet is looked at but what may be its UDP destination port, and nothing is changed: the
- * pipeline (packet.h) decides by itself whether the packet is for its shard, as if it were at the interface. Everything
- * else passes. Ports and places are constants to the verifier, and the kernel makes direct jumps of the calls: so
- * this costs a few nanoseconds. Whoever joins or leaves brings a new program.
+ * Invariants: the program reads only the two bytes that may be a packet's UDP destination port, and changes nothing:
+ * the pipeline (packet.h) decides by itself whether the packet is for its shard, as if it were at the interface. All
+ * other packets pass. Ports and places are constants to the verifier, and the kernel turns the calls into direct jumps,
+ * so a dispatch costs a few nanoseconds. A device that joins or leaves attaches a new program.
  *
  * Loader: crates/dataplane/src/xdp/dispatcher.rs. Spec: docs/spec/pipeline.md §9. May not: change a packet.
  */
@@ -20,10 +21,10 @@
 
 #include "generated.h"
 
-/* UDP ports of the devices, by their places; network byte order. 0: nobody. Set by the loader. */
+/* UDP ports of the devices, by their places, in network byte order, set by the loader. 0: the place is free. */
 const volatile __u16 pm_ports[PM_DEVICES_MAX];
 
-/* Their pipelines, by their places. */
+/* The pipelines of the devices, by their places. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, PM_DEVICES_MAX);

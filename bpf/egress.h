@@ -2,9 +2,10 @@
 /*
  * Egress: addresses, lengths and checksums of the packet that leaves, and the XDP action.
  *
- * Invariants: the lock is not held. What the packet says was written under the lock, or is kept in
- * pm_packet. send_durable() reads names without the lock, so it compares the generation last. A
- * packet leaves by XDP_TX, or by redirection if its receiver is behind another interface.
+ * Invariants: the lock is not held. The contents of the packet were written under the lock, or are
+ * kept in pm_packet. send_durable() reads names without the lock, so it compares the generation
+ * last. A packet leaves by XDP_TX, or by redirection if the route to its receiver leads through
+ * another interface.
  *
  * Spec: docs/spec/pipeline.md §4, "Ways", and §5. May not: change the log, a session or a hop.
  */
@@ -21,7 +22,7 @@ static __always_inline __u32 fold_sum(__u64 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* IPv4 checksum: of the id and flags that the header keeps, and of the values that it will have. */
+/* IPv4 checksum, from the id and flags that the header keeps and the values that it will have. */
 static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, __be32 from,
 					  __be32 to)
 {
@@ -31,7 +32,10 @@ static __always_inline __u16 ip4_checksum(const struct iphdr *ip, __be16 total, 
 			 bpf_htons(64 << 8 | IPPROTO_UDP) + from + to);
 }
 
-/* The sum of the ports and our header: of what changes in a packet that goes on, but for addresses. */
+/*
+ * The sum of the ports and our header: without the addresses, all that changes in a forwarded
+ * packet.
+ */
 static __always_inline __u64 sum_of_header(const struct pm_packet *pkt)
 {
 	const __u32 *p = (const void *)pkt->header;
@@ -54,16 +58,18 @@ static __always_inline __u64 sum_of_addresses(const struct ipv6hdr *ip)
 	return sum;
 }
 
-/* What a new UDP checksum over IPv6 covers besides addresses, ports, our header and the payload. */
+/*
+ * The sum of what a new IPv6 UDP checksum covers besides addresses, ports, our header and payload.
+ */
 static __always_inline __u64 sum_of_lengths(__u32 datagram_len)
 {
 	const __be16 udp_len = bpf_htons(sizeof(struct udphdr) + datagram_len);
 
-	/* The length stands in the header and in the pseudo header. */
+	/* The UDP checksum covers the length twice: in the header and in the pseudo header. */
 	return (__u64)udp_len + udp_len + bpf_htons(IPPROTO_UDP);
 }
 
-/* UDP checksum, which IPv6 demands; @sum is that of all that is in neither of the two sums above. */
+/* The UDP checksum that IPv6 demands; @sum covers all that neither of the two sums above covers. */
 static __always_inline __u16 udp6_checksum(const struct pm_packet *pkt, const struct ipv6hdr *ip,
 					   __u64 sum)
 {
@@ -72,8 +78,8 @@ static __always_inline __u16 udp6_checksum(const struct pm_packet *pkt, const st
 }
 
 /*
- * Of a packet that may go on as an APPEND over IPv6: takes out of its UDP checksum what will be
- * another (RFC 1624). The payload is not summed up again, so a checksum that is wrong stays wrong.
+ * For a packet that may go on as an APPEND over IPv6: takes the fields that will change out of its
+ * UDP checksum (RFC 1624). The payload is not summed up again, so a wrong checksum stays wrong.
  */
 static __always_inline void leave_out_of_checksum(struct pm_packet *pkt)
 {
@@ -81,7 +87,7 @@ static __always_inline void leave_out_of_checksum(struct pm_packet *pkt)
 
 	if (!pkt->ipv6 || (void *)(ip + 1) > pkt->end || (void *)(pkt->header + 1) > pkt->end)
 		return;
-	/* In ones' complement the opposite of a number is its complement. */
+	/* In ones' complement the negative of a number is its complement. */
 	pkt->udp_sum = (__u16)~pkt->udp->check +
 		       (__u16)~fold_sum(sum_of_header(pkt) + sum_of_addresses(ip));
 }
@@ -97,8 +103,8 @@ static __always_inline void swap_mac_addresses(struct ethhdr *eth)
 }
 
 /*
- * Addresses the packet to where it came from, with a datagram of @datagram_len bytes; over IPv6 only
- * one without a payload.
+ * Addresses the packet to its sender, with a datagram of @datagram_len bytes. Over IPv6 the
+ * datagram must have no payload.
  */
 static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_len)
 {
@@ -106,7 +112,7 @@ static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_le
 	__u32 ports;
 
 	swap_mac_addresses(pkt->eth);
-	/* In words, because sum_of_header() loads words: a load that spans two stores stalls. */
+	/* Words, because sum_of_header() loads words: a load that spans two stores stalls. */
 	ports = *(__u32 *)&pkt->udp->source;
 	*(__u32 *)&pkt->udp->source = ports << 16 | ports >> 16;
 	*(__u32 *)&pkt->udp->len = bpf_htons(udp_len);
@@ -139,7 +145,7 @@ static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_le
 	return true;
 }
 
-/* The header alone, back to where the packet came from. */
+/* Sends the header alone back to the sender of the packet. */
 static __always_inline int reply_with_header(struct xdp_md *ctx, struct pm_packet *pkt)
 {
 	if (!turn_around(pkt, PM_HEADER_LEN))
@@ -150,9 +156,9 @@ static __always_inline int reply_with_header(struct xdp_md *ctx, struct pm_packe
 }
 
 /*
- * Addresses a packet to its destination, with a datagram of @datagram_len bytes: from the shard, or,
- * in a switch, to another hop, from the switch itself. Over IPv6 @udp_sum is that of all bytes behind
- * our header, or what leave_out_of_checksum() left.
+ * Addresses a packet to its destination, with a datagram of @datagram_len bytes. The source is the
+ * shard's address; in switch mode, towards another hop, it is the switch's own. Over IPv6, @udp_sum
+ * is the sum of all bytes after our header, or the result of leave_out_of_checksum().
  */
 static __always_inline bool set_addresses(struct pm_packet *pkt, __u32 datagram_len, bool to_hop,
 					  __u64 udp_sum)
@@ -202,7 +208,7 @@ static __always_inline int transmit(struct xdp_md *ctx, const struct pm_packet *
 	return bpf_redirect(pkt->way[PM_WAY_INTERFACE], 0);
 }
 
-/* The entry, to the next hop. */
+/* Sends the entry to the next hop. */
 static __always_inline int send_append(struct xdp_md *ctx, struct pm_packet *pkt)
 {
 	if ((void *)(pkt->header + 1) > pkt->end ||
@@ -211,7 +217,10 @@ static __always_inline int send_append(struct xdp_md *ctx, struct pm_packet *pkt
 	return transmit(ctx, pkt);
 }
 
-/* The acknowledgement that a DURABLE has become, to the client of the update that it commits. */
+/*
+ * Sends an acknowledgement to the client of the update that a DURABLE commits. The packet was the
+ * DURABLE.
+ */
 static __always_inline int send_ack(struct xdp_md *ctx, struct pm_packet *pkt)
 {
 	if ((void *)(pkt->header + 1) > pkt->end ||
@@ -223,8 +232,8 @@ static __always_inline int send_ack(struct xdp_md *ctx, struct pm_packet *pkt)
 }
 
 /*
- * A DURABLE to the previous hop: a row of this device, and one for each device downstream with
- * these orders.
+ * Sends a DURABLE to the previous hop: a row of this device, and a row for each device downstream,
+ * with the orders in @orders.
  */
 static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pkt,
 					const struct pm_maps *m, const __u64 *orders, __u32 zero)
@@ -286,8 +295,8 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 #endif
 	h->header_crc = bpf_htonl(header_crc(h));
 	/*
-	 * The orders were read under the lock, the names were not. If user space has held the shard
-	 * since, they may not belong together.
+	 * The orders were read under the lock, the names without it. If user space has held the
+	 * shard in between, names and orders may not belong together.
 	 */
 	if (*(volatile __u32 *)&shard->generation != pkt->generation)
 		return XDP_DROP;
@@ -297,8 +306,9 @@ static __always_inline int send_durable(struct xdp_md *ctx, struct pm_packet *pk
 }
 
 /*
- * Up to user space, unchanged. In switch mode the packet is addressed to the server, but it is the
- * bridge's own stack that has to deliver it: destination and hardware address become the bridge's.
+ * Passes the packet to user space unchanged. In switch mode the packet is addressed to the server,
+ * but the bridge's own stack has to deliver it: its destination IP and hardware addresses become
+ * the bridge's.
  */
 static __always_inline int hand_up(struct pm_packet *pkt)
 {

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Chains: what goes on to the next hop, what a DURABLE from it says, and what is then committed.
+ * Chains: which orders go to the next hop, which orders its DURABLE reports, and what is then
+ * committed.
  *
- * Invariants: the lock is held, but in read_rows(). An order goes to the next hop only if all
- * before it have gone (rule 4 of docs/spec/protocol.md), and within the credit of that hop.
- * Committed is what this device and every device downstream hold (rule 5). `committed` and the rows
- * only grow here; user space alone takes them back, while it holds the shard.
+ * Invariants: the lock is held, except in read_rows(). An order goes to the next hop only if all
+ * orders before it have gone (rule 4 of docs/spec/protocol.md), and within the credit of that hop.
+ * An order is committed when this device and every device downstream hold it (rule 5). In this code
+ * `committed` and the rows only grow; user space alone takes them back, while it holds the shard.
  *
- * Spec: docs/spec/pipeline.md §4. May not: resend, or learn a neighbour's address: that is user
- * space's.
+ * Spec: docs/spec/pipeline.md §4. May not: resend, or resolve a neighbour's address. User space
+ * does both.
  */
 #pragma once
 
@@ -16,8 +17,8 @@
 #include "session.h"
 
 /*
- * Learns how frames reach the sender of this packet: the first 12 bytes of an Ethernet header (its
- * source as destination and the other way round), and the interface by which it came.
+ * Learns the path to the sender of this packet: the first 12 bytes of an Ethernet header to it
+ * (source and destination of this packet's swapped), and the interface by which the packet came.
  */
 static __always_inline void learn_way(__u32 *way, const struct ethhdr *eth, __u32 interface)
 {
@@ -40,9 +41,10 @@ static __always_inline void set_destination(struct pm_packet *pkt, __u64 high, _
 }
 
 /*
- * Can the order that was just appended go on from here? If an earlier one has not, or the next hop
- * has no room, user space sends it, and all that follow, until it has caught up. It also does if an
- * IPv6 packet has no UDP checksum, from which a new one could be made.
+ * Decides whether this program forwards the order that was just appended. If an earlier order has
+ * not been forwarded, or the next hop has no room, user space forwards this order and all that
+ * follow until it has caught up. User space also forwards an IPv6 packet without a UDP checksum,
+ * because a new checksum is derived from the old one.
  */
 static __always_inline enum pm_verdict
 forward_in_order(struct pm_packet *pkt, const struct pm_shard *shard, struct pm_hops *hops)
@@ -58,7 +60,7 @@ forward_in_order(struct pm_packet *pkt, const struct pm_shard *shard, struct pm_
 }
 
 /*
- * Prepares a DURABLE to the previous hop. Its numbers are taken here, under the lock;
+ * Prepares a DURABLE to the previous hop. The lock is held, so its numbers are taken now;
  * send_durable() writes it.
  */
 static __always_inline void prepare_durable(struct pm_packet *pkt, const struct pm_shard *shard,
@@ -75,8 +77,8 @@ static __always_inline void prepare_durable(struct pm_packet *pkt, const struct 
 }
 
 /*
- * The orders in a DURABLE. False unless it has one row for each device downstream, under the name
- * that is known.
+ * Reads the orders in a DURABLE. False unless the DURABLE has one row for each device downstream,
+ * each under the device's known name.
  */
 static __always_inline bool read_rows(struct pm_packet *pkt, const struct pm_hops *hops,
 				      __u64 *orders, __u32 zero)
@@ -101,13 +103,13 @@ static __always_inline bool read_rows(struct pm_packet *pkt, const struct pm_hop
 }
 
 /*
- * Takes in a DURABLE with these orders; takes the lock. A follower keeps them and tells the
- * previous hop. The head moves `committed`; if that is one order further, and it is an update of
- * @known, the packet becomes the update's acknowledgement. In all other cases user space
- * acknowledges.
+ * Takes in a DURABLE with @orders; takes the lock. A follower keeps the orders and sends a DURABLE
+ * to the previous hop. The head moves `committed`; if `committed` grows by one order, and this
+ * order is an update of @known, the packet becomes the update's acknowledgement. In all other cases
+ * user space acknowledges.
  *
- * @expected: the order after the committed one, before the lock was taken. @known: its session, if it
- * is served here.
+ * @expected: the order after the committed one, read before the lock was taken. @known: its
+ * session, if that session is served in the kernel.
  */
 static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struct pm_maps *m,
 					      const struct pm_known *known, __u64 expected,
@@ -163,8 +165,8 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 			verdict = PM_ACK_COMMITTED;
 		} else {
 			/*
-			 * Stored before the rows and read after them: who sees the rows also sees
-			 * that nobody was told.
+			 * `skipped` is stored before the rows, and user space reads it after them:
+			 * a reader that sees these rows also sees that no client was told.
 			 */
 			*(volatile __u64 *)&hops->skipped = committed;
 			verdict = PM_USER_ACKS;

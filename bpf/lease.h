@@ -2,10 +2,10 @@
 /*
  * Leases: may this device answer clients now?
  *
- * Invariants: every answer that only a device with a lease may give passes gate(), behind the decision
- * and before anything of the packet is sent: acknowledgements, and what READs are told. What was
- * appended and committed stays so: the answer alone is dropped. The lock is not held. The deadline is
- * user space's; nothing is done here but to compare. So a pipeline without a process falls silent by
+ * Invariants: every answer that needs a lease (acknowledgements and answers to READs) passes
+ * gate(), after the decision and before anything of the packet is sent. Without a lease only the
+ * answer is dropped; appends and commits stay. The lock is not held. User space sets the deadline;
+ * the pipeline only compares the time with it. So a pipeline without a process stops answering by
  * itself.
  *
  * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. May not: set the deadline, or
@@ -22,7 +22,7 @@ static __always_inline bool may_answer(const struct pm_shard *shard)
 	return until == PM_FOR_EVER || bpf_ktime_get_boot_ns() < until;
 }
 
-/* The gate: what becomes of a packet, if its answer may be given now. */
+/* The gate: returns the verdict if its answer may be given now, else PM_SILENCED. */
 static __always_inline enum pm_verdict gate(const struct pm_maps *m, enum pm_verdict verdict)
 {
 	switch (verdict) {

@@ -2,14 +2,14 @@
 /*
  * The shard's lock, and waking user space.
  *
- * The lock is one word that a CPU exchanges for 1. It is not bpf_spin_lock, for two reasons: that
- * one disables interrupts, which costs as much as the append, and it waits without bound. Here a
- * CPU gives up after PM_LOCK_TRIES and hands its packet up.
+ * The lock is one word that a CPU exchanges for 1. It is not a bpf_spin_lock, for two reasons:
+ * bpf_spin_lock disables interrupts, which costs as much as the append, and it waits without bound.
+ * With this lock a CPU gives up after PM_LOCK_TRIES and passes its packet to user space.
  *
- * Invariants: inside the lock is at most one append, or the decision about one READ, with no helper
- * call but look-ups in arrays (which the kernel inlines) and no loop but the copy of the payload. A
- * program runs to its end, so the owner always releases the lock. `sleeps` is set and cleared under
- * the lock only.
+ * Invariants: a holder of the lock makes at most one append, or the decision about one READ. It
+ * calls no helper but look-ups in arrays (which the kernel inlines), and has no loop but the copy
+ * of the payload. A program runs to its end, so the owner always releases the lock. `sleeps` is set
+ * and cleared only under the lock.
  *
  * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". May not: know what is in a packet or
  * in the log.
@@ -21,7 +21,7 @@
 /* Tries before a CPU gives up: some tens of microseconds. */
 #define PM_LOCK_TRIES 2048
 
-/* The slow path. A global function: the verifier checks its loop once. */
+/* Takes a contended lock. A global function, so that the verifier checks its loop once. */
 __attribute__((noinline)) bool try_lock_contended(struct pm_shard *shard)
 {
 	if (!shard)
@@ -45,12 +45,12 @@ static __always_inline void unlock(struct pm_shard *shard)
 }
 
 /*
- * Has user space asked to be woken? Whoever gets true here has to call wake_user_space(), once,
+ * Has user space asked to be woken? A caller that gets true must call wake_user_space(), once,
  * after unlock().
  *
- * The lock is held, as it is when user space asks (the program wake_me). So the request that is
- * taken here was made before the append of this packet. It cannot be a later one, of a process that
- * has seen this append already and has emptied the ring since.
+ * The lock is held, both in this function and when user space asks (the program wake_me). So the
+ * request that this function takes was made before the append of this packet. It cannot be a later
+ * request, of a process that has already seen this append and has emptied the ring since.
  */
 static __always_inline bool take_wakeup_request(struct pm_shard *shard)
 {

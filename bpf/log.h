@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Log access: finds room, copies a frame, writes its entry, publishes both.
+ * Log access: finds space, copies a frame, writes its entry, publishes both.
  *
- * Invariants: the lock is held. The bytes are those that Log::append in crates/log writes, but for
- * the entry's checksum. Frame and entry are complete before `last` is stored; user space reads
- * `last` first, without the lock, and then what is below it. (x86-64 keeps stores in order, so a
- * compiler barrier is enough.)
+ * Invariants: the lock is held. The bytes are those that Log::append in crates/log writes, except
+ * for the entry's checksum. Frame and entry are complete before `last` is stored. User space reads
+ * `last` first, without the lock, and then the entries up to it. (x86-64 keeps stores in order, so
+ * a compiler barrier is enough.)
  *
  * Spec: docs/spec/ordered-log.md §3 to §8. May not: decide whether a packet is to be appended, or
  * send anything.
@@ -21,15 +21,15 @@ static __always_inline __u64 free_entries(const struct pm_shard *shard)
 	return pm_entries - (shard->last - shard->released);
 }
 
-/* The entry of this order, or the place for it. */
+/* The entry of this order, or the place at which it will be. */
 static __always_inline struct pm_entry *entry_at(void *image, __u64 order)
 {
 	return image + 2 * PM_BLOCK_BYTES + (order & (pm_entries - 1)) * PM_ENTRY_BYTES;
 }
 
 /*
- * The offset in the frame ring at which a frame of @bytes bytes goes, or -1 if the log is full.
- * Frames are contiguous: one that does not fit before the end of the ring goes to its start.
+ * The offset in the frame ring for a frame of @bytes bytes, or -1 if the log is full. Frames are
+ * contiguous: a frame that does not fit before the end of the ring goes to its start.
  */
 static __always_inline __s64 find_frame_room(void *image, const struct pm_shard *shard, __u64 bytes)
 {
@@ -50,8 +50,8 @@ static __always_inline __s64 find_frame_room(void *image, const struct pm_shard 
 }
 
 /*
- * Are the frame and the entry of this order whole? What is not released is; what is, until something
- * is written over it.
+ * Are the frame and the entry of this order whole? Those of an order that is not released are.
+ * Those of a released order are whole until another frame or entry is written over them.
  */
 static __always_inline bool is_whole(const struct pm_shard *shard, const struct pm_entry *entry,
 				     __u64 order)
@@ -66,7 +66,7 @@ static __always_inline bool is_whole(const struct pm_shard *shard, const struct 
 
 /*
  * Lets user space see the entry that was just written, and counts it as a witness for `applied`
- * (ordered-log.md §8): what two witnesses state is released.
+ * (ordered-log.md §8): an order that two witnesses state is released.
  */
 static __always_inline void publish_entry(struct pm_shard *shard, __u64 at, __u64 head,
 					  __u64 applied)
@@ -92,7 +92,9 @@ static __always_inline void copy32(void *to, const void *from)
 		((__u64 *)to)[i] = ((const __u64 *)from)[i];
 }
 
-/* Both checksums in one store: they are loaded as one word, which two stores would stall. */
+/*
+ * Stores both checksums at once: they are loaded as one word, and two stores would stall the load.
+ */
 static __always_inline void set_crc_and_tag(struct pm_header *h, __u32 crc, __be64 tag)
 {
 	*(__u64 *)&h->payload_crc = (__u64)bpf_htonl(crc) << 32 | h->payload_crc;
@@ -101,8 +103,8 @@ static __always_inline void set_crc_and_tag(struct pm_header *h, __u32 crc, __be
 
 #if PM_KEYED
 /*
- * The tag of the entry whose header the packet has. It was made before the lock was taken, for the
- * order that came next; if another CPU was faster, it is made again.
+ * The tag of the entry whose header the packet has. The tag was made before the lock was taken, for
+ * the order that was next; if another CPU has taken this order, the tag is made again.
  */
 static __always_inline __be64 tag_of_entry(struct xdp_md *ctx, const struct pm_packet *pkt,
 					   const struct pm_maps *m)
@@ -114,8 +116,8 @@ static __always_inline __be64 tag_of_entry(struct xdp_md *ctx, const struct pm_p
 }
 
 /*
- * An entry of the hop before gets this device's tag. On the last device it gets none, which is 0:
- * its process sends the entry to the server, and seals it then.
+ * Replaces the tag of the previous hop's entry by this device's tag. On the last device the tag is
+ * 0: the process seals the entry when it sends it to the server.
  */
 static __always_inline void reseal(struct pm_packet *pkt)
 {
@@ -127,8 +129,8 @@ static __always_inline void reseal(struct pm_packet *pkt)
 #endif
 
 /*
- * Turns an update's header into that of its entry: the packet is now what the log holds and what
- * the next hop gets. Seq and key hash stay as they are, and so does what they contribute to the
+ * Turns an update's header into that of its entry: the log keeps the packet as it now is, and the
+ * next hop gets it. Seq and key hash stay as they are, and so do their contributions to the
  * checksum.
  */
 static __always_inline void make_append(struct xdp_md *ctx, struct pm_packet *pkt,
@@ -159,8 +161,8 @@ static __always_inline void make_append(struct xdp_md *ctx, struct pm_packet *pk
 }
 
 /*
- * Appends the packet; false if the log is full. With a @session the packet is one of its updates,
- * and becomes an APPEND. Without one it is an APPEND already.
+ * Appends the packet; false if the log is full. With a @session, the packet is an update of that
+ * session, and becomes an APPEND. Without a @session, the packet is an APPEND already.
  */
 static __always_inline bool append(struct xdp_md *ctx, struct pm_packet *pkt,
 				   const struct pm_maps *m, const struct pm_session *session,
@@ -183,9 +185,9 @@ static __always_inline bool append(struct xdp_md *ctx, struct pm_packet *pkt,
 
 	frame = image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
 	/*
-	 * The payload, in blocks of 32 bytes. The last block is copied first, up to the packet's
-	 * end. If the payload is shorter than a block, it reaches back into the header, which is
-	 * copied over it in the end.
+	 * Copies the payload in blocks of 32 bytes. The last block, which ends with the packet, is
+	 * copied first. If the payload is shorter than a block, this block reaches back into the
+	 * header; the header is copied over it at the end.
 	 */
 	offset = PM_HEADER_LEN - 32 + ((zero + pkt->payload_len) & PACKET_MASK);
 	from = (void *)h + offset;

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Keys: the MACs of a shard with keys, SipHash-2-4 (J.-P. Aumasson, D. J. Bernstein, 2012). All of
- * this is in the program with keys only (PM_KEYED); without keys a tag is a token.
+ * Keys: the MACs of a shard with keys, SipHash-2-4 (J.-P. Aumasson, D. J. Bernstein, 2012). Only
+ * the program with keys (PM_KEYED) has this code; without keys a tag is a token.
  *
- * Covered is the header with zeros as checksum and tag, then the payload. The header has eleven
- * whole words, so the words of the payload begin where it begins.
+ * A MAC covers the header with zeros as checksum and tag, then the payload. The header has eleven
+ * whole words, so the payload begins with a word.
  *
- * Invariants: a packet is dropped as forged only if the keys cannot have been changing meanwhile:
- * the pipeline admits, and the generation is that from before they were read. All zeros are no key,
- * and verify nothing. Loops are bounded by the largest payload.
+ * Invariants: a packet is dropped as forged only if the keys cannot have changed while it was
+ * verified. This is so if the pipeline admits, and the generation is still that from before the
+ * keys were read. A key of zeros is no key, and verifies nothing. Loops are bounded by the largest
+ * payload.
  *
- * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. May not: derive keys, or decide who
- * may send what.
+ * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. May not: derive keys, or decide
+ * which sender may send which packet.
  */
 #pragma once
 
@@ -69,7 +70,7 @@ static __always_inline __be64 sip_end(struct pm_sip *s)
 	return bpf_cpu_to_be64(s->v0 ^ s->v1 ^ s->v2 ^ s->v3);
 }
 
-/* The last word: the bytes after the last whole word of the payload, and the length of it all. */
+/* The last word: the bytes after the last whole word of the payload, and the total length. */
 static __always_inline __u64 last_word(const __u64 *last_eight, __u32 length)
 {
 	__u32 odd = length & 7;
@@ -89,7 +90,7 @@ static __always_inline void sip_header(struct pm_sip *s, const struct pm_header 
 	sip_add(s, 0);
 }
 
-/* Where the words of a packet are. */
+/* The locations of a packet's words. */
 struct pm_words {
 	const struct pm_header *h;
 	const __u64 *last;	/* the last eight bytes */
@@ -97,8 +98,8 @@ struct pm_words {
 };
 
 /*
- * Finds the words of the packet whose payload begins at @offset of the frame and ends with it. The
- * pointer to the payload has an identity of its own (unknown_zero()).
+ * Finds the words of a packet. Its payload reaches from @offset of the frame to the frame's end.
+ * The pointer to the payload has an identity of its own (unknown_zero()).
  */
 static __always_inline bool find_words(struct xdp_md *ctx, __u32 offset, __u32 length,
 				       struct pm_words *words)
@@ -140,7 +141,7 @@ static __always_inline __be64 mac_of(const struct pm_words *words, __u32 length,
 
 /*
  * Was the packet sealed with this key, and is it unchanged? @offset and @length are those of its
- * payload. This and the next three are global functions: the verifier checks each once.
+ * payload. This function and the next three are global: the verifier checks each once.
  */
 __attribute__((noinline)) bool is_sealed(struct xdp_md *ctx, __u32 offset, __u32 length,
 					 __u64 first, __u64 second)
@@ -152,7 +153,7 @@ __attribute__((noinline)) bool is_sealed(struct xdp_md *ctx, __u32 offset, __u32
 	return !(mac_of(&words, length, first, second) ^ words.h->tag);
 }
 
-/* The tag under this key of a packet that is to be sent. */
+/* Makes the tag under this key of a packet that is to be sent. */
 __attribute__((noinline)) __u64 make_tag(struct xdp_md *ctx, __u32 offset, __u32 length,
 					 __u64 first, __u64 second)
 {
@@ -163,7 +164,7 @@ __attribute__((noinline)) __u64 make_tag(struct xdp_md *ctx, __u32 offset, __u32
 	return mac_of(&words, length, first, second);
 }
 
-/* The same for a packet that will be a header alone, whatever follows it now. */
+/* Makes the tag under this key of a packet that will be sent as a header without a payload. */
 __attribute__((noinline)) __u64 make_header_tag(struct xdp_md *ctx, __u32 offset, __u64 first,
 						__u64 second)
 {
@@ -178,18 +179,20 @@ __attribute__((noinline)) __u64 make_header_tag(struct xdp_md *ctx, __u32 offset
 	return sip_end(&s);
 }
 
-/* Two MACs in one pass: that of a packet, and that of the entry which it becomes. */
+/* The input and the result of two MACs in one pass: that of a packet, and that of its entry. */
 struct pm_seals {
 	__u64 from[2];		/* the key under which the packet was sealed */
-	__u64 own[2];		/* the key under which the entry will be */
-	/* Of the entry's header; all the rest is the packet's. */
+	__u64 own[2];		/* the key under which the entry will be sealed */
+	/* Fields of the entry's header that differ from the packet's. */
 	__u64 kind_word, device_incarnation;
 	__be64 order;
 	__be64 tag;		/* of the entry: the result */
 	__u64 tail;		/* only used inside */
 };
 
-/* Was the packet sealed with `from`, and is it unchanged? Then the entry's tag is in @seals. */
+/*
+ * Was the packet sealed with `from`, and is it unchanged? If so, @seals gets the entry's tag.
+ */
 __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset, __u32 length,
 					       struct pm_seals *seals)
 {
@@ -237,7 +240,7 @@ __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset,
 	return !wrong;
 }
 
-/* Contribution of the last eight bytes of a header, its tag, to the checksum. */
+/* Contribution of the tag, the last eight bytes of a header, to the checksum. */
 static __always_inline __u32 tag_crc(__be64 tag)
 {
 	pm_table t = pm_slice;

@@ -5,8 +5,8 @@
  *
  * Invariants: the maps are pinned and outlive every process. The loader
  * (crates/dataplane/src/xdp/load.rs) gives pm_image, pm_sessions, pm_session_rows, pm_buckets and
- * pm_closed their sizes. Every field has one writer at a time, named in crates/dataplane/src/xdp/shared.rs, and is read
- * and written as a whole word.
+ * pm_closed their sizes. Every field has one writer at a time, which
+ * crates/dataplane/src/xdp/shared.rs names, and is read and written as a whole word.
  *
  * Spec: docs/spec/pipeline.md §3. May not: decide anything about a packet, or write to the log.
  */
@@ -14,7 +14,7 @@
 
 #include "types.h"
 
-/* Set by the loader before the verifier sees them, so to the verifier they are constants. */
+/* The loader sets these before the verifier runs, so to the verifier they are constants. */
 const volatile __u64 pm_entries;	/* of the log; a power of two */
 const volatile __u64 pm_frame_bytes;	/* size of the frame ring; a power of two */
 const volatile __u64 pm_address_high;	/* the shard's address: IPv6, or ::ffff:0:0/96 and IPv4, */
@@ -24,13 +24,13 @@ const volatile __u32 pm_session_mask;	/* a session's preferred row: these bits o
 const volatile __u32 pm_bucket_mask;	/* a key's bucket: these bits of its mixed hash */
 
 /*
- * In switch mode: address of the device's own socket, which gets what the pipeline hands up. The hops
- * beside it send there.
+ * In switch mode: address of the device's own socket, to which the pipeline passes packets for user
+ * space. The neighbouring hops send to it.
  */
 const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: not in switch mode */
 const volatile __u8 pm_own_mac[8];
 
-/* The image of the log (ordered-log.md §3), and padding behind it that only the verifier needs. */
+/* The image of the log (ordered-log.md §3), and after it padding that only the verifier needs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -74,7 +74,7 @@ struct {
 	__type(value, __u32);
 } pm_session_rows SEC(".maps");
 
-/* What user space says of each bucket. */
+/* User space's statements about each bucket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -107,7 +107,7 @@ struct {
 } pm_wakeups SEC(".maps");
 
 #if PM_KEYED
-/* Keys between hops in the present epoch. */
+/* Keys between hops in the current epoch. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -126,7 +126,7 @@ struct {
 } pm_session_keys SEC(".maps");
 #endif
 
-/* Is the shard's address, and so that of all its clients and hops, one of IPv6? */
+/* Is the shard's address, and so that of all its clients and hops, an IPv6 address? */
 static __always_inline bool is_ipv6_shard(void)
 {
 	return pm_address_high || (__u32)pm_address_low != 0xffff0000;
@@ -141,7 +141,9 @@ struct pm_maps {
 	const struct pm_hop_keys *keys;	/* NULL without keys */
 };
 
-/* The verifier wants every pointer checked; none of these look-ups can fail. */
+/*
+ * Looks up all maps. None of the look-ups can fail, but the verifier wants every pointer checked.
+ */
 static __always_inline bool look_up_maps(struct pm_maps *m)
 {
 	__u32 zero = 0;
@@ -159,13 +161,13 @@ static __always_inline bool look_up_maps(struct pm_maps *m)
 	return m->shard && m->counts && m->image && m->hops;
 }
 
-/* A session that is served here; both are NULL if it is not. */
+/* A session that is served in the kernel. Both pointers are NULL if the session is not. */
 struct pm_known {
 	struct pm_session *session;
 	const struct pm_session_keys *keys;	/* NULL without keys */
 };
 
-/* The session in this row. With keys one that has none is not served here. */
+/* The session in this row. With keys, a session without a key is not served in the kernel. */
 static __always_inline struct pm_session *session_in(const __u32 *row, struct pm_known *known)
 {
 	known->session = bpf_map_lookup_elem(&pm_sessions, row);
@@ -179,8 +181,8 @@ static __always_inline struct pm_session *session_in(const __u32 *row, struct pm
 }
 
 /*
- * The session with this id, if it is served here: first in its preferred row, then by the index. A
- * free row has the id 0, which no session has.
+ * The session with this id, if it is served in the kernel. It is looked for in its preferred row,
+ * then by the index. A free row has the id 0, which no session has.
  */
 static __always_inline struct pm_session *find_session(__be64 id, struct pm_known *known)
 {
@@ -197,9 +199,9 @@ static __always_inline struct pm_session *find_session(__be64 id, struct pm_know
 
 /*
  * A zero that the verifier does not know to be zero. Added to a packet pointer, it gives a pointer
- * with an identity of its own: bounds that the verifier learns for it inside a loop do not spread
- * to the other packet pointers. So there is one state to follow behind the loop, not one for each
- * number of rounds.
+ * with an identity of its own: the bounds that the verifier learns for this pointer inside a loop
+ * do not spread to the other packet pointers. So the verifier follows one state after the loop, not
+ * one for each number of rounds.
  */
 static __always_inline __u32 unknown_zero(const struct pm_shard *shard)
 {
@@ -208,13 +210,13 @@ static __always_inline __u32 unknown_zero(const struct pm_shard *shard)
 
 #define COUNT(counts, what) ((counts)->what++)
 
-/* Counts a packet. One in 64 is timed: the time now; for the others 0. */
+/* Counts a packet. Returns the time for one packet in 64, which is timed, and 0 for the others. */
 static __always_inline __u64 count_packet(struct pm_counters *counts)
 {
 	return counts->packets++ % 64 ? 0 : bpf_ktime_get_ns();
 }
 
-/* Records how long a timed packet took, and passes the verdict on. */
+/* Records the duration of a timed packet, and returns @verdict. */
 static __always_inline int record_time(struct pm_counters *counts, __u64 begun, int verdict)
 {
 	if (begun) {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Ingress: is this packet for the shard, well formed, of the current epoch, from where it should
- * come, and undamaged?
+ * Ingress: is this packet for the shard, well formed, of the current epoch, from its expected
+ * sender, and undamaged?
  *
- * Invariants: a packet is changed by nobody before all of this is answered, so that user space gets
- * it as it came. Every access is behind a check against the end of the packet. Headers of a
- * updates are verified from the session's part of the checksum (crc.h); all others in full.
+ * Invariants: no code changes a packet before all of these questions are answered, so user space
+ * gets the packet as it came. Every access follows a check against the end of the packet. Headers
+ * of updates are verified from the session's part of the checksum (crc.h); all other headers are
+ * verified in full.
  *
  * Spec: docs/spec/pipeline.md §1, points 1 to 4. May not: take the lock, or change a packet or a
  * map.
@@ -14,12 +15,12 @@
 
 #include "mac.h"
 
-/* A bit of frag_off. All others are zero in a packet that is whole. */
+/* A bit of frag_off. In a packet that is no fragment, all other bits are zero. */
 #define IP_DONT_FRAGMENT 0x4000
 
 /*
- * Is this UDP to the shard's address and port, or to those of the switch that it is in, with no IP options, extension headers, fragments or
- * VLAN tags?
+ * Is this UDP to the shard's address and port, or to those of the switch that the program runs in,
+ * with no IP options, extension headers, fragments or VLAN tags?
  */
 static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *pkt)
 {
@@ -45,7 +46,10 @@ static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *p
 	} else if (pkt->eth->h_proto == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = pkt->ip;
 
-		/* What stands for IPv4 addresses is no address on a wire. */
+		/*
+		 * pm_address_* of an IPv4 shard is a mapped address, which never stands in a
+		 * packet.
+		 */
 		if (!is_ipv6_shard() || (void *)(ip + 1) > pkt->end || ip->nexthdr != IPPROTO_UDP)
 			return false;
 		if (*(__u64 *)&ip->daddr.s6_addr32[0] != pm_address_high ||
@@ -60,8 +64,8 @@ static __always_inline bool is_for_shard(struct xdp_md *ctx, struct pm_packet *p
 }
 
 /*
- * Does one of our headers follow UDP's, with fragment numbers in range, and all lengths equal to
- * the packet's?
+ * Does one of our headers follow the UDP header, with fragment numbers in range, and do all lengths
+ * equal the packet's?
  */
 static __always_inline bool is_well_formed(struct pm_packet *pkt)
 {
@@ -80,7 +84,7 @@ static __always_inline bool is_well_formed(struct pm_packet *pkt)
 	       bpf_ntohs(pkt->udp->len) == sizeof(*pkt->udp) + PM_HEADER_LEN + length;
 }
 
-/* Is it an update of this shard and epoch, and are the fields zero that a client leaves zero? */
+/* Is it an update of this shard and epoch, with zeros in the fields that a client leaves zero? */
 static __always_inline bool is_current_update(struct pm_packet *pkt, const struct pm_shard *shard)
 {
 	const struct pm_header *h;
@@ -93,7 +97,7 @@ static __always_inline bool is_current_update(struct pm_packet *pkt, const struc
 }
 
 /*
- * Of a well-formed packet: is it a READ of this shard and epoch, and are the fields zero that a client
+ * Is the well-formed packet a READ of this shard and epoch, with zeros in the fields that a client
  * leaves zero?
  */
 static __always_inline bool is_current_read(const struct pm_packet *pkt,
@@ -109,7 +113,7 @@ static __always_inline bool is_current_read(const struct pm_packet *pkt,
 	       h->fragment_count == bpf_htons(1);
 }
 
-/* Does it come from this address and port? */
+/* Does the packet come from this address and port? */
 static __always_inline bool is_from(const struct pm_packet *pkt, __u64 high, __u64 low, __u32 port)
 {
 	if (pkt->ipv6) {
@@ -128,8 +132,8 @@ static __always_inline bool is_from(const struct pm_packet *pkt, __u64 high, __u
 }
 
 /*
- * Has it the session's token, and the address to which the session's acknowledgements go? (With
- * keys a tag is no token, and verified later.)
+ * Does the packet have the session's token, and the address to which the session's acknowledgements
+ * go? (With keys the tag is a MAC, which is verified later.)
  */
 static __always_inline bool is_from_client(const struct pm_packet *pkt,
 					   const struct pm_session *session)
@@ -139,8 +143,9 @@ static __always_inline bool is_from_client(const struct pm_packet *pkt,
 }
 
 /*
- * Is it of this kind, shard and epoch, under the token between hops, from the hop at this address
- * and port? With keys neither tag nor address is looked at: both come after the checksums.
+ * Is the packet of this kind, shard and epoch, with the token between hops, from the hop at this
+ * address and port? With keys, tag and address are not compared: the MAC is verified after the
+ * checksums.
  */
 static __always_inline bool is_from_hop(struct pm_packet *pkt, const struct pm_shard *shard,
 					__u64 kind_word, __u64 high, __u64 low, __u32 port)
@@ -164,14 +169,14 @@ static __always_inline __u32 payload_offset(const struct pm_packet *pkt)
 
 /*
  * Are both checksums of this update right? The session's part covers an update with one fragment
- * and zeros in seq, key hash, length and payload checksum; the other values are added to it. They
- * are kept in @pkt, for the entry's header.
+ * and zeros in seq, key hash, length and payload checksum. The contributions of the other values
+ * are added to it, and kept in @pkt for the entry's header.
  */
 static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packet *pkt,
 					     const struct pm_session *session)
 {
 	struct pm_header *h = pkt->header;
-	/* Index, count and length. */
+	/* Index, count and length of the fragment. */
 	__u64 fragment = *(__u64 *)&h->fragment_index;
 	/* Index 0, count 1. */
 	const __u32 one = (__u32)bpf_htons(1) << 16;
@@ -179,7 +184,7 @@ static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packe
 
 	pkt->seq_crc = field_crc_from(FIELD(update.seq), h->update.seq, session->seq_known,
 				      session->seq_places);
-	/* A length fits the last two of its four bytes. */
+	/* The largest length fits the last two of the field's four bytes. */
 	pkt->fields_crc = pkt->seq_crc ^ field_crc(FIELD(payload_len) + 2, 2, fragment >> 48) ^
 			  field_crc(FIELD(payload_crc), 4, h->payload_crc);
 	if (h->update.key_hash)
@@ -188,7 +193,7 @@ static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packe
 		pkt->fields_crc ^= field_crc(FIELD(fragment_index), 4, (__u32)fragment ^ one);
 	crc = session->update_crc ^ pkt->fields_crc;
 #if PM_KEYED
-	/* The session's part has a tag of zeros. */
+	/* The session's part covers a tag of zeros. */
 	crc ^= tag_crc(h->tag);
 #endif
 	if (bpf_htonl(crc) != h->header_crc)
@@ -196,7 +201,7 @@ static __always_inline bool is_update_intact(struct xdp_md *ctx, struct pm_packe
 	return payload_crc(ctx, payload_offset(pkt), pkt->payload_len) == bpf_ntohl(h->payload_crc);
 }
 
-/* Are both checksums of this packet right, which may be of any kind? */
+/* Are both checksums of this packet, of any kind, right? */
 static __always_inline bool is_packet_intact(struct xdp_md *ctx, struct pm_packet *pkt)
 {
 	return bpf_htonl(header_crc(pkt->header)) == pkt->header->header_crc &&
@@ -209,10 +214,10 @@ static __always_inline bool is_packet_intact(struct xdp_md *ctx, struct pm_packe
 enum pm_seal {
 	PM_SEALED,		/* it is right */
 	PM_FORGED,		/* it is wrong: the packet is to be dropped */
-	PM_NOT_SURE,		/* it may be wrong because the keys were being changed: to user space */
+	PM_NOT_SURE,		/* wrong, but the keys may have changed: to user space */
 };
 
-/* Meaning of a MAC that does not verify under the keys of the packet's generation. */
+/* The meaning of a MAC that does not verify under the keys of the packet's generation. */
 static __always_inline enum pm_seal seal_is_wrong(const struct pm_packet *pkt,
 						  const struct pm_maps *m)
 {
@@ -238,8 +243,8 @@ static __always_inline enum pm_seal verify_read(struct xdp_md *ctx, const struct
 }
 
 /*
- * The same for an update. If this device sends its entry on, the entry's tag is made in the same
- * pass, for the order that the entry will most likely get.
+ * Has the session's client sealed this update? If this device sends its entry on, the same pass
+ * makes the entry's tag, for the order that the entry will most likely get.
  */
 static __always_inline enum pm_seal verify_update(struct xdp_md *ctx, struct pm_packet *pkt,
 						  const struct pm_maps *m,
@@ -264,7 +269,9 @@ static __always_inline enum pm_seal verify_update(struct xdp_md *ctx, struct pm_
 	return PM_SEALED;
 }
 
-/* Has the hop with one of these two keys sealed it? The second is that of a rollover. */
+/*
+ * Has the hop with one of these two keys sealed the packet? The second key is that of a rollover.
+ */
 static __always_inline enum pm_seal verify_hop(struct xdp_md *ctx, const struct pm_packet *pkt,
 					       const struct pm_maps *m, const __u64 *keys)
 {
@@ -277,8 +284,8 @@ static __always_inline enum pm_seal verify_hop(struct xdp_md *ctx, const struct 
 }
 
 /*
- * Has the hop before sealed this entry? If this device sends it on, its tag is made in the same
- * pass; otherwise it is 0.
+ * Has the previous hop sealed this entry? If this device sends the entry on, the same pass makes
+ * its new tag; otherwise the tag is 0.
  */
 static __always_inline enum pm_seal verify_entry(struct xdp_md *ctx, struct pm_packet *pkt,
 						 const struct pm_maps *m)

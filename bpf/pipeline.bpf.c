@@ -10,20 +10,19 @@
  *   keys        mac.h      with keys: has the right sender sealed it? seals what is sent
  *   leases      lease.h    may clients be answered now? else the answer is dropped
  *
- * In a chain the packet goes on to the next hop as an entry (APPEND) instead. The last device turns
- * it into a DURABLE, and the head turns that into the acknowledgement (hops.h): one packet all the
- * way down the chain and back.
+ * In a chain the head sends the packet to the next hop as an entry (APPEND) instead. The last
+ * device turns the packet into a DURABLE, and the head turns the DURABLE into the acknowledgement
+ * (hops.h): one packet passes down the chain and back.
  *
  * This file has the programs: `pipeline` is at the interfaces; `hold`, `release` and `wake_me` are
  * run by user space with BPF_PROG_TEST_RUN. Headers by stage: types.h, maps.h, crc.h, mac.h, packet.h,
  * lock.h, log.h, session.h, hops.h, reads.h, admit.h, lease.h, egress.h; together they are one
  * compilation unit.
  *
- * Invariants: what the pipeline does not do itself goes up to user space unchanged. It appends only
- * while user space does not hold the shard.
+ * Invariants: a packet that the pipeline does not process goes to user space unchanged. The
+ * pipeline appends only while user space does not hold the shard.
  *
- * Spec: docs/spec/pipeline.md. May not: decide anything that the machine in user space would decide
- * otherwise.
+ * Spec: docs/spec/pipeline.md. May not: decide anything differently from the machine in user space.
  */
 #include "admit.h"
 #include "egress.h"
@@ -31,7 +30,7 @@
 #include "packet.h"
 
 #if PM_KEYED
-/* Goes on if the packet is sealed; drops it if it is forged. */
+/* Continues if the packet is sealed; drops the packet if it is forged. */
 #define VERIFY(what)                                                                               \
 	switch (what) {                                                                            \
 	case PM_SEALED:                                                                            \
@@ -44,7 +43,7 @@
 #endif
 
 /*
- * Packets between hops, and everything else that a client does not send often. This, process_read()
+ * Processes packets between hops, and all packets that a client sends rarely. This, process_read()
  * and process_update() are global functions, so that the verifier checks each by itself.
  */
 __attribute__((noinline)) int process_hop_packet(struct xdp_md *ctx)
@@ -131,7 +130,7 @@ up:
 	return hand_up(&pkt);
 }
 
-/* READs of clients. */
+/* Processes READs of clients. */
 __attribute__((noinline)) int process_read(struct xdp_md *ctx)
 {
 	struct pm_session *session;
@@ -204,7 +203,10 @@ up:
 	return hand_up(&pkt);
 }
 
-/* Updates of clients. PM_IS_A_READ, PM_NOT_AN_UPDATE: it is none, and nothing was changed. */
+/*
+ * Processes updates of clients. PM_IS_A_READ, PM_NOT_AN_UPDATE: the packet is no update, and is
+ * unchanged.
+ */
 __attribute__((noinline)) int process_update(struct xdp_md *ctx)
 {
 	struct pm_session *session;
@@ -263,7 +265,7 @@ up:
 	return hand_up(&pkt);
 }
 
-/* At the interfaces: every packet that comes in. */
+/* Attached to the interfaces: processes every packet that comes in. */
 SEC("xdp")
 int pipeline(struct xdp_md *ctx)
 {
@@ -275,8 +277,8 @@ int pipeline(struct xdp_md *ctx)
 }
 
 /*
- * Says who admits from now on, and begins a new generation: packets whose session was looked up
- * before are not admitted any more. XDP_DROP: the lock could not be had in time, and nothing was
+ * Sets who admits from now on, and begins a new generation: a packet whose session was looked up
+ * before is not admitted any more. XDP_DROP: the lock could not be taken in time, and nothing was
  * changed.
  */
 static __always_inline int set_admits(bool admits)
@@ -294,7 +296,7 @@ static __always_inline int set_admits(bool admits)
 	return XDP_PASS;
 }
 
-/* Run by user space: from now on the pipeline admits nothing. */
+/* Run by user space to stop the pipeline's admission. */
 SEC("xdp")
 int hold(struct xdp_md *ctx)
 {
@@ -302,7 +304,7 @@ int hold(struct xdp_md *ctx)
 	return set_admits(false);
 }
 
-/* Run by user space when it has published what it changed: the pipeline admits again. */
+/* Run by user space when it has published its changes: the pipeline admits again. */
 SEC("xdp")
 int release(struct xdp_md *ctx)
 {
@@ -311,8 +313,8 @@ int release(struct xdp_md *ctx)
 }
 
 /*
- * Run by user space before it sleeps. Because of the lock, what was appended before is visible to
- * user space when this returns, and whoever appends afterwards sees that user space sleeps.
+ * Run by user space before it sleeps. It takes the lock. So when it returns, user space sees all
+ * that was appended before, and any CPU that appends later sees that user space sleeps.
  */
 SEC("xdp")
 int wake_me(struct xdp_md *ctx)

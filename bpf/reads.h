@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Reads: what the head knows of the newest update of each key. An update is noted when it is
- * appended; a READ is answered with that update (HIT), or with the order that the store must have
+ * Reads: the head's knowledge of the newest update of each key. An update is noted when it is
+ * appended. A READ is answered with that update (HIT), or with the order that the store must have
  * reached (MISS).
  *
- * Invariants: buckets are written and read under the lock. What is outstanding is known to user
- * space alone, which closes buckets, or all of them, before it lets anything pass: a READ that meets
- * something closed goes up. So user space is the only one who decides about such a READ.
+ * Invariants: buckets are written and read under the lock. User space alone knows which requests
+ * are outstanding. It closes their buckets, or all buckets, before it lets such a request pass. A
+ * READ of a closed bucket goes to user space, so user space alone decides about it.
  *
  * Spec: docs/spec/reads.md §1, §2 and §9. May not: know what is outstanding, or look into an update.
  */
@@ -15,7 +15,7 @@
 #include "hops.h"
 #include "packet.h"
 
-/* The hash by which a key is known here; never 0. As mix() in crates/proto. */
+/* The hash of a key in the index; never 0. This is the function mix() of crates/proto. */
 static __always_inline __u64 mix_hash(const struct pm_shard *shard, __be64 hash)
 {
 	__u64 mixed = bpf_be64_to_cpu(hash) ^ shard->read_secret;
@@ -27,8 +27,9 @@ static __always_inline __u64 mix_hash(const struct pm_shard *shard, __be64 hash)
 }
 
 /*
- * Finds the bucket of an update that may be appended, and begins to load it: it is seldom in a cache,
- * and there is time until note_update(). (A new secret is a new generation.)
+ * Finds the bucket of an update that may be appended, and begins to load it. The bucket is seldom
+ * in a cache, and the load has until note_update() to finish. (A new secret comes with a new
+ * generation.)
  */
 static __always_inline void expect_update(struct pm_packet *pkt, const struct pm_shard *shard)
 {
@@ -58,20 +59,20 @@ static __always_inline void note_update(const struct pm_packet *pkt, struct pm_s
 		pkt->bucket->newest = shard->last | PM_HIDDEN;
 }
 
-/* A READ, and what it is answered with. */
+/* A READ and its answer. */
 struct pm_read {
-	__u32 at[PM_READ_KEYS_MAX];	/* its buckets */
-	__u32 count;			/* of them */
+	__u32 at[PM_READ_KEYS_MAX];	/* buckets of its keys */
+	__u32 count;			/* number of keys */
 	__u32 frame_len;
-	__u64 frame;		/* of the update that is shown: where its frame is in the ring */
-	__be64 order;		/* of that update; of a MISS: what the store must have applied */
+	__u64 frame;		/* offset in the ring of the frame of the update that is shown */
+	__be64 order;		/* of that update; in a MISS what the store must have applied */
 	__be64 version;		/* of the index; of a HIT: 0 */
 	__be64 hash;		/* of the first key, as it came */
 	__u64 device_incarnation;
-	bool kept;		/* what is applied may be shown, too */
+	bool kept;		/* an applied update may be shown, too */
 };
 
-/* Finds the buckets of all keys. False if this is not how a client asks. */
+/* Finds the buckets of all keys. False if the payload is not that of a client's READ. */
 static __always_inline bool find_buckets(struct pm_packet *pkt, const struct pm_shard *shard,
 					 struct pm_read *read, __u32 zero)
 {
@@ -101,7 +102,7 @@ static __always_inline __u64 greater(__u64 a, __u64 b)
 	return a > b ? a : b;
 }
 
-/* May nobody but user space answer a READ now? */
+/* Must this READ go to user space? */
 static __always_inline bool must_go_up(const struct pm_packet *pkt, const struct pm_shard *shard,
 				       const struct pm_hops *hops)
 {
@@ -116,7 +117,7 @@ static __always_inline struct pm_header *frame_in(void *image, __u64 at)
 	return image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
 }
 
-/* Is the update with this order there, and of the key that was asked for? Then it is what is shown. */
+/* Is the update of this order in the log, and of the key of the READ? If so, @read describes it. */
 static __always_inline bool show(void *image, const struct pm_shard *shard, __u64 order,
 				 struct pm_read *read)
 {
@@ -130,8 +131,8 @@ static __always_inline bool show(void *image, const struct pm_shard *shard, __u6
 }
 
 /*
- * Answers a READ. It is the same decision as that of Reads::answer in crates/proto, for what is not
- * closed.
+ * Answers a READ if none of its buckets is closed. The decision is the same as that of
+ * Reads::answer in crates/proto.
  */
 static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 						   const struct pm_maps *m, struct pm_read *read)
@@ -159,7 +160,7 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 		closed = bpf_map_lookup_elem(&pm_closed, &read->at[i]);
 		if (!bucket || !closed || *(volatile __u32 *)&closed->closed)
 			goto out;
-		/* What is not closed any more must not be shown any more: read behind that. */
+		/* Read shown_above after closed, so that it is that of the open bucket. */
 		asm volatile("" ::: "memory");
 		above = greater(above, closed->shown_above);
 		order = bucket->newest & ~PM_HIDDEN;
@@ -190,7 +191,7 @@ out:
 	return verdict;
 }
 
-/* Writes the header of the answer, of which the packet holds the payload already. */
+/* Writes the header of the answer. The packet has the answer's payload already. */
 static __always_inline void make_answer(struct xdp_md *ctx, const struct pm_packet *pkt,
 					const struct pm_known *known, const struct pm_read *read,
 					__u64 kind_word, __u32 length, __be32 crc)
@@ -204,7 +205,7 @@ static __always_inline void make_answer(struct xdp_md *ctx, const struct pm_pack
 	h->payload_len = bpf_htonl(length);
 	h->payload_crc = crc;
 #if PM_KEYED
-	/* The question may still follow the header of a MISS. */
+	/* In a MISS the payload of the READ may still follow the header. */
 	if (kind_word == PM_HIT_WORD)
 		h->tag = make_tag(ctx, payload_offset(pkt), length, known->keys->to_client[0],
 				  known->keys->to_client[1]);
@@ -218,17 +219,17 @@ static __always_inline void make_answer(struct xdp_md *ctx, const struct pm_pack
 	h->header_crc = bpf_htonl(header_crc(h));
 }
 
-/* Headers in front of the payload, over IPv4: all that a READ is, but for its hashes. */
+/* Length of the headers before the payload, over IPv4: a READ without its hashes. */
 #define PM_HEADERS                                                                                 \
 	(sizeof(struct ethhdr) + sizeof(struct iphdr) + sizeof(struct udphdr) + PM_HEADER_LEN)
 
-/* Bytes in front of a packet that every driver leaves: XDP_PACKET_HEADROOM less its own frame. */
+/* Bytes before a packet that every driver leaves free: XDP_PACKET_HEADROOM less its own frame. */
 #define PM_HEADROOM 192
 
 /*
- * Makes the packet @more bytes longer, or shorter. Where a driver leaves too little room behind it (a
- * veth does), the headers move to the room in front of it: then @moved is true, and they are in
- * @headers.
+ * Makes the packet @more bytes longer, or shorter. If a driver leaves too little space after the
+ * packet (a veth does), the headers move to the space before it: @moved is then true, and @headers
+ * has the headers.
  */
 static __always_inline bool resize(struct xdp_md *ctx, int more, __u8 *headers, bool *moved)
 {
@@ -242,8 +243,9 @@ static __always_inline bool resize(struct xdp_md *ctx, int more, __u8 *headers, 
 }
 
 /*
- * Is the update that was copied without the lock whole? What is not released yet is. Anything else
- * may have been written over meanwhile, which is done under the lock.
+ * Is the update whole, although it was copied without the lock? If it is not released yet, it is
+ * whole. The frame of a released update may have been overwritten meanwhile, so its check takes the
+ * lock.
  */
 static __always_inline bool is_still_whole(const struct pm_packet *pkt, const struct pm_maps *m,
 					   const struct pm_read *read)
@@ -266,11 +268,12 @@ static __always_inline bool is_still_whole(const struct pm_packet *pkt, const st
 }
 
 /*
- * Puts the update that is shown into the packet, in place of what was asked. False if it cannot be
- * done: the packet is as it was. All pointers into the packet are invalid then, either way.
+ * Puts the update that is shown into the packet, in place of the READ's payload. If that cannot be
+ * done, the result is false and the packet is as it was. In both cases all pointers into the packet
+ * are invalid after.
  *
- * The lock is not held. Who writes over the frame in user space holds the shard before, which is
- * another generation.
+ * The lock is not held. User space writes over a frame only after it has held the shard, which
+ * begins another generation.
  */
 static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packet *pkt,
 				       const struct pm_maps *m, struct pm_read *read,
@@ -282,12 +285,15 @@ static __always_inline bool put_update(struct xdp_md *ctx, const struct pm_packe
 	__u8 headers[PM_HEADERS] = {};
 	bool moved = false;
 
-	/* A larger update was cut before the paths shrank. */
+	/* An update longer than `longest` was cut before the path MTU shrank. */
 	if (length > PM_FRAGMENT_BYTES || length > *(volatile __u32 *)&m->shard->longest ||
 	    pkt->ipv6 || !resize(ctx, more, headers, &moved))
 		return false;
 	*crc = frame->payload_crc;
-	/* The length again, if it is not 0: older verifiers (6.1) believe that only in this way. */
+	/*
+	 * `bytes` equals `length` if that is not 0: older verifiers (6.1) accept the bound only in
+	 * this form.
+	 */
 	OPAQUE(bytes);
 	bytes = (bytes & PACKET_MASK) + 1;
 	if (length && bpf_xdp_store_bytes(ctx, PM_HEADERS, (void *)(frame + 1), bytes))

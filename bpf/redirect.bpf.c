@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
- * Redirects UDP datagrams (or TCP segments) to a range of ports to the AF_XDP socket of their receive queue. On request,
- * only those to one address, and only datagrams that begin with a magic number.
+ * Redirects UDP datagrams (or TCP segments) to a range of ports to the AF_XDP socket of their receive queue. On
+ * request, it redirects only packets to one address, and only datagrams that begin with a magic number.
  *
- * Invariants: everything else passes, and so does every packet of a queue that has no socket.
- * Loader: crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or look behind the ports,
- * except for the magic number.
+ * Invariants: all other packets pass, and so do all packets of a queue that has no socket. Loader:
+ * crates/dataplane/src/af_xdp/redirect.rs. May not: change a packet, or read what follows the ports, except for the
+ * magic number.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -16,7 +16,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Queue to socket, for each port in turn if pm_stride says so. The loader raises max_entries then. */
+/* The socket of each queue; with pm_stride, of each queue for each port. The loader then raises max_entries. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 64);
@@ -29,20 +29,21 @@ const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
 
 /*
- * Sockets that a port has in pm_sockets, at most; a queue with a higher number has none. A socket gets only what its own
- * queue received, so each port needs queues of its own: what comes by another one passes. 0: all ports have the same sockets.
+ * The most sockets that a port has in pm_sockets; a queue with a higher number has none. A socket gets only packets
+ * that its own queue received, so each port needs queues of its own; a packet that another queue received passes. 0:
+ * all ports have the same sockets.
  */
 const volatile __u32 pm_stride;
 
-/* IPPROTO_UDP or IPPROTO_TCP; both have their ports at the same place. */
+/* IPPROTO_UDP or IPPROTO_TCP. Both headers begin with the ports. */
 const volatile __u32 pm_protocol;
-/* 1: only datagrams to pm_address. Set by the loader, as all of these. */
+/* 1: redirects only packets to pm_address. */
 const volatile __u32 pm_filter;
-/* Network byte order; of an IPv4 address the first four bytes. */
+/* In network byte order. An IPv4 address has the first four bytes. */
 const volatile __be32 pm_address[4];
-/* 1: only datagrams that begin with pm_magic. */
+/* 1: redirects only datagrams that begin with pm_magic. */
 const volatile __u32 pm_magic_needed;
-/* Host byte order. */
+/* The magic number, in host byte order. */
 const volatile __u16 pm_magic;
 
 /* Flag MF and the fragment offset: a fragment may have no ports. */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT */
 /*
- * Sessions: whose an order is, and the acknowledgement that a session's client gets.
+ * Sessions: the session of an order, and the acknowledgement to a session's client.
  *
- * Invariants: make_ack() runs under the lock, since it reads the log's state and keeps the values
- * whose checksum contribution it knows (`*_known`, `*_places`). The acknowledgement is the same,
- * byte for byte, as that of Device::acknowledge in crates/proto.
+ * Invariants: make_ack() runs under the lock, since it reads the log's state and stores the values
+ * whose checksum contribution it knows (`*_known`, `*_places`). The acknowledgement equals that of
+ * Device::acknowledge in crates/proto byte for byte.
  *
- * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". May not: decide what is acknowledged.
+ * Spec: docs/spec/pipeline.md §3, "Checksums" and "Sessions". May not: decide what to acknowledge.
  */
 #pragma once
 
 #include "log.h"
 
-/* The session of the update with this order, if it is served here. */
+/* The session of the update with this order, if that session is served in the kernel. */
 static __always_inline struct pm_session *find_session_of(void *image, __u64 order,
 							  struct pm_known *known)
 {
@@ -20,9 +20,10 @@ static __always_inline struct pm_session *find_session_of(void *image, __u64 ord
 }
 
 /*
- * Turns the packet's header into that of the session's acknowledgement, up to this seq and, of the
- * shard, this order. What is known of the checksum of an update's seq and of an entry's order
- * serves here too: they are at the same places. With keys the tag is made later (seal_ack()).
+ * Turns the packet's header into that of the session's acknowledgement, up to @seq of the session
+ * and @order of the shard. The known contributions of an update's seq and of an entry's order to
+ * the checksum serve for the acknowledgement too: it has both at the same offsets. With keys the
+ * tag is made later (seal_ack()).
  */
 static __always_inline void make_ack(struct pm_packet *pkt, struct pm_shard *shard,
 				     const struct pm_known *known, __u64 seq, __u64 committed)

@@ -4,9 +4,9 @@
  * that is being processed, and the verdicts about it.
  *
  * Invariants: pm_header, pm_entry and pm_row are the formats of docs/spec/wire.md and
- * docs/spec/ordered-log.md byte for byte; their sizes are checked against the Rust code when this
- * is compiled. Structures that user space shares (pm_shard, pm_hops, pm_session, pm_counters) are
- * not here: they are generated from crates/dataplane/src/xdp/shared.rs into generated.h.
+ * docs/spec/ordered-log.md byte for byte; the compiler checks their sizes against the Rust code.
+ * Structures that user space shares (pm_shard, pm_hops, pm_session, pm_counters) are not in this
+ * file: they are generated from crates/dataplane/src/xdp/shared.rs into generated.h.
  *
  * Spec: docs/spec/pipeline.md. May not: contain code.
  */
@@ -26,8 +26,8 @@
 #include "generated.h"
 
 /*
- * 1: the program of a shard with keys. It is compiled by itself (pipeline_keyed.bpf.c), so that the
- * program without keys has nothing of it.
+ * 1: the program of a shard with keys. pipeline_keyed.bpf.c compiles it separately, so that the
+ * program without keys has no code for keys.
  */
 #ifndef PM_KEYED
 #define PM_KEYED 0
@@ -35,7 +35,7 @@
 
 /*
  * Hides a value's origin from the compiler. Without it, clang keeps derived values in stack slots
- * or unrolls look-ups in ways that cost more, or that the verifier rejects.
+ * or unrolls look-ups. Such code is slower, or the verifier rejects it.
  */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
 
@@ -46,16 +46,17 @@
 #define PACKET_MASK 2047
 
 /*
- * Of process_update(): no verdict of XDP. The packet is a READ, or neither that nor an update, and
- * nothing was changed.
+ * A result of process_update() that is no XDP action: the packet is a READ (or is neither a READ
+ * nor an update), and nothing was changed.
  */
 #define PM_IS_A_READ (-1)
 #define PM_NOT_AN_UPDATE (-2)
 
 /*
  * The header of every packet (wire.md §1). Multi-byte fields are in network byte order. Four of
- * them mean something else in each kind (§2): they have the names of the kind that the packet is.
- * Byte 5 does so too: it is part of kind_word, and each kind has a shift for it (generated.h).
+ * them have another meaning in each kind of packet (§2): they have one name for each kind. The
+ * meaning of byte 5 depends on the kind too: the byte is part of kind_word, and each kind has a
+ * shift for it (generated.h).
  */
 struct pm_header {
 	__u64 kind_word;	/* magic, version, kind, flags, byte 5, length: compared as one */
@@ -98,7 +99,7 @@ struct pm_row {
 };
 _Static_assert(sizeof(struct pm_row) == PM_ROW_BYTES, "row");
 
-/* The packet that is being processed, and what the stages have learned about it. */
+/* The packet that is being processed, and the results of the stages so far. */
 struct pm_packet {
 	struct ethhdr *eth;
 	void *ip;
@@ -107,26 +108,26 @@ struct pm_packet {
 	void *payload, *end;
 	__u32 payload_len;
 	__u32 fields_crc;	/* contribution of an update's variable fields to its checksum */
-	__u32 seq_crc;		/* the part of it that comes from the seq */
+	__u32 seq_crc;		/* the seq's part of fields_crc */
 	__u32 generation;	/* of the shard, before sessions were looked up */
 	bool ipv6;
 	bool to_switch;		/* to the address of the switch itself: what hops send */
-	bool wake;		/* user space was asleep when this packet changed something */
+	bool wake;		/* user space must be woken for this packet */
 	__u64 seq;
 	struct pm_bucket *bucket;	/* of an update of one key */
 	/* Of a DURABLE that is to be sent. */
 	__be64 persisted_be, room_be;
-	/* Where the packet goes, if not back to its sender. */
-	__u64 to_high, to_low;	/* its address, as in pm_address_high and pm_address_low */
+	/* The destination of the packet, if it does not go back to its sender. */
+	__u64 to_high, to_low;	/* address, as in pm_address_high and pm_address_low */
 	__u32 to_port, way[4];
-	__u64 udp_sum;		/* over IPv6: what is not summed up anew in its UDP checksum */
+	__u64 udp_sum;		/* over IPv6: the part of its UDP checksum that is kept */
 #if PM_KEYED
-	__be64 entry_order, entry_tag;	/* the tag that the entry has if it gets this order */
-	__u64 answer_key[2];	/* under which its answer to a client is sealed */
+	__be64 entry_order, entry_tag;	/* the entry's tag, made for this order */
+	__u64 answer_key[2];	/* the key that seals its answer to a client */
 #endif
 };
 
-/* What becomes of a packet. */
+/* The verdict about a packet: where it goes. */
 enum pm_verdict {
 	PM_HAND_UP,		/* to user space, through the network stack */
 	PM_ACK,			/* back to its sender, as the acknowledgement */

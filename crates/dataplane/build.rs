@@ -1,7 +1,7 @@
 //! Compiles the in-kernel programs of `bpf/`, and generates `generated.h`, the header that they share with the Rust code.
 //!
-//! Runs again when a file in `bpf/` changes, headers included, and when what `generated.h` is made of does: the two files
-//! below, and the crates `wire` and `log`, which this script is linked with.
+//! Runs again when an input changes: a file in `bpf/` (headers included), or a source of `generated.h`, which are the
+//! two files below and the crates `wire` and `log`, to which this script is linked.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! Receives bursts from a UDP socket, each datagram with its remaining hops (time to live, or hop limit). A device needs
-//! them for datagrams that it passes on (`docs/spec/protocol.md` §4).
+//! Receives bursts from a UDP socket, and the remaining hops (time to live, or hop limit) of each datagram. A device
+//! needs the hops for datagrams that it passes on (`docs/spec/protocol.md` §4).
 //!
-//! May not: send, or know what is in a datagram.
+//! May not: send, or interpret a datagram.
 
 #![allow(unsafe_code)]
 
@@ -13,14 +13,14 @@ use std::os::fd::AsRawFd;
 use libc::{c_int, c_void};
 use pmnet_proto::Peer;
 
-/// Messages per system call. One may hold several datagrams that the kernel has merged (GRO).
+/// Messages per system call. A message may hold several datagrams that the kernel has merged (GRO).
 const MESSAGES: usize = 32;
-/// Buffer of one message in bytes: as much as the kernel merges.
+/// Bytes of the buffer for one message: the most that the kernel merges.
 const SLOT_BYTES: usize = 65_536;
-/// Words for the control messages of one message: more than those that are asked for here need.
+/// Words for the control messages of one message: more than the requested ones need.
 const CONTROL_WORDS: usize = 64;
 
-/// Where the kernel writes the sender and the control messages of one message.
+/// The place into which the kernel writes the sender and the control messages of one message.
 struct Place {
     name: libc::sockaddr_storage,
     control: [u64; CONTROL_WORDS],
@@ -30,35 +30,36 @@ struct Place {
 pub(crate) struct Bursts {
     slots: Vec<u8>,
     places: Vec<Place>,
-    /// Senders of the last burst, and to which addresses of this machine they sent; each once in a row.
+    /// Senders of the last burst, each with the address of this machine to which it sent. A run of equal pairs is
+    /// listed once.
     heard: Vec<(Peer, IpAddr)>,
 }
 
-/// Content of the control messages.
+/// The content of a message's control messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
-    /// To which address of this machine it was sent, if that was asked for.
+    /// The address of this machine to which the message was sent, if the socket reports it.
     to: Option<IpAddr>,
-    /// Remaining hops; 0: not told.
+    /// Remaining hops; 0: not reported.
     hops: u8,
-    /// Length of each merged datagram; the last one may be shorter.
+    /// Length of each merged datagram; the last may be shorter.
     stride: usize,
 }
 
 impl Bursts {
-    /// Asks the kernel for the hops of every datagram on this socket.
+    /// Asks the kernel to report the remaining hops of every datagram on this socket.
     ///
     /// # Errors
     /// The system refuses.
     pub(crate) fn new(socket: &UdpSocket) -> io::Result<Bursts> {
         let ipv4 = set(socket, libc::IPPROTO_IP, libc::IP_RECVTTL);
         if socket.local_addr()?.is_ipv6() {
-            // A socket for both families tells the hops of IPv4 as well, unless the option was refused.
+            // A socket for both families reports the hops of IPv4 as well, unless the system refused the option.
             set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT)?;
         } else {
             ipv4?;
         }
-        // SAFETY: all of a `Place` are integers and arrays of them, of which zeros are valid.
+        // SAFETY: a `Place` consists of integers and arrays of integers, for which zeros are valid.
         let place = || unsafe { zeroed::<Place>() };
         Ok(Bursts {
             slots: vec![0; SLOT_BYTES * MESSAGES],
@@ -67,12 +68,13 @@ impl Bursts {
         })
     }
 
-    /// Returns the senders of the last burst, and the address of this machine that each sent to, as far as the socket tells.
+    /// Returns the senders of the last burst, and the address of this machine that each sent to, as far as the socket
+    /// reports it.
     pub(crate) fn heard(&self) -> &[(Peer, IpAddr)] {
         &self.heard
     }
 
-    /// Receives one burst without waiting, hands out each datagram, and gives their number.
+    /// Receives one burst without waiting, passes each datagram to `each`, and returns their number.
     ///
     /// # Errors
     /// The system's error; `WouldBlock` if there is nothing.
@@ -83,7 +85,7 @@ impl Bursts {
     ) -> io::Result<usize> {
         self.heard.clear();
         let mut vectors = [MaybeUninit::<libc::iovec>::uninit(); MESSAGES];
-        // SAFETY: of this structure of pointers and numbers all zeros are valid.
+        // SAFETY: the structure consists of pointers and numbers, for which zeros are valid.
         let mut messages = unsafe { zeroed::<[libc::mmsghdr; MESSAGES]>() };
         let slots = self.slots.chunks_exact_mut(SLOT_BYTES);
         for (((slot, place), vector), message) in slots
@@ -103,7 +105,7 @@ impl Bursts {
             header.msg_controllen = size_of_val(&place.control);
         }
         // SAFETY: every header points to a name, a vector, a slot and a control buffer that live until the end of this
-        // function, with their true lengths; nothing else refers to them during the call.
+        // function, with their true lengths. Nothing else uses them during the call.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -150,7 +152,7 @@ fn length(bytes: usize) -> u32 {
 
 fn set(socket: &UdpSocket, level: c_int, option: c_int) -> io::Result<()> {
     let on: c_int = 1;
-    // SAFETY: the value is an integer of the length that is given, and is only read.
+    // SAFETY: the value is an integer of the stated length, and is only read.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -171,7 +173,7 @@ fn set(socket: &UdpSocket, level: c_int, option: c_int) -> io::Result<()> {
 fn peer(name: &libc::sockaddr_storage) -> Option<Peer> {
     match c_int::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the family tells the type; the storage is large enough and aligned for every type.
+            // SAFETY: the family determines the type; the storage is large enough and aligned for every type.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in>() };
             let address = Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddr::from((address, u16::from_be(name.sin_port))))
@@ -195,16 +197,16 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
         stride: len,
     };
     // SAFETY: the kernel has filled in the control buffer of this header and its length, and both still live. The macro
-    // stays inside that length, and gives null at the end.
+    // stays inside that length, and returns null at the end.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {
-        // SAFETY: not null, so it points into the buffer, which is aligned for it.
+        // SAFETY: the pointer is not null, so it points into the buffer, which is aligned for it.
         let (level, kind) = unsafe { ((*at).cmsg_level, (*at).cmsg_type) };
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TTL)
             | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT)
             | (libc::SOL_UDP, libc::UDP_GRO) => {
-                // SAFETY: these three carry an integer, which may be unaligned.
+                // SAFETY: these three messages carry an integer, which may be unaligned.
                 let value = unsafe { libc::CMSG_DATA(at).cast::<c_int>().read_unaligned() };
                 if level == libc::SOL_UDP {
                     told.stride = usize::try_from(value).unwrap_or(len);
@@ -213,7 +215,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
                 }
             }
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                // SAFETY: this one carries such a structure, which may be unaligned.
+                // SAFETY: this message carries such a structure, which may be unaligned.
                 let to = unsafe {
                     libc::CMSG_DATA(at)
                         .cast::<libc::in_pktinfo>()
@@ -222,7 +224,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
                 told.to = Some(Ipv4Addr::from(to.ipi_addr.s_addr.to_ne_bytes()).into());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                // SAFETY: as above.
+                // SAFETY: as for the structure above.
                 let to = unsafe {
                     libc::CMSG_DATA(at)
                         .cast::<libc::in6_pktinfo>()
@@ -232,7 +234,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
             }
             _ => {}
         }
-        // SAFETY: as for the first one.
+        // SAFETY: as for the first message.
         at = unsafe { libc::CMSG_NXTHDR(header, at) };
     }
     told
@@ -274,7 +276,8 @@ mod tests {
             let from = sender.local_address().unwrap();
             let mut out = Outbox::new();
             let mut expected = Vec::new();
-            // Runs of one size, which the kernel may merge; others between them; an empty one; some with other hops.
+            // There are runs of datagrams of one size, which the kernel may merge. Between them there are datagrams of
+            // other sizes, and empty ones. Some datagrams have other hops.
             for number in 0..120_u8 {
                 let size = [300, 300, 300, 200, 0, 1_400][usize::from(number) % 6];
                 let bytes = vec![number; size];

@@ -1,6 +1,6 @@
 //! Facts about an interface, in the calling thread's network namespace.
 //!
-//! May not: change it.
+//! May not: change an interface.
 
 #![allow(unsafe_code)]
 
@@ -11,18 +11,19 @@ use std::os::fd::AsRawFd;
 
 /// `ETHTOOL_GCHANNELS` of the kernel's `ethtool.h`.
 const GET_CHANNELS: u32 = 0x3c;
-/// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS`: how many counters a driver has, their names, their values.
+/// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS`: the number of a driver's counters, their names, their
+/// values.
 const GET_SET_INFO: u32 = 0x37;
 const GET_STRINGS: u32 = 0x1b;
 const GET_STATS: u32 = 0x1d;
 /// `ETH_SS_STATS`: the set of counters.
 const STATS: u32 = 1;
-/// Most counters of a driver that are looked at.
+/// Most counters of a driver that are read.
 const COUNTERS_MAX: usize = 4096;
-/// Words of one name.
+/// Length of a counter's name, in words of eight bytes.
 const NAME_WORDS: usize = 4;
 
-/// `struct ethtool_channels`: what was asked, what there may be, what there is.
+/// `struct ethtool_channels`: the command, the highest possible numbers, the current numbers.
 #[derive(Default)]
 #[repr(C)]
 struct Channels {
@@ -37,7 +38,7 @@ struct Channels {
     combined: u32,
 }
 
-/// The interface that has an address.
+/// The interface that has a given address.
 #[derive(Debug)]
 pub(crate) struct Interface {
     address: IpAddr,
@@ -69,14 +70,14 @@ impl Interface {
         }
         let found = mtu(self.name.as_ref()?);
         if found.is_err() {
-            // It has another name now, or another interface has the address.
+            // The interface has another name now, or another interface has the address.
             self.name = None;
         }
         usize::try_from(found.ok()?).ok()
     }
 }
 
-/// Longest packet behind its Ethernet header, in bytes.
+/// Returns the length of the longest packet after its Ethernet header, in bytes.
 pub(crate) fn mtu(interface: &str) -> io::Result<u64> {
     let request = ask(interface, libc::SIOCGIFMTU, |_| {})?;
     // SAFETY: this request fills in this member.
@@ -84,13 +85,14 @@ pub(crate) fn mtu(interface: &str) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Returns the number of an interface. One that is removed and made anew has another one. `None`: there is no such interface.
+/// Returns the index of an interface. If an interface is removed and made again, it gets another index. `None`: there
+/// is no such interface.
 #[must_use]
 pub fn number(interface: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(interface).ok()
 }
 
-/// Receive queues. Drivers that cannot tell have one.
+/// Returns the number of receive queues. A driver that does not report it counts as having one.
 pub(crate) fn receive_queues(interface: &str) -> u32 {
     let mut channels = Channels {
         command: GET_CHANNELS,
@@ -105,11 +107,11 @@ pub(crate) fn receive_queues(interface: &str) -> u32 {
     }
 }
 
-/// Returns how many packets the programs at an interface have sent that its driver did not take: the sum of its own counters of that. `None`:
-/// it has none.
+/// Returns how many packets that programs at an interface sent were refused by its driver: the sum of the driver's
+/// counters for this. `None`: the driver has no such counter.
 #[must_use]
 pub fn refused_by_driver(interface: &str) -> Option<u64> {
-    // Twice as many as are asked for: a driver that has more queues by then has more counters, too.
+    // Space for twice as many counters as counted: a driver that has more queues meanwhile has more counters, too.
     let mut words = vec![0_u64; 2 + 2 * COUNTERS_MAX * NAME_WORDS];
     let mut call = |first: [u32; 4]| -> Option<Vec<u64>> {
         words.fill(0);
@@ -127,19 +129,19 @@ pub fn refused_by_driver(interface: &str) -> Option<u64> {
         .ok()?;
         Some(words.clone())
     };
-    // Command, reserved, mask of sets (64 bits), one number for each.
+    // Command, reserved, mask of sets (64 bits), one number for each set.
     let info = call([GET_SET_INFO, 0, 1 << STATS, 0])?;
     let count = u32::from_ne_bytes(info[2].to_ne_bytes()[..4].try_into().ok()?);
     let count = usize::try_from(count)
         .ok()
         .filter(|count| (1..=COUNTERS_MAX).contains(count))?;
-    // Command, set, how many; then the names, 32 bytes each, from the third number on.
+    // Command, set, number of names; from the third number on the names, 32 bytes each.
     let names: Vec<u8> = call([GET_STRINGS, STATS, u32::try_from(count).ok()?, 0])?
         .iter()
         .flat_map(|word| word.to_ne_bytes())
         .skip(12)
         .collect();
-    // Command, how many; then the values.
+    // Command, number of values; then the values.
     let values = call([GET_STATS, u32::try_from(count).ok()?, 0, 0])?;
     let named = names.chunks(8 * NAME_WORDS).zip(&values[1..]).take(count);
     let refused = named
@@ -148,7 +150,8 @@ pub fn refused_by_driver(interface: &str) -> Option<u64> {
     refused.reduce(u64::saturating_add)
 }
 
-/// Returns whether a counter of this name is about packets that a program sent and the driver did not take. Each driver has its own names.
+/// Returns whether a counter of this name counts packets that a program sent and the driver refused. Each driver has
+/// its own names.
 fn counts_refused(name: &[u8]) -> bool {
     let name = String::from_utf8_lossy(name);
     let name = name.trim_end_matches('\0');
@@ -164,7 +167,7 @@ fn ask(
     what: libc::Ioctl,
     fill: impl FnOnce(&mut libc::ifreq),
 ) -> io::Result<libc::ifreq> {
-    // SAFETY: of this structure of numbers and addresses all zeros are valid.
+    // SAFETY: the structure consists of numbers and addresses, for which zeros are valid.
     let mut request = unsafe { zeroed::<libc::ifreq>() };
     let name = interface.as_bytes();
     if name.len() >= request.ifr_name.len() {
@@ -175,8 +178,8 @@ fn ask(
     }
     fill(&mut request);
     let any = UdpSocket::bind("0.0.0.0:0")?;
-    // SAFETY: the request is a whole structure that lives until the call has ended, and so does what it points to: a
-    // structure of at least the length that this command fills in.
+    // SAFETY: the request is a whole structure. The structure to which it points has at least the length that this
+    // command fills in. Both live until the call has ended.
     let done = unsafe { libc::ioctl(any.as_raw_fd(), what, &raw mut request) };
     if done < 0 {
         Err(io::Error::last_os_error())

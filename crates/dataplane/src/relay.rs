@@ -1,4 +1,4 @@
-//! The UDP relay: a device that clients, or the previous device of the chain, send to by its address.
+//! The UDP relay: a device with an address, to which clients or the previous device of the chain send.
 //!
 //! One thread serves one shard. Several shards are several relays, each with its own port, log and core. May not: decide
 //! anything about a packet.
@@ -29,43 +29,46 @@ use std::time::Duration;
 pub struct RelayConfig {
     /// UDP address to listen on.
     pub listen: Peer,
-    /// The address to which clients send, if it is not `listen`: in switch mode that of the server, with the same port.
+    /// The address to which clients send, if it is not `listen`: in switch mode the server's address, with the same
+    /// port.
     pub known_as: Option<IpAddr>,
     /// The machine's settings.
     pub device: DeviceConfig,
-    /// Microseconds to poll after activity before blocking.
+    /// Microseconds for which the loop polls after activity before it blocks.
     pub spin_micros: u64,
-    /// Handle that can end the loop, and hears the device's state; with `device.leased`: source of its leases.
+    /// A handle that can end the loop, and to which the loop reports the device's state. With `device.leased` it is
+    /// also the source of the device's leases.
     pub lease: Option<Lease>,
-    /// The cluster's keys, which may be replaced while it runs; those of `device` are the present ones when it starts. `None`: they stay.
+    /// The cluster's keys, which may change while the relay runs. `device` has the current ones at the start. `None`:
+    /// the keys do not change.
     pub keys: Option<Latest<ClusterKeys>>,
-    /// Sign that the loop lives.
+    /// The counter by which the loop shows that it runs.
     pub pulse: Arc<Pulse>,
 }
 
-/// A device's side of its lease, or of who wires it.
+/// A device's side of its lease, or of the program that runs the device.
 #[derive(Clone, Debug)]
 pub struct Lease {
-    /// Messages between it and its agent.
+    /// Messages between the device and its agent.
     pub words: Arc<LeaseWords>,
-    /// The clock of both.
+    /// The clock of the device and its agent.
     pub clock: Clock,
-    /// How long the lease store keeps a lease, or less; 0 without one.
+    /// Time for which the lease store keeps a lease, or less; 0 without leases.
     pub length: Nanos,
 }
 
 const SOCKET_TOKEN: mio::Token = mio::Token(0);
-/// Time out of service after which a device warns.
+/// A device warns after this time out of service.
 const PATIENCE: Nanos = 5 * SECOND;
 const MEDIA_TOKEN: mio::Token = mio::Token(1);
 const FAST_PATH_TOKEN: mio::Token = mio::Token(2);
-/// The agent of its lease wants something, or there are other keys.
+/// Wakes the loop: the agent of its lease has a message, or there are other keys.
 const WAKE_TOKEN: mio::Token = mio::Token(3);
 const MORE_TOKEN: mio::Token = mio::Token(4);
-/// About how many bytes of the receive buffer a small datagram takes.
+/// Approximate number of bytes that a small datagram takes in the receive buffer.
 const DATAGRAM_COST_BYTES: usize = 1280;
 
-/// A device's side of the kernel's network stack.
+/// A device's socket in the kernel's network stack.
 pub(crate) struct Relay {
     socket: Socket,
     bursts: Bursts,
@@ -76,22 +79,22 @@ pub(crate) struct Relay {
     clock: Clock,
     spin: Spin,
     poll: mio::Poll,
-    /// A poll has one waker.
+    /// A poll can have only one waker.
     waker: Arc<mio::Waker>,
     events: mio::Events,
-    /// The last wait asked the system, and did not only spin.
+    /// The last wait made a system call, and did not only spin.
     asked: bool,
     lease: Option<Lease>,
     keys: Option<Latter<ClusterKeys>>,
-    /// The last renewal that was handed on.
+    /// The last renewal that was passed to the device.
     renewed: (u32, Time),
     pulse: Arc<Pulse>,
-    /// Datagrams from port 0.
+    /// Number of datagrams from port 0.
     from_nowhere: u64,
 }
 
 impl Relay {
-    /// Listens.
+    /// Opens the socket.
     pub(crate) fn open(config: &RelayConfig, stop: &Stop) -> io::Result<Relay> {
         let mut socket = Socket::bind_patiently(config.listen, stop)?;
         if let Some(address) = config.known_as {
@@ -129,7 +132,7 @@ impl Relay {
         Ok(relay)
     }
 
-    /// A wait ends when this can be read, too.
+    /// Lets a wait end when this descriptor becomes readable, too.
     pub(crate) fn wake_by(&self, fd: RawFd, token: mio::Token) -> io::Result<()> {
         let interest = mio::Interest::READABLE;
         self.poll
@@ -142,18 +145,20 @@ impl Relay {
         self.clock
     }
 
-    /// Returns whether the last wait asked the system: then something may be in the socket. A turn of spinning tells nothing.
+    /// Returns whether the last wait made a system call. Only then is it known whether the socket has packets: a
+    /// spinning turn does not check the socket.
     pub(crate) const fn asked(&self) -> bool {
         self.asked
     }
 
-    /// Returns the address that is listened on.
+    /// Returns the address of the socket.
     pub(crate) fn address(&self) -> io::Result<Peer> {
         self.socket.local_address()
     }
 
-    /// A wait ends when there are other keys than the device has. If that is so already, the first turn takes them as any later one does: a fast path, or a
-    /// server beside the device, has begun with the device's.
+    /// Lets a wait end when `latest` has other keys than the device. If it already has, the first turn passes them to
+    /// the device as a later turn does, because a fast path, or a server beside the device, has begun with the device's
+    /// keys.
     fn follow_keys(&mut self, own: &DeviceKeys, latest: &Latest<ClusterKeys>) {
         let print = own.cluster.print();
         let mut latter = latest.follow_on(|present| present.print() == print);
@@ -161,7 +166,7 @@ impl Relay {
         self.keys = Some(latter);
     }
 
-    /// Returns the device's machine and log, with a window that the receive buffer holds.
+    /// Returns the device's machine and log, with a window that fits into the receive buffer.
     pub(crate) fn node<M: Media>(
         &mut self,
         mut device: DeviceConfig,
@@ -186,7 +191,7 @@ impl Port for Relay {
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize> {
         let from_nowhere = &mut self.from_nowhere;
         let received = self.bursts.receive(self.socket.io(), |from, hops, bytes| {
-            // Port 0 cannot be answered. Only a forger writes it.
+            // No answer can be sent to port 0; only a forger sends from it.
             if from.port() == 0 {
                 *from_nowhere += 1;
             } else {
@@ -214,7 +219,7 @@ impl Port for Relay {
         if !self.paths.is_due(now, &self.socket) {
             return None;
         }
-        // A device that is the server itself has no next hop in a network.
+        // A device that is also the server has no next hop in a network.
         let peers = [Some(next), before].into_iter().flatten();
         let peers = peers.filter(|peer| !peer.ip().is_unspecified());
         let own = self.interface.mtu().map(|mtu| (self.listen, mtu));
@@ -293,7 +298,8 @@ impl Port for Relay {
     }
 }
 
-/// Returns whether only devices and servers say such a thing to each other: a device says it under its own address.
+/// Returns whether only devices and servers exchange this kind of packet. A device sends such packets from its own
+/// address.
 fn is_between_hops(datagram: &[u8]) -> bool {
     matches!(
         Header::kind_of(datagram),
@@ -309,16 +315,17 @@ fn is_between_hops(datagram: &[u8]) -> bool {
     )
 }
 
-/// Tries whether `listen` can be listened on, so that nothing is made for an address that cannot.
+/// Checks whether a socket can be bound to `listen`, so that nothing is made for an address that cannot be used.
 ///
 /// # Errors
-/// A sentence that says why; [`io::ErrorKind::Interrupted`]: asked to stop while another process had the port.
+/// A sentence with the reason; [`io::ErrorKind::Interrupted`]: asked to stop while another process had the port.
 pub fn can_listen(listen: Peer, stop: &Stop) -> io::Result<()> {
     Socket::bind_patiently(listen, stop).map(drop)
 }
 
-/// Serves one shard on one UDP socket until stopped. With a fast path, only packets that it hands up come to the socket.
-/// `observe` is called once a turn; `ready` once, when the device first serves, with the bound address and the pipeline.
+/// Serves one shard on one UDP socket until stopped. With a fast path, the socket gets only packets that the fast path
+/// does not process. Calls `observe` once a turn. Calls `ready` once, when the device first serves, with the bound
+/// address and the pipeline.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -350,7 +357,7 @@ pub fn run<M: Media>(
     )
 }
 
-/// Returns the same for a device with more beside it, which `make` makes of it.
+/// Serves a device with the additional parts that `make` gives it.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -375,10 +382,11 @@ pub fn run_with<N: Served>(
     })
 }
 
-/// State of a device: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to join, or 0.
+/// State of a device: the epoch that it serves, or 0; whether it holds everything; the epoch in which it is ready to
+/// join, or 0.
 type Place = (u32, bool, u32);
 
-/// Tells the agent what the device needs, and its state, if that is new. `told`: the last message.
+/// Reports the device's needs and its state to the agent, if they have changed. `told`: the last report.
 fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<String>)>) {
     let epoch = if machine.is_serving() {
         machine.epoch()
@@ -404,8 +412,8 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<S
     words.want(machine.needs_lease());
 }
 
-/// Says that sessions were ended because others needed the room, or their client was started again; less and less often. `told`: how many
-/// there were when it was said last.
+/// Warns that sessions were ended because others needed their places, or because their client was started again. The
+/// warnings become rarer with time. `told`: the number of such sessions at the last warning.
 fn tell_of_sessions(machine: &Device, told: &mut u64) {
     let counters = machine.counters();
     let all = counters.succeeded_sessions + counters.crowded_out_sessions + counters.crowded_opens;
@@ -421,7 +429,8 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Says that a front is over its share, and that it is refused more and more; less and less often. `told`: as above.
+/// Warns, less and less often, that a front over its share is refused more and more updates. `told`: the number at the
+/// last warning.
 fn tell_of_shares(machine: &Device, told: &mut u64) {
     let counters = machine.counters();
     let all = counters.over_share + counters.over_share_opens + counters.over_share_sessions;
@@ -442,7 +451,8 @@ fn tell_of_shares(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Says which front is not served, and why; less and less often. `told`: packets of such fronts when it was said last.
+/// Warns, less and less often, which front is not served, and why. `told`: the number of packets of such fronts at the
+/// last warning.
 fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
     let Some((front, why, packets)) = machine.unserved() else {
         return;
@@ -469,7 +479,8 @@ fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Says that processes of the other mode send to this one, which they cannot speak with; less and less often. `told`: as above.
+/// Warns, less and less often, that processes of the other mode (with or without keys) send to this one, whose packets
+/// it cannot read. `told`: the number of such packets at the last warning.
 fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
     let packets = machine.counters().other_mode;
     if packets >= told.saturating_mul(2).max(1) {
@@ -487,7 +498,8 @@ fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Tells the agent of a device's lease what becomes of it, and everybody: when it serves, and when it does not for long.
+/// Reports the device's service to the agent of its lease and in the log: when the device begins to serve, and when it
+/// has been out of service for long.
 pub(crate) fn watch<M: Media>(
     lease: Option<Lease>,
     clock: Clock,
@@ -528,7 +540,7 @@ pub(crate) fn watch<M: Media>(
             .since(*out_of_service.get_or_insert_with(|| clock.now()))
             > PATIENCE
         {
-            // Repeated, as long as it lasts.
+            // The warning is repeated as long as this lasts.
             out_of_service = Some(clock.now());
             match machine.waits_for() {
                 Some(text) => tracing::warn!("still waiting, as the server said last: {text}"),
@@ -592,7 +604,8 @@ mod tests {
         (Relay::open(&config, stop).unwrap(), own)
     }
 
-    /// A front that is refused now would be served by the pipeline in the kernel as long as its process sleeps.
+    /// Without the wake-up, the pipeline in the kernel would continue to serve a front that is now refused, until the
+    /// process wakes.
     #[test]
     fn a_device_that_sleeps_is_woken_by_other_keys() {
         let (stop, _trigger) = Stop::new().unwrap();
@@ -616,7 +629,7 @@ mod tests {
         hangup.join().unwrap();
     }
 
-    /// A pipeline that was taken over with the first keys, and goes on, is held before it has others.
+    /// A pipeline that was taken over with the first keys, and still admits, is held before it gets the others.
     #[test]
     fn keys_that_came_while_the_device_started_come_in_its_first_turn() {
         let (stop, _trigger) = Stop::new().unwrap();

@@ -8,15 +8,15 @@ use std::collections::HashSet;
 
 /// CPUs that append.
 const CPUS: usize = 2;
-/// Updates that each of them appends.
+/// Number of updates that each CPU appends.
 const UPDATES: u8 = 2;
 
-/// When the pipeline reads and clears the word by which a process says that it sleeps.
+/// The time at which the pipeline reads and clears the word by which a process states that it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
-    /// It looks while it holds the lock under which it appends.
+    /// While it holds the lock under which it appends.
     UnderTheLock,
-    /// It looks afterwards: it reads the word, and clears it in another step.
+    /// After it has released the lock: it reads the word, and clears it in another step.
     Outside,
 }
 
@@ -25,7 +25,7 @@ enum Cpu {
     Idle,
     Inside,
     Appended,
-    /// Outside the lock. The flag: the process is to be woken.
+    /// The CPU has released the lock. The flag: it has to wake the process.
     Left(bool),
     Looked,
     /// The record is in the ring, but the sleeper is not notified yet.
@@ -34,14 +34,14 @@ enum Cpu {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Process {
-    /// Drains the ring, before it looks at `last`.
+    /// The process drains the ring, before it reads `last`.
     Follows,
     Drained,
-    /// Waits for the lock, to say that it sleeps.
+    /// The process waits for the lock, to state that it sleeps.
     Asks,
     Inside,
     Asked,
-    /// The process has drained the ring once more, and will look once more.
+    /// The process has drained the ring once more, and will read `last` once more.
     Looks,
     Sleeps,
 }
@@ -55,7 +55,7 @@ struct State {
     last: u8,
     followed: u8,
     records: u8,
-    /// The ring has notified the process, which has not looked yet.
+    /// The ring has notified the process, which has not read the ring yet.
     told: bool,
 }
 
@@ -148,7 +148,7 @@ impl State {
             }
             Process::Looks if self.followed == self.last => Process::Sleeps,
             Process::Looks => Process::Follows,
-            // Like epoll: it is notified once, and then looks whether there is something to read.
+            // As with epoll, the process is notified once, and then checks whether there is something to read.
             Process::Sleeps if self.told => {
                 next.told = false;
                 if self.records > 0 {
@@ -163,7 +163,7 @@ impl State {
     }
 }
 
-/// Tries every order of steps: how many states there are, and whether the process is lost in one of them.
+/// Tries every order of steps. Returns the number of states, and whether the process is lost in one of them.
 fn explore(looks: Looks) -> (usize, bool) {
     let mut seen = HashSet::new();
     let mut open = vec![State::new()];
@@ -187,8 +187,8 @@ fn in_every_order_of_steps_the_process_sees_what_was_appended_or_is_woken() {
     assert!(!lost);
 }
 
-/// The model finds a bug of an earlier version, in which a process slept although an update was acknowledged. This
-/// shows that the test above can fail.
+/// With an earlier version the model finds a bug: a process slept although an update was acknowledged. So the test
+/// above can fail.
 #[test]
 fn outside_the_lock_there_is_an_order_in_which_it_sleeps_for_good() {
     assert!(explore(Looks::Outside).1);

@@ -1,5 +1,5 @@
-//! A shard with keys over sockets (`docs/spec/keys.md`): two relays, a server of a program, and clients with the right key, with none, and
-//! with one of another cluster.
+//! A shard with keys over sockets (`docs/spec/keys.md`): two relays, the server of a program, and clients with the
+//! right key, with no key, and with that of another cluster.
 
 use bytes::Bytes;
 use pmnet_client::{ClientConfig, Session};
@@ -25,7 +25,7 @@ const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(400);
 
-/// Addresses that are free at this moment.
+/// Returns addresses that are free at this moment.
 fn free<const N: usize>() -> [Peer; N] {
     let sockets: [UdpSocket; N] = std::array::from_fn(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
     sockets.map(|socket| socket.local_addr().unwrap())
@@ -95,7 +95,7 @@ fn count(mut program: Program, done: &AtomicBool) -> u64 {
     updates
 }
 
-/// Ends all loops, also when the test fails.
+/// Ends all loops when dropped, also if the test fails.
 struct Ends<'a>(&'a AtomicBool, Vec<StopTrigger>);
 
 impl Drop for Ends<'_> {
@@ -131,7 +131,7 @@ fn who_has_a_key_is_served_and_nobody_else() {
         }
 
         let mut session = Session::start(client(head, Some(front(&CLUSTER))), LONG).unwrap();
-        // Several packets, and one.
+        // Updates of one packet, of several, and of one byte.
         for bytes in [100, 5_000, 1] {
             let update: Bytes = payload(&vec![b'u'; bytes]).into();
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Packet buffers as frame space: who has each of them (`docs/spec/ordered-log.md` §11).
+//! Packet buffers as frame space, and the owner of each buffer (`docs/spec/ordered-log.md` §11).
 //!
 //! A buffer is in one of four states: free; lent to the component that moves packets; live, because an entry of the log
 //! points into it; away, because a store in the same region has it. This module never sees the bytes of a buffer. At
@@ -11,8 +11,8 @@ use crate::layout::{FrameSpace, Parameters, to_u64, to_usize};
 
 /// One buffer in this many, and at least [`RESERVE_MIN`], is never live.
 const RESERVE_FRACTION: u64 = 16;
-/// Half of the reserve is lent, to receive into. The other half is for entries whose frames are copied: END, and frames
-/// that are not in a lent buffer.
+/// Half of the reserve is lent, to receive into. The other half is for frames that are copied: those of ENDs, and
+/// packets that are not in a lent buffer.
 const RESERVE_MIN: u64 = 8;
 /// Offset of a copied frame in its buffer, in bytes: it leaves space for the headers of Ethernet, IPv6 and UDP, so that
 /// the frame can be sent from the buffer, and it is a multiple of a line.
@@ -26,7 +26,7 @@ enum Holder {
     Lent,
     /// The log.
     Live,
-    /// The store in whose region the log lies (`docs/spec/packet-store.md` §11).
+    /// The store of the region that also holds the log (`docs/spec/packet-store.md` §11).
     Away,
 }
 
@@ -35,13 +35,13 @@ enum Holder {
 pub(crate) struct Buffers {
     bytes: usize,
     holders: Vec<Holder>,
-    /// Numbers of free buffers. The last one used is taken first, because it is in the cache.
+    /// Numbers of free buffers. The last one used is taken first, because it is in the CPU's cache.
     free: Vec<u32>,
     /// Buffers that are no longer live and count as lent. The component that moves packets takes them back, because it
     /// may still be sending from them.
     released: VecDeque<u32>,
     live: u64,
-    /// Number of buffers that the log counts on; the reserves are shares of it.
+    /// Number of buffers that belong to the log; the reserves are fractions of it.
     own: u64,
     live_max: u64,
     /// Number of free buffers that are not lent.
@@ -72,7 +72,7 @@ impl Buffers {
         Some(buffers)
     }
 
-    /// Sets the number of buffers that belong to the log. A part of them is never live.
+    /// Sets the number of buffers that belong to the log. A fraction of them is never live.
     fn count_on(&mut self, own: u64, entries: u64) {
         let reserve = (own / RESERVE_FRACTION).max(RESERVE_MIN);
         self.own = own;
@@ -99,8 +99,8 @@ impl Buffers {
         self
     }
 
-    /// Fills the lists in a region that a store shares: buffers without a kept frame are away. The log will have `own`
-    /// buffers that the store does not have as well.
+    /// Fills the lists in a region that a store shares: buffers without a kept frame count as away. The log will have
+    /// `own` buffers that it does not share with the store.
     pub(crate) fn kept_beside_a_store(mut self, own: u64, entries: u64) -> Buffers {
         for holder in &mut self.holders {
             if *holder == Holder::Free {
@@ -122,7 +122,7 @@ impl Buffers {
     /// Takes a buffer that the store lends to the log.
     ///
     /// # Panics
-    /// The store does not have it.
+    /// The store does not have the buffer.
     pub(crate) fn take_in(&mut self, number: u32) {
         let holder = &mut self.holders[index(number)];
         assert_eq!(*holder, Holder::Away, "only what is away is taken in");
@@ -133,7 +133,7 @@ impl Buffers {
     /// Gives a released buffer to the store instead of the component that moves packets.
     ///
     /// # Panics
-    /// It is not lent.
+    /// The buffer is not lent.
     pub(crate) fn withhold(&mut self, number: u32) {
         let holder = &mut self.holders[index(number)];
         assert_eq!(*holder, Holder::Lent, "only what was released is withheld");
@@ -160,8 +160,8 @@ impl Buffers {
         self.live_max.saturating_sub(self.live)
     }
 
-    /// Returns the longest frame that can be copied in now; 0 if no buffer is free for copies, because the others are
-    /// lent.
+    /// Returns the length of the longest frame that can be copied in now. It is 0 if no buffer is free for copies
+    /// because the others are lent.
     pub(crate) fn room_for_a_copy(&self) -> usize {
         if self.free.is_empty() {
             0
@@ -170,7 +170,7 @@ impl Buffers {
         }
     }
 
-    /// Returns the longest frame that can be copied into a buffer, in bytes.
+    /// Returns the length of the longest frame that can be copied into a buffer, in bytes.
     pub(crate) const fn copy_bytes_max(&self) -> usize {
         self.bytes - COPY_OFFSET
     }
@@ -259,7 +259,7 @@ impl Buffers {
     /// Takes back a lent buffer.
     ///
     /// # Panics
-    /// It is not lent.
+    /// The buffer is not lent.
     pub(crate) fn give_back(&mut self, number: u32) {
         let holder = &mut self.holders[index(number)];
         assert_eq!(*holder, Holder::Lent, "only what is lent is given back");
@@ -269,7 +269,7 @@ impl Buffers {
 }
 
 impl Parameters {
-    /// Packet buffers; none in a ring.
+    /// Returns the number of packet buffers; 0 if the frame space is a ring.
     #[must_use]
     pub fn buffer_count(&self) -> u64 {
         match self.space {
@@ -355,7 +355,7 @@ mod tests {
         (10..20).for_each(|number| all.take_in(number));
         let lent = all.lend().unwrap();
         assert!(all.keep_lent(&(index(lent) * 2048..index(lent) * 2048 + 100)));
-        // The frame is released before the first loan: the buffer gets an owner nevertheless.
+        // The frame is released before the first loan: the buffer still gets an owner.
         all.release(2048 + 64);
         all.release(index(lent) * 2048);
         assert_eq!(all.poll_released(), Some(1));
@@ -379,7 +379,7 @@ mod tests {
         assert!(all.keep(offset), "what is released is free");
         let mut all = all.kept_beside_a_store(64, 1024);
         assert_eq!(all.room_for_a_copy(), 0, "all is live or away");
-        // The same before the first buffer is lent.
+        // The frame is released before the first buffer is lent.
         all.release(offset);
         let released = all.poll_released().unwrap();
         assert_eq!(index(released), offset / 2048);

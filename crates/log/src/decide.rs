@@ -10,13 +10,13 @@ pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
 /// One slot of the metadata ring, as far as the decision needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// All zero.
+    /// All bytes are zero.
     Empty,
     /// Not zero, and not a valid entry.
     Invalid(InvalidSlot),
     /// An entry that passed every check. Always `applied ≤ durable < order ≤ applied + slots`.
     Valid {
-        /// Its order.
+        /// Order of the entry.
         order: u64,
         /// Orders up to this one were durable when the entry was appended.
         durable: u64,
@@ -29,7 +29,7 @@ pub enum Slot {
     },
 }
 
-/// What the scan found, as input of [`decide`].
+/// The results of a scan that [`decide`] needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// From the superblock: orders up to this one need not be kept.
@@ -60,7 +60,7 @@ pub enum Decision {
     },
     /// Orders that were durable, and may not have been applied, are missing.
     Damaged {
-        /// The first [`DAMAGED_ORDERS_LISTED_MAX`] of them.
+        /// The first [`DAMAGED_ORDERS_LISTED_MAX`] missing orders.
         orders: Vec<u64>,
         /// Number of missing orders.
         total: u64,
@@ -73,7 +73,7 @@ pub enum Decision {
     },
 }
 
-/// Decides what to keep (`docs/spec/recovery.md` §4).
+/// Decides which entries are kept (`docs/spec/recovery.md` §4).
 ///
 /// # Panics
 /// If the summary breaks the bounds that its fields state. (A scan has checked them.)
@@ -137,7 +137,7 @@ pub fn decide(summary: &Summary) -> Decision {
     }
 
     // Whole entries that follow without a gap may have been durable and acknowledged: they are kept. Epoch and
-    // incarnation never decrease along a log, so an entry with a lower one is left from an earlier time.
+    // incarnation never decrease along a log, so an entry with a lower number is left from an earlier time.
     let mut tail = proven;
     let mut newest = if proven > applied {
         at(proven).unwrap_or((0, 0))

@@ -10,9 +10,9 @@
 //! | payload crc | epoch | incarnation | fragment | of count | header len | kind | skew | crc  |
 //! +-------------+-------+-------------+----------+----------+------------+------+------+------+
 //! ```
-//! Lags are counted down from `order`. `crc` is CRC32C over the log's uuid and era, bytes 0..60,
-//! slot, generation and the frame's header; the payload has its own checksum, computed once by the
-//! client. This module turns entries into bytes and back; it does not decide what they mean.
+//! Lags are counted down from `order`. `crc` is CRC32C over the log's uuid and era, bytes 0..60, slot, generation and
+//! the frame's header; the payload has its own checksum, computed once by the client. This module turns entries into
+//! bytes and back; it does not interpret them.
 
 use std::ops::Range;
 
@@ -25,10 +25,11 @@ pub const HEADER_LEN_MAX: usize = 512;
 
 const CRC_AT: usize = 60;
 
-/// Reason why a slot that is not zero holds no entry.
+/// The reason why a slot that is not zero holds no entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InvalidSlot {
-    /// A field has an impossible value: the order of another slot, a lag, or place or length of the frame.
+    /// A field has an impossible value: the order belongs to another slot, or a lag, or the place or length of the
+    /// frame is impossible.
     Fields,
     /// The checksum over entry, slot, lap, log and frame header is wrong.
     Checksum,
@@ -36,11 +37,11 @@ pub enum InvalidSlot {
     Payload,
 }
 
-/// Whether a scan checks the payloads of frames. Without this check a torn entry is taken for a whole one (protocol.md
-/// §8), as the simulator shows.
+/// How a scan treats the payloads of frames. If it does not check them, it takes a torn entry for a whole one
+/// (protocol.md §8), as the simulator shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payloads {
-    /// They are checked: the only correct way.
+    /// Payloads are checked, which is the only correct choice.
     Checked,
     /// Payloads are not checked.
     #[cfg(feature = "rules")]
@@ -98,19 +99,19 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Byte offset of the frame in the frame space.
+    /// Returns the byte offset of the frame in the frame space.
     pub(crate) fn frame_offset(&self) -> usize {
         usize::try_from(self.frame_line).expect("u32 fits usize") * FRAME_ALIGN
             + usize::from(self.skew)
     }
 
-    /// Length of the frame, in bytes.
+    /// Returns the length of the frame in bytes.
     pub(crate) fn frame_bytes(&self) -> usize {
         usize::try_from(self.frame_len).expect("u32 fits usize")
     }
 
-    /// Returns whether the frame may lie at its place in a frame space of this kind: in a ring it begins at a line; in
-    /// packet buffers, one buffer holds all of it.
+    /// Returns whether the frame's place is possible in a frame space of this kind: in a ring, the frame begins at a
+    /// line; with packet buffers, one buffer holds the whole frame.
     fn fits(&self, parameters: &Parameters) -> bool {
         match parameters.space {
             FrameSpace::Ring => self.skew == 0,
@@ -244,7 +245,7 @@ pub(crate) struct ChecksumKey {
 }
 
 impl ChecksumKey {
-    /// The key of the log `identity` in its reset count `era`.
+    /// Returns the key of the log `identity` in its era `era`, the number of its resets.
     pub(crate) fn new(identity: &Identity, era: u32, parameters: &Parameters) -> ChecksumKey {
         let seed = crc32c::crc32c_append(
             crc32c::crc32c(&identity.log_uuid.to_le_bytes()),
@@ -266,8 +267,8 @@ impl ChecksumKey {
 }
 
 /// Returns the frame of `order` in the image of a log that another process or the kernel writes; `None` if its slot
-/// holds another order, or nothing that could be an entry. Call it only for orders that the writer has published and
-/// has not reclaimed: only place and length are checked.
+/// holds another order, or nothing that could be an entry. Only place and length are checked, so call it only for
+/// orders that the writer has published and has not reclaimed.
 #[must_use]
 pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Option<&'a [u8]> {
     let entry = Entry::decode(&raw_slot(image, parameters, parameters.slot(order)));
@@ -297,7 +298,7 @@ pub(crate) fn line_of(offset: usize) -> (u32, u8) {
     )
 }
 
-/// Returns the raw slot of `order` in `image`.
+/// Returns the bytes of a slot in `image`.
 pub(crate) fn raw_slot(image: &[u8], parameters: &Parameters, slot: u64) -> [u8; ENTRY_BYTES] {
     take(image, parameters.slot_offset(slot))
 }

@@ -1,4 +1,4 @@
-//! Errors of the log; every text says what to do.
+//! Errors of the log. Every text contains advice.
 
 use std::fmt;
 
@@ -92,17 +92,17 @@ pub enum LogError {
          from the chain, another copy serves; nothing was changed", list(orders, *total)
     )]
     Damaged {
-        /// The first [`DAMAGED_ORDERS_LISTED_MAX`](crate::DAMAGED_ORDERS_LISTED_MAX) of them.
+        /// The first [`DAMAGED_ORDERS_LISTED_MAX`](crate::DAMAGED_ORDERS_LISTED_MAX) such orders.
         orders: Vec<u64>,
         /// Number of such orders.
         total: u64,
     },
-    /// The new epoch is lower than the present one.
+    /// The new epoch is lower than the current one.
     #[error(
         "PM1211 epoch {asked} is lower than {have}, which is durable here: a stale configuration was refused"
     )]
     EpochWentBack {
-        /// Present, durable epoch.
+        /// The current, durable epoch.
         have: u32,
         /// Epoch that the caller asked for.
         asked: u32,

@@ -13,7 +13,7 @@ use crate::buffers::Buffers;
 pub(crate) enum Frames {
     /// Frames follow each other.
     Ring(FrameRing),
-    /// Each frame lies in the packet buffer into which the network received it.
+    /// Each frame is in the packet buffer into which the network received it.
     Buffers(Buffers),
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct FrameRing {
 }
 
 impl FrameRing {
-    /// A ring of `size` bytes whose newest frame ends at `head`.
+    /// Returns a ring of `size` bytes whose newest frame ends at `head`.
     pub(crate) fn new(size: usize, head: usize) -> FrameRing {
         FrameRing {
             size,
@@ -51,14 +51,14 @@ impl FrameRing {
                     return None;
                 }
             }
-            // The newest frame is one lap further than the oldest one. If both offsets are equal, no byte is free.
+            // The newest frame is in the lap after that of the oldest one. If both offsets are equal, no byte is free.
             Some(oldest) => (bytes <= oldest - self.head).then_some(self.head)?,
         };
         self.head = at + bytes;
         Some(at)
     }
 
-    /// Allocates `bytes` at the head of an empty ring. Recovery places the oldest frame with it, which may begin
+    /// Allocates `bytes` at the head of an empty ring. Recovery uses it to place the oldest frame, which may begin
     /// anywhere.
     pub(crate) fn first(&mut self, bytes: usize) -> Option<usize> {
         let at = self.head;

@@ -1,4 +1,4 @@
-//! A value that its owner holds, or has handed over for a time.
+//! A value that its owner holds, or has lent to another owner.
 
 use std::ops::{Deref, DerefMut};
 

@@ -22,10 +22,10 @@ pub const ENTRIES_MIN: u64 = 64;
 pub const ENTRIES_MAX: u64 = 1 << 26;
 /// Smallest frame ring, in bytes.
 pub const FRAME_RING_BYTES_MIN: u64 = 4096;
-/// Largest frame ring, in bytes: what a 32-bit count of 64-byte lines can address.
+/// Largest frame ring, in bytes: a 32-bit number of a 64-byte line can address it.
 pub const FRAME_RING_BYTES_MAX: u64 = 1 << 38;
 
-/// Sizes that a packet buffer may have, in bytes: those that AF_XDP takes.
+/// Possible sizes of a packet buffer, in bytes: those that AF_XDP accepts.
 pub const BUFFER_BYTES: [u32; 2] = [2048, 4096];
 /// Fewest packet buffers of a log.
 pub const BUFFERS_MIN: u64 = 16;
@@ -36,7 +36,7 @@ const METADATA_OFFSET: usize = 2 * BLOCK_BYTES;
 /// Identity of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Drawn at random when the log is made; part of every checksum.
+    /// A random number from the creation of the log; part of every checksum.
     pub log_uuid: u128,
     /// Device id (protocol.md §1).
     pub device: u32,
@@ -44,7 +44,7 @@ pub struct Identity {
     pub shard: u32,
 }
 
-/// How the frame space is divided; fixed when a log is made.
+/// The division of the frame space, fixed when a log is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameSpace {
     /// A ring: frames follow each other in order (`docs/spec/ordered-log.md` §4).
@@ -66,7 +66,7 @@ pub struct Parameters {
     pub space: FrameSpace,
 }
 
-/// The parameters break a bound of `docs/spec/ordered-log.md` §3; the text says which.
+/// The parameters break a bound of `docs/spec/ordered-log.md` §3; the text names the bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad log parameters: {0}")]
 pub struct BadParameters(String);
@@ -142,7 +142,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// Offset of the frame space in the image, in bytes: a multiple of 4096.
+    /// Returns the range of the frame space in the image, in bytes; it begins at a multiple of 4096.
     #[must_use]
     pub fn frame_space(&self) -> Range<usize> {
         let start = self.frames_offset();

@@ -8,9 +8,9 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-/// A memory image plus persistence.
+/// A memory image with persistence.
 pub trait Media: Send {
-    /// The image as the CPU sees it: every store so far, durable or not.
+    /// Returns the image as the CPU sees it: with every store so far, durable or not.
     fn bytes(&self) -> &[u8];
 
     /// Returns a part of the image. A running log reads only through this method, because another component may be
@@ -25,7 +25,7 @@ pub trait Media: Send {
     /// Stores `bytes` at `offset` of the image; not durable yet.
     ///
     /// # Panics
-    /// If the range is not inside the image, which the log never asks for.
+    /// If the range is not inside the image. The log never stores into such a range.
     fn store(&mut self, offset: usize, bytes: &[u8]);
 
     /// Begins to make the listed byte ranges durable, all of them as one persist.
@@ -45,8 +45,8 @@ pub trait Media: Send {
     /// [`MediaError`], among them [`MediaError::Stalled`] when the deadline has passed.
     fn persist_poll(&mut self, wait: bool) -> Result<bool, MediaError>;
 
-    /// A file descriptor that becomes readable when `persist_poll` has something to do; `None` for
-    /// a medium whose persists are complete when `persist_start` returns.
+    /// Returns a file descriptor that becomes readable when `persist_poll` has work; `None` if the medium's persists
+    /// are complete when `persist_start` returns.
     fn wakeup_fd(&self) -> Option<RawFd>;
 
     /// Returns a text with the failures that an acknowledgement survives if it rests on this medium alone.
@@ -78,7 +78,7 @@ pub enum MediaError {
     /// The image was opened for reading only.
     #[error("the log was opened read-only; nothing was written")]
     ReadOnly,
-    /// An earlier persist failed, so what the medium holds is unknown until it is scanned again.
+    /// An earlier persist failed, so the contents of the medium are unknown until it is scanned again.
     #[error(
         "PM1215 an earlier persist failed, so the log accepts no more: repair the medium, then restart the device"
     )]

@@ -1,14 +1,14 @@
 //! Turns a [`Scan`] into a [`Log`], which is the only destructive step of recovery (`docs/spec/recovery.md` §5).
 //!
-//! Five steps, each durable before the next one begins, so a crash at any point leaves an image
-//! from which the same decision, or one that keeps as much, follows again:
+//! Five steps, each durable before the next one begins. So a crash at any point leaves an image from which the same
+//! decision follows, or one that keeps as much:
 //!
-//! 1. persist what is kept and was not proven durable (a killed process leaves stores that can be
-//!    seen and are not durable yet), and both superblock copies as they are;
-//! 2. superblock: applied and durable as decided, so no proof rests on an entry that step 3 erases;
+//! 1. persist both superblock copies as they are, and all kept entries that were not proven durable (a killed process
+//!    leaves stores that are visible and not yet durable);
+//! 2. superblock: applied and durable as decided, so that no proof depends on an entry that step 3 erases;
 //! 3. zero every slot that is not kept and persist the whole metadata ring;
 //! 4. superblock: incarnation + 1;
-//! 5. hand out the log.
+//! 5. return the log.
 
 use std::ops::Range;
 
@@ -126,7 +126,7 @@ impl<M: Media> Scan<M> {
         for order in applied + 1..=tail {
             let entry = self.kept(order);
             let expected = match oldest {
-                // The first frame may be anywhere; the places of all later ones follow from it.
+                // The first frame may be anywhere; its place determines those of all later frames.
                 None => {
                     ring = FrameRing::new(size, entry.frame_offset());
                     oldest = Some(entry.frame_offset());

@@ -13,7 +13,7 @@ use crate::superblock::{self, CopyState, Superblock};
 /// Most findings that a report lists; further ones are only counted.
 pub const FINDINGS_MAX: usize = 64;
 
-/// What the caller expects to find.
+/// The log that the caller expects to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Device id.
@@ -121,12 +121,12 @@ impl<M: Media> Scan<M> {
     /// Reads the whole image: superblocks, every entry, every frame that an entry points to.
     ///
     /// # Errors
-    /// Any of [`LogError`] that says what is wrong with the image; nothing is changed.
+    /// Any [`LogError`] that describes a fault of the image; nothing is changed.
     pub fn open(media: M, expected: Option<Expected>) -> Result<Scan<M>, LogError> {
         Scan::open_with(media, expected, Payloads::Checked)
     }
 
-    /// Does the same as [`Scan::open`], and checks payloads as `payloads` says. The simulator can take payloads
+    /// Does the same as [`Scan::open`], but checks payloads only if `payloads` demands it. The simulator can leave them
     /// unchecked.
     ///
     /// # Errors
@@ -213,7 +213,7 @@ impl<M: Media> Scan<M> {
             .get(..entry.frame_bytes())
     }
 
-    /// The image as it was read.
+    /// Returns the image as it was read.
     #[must_use]
     pub fn image(&self) -> &[u8] {
         self.media.bytes()

@@ -30,7 +30,8 @@ const VERSION_BUFFERS: u32 = 2;
 const MAGIC: [u8; 8] = *b"PMNETLOG";
 const CRC_AT: usize = 12;
 const USED_BYTES: usize = 100;
-/// Limit of counters. No log is written so often, so a higher counter is refused: it could not be increased further.
+/// Limit of counters. A higher counter is refused, because it could not be increased further. No log is written so
+/// often.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Contents of a superblock.
@@ -41,9 +42,9 @@ pub(crate) struct Superblock {
     pub parameters: Parameters,
     pub epoch: u32,
     pub incarnation: u32,
-    /// Counts the resets; part of every entry's checksum, so a reset voids all entries at once.
+    /// Number of resets. It is part of every entry's checksum, so a reset makes all entries invalid at once.
     pub era: u32,
-    /// Last incarnation that was about to serve.
+    /// Last incarnation that was about to serve; 0: none.
     pub served: u32,
     /// Orders up to this one need not be kept.
     pub applied: u64,
@@ -51,7 +52,7 @@ pub(crate) struct Superblock {
     pub durable: u64,
 }
 
-/// State of one copy of the superblock.
+/// State of a superblock copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyState {
     /// The copy is readable, and of this format version.
@@ -223,7 +224,7 @@ pub(crate) fn read(image: &[u8]) -> Result<(Superblock, [CopyState; 2]), LogErro
     Ok((newest, states))
 }
 
-/// The data of the newest superblock of an image about its log; entries are not read.
+/// The properties of a log that the newest superblock of its image states; entries are not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heading {
     /// Identity of the log.
@@ -235,8 +236,8 @@ pub struct Heading {
 }
 
 impl Heading {
-    /// Whether an image with this heading is no newer than one of the same log with heading `other`. If the headings
-    /// are equal, either image may be the newer one.
+    /// Returns whether an image with this heading is no newer than one of the same log with heading `other`. If the
+    /// headings are equal, either image may be the newer one.
     #[must_use]
     pub fn may_precede(&self, other: &Heading) -> bool {
         self.identity == other.identity
@@ -258,7 +259,7 @@ pub fn heading(image: &[u8]) -> Result<Heading, LogError> {
     })
 }
 
-/// The size of the log in an image, or at the start of one.
+/// Returns the size of the log in an image, or in the beginning of an image.
 ///
 /// # Errors
 /// [`LogError`]: no superblock of the image can be read.
@@ -340,7 +341,7 @@ pub fn format<M: Media>(
     superblock.commit(&mut media)
 }
 
-/// Returns whether every byte is zero. It compares eight at a time, for images of gigabytes.
+/// Returns whether every byte is zero. It compares eight bytes at a time, because images have gigabytes.
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)
@@ -406,7 +407,8 @@ mod tests {
         bad[3].applied = 1;
         bad[4].applied = u64::MAX - 1;
         bad[4].durable = u64::MAX - 1;
-        // Both copies have the last counter. The next write had none, and the repair panicked.
+        // Both copies have the highest counter. Found: the next write could not have a higher one, and the repair
+        // panicked.
         bad[5].counter = u64::MAX;
         for superblock in bad {
             assert_eq!(

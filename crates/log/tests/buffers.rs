@@ -1,5 +1,5 @@
-//! Packet buffers as frame space (`docs/spec/ordered-log.md` §11). Crashes: `crash.rs` and `enumerate`, which run every
-//! history in them as well.
+//! Packet buffers as frame space (`docs/spec/ordered-log.md` §11). `crash.rs` and `enumerate` test crashes: they run
+//! every history with packet buffers, too.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn at(number: u32, offset: usize) -> usize {
     usize::try_from(number).unwrap() * 2048 + offset
 }
 
-/// Receives a packet into this buffer, and appends it where it lies.
+/// Receives a packet into this buffer, and appends it without a copy.
 fn came(log: &mut Log<Forgetful>, number: u32, offset: usize, packet: &[u8]) -> Result<u64, Full> {
     let start = at(number, offset);
     log.deposit(start, packet);
@@ -81,7 +81,7 @@ fn a_full_log_leaves_buffers_to_receive_into_and_gives_all_of_them_back() {
     assert_eq!(log.append(&NEW, b"header", b"", 0), Err(Full::Frames));
     persist(&mut log);
     log.reclaim(log.durable());
-    // The first persist writes one witness of the reclaim, the second one another.
+    // The first persist writes the first witness of the reclaim, the second persist the second witness.
     persist(&mut log);
     assert_eq!(log.poll_released(), None);
     persist(&mut log);
@@ -97,7 +97,7 @@ fn a_full_log_leaves_buffers_to_receive_into_and_gives_all_of_them_back() {
     assert_eq!(log.occupancy(), 0);
 }
 
-/// As on a device that joins a chain: it receives again into the buffers that the log held until then.
+/// A device that joins a chain resets its log, and then receives again into the buffers that the log held.
 #[test]
 fn a_reset_gives_all_buffers_back() {
     let mut log = log();
@@ -153,7 +153,7 @@ fn a_buffer_that_two_entries_claim_is_damage() {
         persist(&mut log);
         log.into_media()
     };
-    // Order 1 in buffer 5 of one log, order 2 in buffer 5 of another log; the frame is the same.
+    // Buffer 5 has the same frame in both logs: as order 1 in one log, as order 2 in the other.
     let (one, two) = (with(b"", 5), with(b"another", 5));
     let slot = |order: usize| 8192 + order * 64..8192 + order * 64 + 64;
     let mut both = two;

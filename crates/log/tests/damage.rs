@@ -21,7 +21,7 @@ fn slot_offset(order: u64) -> usize {
 
 #[test]
 fn damage_below_the_proof_is_refused_and_the_image_is_left_alone() {
-    // Orders 41..=60 live, in bursts of five: orders up to 55 are proven durable by the last burst.
+    // Orders 41..=60 are live, in bursts of five. The last burst proves that orders up to 55 are durable.
     let (log, _) = filled(&SMALL, 60, 5, 40);
     let medium = log.into_media().kill();
     let frames_at = METADATA + 64 * 64;
@@ -46,7 +46,7 @@ fn damage_below_the_proof_is_refused_and_the_image_is_left_alone() {
             let scan = Scan::open(sealed(bad), Some(EXPECTED)).unwrap();
             let decision = scan.decide();
             if order > proven {
-                // The last burst has no later witness: it cannot be told from a torn one.
+                // The last burst has no later witness, so it looks like a torn burst.
                 assert!(
                     matches!(decision, Decision::Keep { tail, .. } if tail == order - 1),
                     "{order} {decision:?}"
@@ -224,8 +224,8 @@ fn another_device_other_parameters_blank_truncated_foreign() {
     ));
 }
 
-/// A log whose creation was interrupted has only zeros after the fields of copy 1. If there is another byte, the image
-/// is a damaged log, or no log of pmnet, and the error must not say that it may be deleted.
+/// A log whose creation was interrupted has only zeros after the fields of copy 1. With any other byte after them, the
+/// image is a damaged log, or no log of pmnet, and the error must not say that it may be deleted.
 #[test]
 fn only_an_empty_image_counts_as_an_interrupted_making() {
     let formatted = Forgetful::formatted(&SMALL, 0);
@@ -261,7 +261,7 @@ fn only_an_empty_image_counts_as_an_interrupted_making() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With any bytes in any places, the result is an error, or a run of entries without a gap, exactly as appended.
+    /// If any bytes are damaged, the result is an error, or a run of entries without a gap, exactly as appended.
     #[test]
     fn random_damage_never_invents(seed: u64, hits in 1usize..40, spread in 0usize..3, orders in 1u64..200) {
         let (log, mut model) = filled(&SMALL, orders, 1 + seed % 7, orders.saturating_sub(30));

@@ -1,5 +1,5 @@
-//! Appends by the fast path (ordered-log.md §10): a log takes over what the fast path wrote by the log's rules, and
-//! nothing else.
+//! Appends by the fast path (ordered-log.md §10): a log takes over entries that the fast path wrote by the log's rules,
+//! and no others.
 
 mod support;
 
@@ -70,7 +70,7 @@ fn what_was_followed_is_as_if_it_had_been_appended() {
             log.medium().bytes(),
             "seed {seed}: entries are sealed"
         );
-        // The log continues in this manner, to the end of the ring and beyond.
+        // The log continues like this, to the end of the ring and beyond.
         let (mut log, mut random, mut again) = (log, Random(seed), Random(seed));
         for step in 0..30 {
             append(&mut log, &mut random);
@@ -95,7 +95,7 @@ fn a_followed_log_survives_like_any_other() {
 
 #[test]
 fn what_the_log_could_not_have_appended_is_refused() {
-    // Field of the entry, and what is added to its lowest byte.
+    // The field of the entry, its offset, and the number that is added to its lowest byte.
     for (what, field, change) in [
         ("order", 0, 1),
         ("order of the lap before", 0, 64),
@@ -215,7 +215,7 @@ fn what_is_applied_is_kept_until_it_is_overwritten() {
                 log.reclaim(order - random.below(order.min(5)));
             }
             if random.below(40) == 0 {
-                // From here on, another owner reads.
+                // From now on, another owner reads.
                 follower = Log::adopt(log.medium().clone(), None, &log.tail()).unwrap();
             }
             for (reader, name) in [(&log, "owner"), (&follower, "follower")] {

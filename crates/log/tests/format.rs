@@ -1,5 +1,5 @@
-//! The format byte by byte, as ordered-log.md §5 and §6 describe it, computed a second time in this test. Also each
-//! check of recovery.md §2 and §3 alone, with everything else right.
+//! The format byte by byte, as ordered-log.md §5 and §6 describe it, computed a second time in this test. The tests
+//! also violate each check of recovery.md §2 and §3 alone, with all other fields right.
 
 mod support;
 
@@ -112,7 +112,7 @@ fn seen(medium: Forgetful, slot: u64) -> Result<bool, InvalidSlot> {
     why.map_or(Ok(scan.report().slots_valid > 0), Err)
 }
 
-/// Everything else in the entry is right, and so is its checksum.
+/// The entry has one impossible field; all others are right, and so is the checksum.
 #[test]
 fn each_impossible_field_of_an_entry_is_refused_alone() {
     type Change = fn(&mut [u8; 64]);
@@ -336,7 +336,7 @@ fn the_newer_superblock_is_the_one_that_counts() {
     }
 }
 
-/// Entries and frames of another log with the same parameters, and of this log in another era, count for nothing.
+/// Entries and frames of another log with the same parameters, and of this log in another era, are ignored.
 #[test]
 fn entries_belong_to_one_log_and_one_era() {
     let from = written();
@@ -370,7 +370,7 @@ fn entries_belong_to_one_log_and_one_era() {
     );
 }
 
-/// Two whole entries claim the same bytes. No log writes that, so it is damage.
+/// Two whole entries claim the same bytes. No log writes such entries, so this is damage.
 #[test]
 fn kept_frames_follow_each_other_as_they_are_placed() {
     let mut medium = written();

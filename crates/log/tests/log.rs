@@ -96,8 +96,8 @@ fn one_reclaimed_order_in_a_full_log_is_enough_to_go_on() {
     assert_eq!(log.append(&NEW, &[1], &[], 0), Ok(65));
 }
 
-/// Reclaimed space is used only after two durable witnesses state the reclaim. Entries that were appended before the
-/// reclaim are not such witnesses.
+/// Reclaimed space is used again only after two durable witnesses state the reclaim. Entries that were appended before
+/// the reclaim are no witnesses of it.
 #[test]
 fn a_persist_releases_only_what_it_wrote_down() {
     let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 32, 16, 0);
@@ -130,8 +130,8 @@ fn a_persist_releases_only_what_it_wrote_down() {
     assert_eq!(log.room().entries, 64 - 35 + 15);
 }
 
-/// The superblock that released the space is lost, and the entry that used the space again is torn. The durable orders
-/// that were not applied must all be present.
+/// The superblock that released the space is lost, and the entry that used the space again is torn. All durable orders
+/// that were not applied must be present.
 #[test]
 fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
     let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 64, 64, 0);
@@ -145,7 +145,7 @@ fn a_lost_superblock_and_a_torn_entry_cost_no_durable_order() {
     let image = log.into_media().kill();
     for lost in [0, pmnet_log::BLOCK_BYTES] {
         let mut bad = image.clone();
-        // Order 65, in slot 1, torn.
+        // The entry of order 65, in slot 1, is torn.
         bad.corrupt(2 * pmnet_log::BLOCK_BYTES + 64 + 20, |byte| byte ^ 0x40);
         bad.corrupt(lost + 100, |byte| byte ^ 0x40);
         let log = recover(bad);
@@ -184,7 +184,7 @@ fn full_of_frames_and_frames_that_never_fit() {
     );
 }
 
-/// An image from before the mark reports the lower mark, however often it is started.
+/// An image from before the mark reports the lower mark, however often its device is started.
 #[test]
 fn the_incarnation_that_served_survives_and_is_not_raised_by_starts() {
     let mut log = recover(Forgetful::formatted(&SMALL, 0));
@@ -230,7 +230,7 @@ fn set_epoch_waits_for_the_persist_in_flight_and_poll_still_reports_it() {
     assert!(!log.persist_poll(false).unwrap());
 }
 
-/// The applied hint in the superblock stays at zero while both rings are lapped many times.
+/// The applied hint in the superblock stays at zero while both rings are filled many times.
 #[test]
 fn a_superblock_hint_that_lags_many_laps_behind() {
     let (log, mut model) = filled(&SMALL, 1000, 3, 980);
@@ -263,7 +263,7 @@ fn reset_forgets_everything_at_once_in_both_directions() {
         );
         let log = recover(log.into_media().crash());
         assert_eq!((log.last(), log.applied()), (target, target));
-        // Orders of the time before the reset are written anew.
+        // Orders that existed before the reset are appended again.
         let mut log = log;
         assert_eq!(
             log.append(&NEW, &[9; 88], b"new", crc32c::crc32c(b"new")),

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-/// An instruction that writes a cache line back, the best one first.
+/// An instruction that writes a cache line back. The best instruction is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instruction {
     /// `CLWB`: the line may stay in the cache; flushes run side by side.
@@ -49,7 +49,7 @@ impl Instruction {
     }
 }
 
-/// CPUID leaf 7, subleaf 0, register EBX; 0 where there is no such leaf.
+/// Returns CPUID leaf 7, subleaf 0, register EBX; 0 if there is no such leaf.
 #[cfg(target_arch = "x86_64")]
 fn extended_features() -> u32 {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
@@ -67,9 +67,9 @@ fn extended_features() -> u32 {
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn flush_line(instruction: Instruction, address: *const u8) {
     use std::arch::asm;
-    // SAFETY: none of them changes memory or registers; the caller vouches for the address and the
-    // instruction. Without `nomem` the compiler takes them for readers of all memory, so every store before
-    // them is made before them.
+    // SAFETY: none of these instructions changes memory or registers; the caller guarantees the address and the
+    // instruction. Without `nomem` the compiler assumes that they read all memory, so it makes every earlier store
+    // before them.
     unsafe {
         match instruction {
             Instruction::Clwb => asm!("clwb [{}]", in(reg) address, options(nostack)),
@@ -82,14 +82,15 @@ pub(crate) unsafe fn flush_line(instruction: Instruction, address: *const u8) {
 /// Waits for all earlier flushes and stores.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn store_fence() {
-    // SAFETY: changes nothing; a fence for the compiler too, because it may touch memory as far as that knows.
+    // SAFETY: the instruction changes nothing. It is a fence for the compiler too, which must assume that it accesses
+    // memory.
     unsafe { std::arch::asm!("sfence", options(nostack, preserves_flags)) }
 }
 
 /// Never called: no medium that flushes is created on a processor without a known instruction.
 ///
 /// # Safety
-/// None is needed.
+/// No condition.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn flush_line(_instruction: Instruction, _address: *const u8) {}
 
@@ -117,7 +118,7 @@ mod tests {
         }
     }
 
-    /// The kernel names what CPUID says; it may hide a feature, never invent one.
+    /// The kernel names the features that CPUID reports. It may hide a feature, but never adds one.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn this_processor_as_the_kernel_sees_it() {

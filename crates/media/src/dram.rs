@@ -1,7 +1,7 @@
 //! Shared memory: a file on tmpfs or hugetlbfs, mapped `MAP_SHARED`.
 //!
-//! The mapping *is* the file, so stored data survives the death of the process without any flush, but not a loss of
-//! power. A private mapping is never used, because its stores would stay in the process.
+//! The mapping *is* the file. So stored data survives the death of the process without any flush, but not a power
+//! failure. A private mapping is never used, because its stores would stay in the process.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::{image, lock, sys};
 #[derive(Debug)]
 pub struct DramMedia {
     memory: Memory,
-    /// Method with which each persist flushes for measurements, although it makes nothing durable.
+    /// The method with which each persist flushes for measurements. It makes nothing durable.
     rehearsed: Option<Method>,
     warnings: Vec<String>,
     /// Keeps the lock while it is open.
@@ -121,7 +121,6 @@ impl Media for DramMedia {
         }
         // The stores are already in the shared pages. The fence keeps the compiler and the CPU from moving a later
         // acknowledgement before the stores.
-        // moving a later acknowledgement before them.
         fence(Ordering::SeqCst);
         Ok(())
     }

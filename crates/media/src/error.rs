@@ -1,4 +1,4 @@
-//! Reasons why a medium could not be created or opened; every text names the path and says what to do.
+//! Reasons why a medium could not be created or opened. Every text names the path, and contains advice.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,31 @@ pub enum OpenError {
     /// There is no such file, or no such folder in which to create it.
     #[error("PM1301 {}: no such file or folder: check the path; a device makes a new log in a folder that is there", path.display())]
     NotFound {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
     },
     /// `create` never overwrites a file.
     #[error("PM1302 {}: exists already; nothing was changed", path.display())]
     Exists {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Another process has the log open.
     #[error("PM1303 {}: in use by another process: stop that device first, or give this one its own log", path.display())]
     Locked {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Another file replaced the opened one before it could be locked.
     #[error("PM1304 {}: was replaced by another file while it was waited for (pmnet store grow?): start again", path.display())]
     Replaced {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The disk or the memory file system has too little free space.
     #[error("PM1305 {}: no room for {bytes} bytes: free space there, or make the log smaller", path.display())]
     NoSpace {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
         /// Number of bytes needed.
         bytes: usize,
@@ -45,7 +45,7 @@ pub enum OpenError {
          is something else; nothing was changed", path.display()
     )]
     Size {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
         /// Number of bytes found or asked for.
         bytes: u64,
@@ -55,7 +55,7 @@ pub enum OpenError {
         "PM1307 {}: not an ordinary file: give the path of a file (--media pmem: or of a devdax device)", path.display()
     )]
     NotAFile {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Stores to this file go through the page cache, so no flush of the processor makes them durable.
@@ -65,7 +65,7 @@ pub enum OpenError {
         path.display()
     )]
     NotDirect {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the kernel for a mapping with `MAP_SYNC`.
         source: io::Error,
@@ -77,7 +77,7 @@ pub enum OpenError {
          changed", path.display()
     )]
     BadBlocks {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
         /// Number of bytes in bad blocks.
         bytes: u64,
@@ -87,17 +87,17 @@ pub enum OpenError {
         "PM1310 {}: pmnet flushes persistent memory on x86-64 only: on this processor use --media file", path.display()
     )]
     NoFlush {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Another operation failed in the operating system.
     #[error("PM1311 {}: cannot {what}: {source}", path.display())]
     Io {
-        /// The path asked for.
+        /// Path of the file.
         path: PathBuf,
         /// The operation that failed.
         what: &'static str,
-        /// Error of the system.
+        /// The system's error.
         source: io::Error,
     },
 }

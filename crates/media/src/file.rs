@@ -2,7 +2,7 @@
 //! and `O_DSYNC`, all of them at once through io_uring.
 //!
 //! A persist writes copies of the blocks, never the image itself, so stores into the image can go on during the write.
-//! The persist is complete when all its writes are, and each complete write is durable.
+//! The persist is complete when all its writes are complete; each complete write is durable.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,7 +25,7 @@ use crate::uring::RingWriter;
 /// A log in an ordinary file.
 #[derive(Debug)]
 pub struct FileMedia {
-    /// Page-aligned, as `O_DIRECT` wants it.
+    /// The image, aligned to pages as `O_DIRECT` needs it.
     image: Memory,
     writer: Writer,
     in_flight: bool,
@@ -44,8 +44,8 @@ pub struct FileMedia {
 enum Writer {
     /// io_uring writes in the background.
     Ring(Box<RingWriter>),
-    /// The caller waits for the writes, where io_uring is forbidden. `sync`: a sync follows the writes, because
-    /// `O_DIRECT` was refused.
+    /// The caller waits for the writes, because io_uring is forbidden. `sync`: a sync follows the writes, because the
+    /// file system refused `O_DIRECT`.
     Blocking { sync: bool },
 }
 
@@ -294,7 +294,7 @@ impl Media for FileMedia {
             }),
             result => result.map_err(|source| write_error(&self.path, source)),
         };
-        // If the file was truncated during the writes, they are not acknowledged either.
+        // If the file was truncated during the writes, the persist fails.
         let whole = match done {
             Ok(true) => self.check_length().map(|()| true),
             other => other,

@@ -1,4 +1,4 @@
-//! Two writers of one file that do not know of each other: each one leaves the same bytes.
+//! The writers of a file (io_uring, and blocking writes with and without `O_DIRECT`): each leaves the same bytes.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -52,7 +52,7 @@ fn every_writer_writes_the_ranges_and_nothing_else() {
     }
 }
 
-/// Another program truncates the file: a write then lands after its end, and leaves a hole before it.
+/// Another program truncates the file: a write then lands after its new end, and leaves a hole before the write.
 #[test]
 fn a_file_that_is_truncated_is_noticed_before_and_while_it_is_written() {
     let (early, late) = (100..105, BYTES - 3..BYTES);
@@ -73,7 +73,7 @@ fn a_file_that_is_truncated_is_noticed_before_and_while_it_is_written() {
             );
         } else {
             cut();
-            // The last block: the file has its old length again when it is written.
+            // The write of the last block gives the file its old length again.
             let error = media.persist_start(late).unwrap_err().to_string();
             assert!(error.contains("0 bytes and not the 4194304"), "{error}");
             assert_eq!(
@@ -98,7 +98,7 @@ fn media_len(path: &Path, bytes: u64) {
     file.set_len(bytes).unwrap();
 }
 
-/// More than the staging slots hold at once, and the image is stored into meanwhile.
+/// The persist is larger than the staging slots, and the image is changed during the persist.
 #[test]
 fn a_persist_larger_than_the_queue() {
     let (_directory, path) = new_file();
@@ -156,7 +156,7 @@ fn after_a_failed_write_nothing_is_accepted() {
     for ring in [true, false] {
         let (_directory, path) = new_file();
         let mut media = FileMedia::open_with(&path, true, ring).unwrap();
-        // A descriptor that cannot be written stands for a disk that fails.
+        // A descriptor that cannot be written acts as a failing disk.
         media.file = File::open(&path).unwrap();
         if ring {
             media.writer = Writer::Ring(Box::new(RingWriter::new(&media.file).unwrap()));
@@ -195,7 +195,8 @@ fn a_file_in_memory_does_not_claim_to_survive_power_loss() {
     assert!(!media.warnings().is_empty());
 }
 
-/// A large file is only reserved: what is written to comes in pieces, and what is zero and was never written is not written.
+/// The space of a large file is only reserved. It is filled in pieces when a block of the piece is written. A block
+/// that is zero and was never written is not written.
 #[test]
 fn of_a_large_file_only_what_is_used_is_written() {
     const LARGE: usize = 192 << 20;
@@ -211,11 +212,11 @@ fn of_a_large_file_only_what_is_used_is_written() {
     for (direct, ring) in [(true, true), (true, false), (false, false)] {
         let mut media = FileMedia::open_with(&path, direct, ring).unwrap();
         let at = if direct { 10 << 20 } else { 100 << 20 };
-        // As recovery does: all of a table of which nothing was used.
+        // Recovery persists a whole table of which nothing was used.
         persist(&mut media, &[0..8 << 20, LARGE - 8192..LARGE]);
         media.store(at + 5000, b"used");
         persist(&mut media, std::slice::from_ref(&(at + 5000..at + 5004)));
-        // A used block that is zero again is so durably.
+        // A used block that becomes zero again is written, so that it is zero durably.
         media.store(at + 9000, b"gone");
         persist(&mut media, std::slice::from_ref(&(at + 9000..at + 9004)));
         media.store(at + 9000, &[0; 4]);

@@ -12,10 +12,10 @@ pub const LINE: usize = 64;
 
 /// The instructions of a persist.
 pub trait Flush {
-    /// Begins to write back the line at `offset` of the image, a multiple of [`LINE`].
+    /// Begins to write back the line at `offset` of the image; `offset` is a multiple of [`LINE`].
     fn line(&mut self, offset: usize);
 
-    /// Waits until all earlier stores that were flushed are in the memory's power-fail domain.
+    /// Waits until all flushed stores are in the memory's power-fail domain.
     fn fence(&mut self);
 }
 

@@ -41,8 +41,8 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
             bytes,
         ))?;
     lock::exclusive(&file, path)?;
-    // From here on no other process creates this log. If another process had finished it, the log would now be at
-    // `path`, and our descriptor would belong to that file. So check before any change.
+    // From now on no other process creates this log. But another process may have finished it before: then the log is
+    // at `path`, and our descriptor belongs to that file. So this is checked before any change.
     match fs::symlink_metadata(path) {
         Ok(_) => {
             if !lock::same_file(&file, path) {
@@ -71,8 +71,8 @@ pub(crate) fn create(path: &Path, kind: Kind, bytes: usize) -> Result<(), OpenEr
 }
 
 /// Replaces the file `path` by the file `with` from the same folder, which gets the owner and permissions of `path`;
-/// durable when it returns. The caller has locked both files. A process that had opened `path` before now has a file
-/// without a name; if it waits for the lock, it is refused ([`OpenError::Replaced`]).
+/// the change is durable when the function returns. The caller has locked both files. A process that had opened `path`
+/// before now has a file without a name; if it waits for the lock, it is refused ([`OpenError::Replaced`]).
 ///
 /// # Errors
 /// [`OpenError::Io`]. Nothing has changed, unless the folder could not be synced.
@@ -109,7 +109,7 @@ fn fill(file: &File, kind: Kind, bytes: usize) -> io::Result<()> {
         (Err(error), _) => return Err(error),
     }
     // The zeros are written, not only reserved. Overwriting written blocks changes no metadata of the file system, so a
-    // later O_DSYNC write is a single write, and a later store to persistent memory needs none.
+    // later O_DSYNC write is a single write, and a later store to persistent memory causes no change of metadata.
     let zeros = vec![0; PIECE];
     let mut at = 0;
     while at < bytes {

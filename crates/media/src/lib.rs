@@ -68,8 +68,8 @@ pub enum AnyMedia {
     Pmem(PmemMedia),
 }
 
-/// Creates a new file of `image_bytes` zero bytes, locks it and opens it. Its space is reserved, and for a small
-/// [`Kind::File`] written. The file gets the name `path` only when it is whole; until then its name is `path` plus
+/// Creates a new file of `image_bytes` zero bytes, locks it and opens it. Its space is reserved; a small [`Kind::File`]
+/// is filled with zeros. The file gets the name `path` only when it is whole; until then its name is `path` plus
 /// `.new`. A devdax device ([`Kind::Pmem`]) always exists: it is opened, and stays unchanged.
 ///
 /// # Errors

@@ -37,8 +37,8 @@ pub(crate) fn exclusive(file: &File, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Locks the file that `path` names. The process that had the lock may have replaced the file in the meantime
-/// ([`replace`](crate::replace)). The opened file has no name in this case, and must not be used.
+/// Locks the file that `path` names. The process that had the lock may have replaced the file
+/// ([`replace`](crate::replace)). In this case the opened file has no name, and must not be used.
 pub(crate) fn of_path(file: &File, path: &Path) -> Result<(), OpenError> {
     exclusive(file, path)?;
     match same_file(file, path) {
@@ -93,7 +93,7 @@ mod tests {
         let next = opened(path);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| exclusive(&next, path));
-            // Longer than a killed process has needed so far, and far shorter than the longest wait.
+            // This is longer than any killed process has needed so far, and far shorter than the longest wait.
             std::thread::sleep(Duration::from_millis(1_300));
             assert!(!waits.is_finished(), "somebody else has it");
             drop(owner);

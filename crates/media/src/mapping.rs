@@ -16,7 +16,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: a mapping belongs to the process, not to a thread, and this type is its only owner.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives only place and length of the mapping, not its bytes.
+// SAFETY: a shared reference gives only address and length of the mapping, not its bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -94,9 +94,9 @@ impl Memory {
     /// If the range is not inside.
     pub(crate) fn part(&self, range: Range<usize>) -> &[u8] {
         self.check(&range);
-        // SAFETY: the range is inside the mapping, which may be read and lives as long as `self`. Whoever shares the memory
-        // stores only into packet buffers that the log has lent out, and the log reads those only after they were received
-        // and before they are given back. Our own stores borrow the medium mutably.
+        // SAFETY: the range is inside the mapping, which may be read and lives as long as `self`. The other holders of
+        // the memory store only into packet buffers that the log has lent out. The log reads such a buffer only after a
+        // packet was received into it, and before the buffer is given back. Our own stores borrow the medium mutably.
         unsafe { std::slice::from_raw_parts(self.start().add(range.start), range.len()) }
     }
 
@@ -106,8 +106,8 @@ impl Memory {
     /// If the bytes do not fit inside.
     pub(crate) fn store(&mut self, offset: usize, bytes: &[u8]) {
         self.check(&(offset..offset.saturating_add(bytes.len())));
-        // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into it borrow the
-        // medium. The other owners of the memory use other parts of it (see `part`).
+        // SAFETY: the range is inside the mapping, which may be written. `bytes` is not in it: references into the
+        // mapping borrow the medium. The other owners of the memory use other parts of it (see `part`).
         unsafe {
             let to = self.start().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

@@ -1,4 +1,4 @@
-//! Examines a path as a place for a log, and leaves no change.
+//! Examines a path at which a log is, or is to be, and leaves no change.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -37,7 +37,7 @@ impl Class {
     }
 }
 
-/// Facts about a place for a log.
+/// Facts about the path of a log.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// Kind of place.

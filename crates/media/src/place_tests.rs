@@ -1,4 +1,4 @@
-//! Places that every machine has.
+//! Paths that every machine has.
 
 use super::*;
 

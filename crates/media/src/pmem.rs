@@ -57,7 +57,8 @@ impl Method {
         }
     }
 
-    /// Returns the method of this processor for memory of that domain; `None` if pmnet knows no flush of the processor.
+    /// Returns the method for memory of this domain on this processor; `None` if pmnet knows no flush instruction of
+    /// the processor.
     #[must_use]
     pub fn for_domain(domain: Domain) -> Option<Method> {
         let instruction = Instruction::of_this_processor()?;
@@ -68,8 +69,8 @@ impl Method {
     }
 }
 
-/// Creates the place of a log: a new file of `bytes` zero bytes, or a devdax device that is large enough and stays
-/// unchanged.
+/// Creates the file or prepares the device of a log: a new file of `bytes` zero bytes, or a devdax device that is large
+/// enough, which is not changed.
 pub(crate) fn create(path: &Path, bytes: usize) -> Result<PmemMedia, OpenError> {
     if !is_character_device(path) {
         image::create(path, Kind::Pmem, bytes)?;
@@ -118,7 +119,7 @@ fn map(file: &File, path: &Path, bytes: usize) -> Result<Mapping, OpenError> {
     })
 }
 
-/// Returns the size of the opened file or device; sysfs knows that of a devdax device.
+/// Returns the size of the opened file or device; for a devdax device, sysfs states it.
 fn size(file: &File, metadata: &Metadata, path: &Path) -> Result<usize, OpenError> {
     if !metadata.file_type().is_char_device() {
         return image::size(file, path);
@@ -147,7 +148,7 @@ pub(crate) fn backing(metadata: &Metadata) -> Backing {
     memory
 }
 
-/// Copies a devdax device, which can be read only through a mapping; `None` for anything else.
+/// Copies a devdax device, which can be read only through a mapping; `None` if the file is no such device.
 pub(crate) fn read_device(file: &File, path: &Path) -> Result<Option<Vec<u8>>, OpenError> {
     let metadata = file
         .metadata()
@@ -219,7 +220,8 @@ impl PmemMedia {
         refuse_bad(&backing, path)?;
         let map = map(&file, path, bytes)?;
         if metadata.is_file() {
-            // A hole would be filled when it is first stored into; without space that kills the process.
+            // A hole would be filled at the first store into it. If there were no space, the store would kill the
+            // process.
             sys::reserve(&file, bytes).map_err(OpenError::io(path, "reserve the space", bytes))?;
         }
         let Some(method) = Method::for_domain(backing.domain) else {
@@ -254,7 +256,7 @@ impl PmemMedia {
         self.memory.clone()
     }
 
-    /// Returns warnings about properties that are worse than they could be.
+    /// Returns warnings about properties that are worse than this kind of medium can have.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings

@@ -1,4 +1,5 @@
-//! Persistent memory without persistent memory: the instructions on a mapping of the page cache, and what is refused.
+//! Tests that need no persistent memory: the flush instructions on a mapping of the page cache, and files that are
+//! refused.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,7 +12,7 @@ fn every_method() -> Vec<Method> {
     let Some(best) = Instruction::of_this_processor() else {
         return Vec::new();
     };
-    // A processor that has a better one has the lesser ones too.
+    // A processor with a better instruction has the lesser ones too.
     let all = [
         Instruction::Clwb,
         Instruction::ClflushOpt,
@@ -22,7 +23,7 @@ fn every_method() -> Vec<Method> {
     flushes.chain([Method::Fence]).collect()
 }
 
-/// Every instruction runs, on the first and the last line too, and the bytes are those that were stored.
+/// Runs every instruction, on the first and the last line too. The bytes afterwards are the stored ones.
 #[test]
 fn stores_and_persists_by_every_instruction_of_this_processor() {
     assert!(!every_method().is_empty() || !cfg!(target_arch = "x86_64"));

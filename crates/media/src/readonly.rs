@@ -23,7 +23,7 @@ pub struct ReadOnlyImage {
 #[derive(Debug)]
 enum Image {
     Whole(Vec<u8>),
-    /// Pages that are zero take no memory.
+    /// Zero pages of this mapping take no memory.
     Sparse(MmapMut),
 }
 
@@ -62,7 +62,7 @@ pub fn open_image_read_only(path: &Path) -> Result<ReadOnlyImage, OpenError> {
 }
 
 impl ReadOnlyImage {
-    /// Writes the image to a file, durably; pages that are zero take no space in it. An existing file is overwritten.
+    /// Writes the image to a file, durably; zero pages take no space in the file. An existing file is overwritten.
     ///
     /// # Errors
     /// [`OpenError::NoSpace`], [`OpenError::Io`].

@@ -18,14 +18,15 @@ pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Returns the parts of the file below `bytes` that were written, in order. The other parts are zero, durably, because
-/// no file system takes written blocks back. If the file system does not know the parts, returns the whole range.
+/// Returns the parts of the file below `bytes` that were written, in order. The other parts are durably zero, because
+/// no file system turns written blocks into unwritten ones. If the file system cannot tell the parts, returns the whole
+/// range.
 pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = Vec::new();
     let mut at = 0;
     while at < bytes {
         let Some(start) = seek(file, at, libc::SEEK_DATA) else {
-            // ENXIO: no written part follows this offset. For other errors, the file system does not know.
+            // ENXIO: no written part follows this offset. With other errors, the file system cannot tell the parts.
             if io::Error::last_os_error().raw_os_error() != Some(libc::ENXIO) {
                 return std::iter::once(0..bytes).collect();
             }
@@ -45,7 +46,8 @@ pub(crate) fn written(file: &File, bytes: usize) -> Vec<Range<usize>> {
 
 fn seek(file: &File, from: usize, whence: libc::c_int) -> Option<usize> {
     let from = libc::off_t::try_from(from).ok()?;
-    // SAFETY: lseek takes no pointers; the descriptor is open for as long as `file` is borrowed. No code reads at its position.
+    // SAFETY: lseek takes no pointers; the descriptor is open as long as `file` is borrowed. No code uses the file's
+    // position.
     let found = unsafe { libc::lseek(file.as_raw_fd(), from, whence) };
     usize::try_from(found).ok()
 }
@@ -53,7 +55,7 @@ fn seek(file: &File, from: usize, whence: libc::c_int) -> Option<usize> {
 /// Facts about the file system of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSystem {
-    /// Whether it is kept in memory: tmpfs, hugetlbfs, ramfs.
+    /// Whether the file system is in memory: tmpfs, hugetlbfs, ramfs.
     pub memory: bool,
     /// Whether it is hugetlbfs.
     pub huge: bool,
@@ -64,7 +66,7 @@ pub(crate) struct FileSystem {
 /// Looks up the file system of `file`.
 pub(crate) fn file_system(file: &File) -> io::Result<FileSystem> {
     let mut buffer = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the pointer is to a statfs-sized place, which the kernel fills when it returns 0.
+    // SAFETY: the pointer is to memory of the size of a statfs, which the kernel fills when it returns 0.
     let result = unsafe { libc::fstatfs(file.as_raw_fd(), buffer.as_mut_ptr()) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -84,13 +86,13 @@ pub(crate) fn file_system(file: &File) -> io::Result<FileSystem> {
     })
 }
 
-/// Waits until `fd` is readable or the deadline has passed. Returns true when readable.
+/// Waits until `fd` is readable or the deadline has passed. Returns whether `fd` is readable.
 pub(crate) fn wait_readable(fd: RawFd, deadline: Instant) -> io::Result<bool> {
     loop {
         let left = deadline
             .saturating_duration_since(Instant::now())
             .min(Duration::from_secs(60));
-        // Rounded up, so that the last millisecond is spent asleep and not spinning.
+        // Rounded up, so that the thread sleeps in the last millisecond and does not spin.
         let millis = libc::c_int::try_from(left.as_millis() + 1).expect("at most a minute");
         let mut entry = libc::pollfd {
             fd,
@@ -118,7 +120,7 @@ const SIGBUS_SAYS: &[u8] = b"pmnet: PM1313 SIGBUS: memory of a log is gone. Anot
 line of persistent memory went bad. This process ends here, and acknowledges nothing more. Treat the device as lost; give the log \
 a name and a folder without rotation\n";
 
-/// Makes a SIGBUS, which ends this process as always, print an explanation to stderr first.
+/// Makes a SIGBUS, which still ends this process, first print an explanation to stderr.
 pub(crate) fn say_why_sigbus() {
     extern "C" fn say(_: libc::c_int) {
         let mut room = libc::pollfd {
@@ -126,9 +128,9 @@ pub(crate) fn say_why_sigbus() {
             events: libc::POLLOUT,
             revents: 0,
         };
-        // SAFETY: poll and write may be called in a signal handler; one pollfd, and the count says one; the text is static, with
-        // its length. It waits for nothing. The handler was reset when it was entered: the access is tried again when it returns,
-        // and ends the process.
+        // SAFETY: poll and write may be called in a signal handler; there is one pollfd, and the count is one; the text
+        // is static, with its length. The handler waits for nothing. It was reset when it was entered: when it returns,
+        // the access is tried again, and ends the process.
         unsafe {
             if libc::poll(&raw mut room, 1, 0) == 1 {
                 libc::write(
@@ -142,8 +144,8 @@ pub(crate) fn say_why_sigbus() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let handler: extern "C" fn(libc::c_int) = say;
-        // SAFETY: of this structure of integers all zeros are valid (no flags, an empty mask); the handler is a function that
-        // lives as long as the process, and does only what a handler may.
+        // SAFETY: for this structure of integers zeros are valid (no flags, an empty mask). The handler is a function
+        // that lives as long as the process, and calls only functions that a handler may call.
         unsafe {
             let mut action = std::mem::zeroed::<libc::sigaction>();
             action.sa_sigaction = handler as usize;

@@ -1,7 +1,8 @@
 //! Facts from the kernel about the memory under a device: its size, whether a power cut loses the caches, and its known
 //! bad blocks.
 //!
-//! Invariant: if sysfs does not state a fact, it is not assumed in favour of durability. It becomes a warning.
+//! Invariant: if sysfs does not state a fact, this module does not assume a fact in favour of durability, but gives a
+//! warning.
 
 use std::fs;
 use std::io;
@@ -20,7 +21,7 @@ pub enum Domain {
     NotPersistent,
     /// The memory is in an NVDIMM region, and the machine does not say what it saves.
     Unsaid,
-    /// A power cut keeps what was flushed.
+    /// A power cut keeps all flushed stores.
     Memory,
     /// The caches are saved too (eADR): a store that other processors can see is durable.
     CpuCache,
@@ -117,7 +118,7 @@ impl Sysfs<'_> {
             (Some(first), Some(start), Some(size)) if first >= start => {
                 first - start..(first - start).saturating_add(size)
             }
-            // The place of the device in the region can be read only with privilege. Without it, every bad block of the
+            // The range of the device in the region can be read only with privilege. Without it, every bad block of the
             // region counts.
             _ => 0..u64::MAX,
         };
@@ -144,7 +145,7 @@ impl Sysfs<'_> {
 }
 
 impl Backing {
-    /// Adds a block device, or the devices on which it lies: the weakest of them counts.
+    /// Adds a block device, or the devices under it: the weakest of them counts.
     fn add_block(&mut self, folder: &Path, layers: usize) {
         let below: Vec<PathBuf> = fs::read_dir(folder.join("slaves"))
             .into_iter()
@@ -158,7 +159,7 @@ impl Backing {
             }
             return;
         }
-        // A partition has no list of its own.
+        // A partition has no list of bad blocks of its own.
         let disk = if folder.join("partition").exists() {
             folder.parent().unwrap_or(folder)
         } else {

@@ -1,4 +1,4 @@
-//! Trees like those under `/sys`, in a folder.
+//! Trees of files like those under `/sys`.
 
 use std::os::unix::fs::symlink;
 
@@ -15,7 +15,7 @@ impl Tree {
         Sysfs(self.0.path())
     }
 
-    /// Makes a folder, of that subsystem if one is named, with attributes.
+    /// Makes a folder with attributes, of this subsystem if one is named.
     fn folder(&self, path: &str, subsystem: &str, attributes: &[(&str, &str)]) {
         let folder = self.0.path().join(path);
         fs::create_dir_all(&folder).unwrap();
@@ -79,7 +79,7 @@ fn what_a_power_cut_leaves_by_the_region_behind_a_disk_or_a_device() {
     }
 }
 
-/// Memory of CXL or of the firmware may be DRAM: a folder called region that is no NVDIMM's says nothing.
+/// Memory of CXL or of the firmware may be DRAM: a folder called region that is not that of an NVDIMM proves nothing.
 #[test]
 fn memory_without_an_nvdimm_region_is_not_called_persistent() {
     let tree = Tree::new();
@@ -117,7 +117,7 @@ fn the_weakest_of_the_disks_below_a_volume_counts_and_all_their_bad_blocks() {
     let first = "ndbus0/region0/pfn0.1/block/pmem0/pmem0p1";
     let second = "ndbus0/region1/pfn0.1/block/pmem1";
     tree.folder(&format!("devices/{first}"), "block", &[("partition", "1")]);
-    // Volumes over both, whichever is listed first, and one over the first volume.
+    // Volumes over both devices, in either order, and a volume over the first volume.
     let slaves = [
         ("dm-0", vec![("a", first), ("b", second)]),
         ("dm-1", vec![("a", second), ("b", first)]),
@@ -145,7 +145,7 @@ fn the_weakest_of_the_disks_below_a_volume_counts_and_all_their_bad_blocks() {
 #[test]
 fn bad_blocks_of_a_region_count_where_the_device_is() {
     let tree = Tree::new();
-    // Two sectors at 1 MiB, one in the last sector of the device, one behind it.
+    // Two sectors at 1 MiB, one in the last sector of the device, and one after the device.
     tree.region(
         "region0",
         Some("memory_controller"),
@@ -154,7 +154,7 @@ fn bad_blocks_of_a_region_count_where_the_device_is() {
     let place = [("resource", "0x100200000"), ("size", "2097152")];
     let inside = tree.dax(0, "region0", &place);
     assert_eq!(tree.sysfs().dax_memory(inside).bad_bytes, 512);
-    // Where it is cannot be read without privilege: then all of them count.
+    // The device's range in the region cannot be read without privilege: all bad blocks count.
     let somewhere = tree.dax(1, "region0", &[("size", "2097152")]);
     assert_eq!(tree.sysfs().dax_memory(somewhere).bad_bytes, 4 * 512);
 }

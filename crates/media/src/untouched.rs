@@ -1,4 +1,4 @@
-//! Blocks of a file that were never written: their space is reserved, and they read as zero, durably.
+//! Blocks of a file that were never written: their space is reserved, and they are durably zero.
 //!
 //! The first write to such a block changes metadata of the file system, and is therefore slow. So a whole piece around
 //! the block is filled with zeros first, once. A block that is zero in the image needs no write while it was never
@@ -19,12 +19,12 @@ pub(crate) struct Untouched {
     /// For each block, whether it is untouched.
     blocks: Vec<bool>,
     left: usize,
-    /// Zeros, beginning at a page. No code writes to them, so they take no memory.
+    /// Zeros that begin at a page. No code writes to them, so they take no memory.
     zeros: MmapMut,
 }
 
 impl Untouched {
-    /// Returns the blocks of an image of `bytes` bytes that are in none of the parts that were `written`.
+    /// Returns the blocks of an image of `bytes` bytes that are in none of the written parts `written`.
     pub fn new(bytes: usize, written: &[Range<usize>]) -> io::Result<Untouched> {
         let mut blocks = vec![true; bytes / BLOCK];
         for part in written {

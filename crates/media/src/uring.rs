@@ -51,10 +51,10 @@ impl std::fmt::Debug for RingWriter {
     }
 }
 
-/// Checks by a trial whether this process may use io_uring. No file would show a rule of seccomp.
+/// Checks whether this process may use io_uring. It tries an operation, because no file shows a rule of seccomp.
 ///
 /// # Errors
-/// Error of the kernel.
+/// The kernel's error.
 pub fn io_uring_works() -> io::Result<()> {
     let mut ring = IoUring::new(1)?;
     // SAFETY: an operation that does nothing refers to nothing.
@@ -100,7 +100,7 @@ impl RingWriter {
     }
 
     /// Processes completions and submits waiting pieces. Returns true when the batch is complete. With `wait` it blocks
-    /// until then, or until its deadline ([`io::ErrorKind::TimedOut`]).
+    /// until the batch is complete, or until the deadline ([`io::ErrorKind::TimedOut`]).
     pub(crate) fn poll(&mut self, image: &Memory, wait: bool) -> io::Result<bool> {
         let deadline = self.started + Duration::from_secs(PERSIST_SECONDS_MAX);
         loop {
@@ -199,7 +199,7 @@ impl Drop for RingWriter {
         let deadline = Instant::now() + Duration::from_secs(PERSIST_SECONDS_MAX);
         self.queue.clear();
         while self.in_flight > 0 {
-            // Failed writes no longer matter; the kernel only has to be done with the buffers.
+            // Failed writes no longer matter. The kernel only has to finish with the buffers.
             let _failed_anyway = self.reap();
             self.queue.clear();
             if self.in_flight > 0 && !matches!(sys::wait_readable(self.fd(), deadline), Ok(true)) {
@@ -209,7 +209,7 @@ impl Drop for RingWriter {
                 return;
             }
         }
-        // SAFETY: no write is in flight, and both are dropped once, here.
+        // SAFETY: no write is in flight, and both values are dropped once, in this place.
         unsafe {
             ManuallyDrop::drop(&mut self.ring);
             ManuallyDrop::drop(&mut self.staging);

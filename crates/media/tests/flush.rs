@@ -1,4 +1,4 @@
-//! The lines of a persist, by a memory that writes down what is asked of it.
+//! The lines that a persist flushes, as a memory records them.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -39,7 +39,7 @@ fn every_line_that_a_range_touches_and_then_one_fence() {
         (&[(0, 64)], &[0]),
         (&[(63, 65)], &[0, 64]),
         (&[(64, 192), (4096, 4097)], &[64, 128, 4096]),
-        // Neighbours that share a line.
+        // Neighbouring ranges share a line.
         (&[(0, 70), (100, 128), (128, 130)], &[0, 64, 128]),
     ] {
         let ranges: Vec<Range<usize>> = ranges.iter().map(|(start, end)| *start..*end).collect();
@@ -49,7 +49,7 @@ fn every_line_that_a_range_touches_and_then_one_fence() {
     }
 }
 
-/// Ranges by a generator: all their lines, no others, the fence last and alone.
+/// For generated ranges, exactly their lines are flushed, and one fence follows.
 #[test]
 fn no_line_is_left_out_and_none_is_added() {
     let mut state = 1_u64;

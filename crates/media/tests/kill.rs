@@ -1,5 +1,5 @@
-//! A log on real media whose process is killed, again and again: nothing reported durable is lost,
-//! nothing is invented, no second process gets in while the first lives.
+//! A log on real media whose process is killed again and again: nothing reported durable is lost, nothing is invented,
+//! and no second process can open the log while the first lives.
 
 #[path = "numbered/mod.rs"]
 mod numbered;
@@ -14,7 +14,7 @@ use pmnet_media::{Kind, OpenError, open};
 
 const CHILD: &str = "PMNET_TEST_CHILD";
 
-/// Not a test: the process that is killed. It reports every durable order and reclaims behind it.
+/// Not a test: the process that is killed. It reports every durable order, and reclaims older ones.
 #[test]
 fn child() {
     let Ok(what) = std::env::var(CHILD) else {
@@ -63,7 +63,7 @@ fn killed_again_and_again(kind: Kind, path: &Path) {
         let mut reclaimed = 0;
         while seen < 20 + round * 7 {
             let line = lines.next().expect("the child lives until it is killed");
-            // Under the test harness the first report shares its line with the harness's own words.
+            // The first report shares its line with output of the test harness.
             let Some((_, numbers)) = line.split_once("durable ") else {
                 continue;
             };
@@ -75,7 +75,7 @@ fn killed_again_and_again(kind: Kind, path: &Path) {
             assert!(matches!(open(path, kind), Err(OpenError::Locked { .. })));
         }
         child.kill().unwrap();
-        // Its reports before it died count as well.
+        // Reports that the process made before it died count as well.
         for line in lines {
             if let Some((_, numbers)) = line.split_once("durable ")
                 && let Some((durable, applied)) = numbers.split_once(' ')
@@ -127,8 +127,7 @@ fn killed_in_shared_memory() {
     killed_again_and_again(Kind::Dram, &directory.path().join("log"));
 }
 
-/// A log whose end the file system lost: a file cut
-/// short is refused and left as it is.
+/// The file system lost the end of a log: a file that is too short is refused, and not changed.
 #[test]
 fn a_log_cut_short_is_refused_and_not_changed() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Making and opening logs: locks, sizes, full disks, what is left on the disk.
+//! Making and opening logs: locks, sizes, full disks, remains on the disk.
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -67,7 +67,7 @@ fn one_owner_at_a_time() {
         let directory = directory(kind);
         let path = directory.path().join("log");
         let media = create(&path, kind, BYTES).unwrap();
-        // All at once, because each of them waits for the lock.
+        // The calls run in parallel, because each waits for the lock.
         std::thread::scope(|scope| {
             for other in KINDS {
                 let path = &path;
@@ -191,7 +191,7 @@ fn memory_on_a_disk_says_what_it_is() {
     assert_eq!(media.survives(), "death of the process, not power loss");
 }
 
-/// Kernels since 6.6 take `O_DIRECT` on tmpfs: that it worked does not mean that there is a disk.
+/// Kernels since 6.6 accept `O_DIRECT` on tmpfs, so its success does not prove that there is a disk.
 #[test]
 fn a_file_in_memory_says_what_it_is() {
     let directory = directory(Kind::Dram);
@@ -217,7 +217,7 @@ fn a_copy_for_reading_never_reaches_the_file() {
     assert!(fs::read(&path).unwrap().iter().all(|byte| *byte == 0));
 }
 
-/// A file system, as long as it lives.
+/// A small file system, unmounted when dropped.
 struct TinyDisk(tempfile::TempDir);
 
 impl TinyDisk {
@@ -257,7 +257,7 @@ fn a_full_disk_is_said_when_the_log_is_made() {
     }
 }
 
-/// A page that is not there kills the process when it is stored into, so all of them are taken first.
+/// A store into a page that does not exist kills the process, so all pages are reserved first.
 #[test]
 fn huge_pages_that_are_not_there_are_said_when_the_log_is_made_or_opened() {
     let Some(disk) = TinyDisk::mount(&["-t", "hugetlbfs", "-o", "size=2M,pagesize=2M", "none"])

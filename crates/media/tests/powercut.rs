@@ -1,5 +1,5 @@
-//! The two ends of `make powercut`: a process that writes a log and tells what is durable, and a check of what a power
-//! cut left of the log. Between them is a guest that records every write of its disk (`tests/powercut`).
+//! The two ends of `make powercut`: a process that writes a log and prints what is durable, and a check of the log that
+//! a power cut left. Between them is a guest that records every write of its disk (`tests/powercut`).
 
 #[path = "numbered/mod.rs"]
 mod numbered;
@@ -12,11 +12,11 @@ use std::path::Path;
 use numbered::{append, frame, make, recover, try_recover};
 use pmnet_media::Kind;
 
-/// Durable orders are reclaimed this far behind.
+/// Number of durable orders that stay when older ones are reclaimed.
 const KEPT: u64 = 20;
 
-/// Makes a log and appends to it in bursts, persists overlapping appends. After each persist it says
-/// `mark DURABLE APPLIED`, and goes on when it gets a line: between two marks only one persist can be under way.
+/// Makes a log and appends to it in bursts; persists overlap appends. After each persist it prints `mark DURABLE
+/// APPLIED`, and continues when it gets a line. So between two marks at most one persist is in flight.
 fn record(rounds: u64, path: &Path) {
     make(path, Kind::File);
     let mut log = recover(path, Kind::File);
@@ -26,7 +26,7 @@ fn record(rounds: u64, path: &Path) {
         for _ in 0..round % 13 + 1 {
             append(&mut log);
         }
-        // A persist of a superblock alone, for room.
+        // A persist that writes only a superblock frees space, so the next append waits for it.
         let alone = log.last() == log.durable();
         let wait = log.persist_start().unwrap() && alone || round % 3 == 0;
         let moved = log.persist_poll(wait || log.room().entries < 32).unwrap();
@@ -41,8 +41,8 @@ fn record(rounds: u64, path: &Path) {
     writeln!(out, "end").unwrap();
 }
 
-/// Returns the fault of the log at `path`, of which `durable` was promised and at most `applied` reclaimed. The log is
-/// repaired, as a device would.
+/// Returns the fault of the log at `path`: its orders up to `durable` were promised, and those up to `applied` may be
+/// reclaimed. The log is repaired, as on a device.
 fn wrong(path: &Path, durable: u64, applied: u64) -> Result<(), String> {
     let log = try_recover(path, Kind::File)?;
     if log.last() < durable {
@@ -63,13 +63,13 @@ fn wrong(path: &Path, durable: u64, applied: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Not a test: what the lane runs, here and in the guest.
+/// Not a test: `make powercut` runs this on this machine and in the guest.
 #[test]
 fn child() {
     powercut::child(record, wrong);
 }
 
-/// Without a power cut everything is there; and a promise that was not kept is noticed.
+/// Without a power cut the check passes; a broken promise is noticed.
 #[test]
 fn what_was_recorded_is_there_and_what_was_not_is_missed() {
     let directory = tempfile::tempdir().unwrap();

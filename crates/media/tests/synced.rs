@@ -1,6 +1,6 @@
-//! Properties that only a loss of power could show are seen from the system calls here: that a new log is on the
-//! disk before it has its name, its name before anybody uses it, and that every persist through the
-//! page cache is followed by its `fdatasync` (`docs/spec/ordered-log.md` §2).
+//! Properties that only a power failure could show, seen from the system calls: a new log is on the disk before it has
+//! its name; its name is on the disk before the log is used; and every persist through the page cache is followed by
+//! its `fdatasync` (`docs/spec/ordered-log.md` §2).
 
 #[path = "../../../tests/shared/skip.rs"]
 mod skip;
@@ -17,7 +17,7 @@ const BYTES: usize = 1 << 20;
 const CHILD: &str = "PMNET_TEST_CHILD";
 const CALLS: &str = "trace=fsync,fdatasync,pwrite64,?rename,?renameat,?renameat2";
 
-/// Not a test: the process whose system calls are looked at.
+/// Not a test: the process whose system calls are traced.
 #[test]
 fn child() {
     let Ok(what) = std::env::var(CHILD) else {
@@ -38,7 +38,7 @@ fn child() {
     }
 }
 
-/// Returns whether processes can be traced here.
+/// Returns whether processes can be traced on this machine.
 fn can_trace() -> bool {
     let can = Command::new("strace")
         .args(["-o", "/dev/null", "true"])
@@ -50,7 +50,7 @@ fn can_trace() -> bool {
     can
 }
 
-/// Returns the calls of a child that does this, in the order in which they began, each with the paths of its
+/// Returns the system calls of a child that does `what`, in the order in which they began, each with the paths of its
 /// files.
 fn calls(what: &str, path: &Path, trace: &Path) -> Vec<String> {
     let ran = Command::new("strace")
@@ -68,7 +68,7 @@ fn calls(what: &str, path: &Path, trace: &Path) -> Vec<String> {
     calls.map(str::to_owned).collect()
 }
 
-/// Returns where in `calls` the call `name` of the file `path` is, from `from` on.
+/// Returns the index in `calls` of the first call `name` of the file `path`, from index `from` on.
 #[track_caller]
 fn find(calls: &[String], from: usize, name: &str, path: &Path) -> usize {
     let (call_of, file) = (format!(" {name}("), format!("<{}>", path.display()));
@@ -98,7 +98,7 @@ fn a_new_log_is_on_the_disk_before_its_name_and_its_name_before_its_first_use() 
     let named = named.expect("it gets its name");
     let synced = find(&calls[..named], 0, "fsync", &temporary);
     let written = |call: &String| call.contains("pwrite64(");
-    // Also what is only reserved reads as zeros, but the first write to it changes the file system.
+    // Reserved blocks read as zeros too, but the first write to them changes the file system.
     let zeros = calls.iter().rposition(written).expect("it is filled");
     assert!(zeros < synced, "all of it is synced: {calls:#?}");
     find(&calls, named, "fsync", &base);

@@ -1,5 +1,5 @@
-//! Conditions of a persist: how the file is opened, that all of it was written, that the memory is
-//! there (`docs/spec/ordered-log.md` §2).
+//! Conditions of a persist: the file is opened with the right flags, all of the range was written, and the memory
+//! exists (`docs/spec/ordered-log.md` §2).
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -11,16 +11,16 @@ use pmnet_media::{Kind, create, open};
 
 const BYTES: usize = 1 << 20;
 const CHILD: &str = "PMNET_TEST_CHILD";
-/// How large a file may get in the child, in bytes: in the middle of its one write.
+/// The largest size of a file in the child, in bytes. Its only write crosses this limit.
 const LIMIT: usize = 32 * 1024;
-/// Length of that write, in bytes.
+/// Length of the child's write, in bytes.
 const WRITE: usize = 64 * 1024;
 
 /// Returns the flags of the descriptor by which this process has `path` open.
 fn open_flags(path: &Path) -> i32 {
     let path = path.canonicalize().unwrap();
     let open = fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| {
-        // Other tests close theirs meanwhile.
+        // Other tests may close their descriptors meanwhile.
         let name = entry.ok()?.file_name();
         let target = fs::read_link(Path::new("/proc/self/fd").join(&name)).ok()?;
         (target == path).then_some(name)
@@ -32,8 +32,8 @@ fn open_flags(path: &Path) -> i32 {
     i32::from_str_radix(flags.expect("flags").trim(), 8).unwrap()
 }
 
-/// A write is durable when it is complete because of `O_DSYNC`, and bypasses the page cache by
-/// `O_DIRECT`. A file system that refuses this gets `fdatasync` instead, and a warning that says so.
+/// With `O_DSYNC` a write is durable when it is complete, and with `O_DIRECT` it bypasses the page cache. On a file
+/// system that refuses these flags, `fdatasync` follows each write, and a warning says so.
 #[test]
 fn writes_are_direct_and_durable_when_they_are_complete_or_the_warning_says_how_else() {
     let directory = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn writes_are_direct_and_durable_when_they_are_complete_or_the_warning_says_how_
     assert_eq!(open_flags(&path) & both, expected(opened.warnings()));
 }
 
-/// A store into memory that is not there kills the process: it is reserved before the first one, also
+/// A store into memory that does not exist kills the process. So the memory is reserved before the first store, even
 /// for a file that another program made.
 #[test]
 fn memory_is_reserved_before_it_is_stored_into() {
@@ -63,7 +63,7 @@ fn memory_is_reserved_before_it_is_stored_into() {
     assert!(held() >= bytes, "{} of {bytes} bytes are reserved", held());
 }
 
-/// Not a test: the process whose writes are cut short. It says what its persist came to.
+/// Not a test: the process whose writes are cut short. It prints the result of its persist.
 #[test]
 fn child() {
     let Ok(path) = std::env::var(CHILD) else {
@@ -83,14 +83,13 @@ fn child() {
     println!("again: {again:?}");
 }
 
-/// A write that the kernel cuts short, as a full disk or a limit does, leaves a part of the range as
-/// it was: that is no durable range.
+/// A full disk or a limit makes the kernel write only a part of a range. Such a range is not durable.
 #[test]
 fn a_write_that_was_cut_short_is_not_taken_for_whole() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     drop(create(&path, Kind::File, BYTES).unwrap());
-    // POSIX counts this limit in units of 512 bytes. The signal that comes with it would end the child.
+    // POSIX counts this limit in units of 512 bytes. Without the trap, the signal XFSZ would end the child.
     let limited = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", LIMIT / 512);
     let ran = Command::new("sh")
         .args(["-c", &limited, "sh"])

@@ -1,6 +1,7 @@
-//! Measures a packet store in shared memory, or in a file: puts, gets, scans, churn, recovery.
+//! Measures a packet store in shared memory, or in a file: puts, gets, scans, replacement of records, recovery.
 //!
-//! `cargo run --release -p pmnet-packet-store --example measure -- put PATH`; the others: logged, churn, recover.
+//! `cargo run --release -p pmnet-packet-store --example measure -- put PATH`; the other subcommands are logged, churn
+//! and recover.
 
 use std::hint::black_box;
 use std::ops::Bound;
@@ -64,7 +65,8 @@ fn key(number: u64) -> [u8; 16] {
     name
 }
 
-/// A moment, on the wall and by the processor time of this thread: on a busy machine only the second says something.
+/// A start time, by the wall clock and by the processor time of this thread. On a busy machine only the processor time
+/// is meaningful.
 #[derive(Clone, Copy)]
 struct Started {
     wall: Duration,
@@ -166,7 +168,7 @@ fn put(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Packets that lie in lent frames already, with a checksum that another program computed.
+/// Measures puts of packets that are already in lent frames, with a checksum that another program computed.
 fn in_place(store: &mut PacketStore<AnyMedia>, value: &[u8], keys: u64) -> Result<(), Failure> {
     let mut random = 3;
     let count = 10_000;
@@ -207,7 +209,7 @@ fn in_place(store: &mut PacketStore<AnyMedia>, value: &[u8], keys: u64) -> Resul
     Ok(())
 }
 
-/// Puts that a log holds, applied with and without a copy: in one region with the log. Every persist flushes.
+/// Measures puts from a log in the same region, applied with and without a copy. Every persist flushes.
 fn logged(path: &Path) -> Result<(), Failure> {
     let (keys, frames, log_frames) = (100_000u64, 1 << 18, 4096);
     for (value_bytes, copies) in [(1024, true), (1024, false), (1400, true), (1400, false)] {
@@ -228,7 +230,7 @@ fn logged(path: &Path) -> Result<(), Failure> {
         let (mut logged, mut applied) = (Duration::ZERO, Duration::ZERO);
         let begun = Started::now();
         for number in 0..2 * keys {
-            // Each key once, then the measured puts over them.
+            // Each key is put once; then the measured puts replace the records.
             let (name, measured) = match number < keys {
                 true => (key(number.wrapping_mul(7919) % keys), false),
                 false => (key(next(&mut random) % keys), true),
@@ -265,7 +267,7 @@ fn logged(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the device's receive path does: the packet is there, in a lent buffer, and is appended.
+/// Does the same as the device's receive path: appends a packet that is in a lent buffer.
 fn receive(shared: &mut Shared<AnyMedia>, name: &[u8], value_bytes: usize) -> Result<u64, Failure> {
     while let Some(number) = shared.poll_released() {
         shared.give_back_buffer(number);
@@ -298,7 +300,7 @@ fn apply(
         meta: Meta::default(),
     };
     if copies {
-        // As a server of its own does it: out of the packet that came to it, into the store.
+        // A server with a separate store copies the payload out of the packet into the store.
         let payload = shared.log().frame(order).ok_or("it is logged")?[88..].to_vec();
         let mut change = shared.change(order)?;
         change.put(
@@ -317,7 +319,7 @@ fn apply(
     Ok(change.commit()?)
 }
 
-/// Ten million operations on a store that is half full: how much room do they take?
+/// Measures how much space ten million operations take in a store that is half full.
 fn churn(path: &Path, operations: u64) -> Result<(), Failure> {
     let size = 1 << 28;
     let mut store = make(path, size)?;

@@ -16,10 +16,10 @@ use crate::error::OpenError;
 use crate::geometry::{LINE_BYTES, commit_record, take};
 
 const CRC_AT: usize = 60;
-/// Largest number of a commit. No store has so many commits; a record with a larger number is forged, and is ignored.
+/// Largest number of a commit. No store reaches it; a record with a larger number is forged, and is ignored.
 const COMMIT_MAX: u64 = u64::MAX >> 1;
 
-/// What a commit says about the whole store.
+/// The properties of the whole store that a commit states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Commit {
     /// Number of the commit, which rises by one.

@@ -98,14 +98,14 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// A record, or the remains of one, whose content is not what was written.
+/// A record, or the remains of one, whose content differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// Its key, as far as it can be read, and cut off after [`Damage::KEY_BYTES_SHOWN`] bytes.
+    /// Key of the record, as far as it can be read; only its first [`Damage::KEY_BYTES_SHOWN`] bytes.
     pub key: Vec<u8>,
     /// Order of the write in the log, as far as it can be read; 0 if the write had none.
     pub order: u64,
-    /// Number of its line.
+    /// Number of the record's line.
     pub line: u32,
     /// The kind of damage.
     pub why: &'static str,
@@ -145,7 +145,7 @@ pub enum Error {
         crate::VALUE_BYTES_MAX
     )]
     TooLong,
-    /// A stored record is not what was written.
+    /// A stored record differs from what was written.
     #[error("damaged: {0}")]
     Damaged(Box<Damage>),
     /// The medium failed. The outcome of the transaction is unknown, and the store refuses everything until it is

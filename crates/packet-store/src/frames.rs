@@ -1,4 +1,4 @@
-//! The owner and the content of each frame (`docs/spec/packet-store.md` §6). Recovery derives all of it anew.
+//! The owner and the content of each frame (`docs/spec/packet-store.md` §6). Recovery computes this state anew.
 //!
 //! Invariants: a frame with a record in it is never free; a lent frame belongs to the packet loop, and no line on the
 //! medium points into it; ordinary puts never take the last [`Frames::reserve`] free frames. This module never sees a
@@ -15,16 +15,16 @@ const RESERVE_MIN: u32 = 8;
 const CLASSES: usize = 16;
 /// Frames of these classes are sparse: less than three quarters of them are live.
 const CLASSES_SPARSE: usize = 12;
-/// Frames of these classes can be packed when frames are scarce. When everything else is refused, records may still
-/// replace others in half of the reserve, which is a 16th of all frames. A frame that can be packed exists before this
-/// space is used up.
+/// Frames of these classes can be packed when frames are scarce. Even when all other writes are refused, records may
+/// still replace others in half of the reserve, which is a 16th of all frames. Before this space is used up, a frame of
+/// these classes exists.
 const CLASSES_SCARCE: usize = 15;
 /// Copied records begin at a multiple of this, in bytes, so that a torn word never belongs to two records.
 const ALIGN: usize = 8;
 /// If more bytes than this would stay unused at the end of a frame, a record is continued in a second frame.
 const UNUSED_MAX: usize = 256;
-/// The same limit while records are packed because frames are scarce: the unused bytes must be fewer than the gained
-/// ones.
+/// The same limit while records are packed because frames are scarce. It is lower, because packing must not leave more
+/// bytes unused than it gains.
 const UNUSED_SCARCE_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ enum State {
     Open,
     /// The frame is full, or holds a packet. Its live records can be packed.
     Closed,
-    /// The frame holds a part of one large record, or something damaged. It is never packed.
+    /// The frame holds a part of one large record, or a damaged record. It is never packed.
     Apart,
     /// The frame holds no record any more. But lines on the medium may point into it, and the log has an entry in it.
     Left,
@@ -47,10 +47,10 @@ struct Frame {
     state: State,
     /// Whether the log in the same region has an entry in the frame too (`docs/spec/packet-store.md` §11).
     logged: bool,
-    /// Live bytes of records in the frame. Records in the same packet share its payload, which counts for each of them,
-    /// but the sum is at most the frame.
+    /// Live bytes of records in the frame. Records in one packet share its payload, which counts for each record. The
+    /// sum is at most the length of the frame.
     live: u32,
-    /// Slot of the first of its lines.
+    /// Slot of the first line whose record is in the frame.
     first: u32,
     /// Neighbours of the frame in the list of its class.
     before: u32,
@@ -128,19 +128,19 @@ pub(crate) struct Frames {
     /// Free frames into which no line on the medium points.
     cold: Vec<u32>,
     /// Free frames in which a record died whose line may still be on the medium. The last one used is taken first,
-    /// because it is in the cache.
+    /// because it is in the CPU's cache.
     warm: Vec<u32>,
-    /// Frames whose state was [`State::Left`].
+    /// Frames that have, or had, the state [`State::Left`].
     left: Vec<u32>,
     lent: u32,
     /// Number of frames with an entry of the log.
     logged: u32,
-    /// Number of frames that the log gets in exchange for those that the present transaction linked.
+    /// Number of frames that the log gets in exchange for those that the current transaction has linked.
     promised: usize,
     /// Frame into which records are copied, and number of its bytes that are taken.
     open: u32,
     fill: usize,
-    /// First frame of each class.
+    /// First frame in the list of each class.
     classes: [u32; CLASSES],
     live: u64,
     reserve: usize,
@@ -148,7 +148,7 @@ pub(crate) struct Frames {
     records: usize,
     /// Number of further frames that should be free. If fewer are free, frames are packed, and the store is short.
     ahead: usize,
-    /// See [`UNUSED_MAX`].
+    /// The limit that applies now: [`UNUSED_MAX`], or [`UNUSED_SCARCE_MAX`] while packing.
     unused_max: usize,
     /// Number of dead bytes below which packing for scarce frames frees nothing.
     fruitless: u64,
@@ -168,7 +168,7 @@ impl Frames {
         Frames {
             bytes: geometry.frame_len(),
             frames: vec![frame; index(geometry.frames)],
-            // Reserved memory that is not touched takes no pages.
+            // Reserved memory that is not accessed takes no pages.
             lying: Vec::with_capacity(index(geometry.lines)),
             cold: (0..geometry.frames).rev().collect(),
             warm: Vec::new(),
@@ -202,7 +202,7 @@ impl Frames {
         self.attach(frame, slot, len);
     }
 
-    /// Fills the free list, after all kept parts have been marked.
+    /// Removes the frames with kept parts from the free list, after all kept parts have been marked.
     pub fn kept(&mut self) {
         let frames = &self.frames;
         self.cold
@@ -232,7 +232,7 @@ impl Frames {
         } else {
             self.bytes - self.fill
         };
-        // A record without any bytes needs a frame too.
+        // A record without bytes needs a frame too.
         let len = if self.open != NONE && total <= rest {
             total
         } else if rest > self.unused_max && whole <= rest {
@@ -354,7 +354,7 @@ impl Frames {
             .is_some_and(|found| found.state == State::Left)
     }
 
-    /// Notes the end of the present transaction.
+    /// Ends the current transaction: the frames promised to the log are given.
     pub fn keep_promises(&mut self) {
         self.promised = 0;
     }
@@ -374,7 +374,7 @@ impl Frames {
         }
     }
 
-    /// Notes that the log no longer needs this frame. Returns true if the store has it, alone from now on.
+    /// Notes that the log no longer needs this frame. Returns true if the store keeps it.
     pub fn let_go(&mut self, frame: u32) -> bool {
         let found = &mut self.frames[index(frame)];
         if !std::mem::take(&mut found.logged) {
@@ -503,7 +503,7 @@ impl Frames {
         (index(self.frames[index(frame)].live) * CLASSES / self.bytes).min(CLASSES - 1)
     }
 
-    /// Only closed frames are in a class.
+    /// Adds the frame to the list of its class, if it is closed.
     fn enter_class(&mut self, frame: u32) {
         if self.frames[index(frame)].state != State::Closed {
             return;

@@ -20,7 +20,7 @@ fn records_fill_a_frame_and_an_empty_one_comes_back() {
         );
         all.attach(0, slot, 70);
     }
-    // 248 bytes are left: too little for half a record, so this one begins a frame.
+    // 248 bytes are left, too few for half of the record: the record begins a frame.
     let place = all.place_first(300, 20);
     assert_eq!((place.frame, place.start, place.len), (1, 0, 300));
     all.attach(1, 25, 300);
@@ -46,7 +46,7 @@ fn a_record_goes_on_in_the_next_frame_if_much_would_be_unused() {
         }
     );
     all.attach(1, 1, 76);
-    // The key must be in one frame if it can.
+    // If the key fits into one frame, all of it must be in one.
     assert_eq!(
         all.place_first(2048, 2000),
         Place {
@@ -95,7 +95,7 @@ fn the_sparsest_frame_is_packed_first_and_large_parts_never() {
     assert_eq!(all.sparsest(), Some(0));
     all.attach(0, 5, 300);
     assert_eq!(all.sparsest(), None);
-    // When frames are scarce, a little is worth it, too, unless it gave nothing.
+    // When frames are scarce, packing is worth it even for a little space, unless the last packing freed nothing.
     let lent: Vec<u32> = std::iter::from_fn(|| all.lend()).collect();
     all.place_apart(10);
     assert_eq!(all.sparsest(), Some(0));
@@ -119,26 +119,27 @@ fn a_frame_that_the_log_has_too_is_used_again_when_both_have_let_go() {
         all.take_logged(frame);
         all.attach(frame, u32::try_from(slot).unwrap(), 1000);
     }
-    // A frame is promised for each.
+    // A frame is promised to the log for each linked frame.
     assert_eq!((all.room(Room::Packing), all.logged()), (61 - 3, 3));
     all.keep_promises();
     assert_eq!(all.room(Room::Packing), 61);
-    // The log lets go first: the store's alone. Its record dies: to be copied into, and not lent before the line is erased.
+    // The log releases the frame first: then it is the store's alone. When its record dies, records can be copied into
+    // the frame, but it is not lent before the line is erased.
     assert!(all.let_go(released_first));
     all.detach(0);
     assert_eq!((all.room(Room::Packing), all.cold()), (62, 61));
-    // The record dies first: nobody's before the line is erased, and then the log's.
+    // The record dies first: nothing has the frame before the line is erased; then the log has it.
     all.detach(1);
     all.detach(2);
     assert!(all.is_left(died_first) && all.is_logged(died_first) && !all.is_lent(died_first));
-    // It can be linked again before.
+    // Before that, the frame can be linked again.
     all.take_logged(undone);
     all.attach(undone, 2, 1000);
     all.keep_promises();
     all.cool();
     assert_eq!((all.cold(), all.logged()), (62, 1));
     assert!(all.is_lent(died_first) && !all.let_go(died_first));
-    // Both at once: the store's, and warm.
+    // The record dies and the log releases the frame: it is the store's, and warm.
     all.detach(2);
     assert!(all.let_go(undone));
     assert_eq!((all.cold(), all.room(Room::Packing)), (62, 63));

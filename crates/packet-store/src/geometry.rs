@@ -40,8 +40,8 @@ const TABLE: usize = 4 * BLOCK_BYTES;
 /// Size of a store, fixed when it is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Number of lines: a multiple of 64 from [`LINES_MIN`] to [`LINES_MAX`]. Each record takes one line, and one more
-    /// for each further frame in which it lies.
+    /// Number of lines: a multiple of 64 from [`LINES_MIN`] to [`LINES_MAX`]. Each record takes one line for each frame
+    /// that holds a part of it.
     pub lines: u32,
     /// Number of frames, from [`FRAMES_MIN`] to [`FRAMES_MAX`]; an even number if frames have 2048 bytes.
     pub frames: u32,
@@ -163,7 +163,7 @@ impl Geometry {
         self.table().end + head + index(frame) * self.frame_len()
     }
 
-    /// Bytes of a frame.
+    /// Returns the bytes of a frame.
     pub(crate) fn frame_len(&self) -> usize {
         index(self.frame_bytes)
     }
@@ -179,12 +179,12 @@ pub(crate) fn commit_record(commit: u64) -> Range<usize> {
     start..start + LINE_BYTES
 }
 
-/// A number of 32 bits as an index.
+/// Converts a number of 32 bits to an index.
 pub(crate) fn index(number: u32) -> usize {
     usize::try_from(number).expect("u32 fits usize")
 }
 
-/// A length as a number of 64 bits.
+/// Converts a length to a number of 64 bits.
 pub(crate) fn to_u64(number: usize) -> u64 {
     u64::try_from(number).expect("usize is at most 64 bits")
 }
@@ -199,7 +199,7 @@ pub(crate) fn whole_lines(range: Range<usize>) -> Range<usize> {
     range.start / LINE_BYTES * LINE_BYTES..range.end.next_multiple_of(LINE_BYTES)
 }
 
-/// Returns whether every byte is zero. It compares 64 at a time, for images of gigabytes.
+/// Returns whether every byte is zero. It compares 64 bytes at a time, because images have gigabytes.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)

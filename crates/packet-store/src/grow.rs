@@ -1,8 +1,8 @@
 //! A copy of a store, or of a region, in a larger image (`docs/spec/packet-store.md` §13).
 //!
 //! Every line keeps its slot, every frame its number, every log entry its slot, and their contents do not change. So
-//! all checksums stay right, and log entries that the store has not applied yet are copied unchanged. Only the offsets
-//! and the superblocks differ. Invariant: until the copy is whole and durable, nothing in it marks it as a store.
+//! all checksums stay valid, also those of log entries that the store has not applied yet. Only the offsets and the
+//! superblocks differ. Invariant: until the copy is whole and durable, nothing in it marks it as a store.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -109,7 +109,7 @@ impl Geometry {
 }
 
 impl<M: Media> Scan<M> {
-    /// Returns what recovery would do with the log in the same region; `None`: the region has no log.
+    /// Returns the decision of recovery about the log in the same region; `None`: the region has no log.
     #[must_use]
     pub fn log_decision(&self) -> Option<Result<Decision, LogError>> {
         self.geometry().log()?;
@@ -118,8 +118,8 @@ impl<M: Media> Scan<M> {
     }
 
     /// Copies the image durably to `target`, as an image of the size `to` ([`Geometry::grown`]). `progress` gets the
-    /// number of copied bytes and their total after each piece. If it returns an error, the copying ends with that
-    /// error.
+    /// number of copied bytes and their total after each piece. If `progress` returns an error, the copying ends with
+    /// that error.
     ///
     /// A crash at any moment leaves a target without a superblock, or one with the whole copy.
     ///

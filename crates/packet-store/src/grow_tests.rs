@@ -31,7 +31,7 @@ fn what_is_larger_fits_and_keeps_everything() {
                     new.frames > old.frames && new.lines >= old.lines,
                     "{old:?}: {new:?}"
                 );
-                // A store with many short records has no fewer lines for each frame than it had.
+                // A store with many short records keeps at least its number of lines for each frame.
                 let lines = u64::from(old.lines) * u64::from(new.frames) / u64::from(old.frames);
                 assert!(u64::from(new.lines) + 64 > lines, "{old:?}: {new:?}");
                 assert_eq!(
@@ -65,7 +65,7 @@ fn a_region_takes_as_many_bytes_as_was_said() {
             takes <= size && size - takes < 3 * u64::from(frame_bytes),
             "{size}: {takes}"
         );
-        // The bytes of its image are a size, too, and give the same region.
+        // If the size is that of its image, the result is the same region.
         assert_eq!(
             Geometry::shared_for_size(takes, frame_bytes, entries).unwrap(),
             region

@@ -1,10 +1,9 @@
 //! All keys, in order: a skip list in DRAM, and a directory that finds most keys at once
 //! (`docs/spec/packet-store.md` §7). Rebuilt at every start.
-//!
 //! Invariants: the list has every key once, in the order of `memcmp`. Each link states the number of counting keys that
 //! it skips, so the rank of a key, and the key with a rank, are found as fast as a key. The directory has each key, or
-//! the key's bucket counts it as left out. A bucket never grows, so whatever keys a client chooses, a search takes no
-//! longer than in the list. The bytes of keys are stored elsewhere: the caller compares them.
+//! the key's bucket counts the key as left out. A bucket never grows. So even for hostile keys a search takes no longer
+//! than in the list. The bytes of keys are stored elsewhere: the caller compares them.
 
 use std::cmp::Ordering;
 
@@ -63,9 +62,9 @@ pub(crate) fn prefix(key: &[u8]) -> u128 {
 #[derive(Clone, Copy, Debug)]
 struct Key {
     digest: Digest,
-    /// Slot of the key's newest version; [`NONE`] within a transaction that wrote the key and removed it again.
+    /// Slot of the key's newest version; [`NONE`] if the current transaction wrote the key and removed it again.
     head: u32,
-    /// Index of the first of its links.
+    /// Index of the first link of the key.
     tower: u32,
     /// Number of the key before this one in the list.
     before: u32,
@@ -74,8 +73,8 @@ struct Key {
     counts: bool,
 }
 
-/// Some keys: their tags, their numbers plus one (0: no key), and the number of further keys that only the list has. A
-/// bucket is zero at first, so the memory of unused buckets is never touched.
+/// The tags of some keys; the numbers of these keys plus one (0: no key); and the number of further keys that only the
+/// list has. A new bucket is zero, so the memory of unused buckets is never accessed.
 type Bucket = [u32; 2 * BUCKET_KEYS + 2];
 /// Index at which a bucket counts the keys that only the list has.
 const LEFT_OUT: usize = 2 * BUCKET_KEYS;
@@ -102,14 +101,14 @@ pub(crate) struct Path {
     ranks: [u32; LEVELS],
 }
 
-/// All keys of a store. A key has a number while it is in the list.
+/// All keys of a store. Each key in the list has a number, until it leaves the list.
 #[derive(Debug)]
 pub(crate) struct Keys {
     keys: Vec<Key>,
     free: Vec<u32>,
     /// Links of all keys; the first [`LEVELS`] are the links of the list itself.
     links: Vec<Link>,
-    /// Unused links of each height.
+    /// Unused groups of links, by their height.
     free_towers: [Vec<u32>; LEVELS],
     last: u32,
     buckets: Vec<Bucket>,
@@ -192,7 +191,7 @@ impl Keys {
         }
     }
 
-    /// Returns the counting key with rank `rank`, from 0.
+    /// Returns the counting key with this rank; ranks begin at 0.
     pub fn nth(&self, rank: u32) -> Option<u32> {
         let (mut at, mut before) = (NONE, 0);
         for level in (0..LEVELS).rev() {
@@ -291,7 +290,7 @@ impl Keys {
                 self.link_mut(previous, level).width += 1;
                 continue;
             }
-            // Number of counting keys between the key before on this level and the new key.
+            // Number of counting keys between the previous key on this level and the new key.
             let between = before.ranks[0] - before.ranks[level];
             *self.link_mut(key, level) = Link {
                 to: old.to,
@@ -395,7 +394,7 @@ impl Keys {
         }
     }
 
-    /// Counts anew how many keys each link skips, after a key was found only by a walk.
+    /// Counts again how many keys each link skips. It is needed after a key was found only by a walk.
     fn measure(&mut self) {
         let mut open = [(NONE, 0); LEVELS];
         let mut at = self.link(NONE, 0).to;
@@ -425,7 +424,8 @@ impl Keys {
     fn predecessors(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> Path {
         let mut before = Keys::AT_START;
         let (mut at, mut rank) = (NONE, 0);
-        // A key that was found not to be below needs no second comparison on the next lower level.
+        // If a comparison has shown that a key is not below the searched key, the next lower level need not compare
+        // that key again.
         let mut limit = NONE;
         for level in (0..LEVELS).rev() {
             loop {
@@ -464,7 +464,7 @@ impl Keys {
 
     /// Returns a random number of levels: one, and each further level with a chance of one in four.
     fn draw_levels(&mut self) -> usize {
-        // xorshift64: the heights need not be secret, only random.
+        // xorshift64: the heights must be random, but need not be secret.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -494,7 +494,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys whose slots are places in a list of their bytes.
+    /// Keys whose slots are indexes of a list of their bytes.
     struct Named {
         keys: Keys,
         names: Vec<Vec<u8>>,
@@ -541,7 +541,7 @@ mod tests {
                 random ^= random << 13;
                 random ^= random >> 7;
                 random ^= random << 17;
-                // Short keys, long keys with a common beginning, and keys with zeros at the end.
+                // Short keys, long keys with a common prefix, and keys that end with zeros.
                 let number = (random >> 20) % 300;
                 let name = match number % 3 {
                     0 => number.to_string().into_bytes(),
@@ -649,7 +649,7 @@ mod tests {
                     keys.set_counts(key, !counts, |slot| compare(&names, slot));
                     model.insert(name.clone(), (key, !counts));
                 }
-                // As if the bytes of this key, or of other keys, had changed.
+                // Acts as if the bytes of this key, or of other keys, had changed.
                 Some((key, _)) => {
                     keys.remove(key, |_| Ordering::Less);
                     model.remove(&name);

@@ -30,7 +30,7 @@ const RECEIVED_AT: usize = 32;
 const KIND_AT: usize = 39;
 const PLACE_AT: usize = 40;
 const PLACE_BYTES: usize = 12;
-/// Offset in bits of the prefix in `place`; nothing follows it.
+/// Offset in bits of the prefix, the last field in `place`.
 const PREFIX_AT: u32 = 77;
 const _: () = assert!(PREFIX_AT + PREFIX_BITS == 96, "the field is full");
 const FRAME_AT: usize = 52;
@@ -76,7 +76,7 @@ pub(crate) struct Line {
     pub key_at: u16,
     /// Number of bytes between key and value.
     pub gap: u16,
-    /// Prefix of the key, which does not lie in the payload.
+    /// Prefix of the key; its bytes are not in the payload.
     pub prefix: Prefix,
     /// CRC32C of the payload in this frame.
     pub payload_crc: u32,
@@ -154,8 +154,8 @@ impl Line {
         }
     }
 
-    /// Decodes a line of an untrusted image without checking its checksum. Returns `None` if the line points outside,
-    /// or contradicts itself.
+    /// Decodes a line of an untrusted image without checking its checksum. Returns `None` if the line points outside
+    /// the image, or contradicts itself.
     pub fn plausible(raw: &[u8; LINE_BYTES], geometry: &Geometry) -> Option<Line> {
         let line = Line::decode(raw);
         let end = usize::from(line.start) + usize::from(line.len);
@@ -179,7 +179,7 @@ impl Line {
         possible.then_some(line)
     }
 
-    /// Returns the range of its payload in the image.
+    /// Returns the range in the image of the line's payload.
     pub fn payload(&self, geometry: &Geometry) -> Range<usize> {
         let start = geometry.frame_offset(self.frame) + usize::from(self.start);
         start..start + usize::from(self.len)
@@ -198,12 +198,12 @@ impl Line {
         start..start + index(self.value_len)
     }
 
-    /// Returns whether its record lies in a packet.
+    /// Returns whether the record of the line is in a packet.
     pub fn is_in_packet(&self) -> bool {
         matches!(self.form, Form::Packet | Form::Shared)
     }
 
-    /// Returns the total length of all parts, in bytes.
+    /// Returns the total length of all parts of the record, in bytes.
     pub fn total(&self) -> usize {
         match self.form {
             Form::Plain => index(self.key_len) + index(self.value_len),
@@ -211,17 +211,17 @@ impl Line {
         }
     }
 
-    /// Returns the number of pieces that follow.
+    /// Returns the number of pieces that follow this line.
     pub fn pieces(&self, geometry: &Geometry) -> usize {
         (self.total() - usize::from(self.len)).div_ceil(geometry.frame_len())
     }
 
-    /// Returns the slot of the record to which a piece belongs.
+    /// Returns the slot of the record to which this piece belongs.
     pub fn head(&self) -> u32 {
         u32::try_from(self.order & u64::from(u32::MAX)).expect("32 bits")
     }
 
-    /// Returns the `order` of a piece.
+    /// Returns the value of the field `order` of a piece.
     pub fn piece_of(head: u32, piece: u32) -> u64 {
         u64::from(piece) << 32 | u64::from(head)
     }
@@ -267,8 +267,8 @@ pub(crate) fn dead_word(geometry: &Geometry, slot: u32) -> usize {
     geometry.line(slot).start + DEAD_AT
 }
 
-/// Returns what this line adds to the sum of a commit record. Except for one chance in 2^64, wrapping sums are equal
-/// only for the same lines in the same slots.
+/// Returns the number that this line adds to the sum of a commit record. Except with a chance of one in 2^64, wrapping
+/// sums are equal only for the same lines in the same slots.
 pub(crate) fn share(raw: &[u8; LINE_BYTES], slot: u32) -> u64 {
     let born = u64::from_le_bytes(take(raw, 0));
     let mut mixed = born

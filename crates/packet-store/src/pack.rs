@@ -10,9 +10,9 @@ use crate::line::Form;
 use crate::store::PacketStore;
 use crate::transaction::Transaction;
 
-/// A packet that is longer than a frame divided by this is moved as a copied record, which can be continued in another
-/// frame. Moved unchanged, packets of this length would leave more than a third of each frame unused, and would be
-/// packed again and again.
+/// If a packet is longer than a frame divided by this number, packing moves it as a copied record, which can be
+/// continued in another frame. If such packets were moved unchanged, they would leave more than a third of each frame
+/// unused, and would be packed again and again.
 const PACKET_FRACTION: usize = 3;
 /// Most frames that one step empties.
 const VICTIMS_MAX: usize = 64;
@@ -26,7 +26,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Moves the records of the sparsest frames close together, if that is worth it, and commits. Returns the number of
-    /// bytes that were moved, about `budget`; 0 if there was nothing to do, or no space to do it. A damaged record
+    /// bytes that were moved, about `budget`; 0 if there was nothing to pack, or no space for it. A damaged record
     /// stays where it is.
     ///
     /// # Errors
@@ -40,7 +40,7 @@ impl<M: Media> PacketStore<M> {
         let mut most = VICTIMS_MAX;
         let moved = loop {
             match self.pack_frames(budget, most) {
-                // With fewer frames at once, the space may suffice.
+                // If fewer frames are packed at once, the space may suffice.
                 Err(Error::Full { .. }) if most > 1 => most /= 2,
                 Err(Error::Full { .. }) => break Ok(0),
                 other => break other,

@@ -1,4 +1,5 @@
-//! First bytes of a key that do not lie in the packet with the rest of the key (`docs/spec/packet-store.md` §3).
+//! The first bytes of a key, if they are not in the packet that holds the rest of the key (`docs/spec/packet-store.md`
+//! §3).
 
 use crate::geometry::{index, take};
 
@@ -9,7 +10,7 @@ const FIRST: u8 = 1;
 /// Length of a prefix in bytes: the first byte, and a number.
 const BYTES: usize = 9;
 
-/// Bytes of a key before those that lie in a packet. Either there are none, or they are a byte 1 and a big-endian
+/// The bytes of a key before those that are in a packet. Either there are none, or they are a byte 1 and a big-endian
 /// number of 8 bytes below 2^19 − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
@@ -19,7 +20,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// No prefix: the whole key lies in the packet.
+    /// No prefix: the whole key is in the packet.
     pub const NONE: Prefix = Prefix {
         stored: 0,
         bytes: [0; BYTES],

@@ -1,4 +1,4 @@
-//! Records in key order, in both directions, of the present state or of a snapshot.
+//! Records in key order, in both directions, from the current state or from a snapshot.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -141,7 +141,7 @@ impl<M: Media> PacketStore<M> {
             Bound::Included(key) => seek_back(key, true),
             Bound::Excluded(key) => seek_back(key, false),
         }?;
-        // If there is nothing between the bounds, the last key is the key before the first one.
+        // If there is no key between the bounds, the last key precedes the first one.
         (self.keys.next(last) != Some(first)).then_some((first, last))
     }
 }

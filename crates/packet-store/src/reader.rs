@@ -1,4 +1,4 @@
-//! Reads records where they lie, and does not trust their bytes.
+//! Reads records in place, and does not trust their bytes.
 
 use std::cmp::Ordering;
 
@@ -13,7 +13,7 @@ use crate::prefix::joined;
 /// Slots of the pieces of each record that has pieces, in order.
 pub(crate) type Pieces = FxHashMap<u32, Box<[u32]>>;
 
-/// Everything that is needed to read a record.
+/// All values that are needed to read a record.
 pub(crate) struct Reader<'a, M> {
     pub media: &'a M,
     pub geometry: &'a Geometry,
@@ -88,7 +88,7 @@ impl<'a, M: Media> Reader<'a, M> {
         }
     }
 
-    /// Returns the payloads of the pieces of a record whose lines point into the image.
+    /// Returns the payloads of those pieces of a record whose lines point into the image.
     fn piece_payloads(self, slot: u32) -> impl Iterator<Item = &'a [u8]> {
         let lines = self.pieces_of(slot).iter();
         lines.filter_map(move |piece| self.line(*piece).map(|line| self.payload(&line)))
@@ -106,7 +106,7 @@ impl<'a, M: Media> Reader<'a, M> {
         })
     }
 
-    /// Returns the line of a record if line, key and value are what was written.
+    /// Returns the line of a record if line, key and value are as they were written.
     pub fn check(&self, slot: u32) -> Result<Line, Error> {
         let whole = self.line(slot).filter(|_| self.is_whole(slot));
         let Some(line) = whole else {
@@ -164,7 +164,7 @@ impl<'a, M: Media> Reader<'a, M> {
         }
     }
 
-    /// Returns the key of a record: from its place if possible, else put together in `scratch`.
+    /// Returns the key of a record: in place if possible, else assembled in `scratch`.
     pub fn key<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,
@@ -175,12 +175,12 @@ impl<'a, M: Media> Reader<'a, M> {
         if end <= first.len() {
             return joined(line.prefix, &first[start..end], scratch);
         }
-        // A record in a packet lies in one frame. So this record has no prefix, and begins with its key.
+        // A record in a packet is in one frame. So this record has no prefix, and begins with its key.
         let all = self.whole(slot, line, scratch);
         &all[..end.min(all.len())]
     }
 
-    /// Returns all bytes of a record as one slice: from their place if possible, else put together in `scratch`.
+    /// Returns all bytes of a record as one slice: in place if possible, else assembled in `scratch`.
     pub fn whole<'s>(&self, slot: u32, line: &Line, scratch: &'s mut Vec<u8>) -> &'s [u8]
     where
         'a: 's,

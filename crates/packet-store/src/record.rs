@@ -1,4 +1,4 @@
-//! A record, where it lies.
+//! A record in the store.
 
 use pmnet_log::Media;
 
@@ -20,7 +20,7 @@ pub struct Meta {
     pub received_us: u64,
 }
 
-/// A record whose checksums were right when it was read. Its bytes stay where they were stored.
+/// A record whose checksums were right when it was read. Its bytes are read in place.
 pub struct Record<'a, M> {
     pub(crate) reader: Reader<'a, M>,
     pub(crate) slot: u32,
@@ -28,7 +28,7 @@ pub struct Record<'a, M> {
 }
 
 impl<'a, M: Media> Record<'a, M> {
-    /// Returns the properties that are stored with it.
+    /// Returns the properties that are stored with the record.
     #[must_use]
     pub fn meta(&self) -> Meta {
         self.line.meta()
@@ -40,8 +40,8 @@ impl<'a, M: Media> Record<'a, M> {
         index(self.line.value_len)
     }
 
-    /// Returns key and value: from their place if the record is in one frame, else put together in `scratch`. A key
-    /// with a prefix is always put together.
+    /// Returns key and value: in place if the record is in one frame, else assembled in `scratch`. A key with a prefix
+    /// is always assembled.
     #[must_use]
     pub fn key_and_value<'s>(&self, scratch: &'s mut Vec<u8>) -> (&'s [u8], &'s [u8])
     where
@@ -70,7 +70,8 @@ impl<'a, M: Media> Record<'a, M> {
         self.key_and_value(scratch).1
     }
 
-    /// Returns the packet in which the record arrived, with the CRC32C of its sender, if the record still lies in it.
+    /// Returns the packet in which the record arrived, with the CRC32C of the packet's sender, if the record is still
+    /// in it.
     #[must_use]
     pub fn packet(&self) -> Option<(&'a [u8], u32)> {
         let packet = matches!(self.line.form, Form::Packet | Form::Shared);
@@ -89,7 +90,7 @@ impl Line {
         }
     }
 
-    /// Returns the number of bytes that count as live in its frame.
+    /// Returns the number of bytes that count as live in the line's frame.
     pub(crate) fn weight(&self) -> usize {
         match self.form {
             Form::Shared => index(self.key_len) + index(self.value_len),

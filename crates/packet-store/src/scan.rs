@@ -25,14 +25,14 @@ pub struct Scan<M> {
     /// Whether keys may have prefixes.
     prefixes: bool,
     commit: Commit,
-    /// Newest versions that count, in the order of their keys.
+    /// Newest versions of existing records, in the order of their keys.
     live: Vec<u32>,
     pieces: Pieces,
-    /// Lines that hold data and count for nothing. They are erased first.
+    /// Lines that hold data but belong to no record. They are erased first.
     erase: Vec<u32>,
     /// Newest versions that are deleted. They are erased when no older version is left.
     deleted: Vec<u32>,
-    /// Words `dead` of a commit that never took effect.
+    /// Lines whose word `dead` is that of a commit that never took effect.
     revived: Vec<u32>,
     sum: u64,
     damages: Vec<Damage>,
@@ -142,7 +142,7 @@ impl<M: Media> Scan<M> {
                 continue;
             }
             if line.form == Form::Piece {
-                // Two pieces with one name cannot both be whole, except in an image that was made by hand.
+                // Two pieces with one name are both whole only in an image that was made by hand.
                 if let Some(other) = pieces.insert(line.order, slot) {
                     self.erase.push(other);
                 }
@@ -165,7 +165,7 @@ impl<M: Media> Scan<M> {
     /// Decides which candidates count.
     fn decide(&mut self, mut candidates: Vec<Candidate>, mut pieces: FxHashMap<u64, u32>) {
         self.collect_pieces(&candidates, &mut pieces);
-        // An incomplete key could be taken for another one.
+        // An incomplete key could be mistaken for another key.
         candidates.retain(|candidate| {
             let slot = candidate.slot;
             let reader = self.reader();
@@ -213,7 +213,7 @@ impl<M: Media> Scan<M> {
                 self.live.push(candidate.slot);
             }
         }
-        // Pieces of records that count stay; the other pieces belong to no record.
+        // Pieces of existing records stay; the other pieces belong to no record.
         let mut kept = Pieces::default();
         for slot in self.live.iter().chain(&self.deleted) {
             if let Some(found) = self.pieces.remove(slot) {
@@ -285,7 +285,7 @@ impl<M: Media> Scan<M> {
         &self.identity
     }
 
-    /// Returns the content of the last commit.
+    /// Returns the contents of the last commit.
     #[must_use]
     pub fn last_commit(&self) -> &Commit {
         &self.commit
@@ -368,7 +368,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// Returns the number of records that lie in a packet as it arrived.
+    /// Returns the number of records that are in a packet as it arrived.
     #[must_use]
     pub fn records_in_packets(&self) -> u64 {
         let reader = self.reader();
@@ -376,7 +376,7 @@ impl<M: Media> Scan<M> {
         to_u64(lines.filter(Line::is_in_packet).count())
     }
 
-    /// Returns the space that each part takes.
+    /// Returns the space that each part of the store takes.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let reader = self.reader();
@@ -452,16 +452,16 @@ impl<M: Media> Scan<M> {
     }
 
     fn repair_from(mut self, lost: bool) -> Result<PacketStore<M>, OpenError> {
-        // A torn record is erased. Otherwise the next attempt at the same commit could, if it is torn as well, complete
-        // it.
+        // A torn record is erased. Otherwise, if the next attempt at the same commit is torn as well, the two torn
+        // records could make a whole one.
         for number in [0, 1] {
             if Commit::at(self.media.bytes(), self.identity.seed(), number).is_none() {
                 let start = commit_record(number).start;
                 self.media.store(start, &[0; LINE_BYTES]);
             }
         }
-        // After the death of a process, the other record may be visible without being durable. The next steps rely on
-        // it.
+        // After the death of a process, the other record may be visible without being durable. The next steps need it
+        // to be durable.
         let both = [0, 1].map(|number| {
             let start = commit_record(number).start;
             start..start + BLOCK_BYTES
@@ -469,7 +469,7 @@ impl<M: Media> Scan<M> {
         persist_now(&mut self.media, &both)?;
         let table = self.geometry.table();
         if lost {
-            // The next commit counts only what is whole. Nothing with its number may exist before.
+            // The next commit counts only whole records. No line with its number may exist before it.
             let (future, rest) = std::mem::take(&mut self.erase)
                 .into_iter()
                 .partition(|slot| {

@@ -1,8 +1,8 @@
-//! The store: an ordered map whose records lie where they were received or copied to (`docs/spec/packet-store.md`).
+//! The store: an ordered map whose records stay where they were received or copied to (`docs/spec/packet-store.md`).
 //!
 //! Purpose: the state that reading, transactions, packing and recovery share. Invariants: there is only one transaction
-//! at a time; what the last commit counts is never overwritten; a line that died is used again only after the commit by
-//! which it died. This module reads no clock, and gives no meaning to kinds, orders or expiries.
+//! at a time; records that the last commit counts are never overwritten; a dead line is used again only after the
+//! commit that made it dead. This module reads no clock, and does not interpret kinds, orders or expiries.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -31,11 +31,11 @@ const LINES_RESERVE_FRACTION_MAX: u32 = 4;
 /// Effect of a transaction on a key. Effects are undone from the last to the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Undo {
-    /// The key is new.
+    /// The transaction created the key.
     Created(u32),
-    /// A key that was new was removed again.
+    /// The transaction created the key, and removed it again.
     Removed(u32),
-    /// The key had this newest version. If it was deleted, this commit had deleted it.
+    /// The key had this newest version before. If that version was deleted, this commit had deleted it.
     Replaced {
         key: u32,
         head: u32,
@@ -43,15 +43,15 @@ pub(crate) enum Undo {
     },
 }
 
-/// An open store; see the module's text.
+/// An open store, as the module's text describes.
 pub struct PacketStore<M> {
     pub(crate) media: M,
     pub(crate) identity: Identity,
     pub(crate) geometry: Geometry,
     pub(crate) seed: u32,
-    /// Content of the last commit, which is durable.
+    /// The last commit, which is durable.
     pub(crate) done: Commit,
-    /// Content of the next commit, with the changes of the present transaction so far.
+    /// The next commit, with the changes of the current transaction so far.
     pub(crate) next: Commit,
     pub(crate) frames: Frames,
     pub(crate) keys: Keys,
@@ -64,7 +64,7 @@ pub struct PacketStore<M> {
     pub(crate) free_lines: Vec<u32>,
     /// Lines from this one on were never used; nothing is kept in memory for them.
     pub(crate) fresh: u32,
-    /// Lines that died by the last commit or an earlier one, and are still on the medium.
+    /// Lines that are dead since the last commit or longer, and are still on the medium.
     pub(crate) pending: Vec<u32>,
     pub(crate) lines_reserve: usize,
     /// Number of lines that should be free besides the reserve.
@@ -84,7 +84,7 @@ pub struct PacketStore<M> {
     chained: FxHashSet<u32>,
     /// Whether a dead line was damaged, so that its share in the sum is unknown.
     pub(crate) recount: bool,
-    /// Copy of the present key, reused so that no key needs an allocation.
+    /// Copy of the key that is being processed; reused, so that no key needs an allocation.
     pub(crate) key: Vec<u8>,
     failed: bool,
 }
@@ -115,7 +115,7 @@ impl<M: Media> PacketStore<M> {
             keys: Keys::new(geometry.lines, hash_seed(&identity)),
             prefixes: false,
             pieces: Pieces::default(),
-            // Reserved memory that is not touched takes no pages.
+            // Reserved memory that is not accessed takes no pages.
             older: Vec::with_capacity(index(geometry.lines)),
             free_lines: Vec::new(),
             fresh: 0,
@@ -198,7 +198,7 @@ impl<M: Media> PacketStore<M> {
     /// Returns the record of a key. Within a transaction, its own changes are included.
     ///
     /// # Errors
-    /// [`Error::Damaged`]: the record is not what was written.
+    /// [`Error::Damaged`]: the record differs from what was written.
     pub fn get(&self, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
         let digest = self.digest(key);
         match self.find(&digest, key) {
@@ -238,13 +238,13 @@ impl<M: Media> PacketStore<M> {
         !self.gone.is_empty() && self.gone.contains_key(&key)
     }
 
-    /// Returns the number of records as of the last commit.
+    /// Returns the number of records at the last commit.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.done.records
     }
 
-    /// Returns whether there is no record as of the last commit.
+    /// Returns whether there was no record at the last commit.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.done.records == 0
@@ -268,7 +268,7 @@ impl<M: Media> PacketStore<M> {
         None
     }
 
-    /// Returns a snapshot: until its release, the state of the last commit can be read.
+    /// Returns a snapshot: the state of the last commit can be read until the snapshot's release.
     pub fn snapshot(&mut self) -> Snapshot {
         let at = self.done.commit;
         *self.snapshots.entry(at).or_default() += 1;
@@ -320,8 +320,8 @@ impl<M: Media> PacketStore<M> {
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
     }
 
-    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes: as many as there are
-    /// keys from `from` on. The limit is a quarter of the free space of an empty store.
+    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes. Their number is that
+    /// of the keys from `from` on. The limit is a quarter of the free space of an empty store.
     pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
         let records = self.count_between(Bound::Included(from), Bound::Unbounded);
         let records = usize::try_from(records).expect("lines are counted in 32 bits");
@@ -344,7 +344,7 @@ impl<M: Media> PacketStore<M> {
         self.frames.is_scarce() || self.line_room(Room::Ordinary) < self.lines_ahead
     }
 
-    /// Takes a line to store into, if possible one that died, because storing over it erases it.
+    /// Takes a line to store into. It prefers a dead line, because storing over the line erases it.
     pub(crate) fn take_line(&mut self) -> u32 {
         if let Some(slot) = self.pending.pop().or_else(|| self.free_lines.pop()) {
             return slot;
@@ -412,8 +412,8 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Erases every dead line durably, which is step 2 of a transaction, early. The frames to which these lines pointed
-    /// can be lent afterwards.
+    /// Erases every dead line durably. This is step 2 of a transaction, done early. The frames to which these lines
+    /// pointed can be lent afterwards.
     pub(crate) fn erase_dead(&mut self) -> Result<(), Error> {
         self.usable()?;
         let erased = self.persist_changes();
@@ -424,9 +424,9 @@ impl<M: Media> PacketStore<M> {
     }
 
     fn persist_both(&mut self) -> Result<(), MediaError> {
-        // First, everything that the commit record relies on: the new records, and the erasure of older ones.
+        // First, all that the commit record relies on becomes durable: the new records, and the erasure of older ones.
         self.persist_changes()?;
-        // Then, the record.
+        // Then the commit record becomes durable.
         let range = self.next.store(&mut self.media, self.seed);
         persist_now(&mut self.media, &[range])
     }
@@ -478,7 +478,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Does the same for the older versions of a key while there are snapshots.
+    /// Releases the older versions of a key that are not needed, while there are snapshots.
     fn settle_chain(&mut self, key: u32, head: u32) {
         let mut newer = head;
         let mut until = born(&self.reader().raw(head));
@@ -588,7 +588,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Returns the space that each part takes.
+    /// Returns the space that each part of the store takes.
     #[must_use]
     pub fn stat(&self) -> Stat {
         let [frames_free, frames_lent, frames_used] = self.frames.counts();
@@ -650,7 +650,7 @@ pub(crate) fn hash_seed(identity: &Identity) -> u64 {
 }
 
 impl Snapshot {
-    /// Returns the number of the commit.
+    /// Returns the number of the snapshot's commit.
     #[must_use]
     pub fn commit(&self) -> u64 {
         self.at

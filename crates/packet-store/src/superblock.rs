@@ -6,8 +6,8 @@
 //! | magic | version | shard | uuid | lines | frames | frame bytes | 0  | crc | 0 …
 //! +-------+---------+-------+------+-------+--------+-------------+----+-----+---
 //! ```
-//! In versions 2 and 3, the entries of the log in the same region follow the bytes of a frame (§11). In version 3 keys may have
-//! prefixes that do not lie in their packets (§3).
+//! In versions 2 and 3, the number of entries of the log in the same region follows the bytes of a frame (§11). In
+//! version 3, keys may have prefixes that are not in their packets (§3).
 
 use pmnet_log::Media;
 
@@ -17,19 +17,19 @@ use crate::geometry::{BLOCK_BYTES, Geometry, LINE_BYTES, commit_record, is_zero,
 use crate::medium::persist_now;
 
 const MAGIC: [u8; 8] = *b"pmnetPKT";
-/// Format version of a store without a log. Each version is another layout.
+/// Format version of a store without a log. Each version has another layout.
 pub const FORMAT_VERSION: u32 = 1;
 /// Format version of a region that a log shares, and the version before it, in which no key has a prefix.
 const FORMAT_VERSION_SHARED: u32 = 3;
 const FORMAT_VERSION_BARE: u32 = 2;
 const CRC_AT: usize = 60;
 
-/// Which store this is.
+/// The identity of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Drawn at random when the store is made; part of every checksum.
+    /// A random number from the creation of the store; part of every checksum.
     pub uuid: u128,
-    /// Shard whose data it holds (protocol.md §1).
+    /// Shard whose data the store holds (protocol.md §1).
     pub shard: u32,
 }
 
@@ -130,7 +130,7 @@ fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<O
     Ok((identity, geometry, found == FORMAT_VERSION_SHARED))
 }
 
-/// Returns whether the image contains only what `format` stores before copy 0, torn or not.
+/// Returns whether the image contains only bytes that `format` stores before copy 0, torn or not.
 fn is_unfinished(image: &[u8]) -> bool {
     let record = commit_record(0);
     is_zero(&image[..BLOCK_BYTES])
@@ -142,8 +142,8 @@ fn is_unfinished(image: &[u8]) -> bool {
 /// next step is [`Scan::open`](crate::Scan::open).
 ///
 /// # Errors
-/// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] when any byte of the place
-/// that the store would take is not zero, [`OpenError::Media`].
+/// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] if any byte in the
+/// range of the store is not zero, [`OpenError::Media`].
 pub fn format<M: Media>(
     mut media: M,
     identity: &Identity,

@@ -16,18 +16,18 @@ use crate::prefix::{Prefix, joined};
 use crate::record::{Meta, Record};
 use crate::store::{PacketStore, Undo, born};
 
-/// A record with more bytes has frames of its own. They are never packed, and waste less than one frame in nine. In a
-/// full store, the record can be overwritten and moved without its neighbours.
+/// A record with more bytes has frames of its own. These frames are never packed, and less than a ninth of them is
+/// unused. In a full store, such a record can be overwritten and moved without its neighbours.
 const LARGE_BYTES: usize = 16 << 10;
 
 impl Line {
-    /// Returns whether its record has frames of its own.
+    /// Returns whether the record of this line has frames of its own.
     pub(crate) fn is_large(&self) -> bool {
         self.total() > LARGE_BYTES
     }
 }
 
-/// Changes that become durable together, or not at all: dropping it undoes them.
+/// Changes that become durable together or not at all. Dropping the value undoes the changes.
 pub struct Transaction<'s, M: Media> {
     pub(crate) store: &'s mut PacketStore<M>,
 }
@@ -38,14 +38,14 @@ impl<M: Media> Drop for Transaction<'_, M> {
     }
 }
 
-/// A record that lies in a packet.
+/// A record in a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InPlace {
-    /// Its key, as a range of the payload.
+    /// The record's key, as a range of the payload.
     pub key: Range<usize>,
-    /// Its value, as a range of the payload, after the key.
+    /// The record's value, as a range of the payload, after the key.
     pub value: Range<usize>,
-    /// Properties that are stored with it.
+    /// Properties that are stored with the record.
     pub meta: Meta,
 }
 
@@ -61,8 +61,8 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Returns whether the payload lies in a frame of this many bytes, and contains all records, of which there is at
-    /// least one.
+    /// Returns whether the payload is inside a frame of this many bytes, and contains all records. There must be at
+    /// least one record.
     pub(crate) fn fits(&self, records: &[InPlace], frame_len: usize) -> bool {
         let fits = |record: &InPlace| {
             record.key.start <= record.key.end
@@ -100,8 +100,8 @@ impl<M: Media> Transaction<'_, M> {
         self.store.put(key, value, meta, room)
     }
 
-    /// Keeps a packet where it lies, and writes the records in it. Its lent frame belongs to the store from now on; if
-    /// the transaction is undone, the frame is free.
+    /// Keeps a packet in its lent frame, and writes the records in it. The frame belongs to the store from now on; if
+    /// the transaction is undone, the frame becomes free.
     ///
     /// # Errors
     /// [`Error::Full`]: there are too few lines. [`Error::TooLong`]: a range is not inside, a value stands before its
@@ -133,11 +133,11 @@ impl<M: Media> Transaction<'_, M> {
         self.store.next.order = order;
     }
 
-    /// Makes everything durable, in one atomic step.
+    /// Makes all changes durable, in one atomic step.
     ///
     /// # Errors
-    /// [`Error::Media`]. It is unknown then whether the transaction is durable. Do not rely on the store's content
-    /// until the store is opened again.
+    /// [`Error::Media`]. In this case it is unknown whether the transaction is durable. Do not rely on the store's
+    /// content until the store is opened again.
     pub fn commit(self) -> Result<(), Error> {
         self.store.commit_now()
     }
@@ -311,7 +311,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Stores key and value from byte `at` on into a place, and the line for them.
+    /// Stores key and value, from byte `at` on, into a place, and stores the line for them.
     fn store_part(
         &mut self,
         line: &mut Line,
@@ -428,7 +428,7 @@ impl<M: Media> PacketStore<M> {
         Ok(true)
     }
 
-    /// Returns whether the present transaction wrote this version.
+    /// Returns whether the current transaction wrote this version.
     fn is_new(&self, slot: u32) -> bool {
         born(&self.reader().raw(slot)) == self.next.commit
     }
@@ -451,11 +451,11 @@ impl<M: Media> PacketStore<M> {
         self.mark(self.geometry.line(slot));
     }
 
-    /// Undoes what was not committed. Its lines are erased with the next persist, before a commit with this number can
-    /// count.
+    /// Undoes the changes of the current transaction. Its lines are erased by the next persist, before a commit with
+    /// this number can take effect.
     pub(crate) fn abort(&mut self) {
         if self.usable().is_err() {
-            // The commit record may be durable, and any further store could become durable with it.
+            // The commit record may be durable, and any further store could become part of that commit.
             return;
         }
         let mut removed = FxHashSet::default();

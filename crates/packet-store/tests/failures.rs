@@ -1,4 +1,4 @@
-//! A medium that fails: nothing is lost that was committed, and nothing goes on as if it had not happened.
+//! A medium that fails: committed changes are not lost, and the store refuses further work.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A copy in a larger image: what it holds, and what a crash in any of its persists leaves.
+//! A copy of a store in a larger image: its contents, and the image that a crash in any of its persists leaves.
 
 mod support;
 
@@ -16,7 +16,7 @@ const SMALL: Geometry = Geometry {
     log_entries: 0,
 };
 
-/// At a crash every word that no completed persist covered is old or new, at random.
+/// A medium on which a crash leaves each word that no completed persist covers old or new, at random.
 struct Forgetful {
     image: Vec<u8>,
     durable: Vec<u8>,
@@ -61,7 +61,7 @@ impl Media for Forgetful {
     }
 }
 
-/// A store with records of all lengths, overwritten and deleted ones among them, until it is full.
+/// Returns a full store with records of all lengths; some records were overwritten and some deleted.
 fn filled() -> (Vec<u8>, Content) {
     let mut store = opened(made(&SMALL));
     let mut random = Random(5);

@@ -1,4 +1,4 @@
-//! Images that are not what was written: never a wrong value, never a panic, and what is missing is said.
+//! Damaged images: a store never returns a wrong value, never panics, and reports missing records.
 
 mod support;
 
@@ -13,11 +13,11 @@ const GEOMETRY: Geometry = Geometry {
     frame_bytes: 2048,
     log_entries: 0,
 };
-/// Where the table begins, and the frames.
+/// Offsets of the table and of the frames.
 const TABLE: usize = 16384;
 const FRAMES: usize = TABLE + 128 * LINE_BYTES;
 
-/// A store with every form of record, and its content before and after the last commit.
+/// Returns a store with every form of record, and its content before and after the last commit.
 fn sample() -> (Vec<u8>, [Content; 2]) {
     let mut store = opened(made(&GEOMETRY));
     let frame = store.lend_frame().unwrap();
@@ -65,7 +65,7 @@ fn sample() -> (Vec<u8>, [Content; 2]) {
     (store.into_media().image, [before, after])
 }
 
-/// Opens an image: the records that are handed out, and whether anything was said to be wrong.
+/// Opens an image. Returns its records, and whether damage was reported.
 fn look(image: Vec<u8>) -> Result<(Content, bool), OpenError> {
     let scan = Scan::open(Plain::new(image), Some(IDENTITY.shard))?;
     let mut wrong = scan.loss().is_some() || !scan.verify().is_empty();
@@ -81,7 +81,7 @@ fn look(image: Vec<u8>) -> Result<(Content, bool), OpenError> {
             Err(_) => wrong = true,
         }
     }
-    // What was repaired is whole in its lines from then on.
+    // The lines of a repaired store are whole from then on.
     let again = Scan::open(Plain::new(store.into_media().image), Some(IDENTITY.shard))?;
     assert_eq!(again.loss(), None);
     Ok((found, wrong))
@@ -104,11 +104,12 @@ fn a_flipped_bit_is_never_served() {
             Err(OpenError::Media(error)) => panic!("{error}"),
             Err(_) => refused += 1,
             Ok((found, wrong)) => {
-                // What was given up on purpose may leave an older version: it was written once, and the loss was said.
+                // A record that was given up on purpose may leave an older version, which was once written. The loss
+                // was reported.
                 let written =
                     |(key, row)| before.get(key) == Some(row) || after.get(key) == Some(row);
                 assert!(found.iter().all(written), "byte {at}: never written");
-                // Without its commit record the last commit looks torn.
+                // If its commit record is damaged, the last commit looks torn.
                 let last_commit = (8192..8256).contains(&at);
                 let right = found == after || last_commit && found == before;
                 assert!(
@@ -123,14 +124,14 @@ fn a_flipped_bit_is_never_served() {
         refused, 0,
         "one copy of each superblock and commit record is enough"
     );
-    // Each byte of six records, their lines and pieces; and empty lines, unused space.
+    // Each byte of six records, of their lines and pieces; of empty lines and of unused space.
     assert!(
         said > 5000 && harmless > 5000,
         "said {said}, harmless {harmless}"
     );
 }
 
-/// What is left of an attempt at a commit could be completed by the next attempt, if that is torn too.
+/// A torn commit record could become whole if the next attempt at the same commit is torn, too.
 #[test]
 fn a_torn_commit_record_is_erased() {
     let (mut image, [before, _]) = sample();
@@ -209,7 +210,7 @@ fn any_image_is_read_in_bounded_time() {
     for round in 0..2000 {
         let mut bad = image.clone();
         match round % 4 {
-            // Lines in other slots.
+            // Lines are copied into other slots.
             0 => {
                 for _ in 0..8 {
                     let [from, to] = [(); 2].map(|()| TABLE + random.index(128) * LINE_BYTES);
@@ -222,7 +223,7 @@ fn any_image_is_read_in_bounded_time() {
                     bad[at] = random.next().to_le_bytes()[0];
                 }
             }
-            // A table of nothing but noise.
+            // The table contains only noise.
             2 => {
                 let noise = random.bytes(FRAMES - TABLE);
                 bad[TABLE..FRAMES].copy_from_slice(&noise);
@@ -281,7 +282,7 @@ fn a_store_whose_making_was_interrupted_is_made_again() {
         let mut medium = Plain::new(vec![0; GEOMETRY.image_bytes()]);
         medium.persists_left = Some(persists);
         assert!(format(&mut medium, &IDENTITY, &GEOMETRY).is_err());
-        // The store before the persist that failed is not there.
+        // The state before the failed persist is not a store yet.
         if persists == 2 {
             medium.image[..64].fill(0);
         }
@@ -291,7 +292,7 @@ fn a_store_whose_making_was_interrupted_is_made_again() {
             0 | 1 if medium.image[4096..4160].iter().all(|byte| *byte == 0) => {
                 assert!(matches!(error, Err(OpenError::Interrupted)));
             }
-            // One whole superblock is enough: the store is empty, and usable.
+            // One whole superblock is enough: the store is empty and usable.
             _ => error.unwrap(),
         }
         if persists == 0 {

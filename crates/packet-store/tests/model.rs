@@ -1,4 +1,4 @@
-//! Random operations, and an ordered map that does the same.
+//! Random operations on a store and on an ordered map, which must agree.
 
 mod support;
 
@@ -53,7 +53,7 @@ fn meta(random: &mut Random) -> Meta {
     }
 }
 
-/// A packet with some records in it, as a network interface would leave it; whether it was kept.
+/// Keeps a packet with some records, as a network interface would leave it. Returns whether it was kept.
 fn in_place(
     transaction: &mut Transaction<'_, Plain>,
     frame: u32,
@@ -270,7 +270,7 @@ fn run(geometry: Geometry, seed: u64, steps: u32) {
         packed > 0 && full > 0,
         "packed {packed} bytes, full {full} times"
     );
-    // Everything comes back.
+    // All snapshots and frames are given back, and all records removed: then all space is free again.
     for (snapshot, _) in snapshots {
         store.release(snapshot);
     }

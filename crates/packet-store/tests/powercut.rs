@@ -1,5 +1,6 @@
-//! The packet store's two ends of `make powercut`: a process that changes a store and tells what is durable, and a check of
-//! what a power cut left of it. Between them is a guest that records every write of its disk (`tests/powercut`).
+//! The packet store's two ends of `make powercut`: a process that changes a store and prints what is durable, and a
+//! check of the store that a power cut left. Between them is a guest that records every write of its disk
+//! (`tests/powercut`).
 
 #[path = "../../../tests/shared/powercut.rs"]
 mod powercut;
@@ -18,7 +19,7 @@ use pmnet_packet_store::{
 };
 use support::{Content, IDENTITY, Random, content};
 
-/// Says how many transactions a store has had.
+/// The key whose value is the number of transactions of the store.
 const COUNT: &[u8] = b"count";
 const GEOMETRY: Geometry = Geometry {
     lines: 1024,
@@ -30,12 +31,12 @@ const GEOMETRY: Geometry = Geometry {
 /// One step of a transaction.
 enum Step {
     Put(Vec<u8>, Vec<u8>, Meta),
-    /// A packet whose payload is a key and a value.
+    /// Keeps a packet whose payload is a key and a value.
     InPlace(Vec<u8>, Vec<u8>, Meta),
     Remove(Vec<u8>),
 }
 
-/// What transaction `number` does, whoever asks.
+/// Returns the steps of transaction `number`, which are always the same.
 fn steps(number: u64) -> Vec<Step> {
     let mut random = Random(number.wrapping_mul(0x9e37_79b9));
     let mut steps: Vec<Step> = (0..=random.index(5))
@@ -62,7 +63,7 @@ fn steps(number: u64) -> Vec<Step> {
     steps
 }
 
-/// What a store holds after so many transactions.
+/// Returns the contents of a store after this many transactions.
 fn expected(transactions: u64) -> Content {
     let mut content = Content::new();
     for step in (1..=transactions).flat_map(steps) {
@@ -76,7 +77,7 @@ fn expected(transactions: u64) -> Content {
     content
 }
 
-/// A frame that holds the packet, as a network interface would leave it.
+/// Returns a frame with the packet, as a network interface would leave it.
 fn received(store: &mut PacketStore<Told>, key: &[u8], value: &[u8]) -> Packet {
     let frame = store.lend_frame().expect("the store has room");
     let bytes = [key, value].concat();
@@ -106,8 +107,8 @@ fn take<M: Media>(transaction: &mut Transaction<'_, M>, step: &Step, packet: Opt
     }
 }
 
-/// A medium that says after each persist how many transactions were promised, and were begun: `mark PROMISED BEGUN`. It goes on when it
-/// gets a line, so between two marks only one persist can be under way.
+/// A medium that prints after each persist how many transactions were promised, and how many were begun: `mark PROMISED
+/// BEGUN`. It continues when it gets a line, so between two marks at most one persist is in flight.
 struct Told {
     medium: AnyMedia,
     under_way: bool,
@@ -153,7 +154,7 @@ impl Media for Told {
     }
 }
 
-/// Makes a store and changes it, and tells so.
+/// Makes a store and changes it, and prints marks.
 fn record(rounds: u64, path: &Path) {
     let mut medium = create(path, Kind::File, GEOMETRY.image_bytes()).unwrap();
     format(&mut medium, &IDENTITY, &GEOMETRY).unwrap();
@@ -189,8 +190,8 @@ fn record(rounds: u64, path: &Path) {
     println!("end");
 }
 
-/// What is wrong with the store at `path`, which must hold at least `durable` transactions and at most `most`. It is repaired, as a
-/// server would, and goes on.
+/// Returns the fault of the store at `path`, which must hold at least `durable` transactions and at most `most`. The
+/// store is repaired, as by a server, and continues.
 fn wrong(path: &Path, durable: u64, most: u64) -> Result<(), String> {
     let opened = || {
         let medium = open(path, Kind::File).map_err(|error| error.to_string())?;
@@ -225,13 +226,13 @@ fn wrong(path: &Path, durable: u64, most: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Not a test: what the lane runs, here and in the guest.
+/// Not a test: `make powercut` runs this on this machine and in the guest.
 #[test]
 fn child() {
     powercut::child(record, wrong);
 }
 
-/// Without a power cut everything is there; and a promise that was not kept is noticed.
+/// Without a power cut the check passes; a broken promise is noticed.
 #[test]
 fn what_was_recorded_is_there_and_what_was_not_is_missed() {
     let directory = tempfile::tempdir().unwrap();
@@ -259,7 +260,7 @@ fn what_was_recorded_is_there_and_what_was_not_is_missed() {
         format!("200 200 {}", copy("good").display()),
         format!("201 201 {}", copy("lost").display()),
         format!("198 199 {}", copy("early").display()),
-        // The keys of all records that are packets.
+        // The keys of all records that are in packets.
         format!("200 200 {}", bent.display()),
     ];
     let verdicts = powercut::verdicts(directory.path(), &lines);

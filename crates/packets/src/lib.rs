@@ -1,9 +1,9 @@
-//! Packet buffers in a named persistent region, for programs of your own: PASTE's interface (M. Honda et al., HotNets
-//! 2016) with today's means.
+//! Packet buffers in a named persistent region, for your own programs: PASTE's interface (M. Honda et al., HotNets
+//! 2016), implemented with AF_XDP.
 //!
 //! A [`Region`] is a file that survives the death of the process (on tmpfs or hugetlbfs), or that survives a power cut
 //! (an ordinary file). The network interface puts datagrams into the region, and [`Region::receive`] returns them as
-//! handles. [`Region::keep`] keeps a datagram *where it lies*. [`Region::persist`] makes kept datagrams durable, with
+//! handles. [`Region::keep`] keeps a datagram *in its buffer*. [`Region::persist`] makes kept datagrams durable, with
 //! one fence for a burst. [`Region::kept`] finds them again after a restart, by the region's name. Nothing is copied.
 //!
 //! | PASTE says | here |
@@ -20,12 +20,13 @@
 //! `docs/spec/packet-buffers.md`). Kept datagrams have an order. A crash at any moment leaves a prefix that includes
 //! everything persisted. Space is freed from the oldest datagram on ([`Region::forget`]).
 //!
-//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. Two whole servers are in `examples/`:
-//! `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in which they came.
+//! Needs root (or CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF) and a driver with native XDP. `examples/` has two whole
+//! servers: `udp_log.rs`, a log of datagrams, and `http_put`, which keeps the bodies of HTTP PUTs in the buffers in
+//! which they arrived.
 //!
-//! With [`Records`], the buffer also becomes the record of a durable ordered map. It stays the record until that is
-//! overwritten or removed, however far the log has advanced (`docs/spec/packet-store.md` §11). `examples/udp_put` is a
-//! server with such records.
+//! With [`Records`], the buffer also becomes the record of a durable ordered map. The buffer stays with the store until
+//! the record is overwritten or removed, however far the log has advanced (`docs/spec/packet-store.md` §11).
+//! `examples/udp_put` is a server with such records.
 
 mod receiver;
 mod records;
@@ -46,13 +47,13 @@ pub use pmnet_dataplane::direct::{Places, Transport};
 pub use pmnet_packet_store::{Change, InPlace, Meta, Reading, Room};
 pub use records::{Records, RecordsOptions};
 
-/// Medium of a region, which decides what it survives.
+/// Medium of a region, which determines the failures that the data survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// A file on tmpfs or hugetlbfs: persisted data survives the death of the process.
     Memory,
     /// As [`Medium::Memory`], but [`Region::persist`] flushes the lines as persistent memory needs it. It survives no
-    /// more. It is for measuring the cost of flushes without persistent memory.
+    /// further failure. It serves to measure the cost of flushes without persistent memory.
     MemoryFlushed,
     /// An ordinary file: persisted data survives a power cut.
     File,
@@ -71,7 +72,7 @@ pub struct Options {
     pub interfaces: Vec<String>,
     /// Address and port whose datagrams are received. All other packets go to the system.
     pub listen: SocketAddr,
-    /// Datagrams of UDP, or segments of TCP. With TCP, "datagram" in this documentation means the whole IP packet of a
+    /// UDP datagrams or TCP segments. With TCP, "datagram" in this documentation means the whole IP packet of a
     /// segment, received and sent. The program itself implements the other end of the connection: the system sees
     /// nothing of it.
     pub transport: Transport,
@@ -113,8 +114,8 @@ pub enum Error {
     System(#[from] std::io::Error),
 }
 
-/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it. A packet that is dropped instead keeps
-/// its buffer, into which nothing is received any more.
+/// A datagram in the region. [`Region::keep`] or [`Region::release`] takes it. If a packet is dropped instead, nothing
+/// is received into its buffer any more.
 #[derive(Debug)]
 #[must_use = "a packet is kept or released"]
 pub struct Packet(Arrived);
@@ -127,14 +128,14 @@ impl Packet {
     }
 }
 
-/// A kept datagram.
+/// A kept datagram, as a restart finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept<'a> {
-    /// Its order among all kept datagrams, from 1.
+    /// Order of the datagram among all kept ones, from 1.
     pub order: u64,
-    /// The number that the caller of [`Region::keep`] gave it.
+    /// The number that the caller of [`Region::keep`] gave the datagram.
     pub tag: u64,
-    /// Bytes of the datagram, where they lie.
+    /// Bytes of the datagram, in its buffer.
     pub bytes: &'a [u8],
 }
 
@@ -145,7 +146,7 @@ pub struct Region {
     log: Log<AnyMedia>,
 }
 
-/// No device of pmnet has this number, so none takes a region for its log.
+/// The device number of a region's log. No device of pmnet has this number, so none takes the region for its log.
 const DEVICE: u32 = 0;
 
 impl Region {
@@ -153,13 +154,13 @@ impl Region {
     /// left incomplete is removed; persisted datagrams are present.
     ///
     /// # Errors
-    /// [`Error`]: the region is in use, damaged, or something else, or the interface is not suitable. An existing
-    /// region is unchanged in this case, and none is created.
+    /// [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not suitable. In
+    /// this case an existing region is unchanged, and no region is created.
     pub fn open(options: &Options) -> Result<Region, Error> {
         let (log, made) = log(options)?;
         let space = BufferSpace::of_log(log.medium().memory(), log.parameters())?;
         let sockets = Receiver::open(options, space).inspect_err(|_| {
-            // A region that was only just created is useless. If it cannot be removed, it is opened the next time.
+            // A region that was created by this call is of no use now. If it cannot be removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.path);
             }
@@ -219,8 +220,8 @@ impl Region {
         self.log.lent(&packet.0.place)
     }
 
-    /// Keeps a datagram where it lies, with a number of your own. Returns its order. The datagram is durable after the
-    /// next [`Region::persist`].
+    /// Keeps a datagram in its buffer, with a number of your choice. Returns its order. The datagram is durable after
+    /// the next [`Region::persist`].
     ///
     /// # Errors
     /// Returns the packet if the region is full (then [`forget`](Region::forget) something and persist), or if the
@@ -273,8 +274,7 @@ impl Region {
         }
     }
 
-    /// Allows [`Region::send`] to answer the sender of a packet at once, and not only after the packet was kept or
-    /// released.
+    /// Allows [`Region::send`] to answer the sender of a packet before the packet is kept or released.
     pub fn heard(&mut self, packet: &Packet) {
         self.sockets.heard(packet);
     }
@@ -284,7 +284,7 @@ impl Region {
         self.sockets.done(packet, Taken::Heard);
     }
 
-    /// Makes everything kept so far durable, and waits for that. Returns the highest order.
+    /// Makes all kept datagrams durable, and waits for that. Returns the highest order.
     ///
     /// # Errors
     /// [`Error::Log`]: the medium failed. Open the region again.
@@ -311,7 +311,7 @@ impl Region {
         self.sockets.send(to, datagram)
     }
 
-    /// Sends a kept datagram from where it lies; see [`Region::send`].
+    /// Sends a kept datagram from its buffer; see [`Region::send`].
     ///
     /// # Errors
     /// [`Error::Socket`].
@@ -331,7 +331,7 @@ impl Region {
         self.sockets.flush()
     }
 
-    /// Closes the region, with everything kept durable.
+    /// Closes the region; all kept datagrams are durable afterwards.
     ///
     /// # Errors
     /// [`Error::Log`].

@@ -1,4 +1,4 @@
-//! The sockets of a region, for any use of its buffers.
+//! The sockets of a region, independent of the use of its buffers.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -48,7 +48,7 @@ impl Receiver {
         self.sockets.places()
     }
 
-    /// Exchanges buffers with the log: released ones can be received into.
+    /// Exchanges buffers with the log: packets can be received into released ones.
     pub fn turn(&mut self, log: &mut dyn Buffers) -> Result<(), Error> {
         self.sockets.flush()?;
         Ok(self.sockets.exchange(log)?)

@@ -1,4 +1,5 @@
-//! A region whose packets become the records of a durable ordered map, where they lie (`docs/spec/packet-store.md` §11).
+//! A region whose packets become the records of a durable ordered map, without a copy (`docs/spec/packet-store.md`
+//! §11).
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,9 +14,9 @@ use pmnet_packet_store::{Change, Geometry, Identity, Reading, Shared, SharedErro
 use crate::receiver::Receiver;
 use crate::{DEVICE, Error, Kept, Medium, Options, Packet, medium};
 
-/// Shard of what such a region holds.
+/// The shard number of the log and the store in such a region.
 const SHARD: u32 = 0;
-/// Bytes that [`Records::pack`] moves at most.
+/// Most bytes that [`Records::pack`] moves.
 const PACKED_BYTES: usize = 256 << 10;
 
 /// Place of such a region, and how it is divided.
@@ -30,8 +31,8 @@ pub struct RecordsOptions {
 
 /// A region with a log and a store, and its sockets.
 ///
-/// A datagram is [logged](Records::log) where it lies, then [persisted](Records::persist), and can be answered, because
-/// it is durable. Later, [`Records::change`] makes records of logged datagrams, still where they lie.
+/// A datagram is [logged](Records::log) in its buffer, then [persisted](Records::persist); it is then durable, and can
+/// be answered. Later, [`Records::change`] makes records of logged datagrams, still without a copy.
 pub struct Records {
     // Dropped first, so that the kernel no longer stores into the memory.
     sockets: Receiver,
@@ -63,8 +64,8 @@ impl Records {
     /// Opens a region by its name, or creates it, and binds to every queue of the interfaces. Persisted records are in
     /// the store, or [waiting](Records::waiting) to be applied.
     ///
-    /// # Errors
-    /// [`Error`]: the region is in use, damaged, or something else; the interface cannot do it.
+    /// # Errors [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not
+    /// suitable.
     pub fn open(options: &RecordsOptions) -> Result<Records, Error> {
         let needed = Part::alone().buffers_needed(&options.region.interfaces);
         let buffers = u64::from(options.log_buffers);
@@ -77,7 +78,7 @@ impl Records {
         let memory = shared.log().medium().medium().memory();
         let space = BufferSpace::beside_a_store(memory, start, parameters, buffers)?;
         let sockets = Receiver::open(&options.region, space).inspect_err(|_| {
-            // A region that was only just created is useless. If it cannot be removed, it is opened the next time.
+            // A region that was created by this call is of no use now. If it cannot be removed, the next call opens it.
             if made {
                 let _ = std::fs::remove_file(&options.region.path);
             }
@@ -129,8 +130,8 @@ impl Records {
         self.sockets.done(packet, Taken::Heard);
     }
 
-    /// Logs a datagram where it lies, with a number of your own. Returns its order. The datagram is durable after the
-    /// next [`Records::persist`]. Its first byte is the entry's header; the rest is the payload, in which
+    /// Logs a datagram in its buffer, with a number of your choice. Returns its order. The datagram is durable after
+    /// the next [`Records::persist`]. Its first byte is the entry's header; the rest is the payload, in which
     /// [`Change::link`] finds records.
     ///
     /// # Errors
@@ -159,7 +160,7 @@ impl Records {
         }
     }
 
-    /// Makes everything logged so far durable, and waits for that. Returns the highest order.
+    /// Makes all logged datagrams durable, and waits for that. Returns the highest order.
     ///
     /// # Errors
     /// [`Error::Log`]: the medium failed. Open the region again.
@@ -233,7 +234,7 @@ impl Records {
         self.sockets.flush()
     }
 
-    /// Closes the region, with everything logged durable.
+    /// Closes the region; all logged datagrams are durable afterwards.
     ///
     /// # Errors
     /// [`Error::Log`].

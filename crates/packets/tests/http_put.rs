@@ -1,6 +1,6 @@
-//! The example that keeps HTTP PUTs, driven over a veth pair by a client with an ordinary TCP. Its process is killed, and what
-//! was acknowledged is there again. Needs root and iproute2; otherwise the test is skipped, with a message; in CI that is a
-//! failure.
+//! The example that keeps HTTP PUTs, driven over a veth pair by a client with an ordinary TCP. Its process is killed,
+//! and finds all acknowledged bodies again. Needs root and iproute2. Otherwise the test is skipped, with a message; in
+//! CI that is a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;
@@ -23,7 +23,7 @@ use pmnet_packets::{Medium, Options, Transport};
 const PORT: u16 = 8_000;
 /// The region's path, for the child.
 const PATH: &str = "PMNET_HTTP_PUT";
-/// Far longer than anything here takes.
+/// Far longer than any step of this test takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 const BUFFERS: u64 = 1_024;
 
@@ -46,16 +46,17 @@ fn child() {
     }
 }
 
-/// Killed when dropped, and then its region is removed, unless it was only [killed](Server::kill).
+/// The server's process. When this is dropped, the process is killed, and its region is removed; [`Server::kill`] keeps
+/// the region.
 struct Server {
     child: Child,
     path: Option<PathBuf>,
-    /// Stays open: the child may say more.
+    /// Stays open, because the child may print more.
     said: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Server {
-    /// Starts it, and gives what it says of the objects that it found.
+    /// Starts the server. Returns it, and its message about the objects that it found.
     fn start(link: &Link, path: &std::path::Path) -> (Server, String) {
         let mut child = link.near(|| {
             Command::new(std::env::current_exe().unwrap())
@@ -97,7 +98,7 @@ fn connect(link: &Link) -> TcpStream {
     stream
 }
 
-/// What the server answers: status line and body.
+/// Returns the server's answer: status line and body.
 fn answer(mut stream: TcpStream) -> (String, Vec<u8>) {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
@@ -148,7 +149,7 @@ fn a_body_is_there_again_after_the_process_was_killed() {
     assert_eq!(put(&link, "/empty", b""), CREATED);
     assert_eq!(put(&link, "/large", &large), CREATED);
     assert_eq!(put(&link, "/small", b"other bytes"), CREATED);
-    // The head in pieces, byte by byte, and a body that never comes to its end.
+    // A connection that sends the head byte by byte, and never completes the body.
     let mut slow = connect(&link);
     slow.set_nodelay(true).unwrap();
     for byte in b"PUT /slow HTTP/1.1\r\nContent-Length: 4\r\n\r\nslow" {
@@ -195,7 +196,7 @@ fn a_body_is_there_again_after_the_process_was_killed() {
     let (second, found) = Server::start(&link, &path);
     assert!(found.starts_with("4 objects"), "{found}");
     check(&link);
-    // There is no room for as many bytes as the region has.
+    // The region has no space for this many bytes.
     let huge = vec![7; 3_000_000];
     let mut stream = connect(&link);
     let head = format!(
@@ -203,7 +204,7 @@ fn a_body_is_there_again_after_the_process_was_killed() {
         huge.len()
     );
     stream.write_all(head.as_bytes()).unwrap();
-    // The answer may come before all of it is sent.
+    // The answer may come before the whole body is sent.
     let _ = stream.write_all(&huge);
     assert_eq!(answer(stream).0, "HTTP/1.1 507 Insufficient Storage");
     check(&link);

@@ -1,5 +1,5 @@
-//! A region over a veth pair: what is kept lies where the network put it, and is found again. Needs root and iproute2;
-//! otherwise the tests are skipped, with a message; in CI that is a failure.
+//! A region over a veth pair: a kept datagram stays in the buffer into which it was received, and is found again. Needs
+//! root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;
@@ -15,9 +15,9 @@ use link::{FAR, Link, NEAR, skipped};
 use pmnet_packets::{Medium, Options, Packet, Places, Region, Transport};
 
 const PORT: u16 = 7_000;
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Buffers of the region; it keeps at most 152 datagrams: 96 are left to the sockets, 8 for copies.
+/// Number of buffers of the region. It keeps at most 152 datagrams: 96 buffers are for the sockets, 8 for copies.
 const BUFFERS: u64 = 256;
 
 struct Scratch(PathBuf);
@@ -57,7 +57,7 @@ fn client(link: &Link) -> UdpSocket {
     })
 }
 
-/// The next packet.
+/// Returns the next packet.
 fn next(region: &mut Region) -> Packet {
     let begun = Instant::now();
     let mut burst = Vec::new();
@@ -100,7 +100,7 @@ fn what_is_kept_is_found_again_by_name() {
         }
     }
     assert_eq!(region.persist().unwrap(), 2);
-    // It leaves from where it lies, with headers in front of it that are not part of it.
+    // The datagram leaves from its buffer, with headers before it that do not belong to it.
     assert!(region.send_kept(client.local_addr().unwrap(), 1).unwrap());
     region.flush().unwrap();
     let mut buffer = [0; 64];
@@ -111,7 +111,7 @@ fn what_is_kept_is_found_again_by_name() {
         before,
         [(1, 7, b"first".to_vec()), (2, 9, b"third".to_vec())]
     );
-    // The process is gone without a word.
+    // The process ends without closing the region.
     drop(region);
     let mut region = open(&link, &scratch);
     assert_eq!(kept(&region), before);
@@ -188,8 +188,8 @@ fn a_part_is_kept_where_it_lies_and_whoever_was_heard_is_answered() {
     assert_eq!(kept(&open(&link, &scratch)), [(order, 5, b"body".to_vec())]);
 }
 
-/// Datagrams come as fast as the kernel sends them, and nothing is forgotten: whoever applies what is kept is away. Every
-/// datagram is heard and answered all the same, and afterwards no buffer is missing. `PMNET_SECONDS` says for how long (3).
+/// Datagrams arrive as fast as the kernel sends them, and no kept datagram is forgotten. Every datagram is still
+/// received and answered, and afterwards no buffer is missing. `PMNET_SECONDS` is the time in seconds (default 3).
 #[test]
 fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
     if skipped() {
@@ -207,7 +207,7 @@ fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
             while Instant::now() < end {
                 client.send(&[1; 1_000]).unwrap();
             }
-            // The last one counts, and may be lost like every other.
+            // The last datagram is needed, and may be lost as any other.
             while !ended.load(Ordering::Relaxed) && end.elapsed() < WAIT_MAX {
                 client.send(b"the last").unwrap();
                 std::thread::sleep(Duration::from_millis(1));
@@ -236,7 +236,7 @@ fn reception_goes_on_while_nobody_forgets_and_every_buffer_comes_back() {
     println!("{heard} heard, {refused} of them when the region was full");
     assert_eq!(heard - refused, 152);
     assert!(refused > 1_000, "{refused}: not much of a load");
-    // What is still on its way is released, until nothing comes, and what is being sent has left.
+    // Releases datagrams that still arrive, until no more arrive and all buffers with sent datagrams have come back.
     let settled = |region: &mut Region| {
         let begun = Instant::now();
         let mut burst = Vec::new();

@@ -1,5 +1,6 @@
-//! Buffers that become records, over a veth pair: they stay where the network put them, and what was answered is there after
-//! kills. Needs root and iproute2; otherwise the tests are skipped, with a message; in CI that is a failure.
+//! Buffers that become records, over a veth pair: records stay in the buffers into which they were received, and
+//! answered writes survive kills. Needs root and iproute2. Otherwise the tests are skipped, with a message; in CI that
+//! is a failure.
 
 #[path = "../../dataplane/tests/af_xdp/link.rs"]
 mod link;
@@ -23,9 +24,9 @@ use pmnet_packets::{
 const PORT: u16 = 7_100;
 /// The region's path, for the child.
 const PATH: &str = "PMNET_UDP_PUT";
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How long a client waits before it sends a request again.
+/// Time for which a client waits before it sends a request again.
 const AGAIN: Duration = Duration::from_millis(200);
 const LOG_BUFFERS: u32 = 256;
 const BUFFERS: u64 = 640;
@@ -74,12 +75,12 @@ fn child() {
 
 struct Server {
     child: Child,
-    /// Stays open: the child may say more.
+    /// Stays open, because the child may print more.
     said: Lines<BufReader<ChildStdout>>,
 }
 
 impl Server {
-    /// Starts it, and gives what it says that it found.
+    /// Starts the server. Returns it, and its message about the records that it found.
     fn start(link: &Link, path: &Path) -> (Server, String) {
         let mut child = link.near(|| {
             Command::new(std::env::current_exe().unwrap())
@@ -135,14 +136,14 @@ impl Client {
         .concat()
     }
 
-    /// Sends a request until somebody answers.
+    /// Sends a request until it is answered.
     fn ask(&mut self, letter: u8, key: &[u8], value: &[u8]) -> (u8, Vec<u8>) {
         let request = self.request(letter, key, value);
         let begun = Instant::now();
         let mut buffer = [0; 2048];
         loop {
             assert!(begun.elapsed() < WAIT_MAX, "nobody answers");
-            // The port may be nobody's for a moment: then the system says so here.
+            // The port may have no socket for a moment; the system reports it in this call.
             let _ = self.socket.send(&request);
             while let Ok(bytes) = self.socket.recv(&mut buffer) {
                 if let Some(answer) = buffer[..bytes].strip_prefix(&self.number.to_be_bytes()) {
@@ -178,7 +179,7 @@ fn what_was_answered_is_there_however_often_the_server_is_killed() {
         }
         assert_eq!(client.ask(b'G', b"never", b""), (b'N', Vec::new()));
         assert_eq!(client.ask(b'X', b"key", b"").0, b'B');
-        // Several times as many as the log has buffers.
+        // Several times the number of the log's buffers.
         for _ in 0..400 {
             number += 1;
             let key = format!("key {}", number * 7 % 60).into_bytes();
@@ -192,7 +193,7 @@ fn what_was_answered_is_there_however_often_the_server_is_killed() {
         }
         drop(server);
     }
-    // What is large lies in the packet that it came in.
+    // A large value is in the packet in which it arrived.
     let mut records = link.near(|| Records::open(&options(&scratch.0, Medium::Memory)).unwrap());
     let waiting = records.waiting().count();
     let store = records.store().unwrap();
@@ -210,7 +211,7 @@ fn what_was_answered_is_there_however_often_the_server_is_killed() {
     assert!(in_packets > 10, "{in_packets} of {}", expected.len());
 }
 
-/// The next packet.
+/// Returns the next packet.
 fn next(records: &mut Records) -> Packet {
     let begun = Instant::now();
     let mut burst = Vec::new();
@@ -222,7 +223,7 @@ fn next(records: &mut Records) -> Packet {
     burst.pop().unwrap()
 }
 
-/// What was logged becomes a record.
+/// Makes a record of a logged datagram.
 fn link_last(records: &mut Records, order: u64, key: std::ops::Range<usize>) -> Result<(), Error> {
     let last = records.waiting().last().unwrap();
     assert_eq!(last.order, order);
@@ -266,7 +267,7 @@ fn a_record_stays_where_the_network_put_it(folder: &Path, medium: Medium) {
     };
     let place = send(&mut records, b"kept");
     let before = address(&mut records, b"kept");
-    // The log goes round, many times; other records come and go.
+    // The log wraps around many times, while other records come and go.
     for _ in 0..2_000 {
         let other = send(&mut records, b"other");
         assert_ne!(other, place, "nobody received into a record");
@@ -292,7 +293,8 @@ fn a_record_stays_where_the_network_put_it_on_a_disk() {
     a_record_stays_where_the_network_put_it(&std::env::temp_dir(), Medium::File);
 }
 
-/// New keys until neither store nor log takes more. What was answered is there; what was refused is not.
+/// New keys are written until neither store nor log takes more. Answered writes are kept, and refused ones have no
+/// effect.
 #[test]
 fn a_full_region_says_so_and_loses_nothing() {
     if skipped() {
@@ -314,7 +316,8 @@ fn a_full_region_says_so_and_loses_nothing() {
         assert!(stored.len() < 2_000, "it is full some time");
     };
     assert_eq!(refused, b'F');
-    // As many as the store has frames beside its reserve, and as the log has that are not for receiving.
+    // This is the number of the store's frames without its reserve, plus those of the log's frames that are not for
+    // receiving.
     assert!(stored.len() > 300, "{}", stored.len());
     drop(server);
     let mut records = link.near(|| Records::open(&options(&scratch.0, Medium::Memory)).unwrap());

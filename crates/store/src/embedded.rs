@@ -1,4 +1,4 @@
-//! Executes the payloads of updates and requests over rows. How a store keeps its rows does not matter to this code.
+//! Executes the payloads of updates and requests over rows. The code does not depend on how a store keeps its rows.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,13 +18,13 @@ const PACK_READ_BYTES_MAX: usize = 16 * 1024;
 
 /// Number of keys that are checked for expiry at a time while nothing is written.
 pub const TIDIED_KEYS: usize = 1_000;
-/// Redis's error for a write that finds no memory, with what an operator can do.
+/// Redis's error for a write that finds no memory, with advice for an operator.
 const OUT_OF_MEMORY: &str = "OOM command not allowed: the packet store is full; delete keys, or make it larger (pmnet store grow)";
 /// The error for a command that may change data and whose reply would be too long.
 const REFUSED_TOO_LONG: &str =
     "ERR pmnet: the reply would be larger than 16 MiB, so nothing was done; ask for less at once";
 
-/// Returns the keys of one transaction of rows, as of the present time.
+/// Returns the keys of one transaction of rows, with the current time for expiry.
 ///
 /// # Errors
 /// [`Fault::Storage`]: the system gives no random numbers.
@@ -57,7 +57,7 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(cursors)
 }
 
-/// Counts events that are logged less and less often, so that many of them do not flood the log.
+/// Counts events of one kind. They are logged less and less often, so that frequent events do not flood the log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted(u64);
 
@@ -173,7 +173,7 @@ pub fn first_part(request: &Request) -> Option<Request> {
     })
 }
 
-/// Returns the error for a client whose request was given up with this fault; `None` if the store itself failed.
+/// Returns the error text for a client whose request failed with this fault; `None` if the store itself failed.
 pub fn told(fault: &Fault) -> Option<String> {
     match fault {
         Fault::Full => Some(OUT_OF_MEMORY.to_owned()),
@@ -201,7 +201,7 @@ fn reply_of(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<u8>,
         });
     }
     let replies = run_all(keys, commands)?;
-    // The client does not get the reply to the front's own question.
+    // The first reply belongs to the front's own question, so the client does not get it.
     let own = usize::from(watched.is_some());
     let mut whole = Vec::new();
     if commands.form == Form::Transaction && replies.len() == commands.count {
@@ -218,13 +218,13 @@ fn reply_of(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Vec<u8>,
     Ok(whole)
 }
 
-/// Executes a pack until its replies are long.
+/// Executes parts of a pack until their replies have reached the limit.
 fn answer_pack(keys: &mut Keyspace<'_>, commands: &Commands<'_>) -> Result<Bytes, Fault> {
     let (mut count, mut replies) = (0, Vec::new());
     for unit in commands.units() {
         let mut reply = reply_of(keys, &unit.commands)?;
         let room = REPLY_BYTES_MAX - PACK_HEADER_BYTES_MAX - replies.len();
-        // A read alone changes nothing, and the front asks for it again.
+        // A single read changes nothing, so the front can send it again.
         let reads = unit.commands.form == Form::Single
             && unit.commands.iter().find_map(refuse_as_read).is_none();
         if reads && reply.len() > PACK_READ_BYTES_MAX {

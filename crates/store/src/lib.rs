@@ -1,10 +1,9 @@
-//! Stores of a pmnet server: Redis or Valkey, the packet store, and none.
+//! Stores of a pmnet server: Redis or Valkey, the packet store, and a store that keeps no data.
 //!
-//! Purpose: implementations of [`pmnet_server::Store`]. Each applies update payloads
-//! (`docs/spec/wire.md` §6) in order and writes the protocol's records in the same atomic durable
-//! step (protocol.md §2 rules 6–8). Invariants: a record is never visible without its effect, nor the
-//! effect without its record; a malformed payload is rejected and counted, never a panic. This crate
-//! knows nothing of packets, sessions or orders.
+//! Purpose: implementations of [`pmnet_server::Store`]. Each applies update payloads (`docs/spec/wire.md` §6) in order
+//! and writes the protocol's records in the same atomic durable step (protocol.md §2 rules 6–8). Invariants: neither a
+//! record nor its effect is ever visible without the other; a malformed payload is rejected and counted, and never
+//! causes a panic. This crate knows nothing of packets, sessions or orders.
 
 mod embedded;
 mod null;
@@ -26,7 +25,7 @@ use bytes::Bytes;
 use pmnet_server::Store;
 pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 
-/// Reason why a store could not be opened; its text says what the operator can do.
+/// The reason why a store could not be opened, with advice for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The scheme of the address is none that pmnet knows.
@@ -56,7 +55,7 @@ pub enum OpenError {
     Packet {
         /// Path as given.
         path: String,
-        /// The reason, and what to do.
+        /// The reason, with advice.
         why: String,
     },
     /// The address names a file of redb, a store that pmnet no longer has.
@@ -140,14 +139,14 @@ pub(crate) fn malformed_reply(error: pmnet_wire::command::CommandError) -> bytes
     pmnet_resp::reply::error(&format!("ERR pmnet: malformed request: {error}"))
 }
 
-/// Reply and record that stand in for a reply longer than the server can pass on ([`REPLY_BYTES_MAX`]). All records are
-/// read at each load, so the record does not keep the long reply either.
+/// Reply and record in place of a reply that is longer than the server can pass on ([`REPLY_BYTES_MAX`]). Each load
+/// reads all records, so the record does not keep the long reply either.
 pub(crate) const REPLY_TOO_LONG: &[u8] = b"-ERR pmnet: the reply is larger than 16 MiB\r\n";
 
 /// Longest head of the reply to a pack, in bytes.
 pub(crate) const PACK_HEADER_BYTES_MAX: usize = 16;
 
-/// Returns the reply to a state-changing request as this record keeps it.
+/// Returns the reply to a state-changing request in the form in which this record keeps it.
 pub(crate) fn bounded_reply(reply: Bytes, record: &[u8]) -> Bytes {
     if reply.len() <= REPLY_BYTES_MAX {
         return reply;

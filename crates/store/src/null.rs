@@ -1,7 +1,7 @@
-//! The store that keeps nothing but the protocol's records, in memory.
+//! A store that keeps only the protocol's records, in memory.
 //!
-//! For measuring the path without a database: every effect is accepted and forgotten, reads find
-//! nothing. Records survive `load`, not the process.
+//! It serves to measure pmnet without a database: every effect is accepted and forgotten, and reads find nothing.
+//! Records survive `load`, but not the end of the process.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! `trait Rows`: what the data types of Redis need from a store of their own: ordered rows, and nothing else.
+//! `trait Rows`: the interface that the data types of Redis need from a store. It has only ordered rows.
 //!
-//! A row is a key, a kind, an expiry and a value. The store gives no meaning to them: `types` does, as
+//! A row is a key, a kind, an expiry and a value. The store does not interpret them; `types` does, as
 //! `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction: they see its earlier writes,
 //! and take effect together, durably, or not at all.
 
@@ -22,7 +22,7 @@ pub struct Row<'a> {
 }
 
 /// An update that is being applied and whose payload lies unchanged in the log. A store that also holds the log can
-/// keep a value where it lies in the payload.
+/// keep a value in the payload, without a copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     /// The log entry of the update.
@@ -34,13 +34,13 @@ pub struct Update {
 }
 
 impl Update {
-    /// Returns the range of these bytes in the payload if they are a part of it, and `None` if they are a copy.
+    /// Returns the range of `part` in the payload; `None`: `part` is a copy.
     pub fn place_of(&self, part: &[u8]) -> Option<std::ops::Range<usize>> {
         place_in(&self.payload, part)
     }
 }
 
-/// Returns the range of `part` in `whole` if it is a part of it, and `None` if it is a copy.
+/// Returns the range of `part` in `whole`; `None`: `part` is not a slice of `whole`, but a copy.
 pub fn place_in(whole: &[u8], part: &[u8]) -> Option<std::ops::Range<usize>> {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr())?;
     let end = start.checked_add(part.len())?;
@@ -87,7 +87,7 @@ pub enum Fault {
          process, make the store larger (pmnet store grow FILE --size BYTES), and start it again"
     )]
     Full,
-    /// The content is not what was written.
+    /// The content differs from what was written.
     #[error("PM2404 the file is damaged: {0}")]
     Corrupted(String),
 }
@@ -96,9 +96,9 @@ const READING: &str = "a read tried to write";
 
 /// One transaction over ordered rows.
 ///
-/// Keys are bytes in the order of `memcmp`; a prefix of a key comes before the key. Key and value may each be as long
-/// as the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`) and 64 bytes more, because an acknowledged `SET` with such
-/// a key or value must not fail.
+/// Keys are bytes in the order of `memcmp`; a prefix of a key comes before the key. Key and value may each be 64 bytes
+/// longer than the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`), because an acknowledged `SET` with such a key or
+/// value must not fail.
 pub trait Rows {
     /// If a row with this `key` exists, calls `look` with it. Returns whether it exists.
     ///
@@ -120,10 +120,11 @@ pub trait Rows {
         Err(Fault::Storage(READING.into()))
     }
 
-    /// Names the update to which all writes until the next call belong; `None`: no update, or the store need not know.
+    /// Names the update to which all writes until the next call belong; `None`: the writes belong to no update, or the
+    /// store need not know it.
     fn begin_update(&mut self, _update: Option<Update>) {}
 
-    /// Says whether the command that runs next frees space. Until the next call, short rows of such a command may use
+    /// States whether the command that runs next frees space. Until the next call, short rows of such a command may use
     /// the space that is reserved for this purpose.
     fn set_frees(&mut self, _frees: bool) {}
 

@@ -1,4 +1,4 @@
-//! Remembers under which of this machine's addresses each peer knows a socket that is bound to all of them.
+//! For a socket that is bound to all addresses of this machine: remembers the address by which each peer knows it.
 //!
 //! Otherwise the answers of such a socket would leave with the address that the routes prefer, and a client that asked
 //! another address would drop them. So a peer gets answers from the address to which it sent last.

@@ -12,14 +12,16 @@ pub struct Latest<T>(Arc<Shared<T>>);
 
 #[derive(Debug)]
 struct Shared<T> {
-    /// Number of replacements.
+    /// Number of replacements so far.
     replaced: AtomicU64,
     value: Mutex<T>,
-    /// Wakers of the loops that wait ([`Latter::wake_by`]). A loop that has ended leaves a dead entry.
+    /// Wakers of the loops that wait ([`Latter::wake_by`]). The entry of a loop that has ended stays, but wakes
+    /// nothing.
     wakers: Mutex<Vec<Weak<mio::Waker>>>,
 }
 
-/// The side of one loop. A check in each turn costs one load from memory, and a lock only if the value was replaced.
+/// The side of one loop. A check in each turn costs one load from memory. It takes a lock only if the value was
+/// replaced.
 #[derive(Debug)]
 pub struct Latter<T> {
     shared: Arc<Shared<T>>,
@@ -29,7 +31,7 @@ pub struct Latter<T> {
 }
 
 impl<T: Clone> Latest<T> {
-    /// Returns the side that replaces, with the first value.
+    /// Returns the replacing side, with the first value.
     #[must_use]
     pub fn new(value: T) -> Latest<T> {
         Latest(Arc::new(Shared {
@@ -53,7 +55,7 @@ impl<T: Clone> Latest<T> {
         }
     }
 
-    /// Returns the present value, and a side for a loop, which reports later values.
+    /// Returns the current value, and a side for a loop, which reports later values.
     #[must_use]
     pub fn follow(&self) -> (T, Latter<T>) {
         let value = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
@@ -67,8 +69,8 @@ impl<T: Clone> Latest<T> {
         (value.clone(), latter)
     }
 
-    /// Returns a side for a loop that may have begun with an earlier value. If so, the first [`Latter::take`] returns
-    /// the present value.
+    /// Returns a side for a loop that may have begun with an earlier value. If it has, the first [`Latter::take`]
+    /// returns the current value.
     #[must_use]
     pub fn follow_on(&self, is_present: impl FnOnce(&T) -> bool) -> Latter<T> {
         let (present, mut latter) = self.follow();
@@ -161,7 +163,7 @@ mod tests {
         latest.replace(2);
         waits(poll_first);
         assert_eq!(latter.take(), Some(2));
-        // It was replaced before the loop could be woken.
+        // The value was replaced before the loop could be woken.
         let (_, mut late) = latest.follow();
         latest.replace(3);
         let (poll_late, waker) = poll();

@@ -1,6 +1,7 @@
 //! Shared state of a device's loop and of the agent that keeps its lease (`docs/spec/protocol.md` §14).
 //!
-//! The loop reads and writes atomic words, without a lock or a system call. Only for news it wakes the agent.
+//! The loop reads and writes atomic words, without a lock or a system call. It wakes the agent only if its state has
+//! changed.
 
 use pmnet_proto::Time;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -10,26 +11,26 @@ use std::thread::Thread;
 /// State of a device and of its chain, as the device reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The epoch that it serves; 0: it does not serve.
+    /// The epoch in which the device serves; 0: it does not serve.
     pub epoch: u32,
     /// The devices of that epoch's chain, head first.
     pub chain: Vec<u32>,
-    /// Whether it holds everything that a head must hold.
+    /// Whether the device holds everything that a head must hold.
     pub whole: bool,
-    /// The epoch in which it is ready to join; 0: it is not ready.
+    /// The epoch in which the device is ready to join; 0: it is not ready.
     pub joins: u32,
-    /// What it waits for, if it reports this.
+    /// The text about the reason why the device waits, if it waits.
     pub waits: Option<String>,
 }
 
 /// Words that one run of a loop and the agent share.
 #[derive(Debug, Default)]
 pub struct LeaseWords {
-    /// The epoch for which a lease is needed; 0: none is.
+    /// The epoch for which a lease is needed; 0: none is needed.
     wanted: AtomicU32,
-    /// The epoch of the last lease, written before `sent_at`.
+    /// The epoch of the last granted lease, written before `sent_at`.
     epoch: AtomicU32,
-    /// When that lease was asked for, by the loop's clock.
+    /// The time at which that lease was requested, by the loop's clock.
     sent_at: AtomicU64,
     /// Whether the loop must end.
     ends: AtomicBool,
@@ -96,7 +97,7 @@ impl LeaseWords {
         }
     }
 
-    /// Returns whether something came from the next hop since the last call.
+    /// Returns whether a packet came from the next hop since the last call.
     pub fn next_spoke(&self) -> bool {
         self.next_spoke.swap(false, Ordering::Relaxed)
     }
@@ -107,7 +108,7 @@ impl LeaseWords {
         self.wake();
     }
 
-    /// Returns whether the agent has asked for this since the last call.
+    /// Returns whether the agent has called [`LeaseWords::ask_next`] since the last call.
     pub fn asks_next(&self) -> bool {
         // The loop reads the word in each turn; in most cases nothing is written.
         self.asks_next.load(Ordering::Relaxed) && self.asks_next.swap(false, Ordering::Relaxed)
@@ -154,7 +155,7 @@ impl LeaseWords {
 mod tests {
     use super::*;
 
-    /// Moments of the agent's clock for each epoch.
+    /// Number of times on the agent's clock that the test uses for each epoch.
     const EACH: u64 = 10;
 
     #[test]

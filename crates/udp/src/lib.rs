@@ -1,8 +1,8 @@
-//! UDP in bursts, waiting and stopping: what every socket loop of pmnet shares.
+//! UDP in bursts, waiting and stopping: the code that all socket loops of pmnet share.
 //!
-//! Purpose: one place for socket options; for receiving and sending whole bursts with few system calls (segmentation
-//! and receive offload where the kernel has them); for adaptive spinning; for ending a loop from a signal; for the
-//! state that a loop shares with its agent in a fleet; and for the choice of a TCP connection that gives way to
+//! Purpose: one place for socket options, and for the following: sending and receiving whole bursts with few system
+//! calls (segmentation and receive offload, if the kernel has them); adaptive spinning; ending a loop from a signal;
+//! the state that a loop shares with its agent in a fleet; and the choice of a TCP connection that gives way to
 //! another. This crate knows nothing of the protocol.
 
 mod known_as;

@@ -3,8 +3,8 @@
 use std::fs::read_link;
 use std::io::{BufRead, BufReader};
 
-/// Returns a text that names a process with such a port open, for example `process 17 (dig)`. Without the right to see
-/// other users' files, the text says what is known. `protocol`: `udp` or `tcp`. `None`: the port is free.
+/// Returns a text that names a process with such a port open, for example `process 17 (dig)`. Without the right to read
+/// other users' files, the text states only the known facts. `protocol`: `udp` or `tcp`. `None`: the port is free.
 #[must_use]
 pub fn owner_of_port(protocol: &str, port: u16) -> Option<String> {
     owner(|| inodes(protocol, port), process_with)
@@ -22,7 +22,8 @@ fn inodes(protocol: &str, port: u16) -> Vec<String> {
         .collect()
 }
 
-/// `sockets` returns the inodes at the port now; `process_with` returns a process that has one of them.
+/// Finds an owner: `sockets` returns the inodes at the port at this moment; `process_with` returns a process that has
+/// one of them.
 fn owner(
     sockets: impl Fn() -> Vec<String>,
     process_with: impl Fn(&[String]) -> Option<String>,
@@ -73,7 +74,7 @@ fn inode(line: &str, port: u16) -> Option<String> {
     let mut fields = line.split_whitespace();
     let (_, local) = fields.nth(1)?.rsplit_once(':')?;
     let own = u16::from_str_radix(local, 16).ok()?;
-    // After the local address come remote address, state, queues, timers, retransmits, user, timeout.
+    // Fields after the local address: remote address, state, queues, timers, retransmits, user, timeout.
     (own == port).then(|| fields.nth(7).map(str::to_owned))?
 }
 
@@ -81,7 +82,7 @@ fn inode(line: &str, port: u16) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// (Once, a process that had just ended was reported as another user's.)
+    /// (Found: a process that had just ended was reported as another user's.)
     #[test]
     fn a_process_that_ends_while_it_is_looked_for_is_nobody() {
         let nobody = |_: &[String]| None;

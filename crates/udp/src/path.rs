@@ -1,7 +1,7 @@
 //! Longest packets that the paths to peers carry (`docs/spec/protocol.md` §7).
 //!
-//! The system knows the MTU of the interface and of the route, and what routers on the path have reported (ICMP). It is
-//! asked now and then, and after each packet that was too long, but not for each packet.
+//! The system knows the MTU of the interface and of the route, and the reports of routers on the path (ICMP). It is
+//! asked once in a while, and after each packet that was too long, but not for each packet.
 
 use crate::Socket;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND};
@@ -17,8 +17,8 @@ const LOOK_AGAIN: Nanos = 50 * MILLISECOND;
 const TELL_EVERY: Nanos = 5 * SECOND;
 const MTU_MIN: usize = FragmentSize::MTU_MIN;
 
-/// Returns the length of the longest IP packet that the path to this address carries, in bytes with the IP header, as
-/// far as the system knows.
+/// Returns the length of the longest IP packet that the path to this address carries, as far as the system knows: in
+/// bytes, with the IP header.
 ///
 /// # Errors
 /// The system has no route, or no socket.
@@ -45,7 +45,7 @@ pub fn path_mtu(to: Peer) -> io::Result<usize> {
 /// The paths of a socket to the peers to which it sends most.
 #[derive(Debug)]
 pub struct Paths {
-    /// Largest size, whatever the system says.
+    /// Largest size, even if the system reports a larger one.
     most: FragmentSize,
     size: Option<FragmentSize>,
     peers: Vec<Peer>,
@@ -59,7 +59,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Returns no paths yet. `most`: the size that the operator has set.
+    /// Returns an empty set of paths. `most`: the size that the operator has set.
     #[must_use]
     pub const fn new(most: FragmentSize) -> Paths {
         Paths {
@@ -74,7 +74,7 @@ impl Paths {
         }
     }
 
-    /// Returns whether the system must be asked; the caller then says for which peers.
+    /// Returns whether the system must be asked. If so, the caller must call [`Paths::look`] with the peers.
     #[must_use]
     pub fn is_due(&self, now: Time, socket: &Socket) -> bool {
         now >= self.next_look
@@ -112,7 +112,7 @@ impl Paths {
         self.peers.extend(peers);
         let mut least = (self.most, None);
         let mut limits = Vec::new();
-        // Without a route the size is unknown, and nothing can be sent.
+        // Without a route the size is unknown, and no packet can be sent.
         let asked = self.peers.iter();
         let asked = asked.filter_map(|peer| Some((*peer, path_mtu(*peer).ok()?, true)));
         let own = own.map(|(address, mtu)| (address, mtu, false));
@@ -199,7 +199,7 @@ mod tests {
         let small = FragmentSize::of_mtu(1400, false);
         let size = Paths::new(small).look(Time(0), &mut socket, [peer], None);
         assert_eq!(size, small);
-        // Other peers come by another interface.
+        // Packets of other peers arrive at another interface.
         let own = Some((peer, 1400));
         assert_eq!(paths.look(Time(0), &mut socket, [peer], own), small);
     }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// Returns which of these connections gives way: of the host with most connections, the one that came first. So a host
-/// cannot displace another host that has fewer. `from`: hosts of the connections, in the order in which they came.
+/// Returns the index of the connection that gives way: the oldest connection of the host with most connections. So a
+/// host cannot displace another host that has fewer. `from`: hosts of the connections, in the order in which they came.
 /// `None`: there is no connection.
 pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
     let from: Vec<IpAddr> = from.map(network).collect();
@@ -17,7 +17,7 @@ pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
         .position(|host| counts.get(host).copied() == most)
 }
 
-/// Returns the host or network that counts as one. Of an IPv6 address, the half that one host may choose is ignored.
+/// Returns the host or network that counts as one. For an IPv6 address, it ignores the half that one host may choose.
 fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => {

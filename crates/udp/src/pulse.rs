@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A word that one loop writes: odd while the loop waits, even while it works, and different in each turn. So a reader
-/// sees whether the loop lives, and the loop needs no clock for that.
+/// can tell whether the loop lives, and the loop needs no clock.
 #[derive(Debug)]
 pub struct Pulse(AtomicU64);
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// The chain that a server's store has on record.
+/// The chain in the record of a server's store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnRecord {
     /// Epoch of the chain; 0: there is no chain, or the store was not read yet.
@@ -22,7 +22,7 @@ pub struct ServerWords {
     /// Epoch that must be followed by another one with the same devices; 0: none.
     ends: AtomicU32,
     over: AtomicBool,
-    /// Whether another server has, or may have had, its turn.
+    /// Whether another server has taken its turn, or may have.
     turn_is_over: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<Arc<mio::Waker>>>,
@@ -62,14 +62,14 @@ impl ServerWords {
         self.wake_loop();
     }
 
-    /// Notes that another server has its turn, or may have had it: the loop's knowledge of its store is worthless. The
-    /// loop is woken, and ends.
+    /// Notes that another server has taken its turn, or may have: this loop's knowledge of its store is no longer
+    /// valid. The loop is woken, and ends.
     pub fn end_turn(&self) {
         self.turn_is_over.store(true, Ordering::Release);
         self.wake_loop();
     }
 
-    /// Returns whether the loop must end, because another server has or had its turn.
+    /// Returns whether the loop must end because another server has taken its turn, or may have.
     pub fn is_turn_over(&self) -> bool {
         self.turn_is_over.load(Ordering::Acquire)
     }

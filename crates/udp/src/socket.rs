@@ -14,7 +14,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Receive and send buffer asked of the kernel, in bytes; it may grant less.
+/// Size of receive and send buffer that is requested from the kernel, in bytes; the kernel may grant less.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Bytes of one receive slot: the largest burst that the kernel may merge.
 const SLOT_BYTES: usize = 65_536;
@@ -26,12 +26,12 @@ const HOPS_USUAL: u32 = u32::MAX;
 
 /// Longest wait for a port that is in use, because another program's socket may have it only for a moment.
 const PORT_WAIT: Duration = Duration::from_secs(10);
-/// Time between two tries.
+/// Time between two tries of [`Socket::bind_patiently`].
 const PORT_LOOK: Duration = Duration::from_millis(200);
-/// How often another port is chosen if the kernel's choice is one that a device could want.
+/// Most tries to get another port if the kernel's choice is a port that devices use.
 const DRAWS: usize = 16;
 
-/// Counts of what a socket could not do.
+/// Numbers of datagrams that a socket could not send or receive normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketCounters {
     /// Datagrams for which the kernel had no space; the protocol sends them again.
@@ -45,7 +45,7 @@ pub struct SocketCounters {
 }
 
 impl SocketCounters {
-    /// Returns the sums of these and of those of another socket.
+    /// Returns the sums of these counters and those of another socket.
     #[must_use]
     pub const fn with(self, other: SocketCounters) -> SocketCounters {
         SocketCounters {
@@ -163,7 +163,7 @@ impl Socket {
     }
 
     /// Makes packets carry `address` as their source, except packets to `except`, and packets for which `is_own`
-    /// returns true: a device in a switch sends to clients under the address of the server after it. IPv4 only.
+    /// returns true. A device in a switch uses it to send to clients from the server's address. IPv4 only.
     ///
     /// # Errors
     /// The system refuses: it needs the privilege to administer the network.
@@ -243,7 +243,7 @@ impl Socket {
             .unwrap_or(0)
     }
 
-    /// Returns the counts of what the socket could not do since its start.
+    /// Returns the socket's counters since its start.
     #[must_use]
     pub const fn counters(&self) -> SocketCounters {
         self.counters
@@ -283,7 +283,7 @@ impl Socket {
             }
             for datagram in slot[..meta.len].chunks(meta.stride.max(1)) {
                 datagrams += 1;
-                // Port 0 cannot be answered; only a forger writes it.
+                // No answer can be sent to port 0; only a forger sends from it.
                 if meta.addr.port() == 0 {
                     self.counters.from_nowhere += 1;
                 } else {
@@ -312,8 +312,8 @@ impl Socket {
         }
     }
 
-    /// Sends every packet of the outbox; neighbours of one size to one address need one call. Datagrams for which the
-    /// kernel has no space, or that it refuses, are dropped and counted: the protocol sends them again. No received
+    /// Sends every packet of the outbox; adjacent packets of one size to one address need one call. Datagrams for which
+    /// the kernel has no space, or that it refuses, are dropped and counted: the protocol sends them again. No received
     /// packet may end the process that answers it.
     pub fn send(&mut self, out: &Outbox) {
         let segments_max = self.state.max_gso_segments();
@@ -364,7 +364,7 @@ impl Socket {
         (!itself).then_some(other.address)
     }
 
-    /// Sends one foreign datagram that may make this many hops, or a burst of our own.
+    /// Sends one foreign datagram with this number of remaining hops, or a burst of our own datagrams.
     fn transmit(
         &mut self,
         (to, source): (Peer, Option<IpAddr>),
@@ -433,7 +433,7 @@ impl Socket {
                 Err(_) => self.counters.send_errors += 1,
             }
         }
-        // If this fails, later packets that are too long are fragmented, and none is lost.
+        // If this fails, later packets that are too long are still sent as fragments, and none is lost.
         let _ = self.let_fragment(to, false);
         if hops.is_some() {
             let _ = self.set_hops(to, HOPS_USUAL);
@@ -460,7 +460,7 @@ impl Socket {
         Ok(setsockopt(&self.io, Ipv6DontFrag, &!allowed)?)
     }
 
-    /// Sets how many hops later packets to `to` may make.
+    /// Sets the number of hops that later packets to `to` may make.
     fn set_hops(&self, to: Peer, hops: u32) -> io::Result<()> {
         let socket = socket2::SockRef::from(&self.io);
         match to.ip().to_canonical() {
@@ -477,14 +477,14 @@ fn bound(address: Peer, shared: bool) -> io::Result<socket2::Socket> {
     if shared {
         socket.set_reuse_port(true)?;
     }
-    // More than the kernel grants is not an error: it clamps.
+    // A size above the kernel's limit is not an error: the kernel reduces it.
     let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
     let _ = socket.set_send_buffer_size(SOCKET_BUFFER_BYTES);
     socket.bind(&address.into())?;
     Ok(socket)
 }
 
-/// Returns an error that says why the address cannot be used, and what to do.
+/// Returns an error whose text states why the address cannot be used, and what to do.
 fn explained(address: Peer, error: &io::Error) -> io::Error {
     let hint = match error.kind() {
         io::ErrorKind::AddrInUse => {

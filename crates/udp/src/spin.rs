@@ -3,9 +3,9 @@
 //! After activity a loop polls without blocking for a while, since waking a sleeping thread costs more than the packet
 //! for which it waits. Between two polls it yields the core, because the answering peer may need it. If other programs
 //! want the core, too, a yield is expensive: it gives the core away for a whole slice (milliseconds), at each hop. A
-//! thread that sleeps does better: the scheduler owes it time, and lets it run as soon as it is woken. So a loop that
-//! returns late from a yield *rests*: it blocks for a while instead. If the core is still wanted afterwards, the next
-//! rest is twice as long.
+//! thread that has slept gets the core sooner: the scheduler owes it time, and lets it run as soon as it is woken. So a
+//! loop that returns late from a yield *rests*: it blocks for a while instead. If the core is still wanted afterwards,
+//! the next rest is twice as long.
 
 use crate::Clock;
 use pmnet_proto::Time;
@@ -61,7 +61,7 @@ impl Spin {
     pub fn is_on(&self, now: Time) -> bool {
         now.since(self.last_activity) < self.limit && !self.rest.lasts(now)
     }
-    /// Yields the core to a thread that waits for it, and begins a rest if that took long. Call it after a poll that
+    /// Yields the core to a thread that waits for it. If the yield took long, begins a rest. Call it after a poll that
     /// found nothing.
     pub fn yield_core(&mut self, clock: &Clock) {
         let before = clock.now();
@@ -92,8 +92,8 @@ impl Rest {
         now < self.until
     }
 
-    /// Notes that a yield which ended `now` took this long. Soon after a rest, a long yield means that the core was
-    /// wanted all the time.
+    /// Notes that a yield which ended `now` took this long. If a long yield follows soon after a rest, other programs
+    /// have wanted the core all the time.
     fn yielded(&mut self, now: Time, took: Nanos) {
         if took < WANTED {
             return;

@@ -49,7 +49,7 @@ impl Clock {
     }
 }
 
-/// Each line has a clock, seconds, nanoseconds.
+/// Each line of the file has a clock, seconds, and nanoseconds.
 fn is_not_shifted(offsets: &str) -> bool {
     let mut lines = offsets.lines().map(str::split_whitespace);
     lines.all(|mut words| words.next() != Some("boottime") || words.all(|word| word == "0"))
@@ -100,7 +100,7 @@ impl Stop {
         self.0.try_clone().map(Stop)
     }
 
-    /// Waits for this time. Returns whether the signal came.
+    /// Waits for this time. Returns whether the signal arrived.
     ///
     /// # Errors
     /// The error of the system.

@@ -1,11 +1,11 @@
-//! What a socket does with packets that cannot be sent.
+//! Sockets with packets that cannot be sent.
 
 use pmnet_proto::Outbox;
 use pmnet_udp::Socket;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// One datagram from port 0 made a device answer there, and ended it.
+/// Found: a datagram from port 0 made a device answer to that port, which ended the device.
 #[test]
 fn an_answer_to_nowhere_is_counted_and_the_next_one_is_sent() {
     let mut socket = Socket::bind("127.0.0.1:0".parse().unwrap(), false).unwrap();
@@ -23,12 +23,13 @@ fn an_answer_to_nowhere_is_counted_and_the_next_one_is_sent() {
     assert_eq!(socket.counters().send_errors, 1);
 }
 
-/// A socket that is bound to all addresses answers under the one that it was asked at: who asks drops answers from another one.
+/// A socket that is bound to all addresses answers from the address to which the request was sent: a client drops
+/// answers from another address.
 #[test]
 fn an_answer_carries_the_address_that_was_asked() {
     for (bind, asked) in [
         ("0.0.0.0:0", ["127.0.0.1", "127.0.0.2", "127.0.0.9"]),
-        // Both families.
+        // The socket serves both families.
         ("[::]:0", ["127.0.0.1", "127.0.0.2", "::1"]),
     ] {
         let mut socket = Socket::bind(bind.parse().unwrap(), false).unwrap();
@@ -54,7 +55,7 @@ fn an_answer_carries_the_address_that_was_asked() {
             socket
                 .receive(|from, bytes| {
                     heard += 1;
-                    // Two of one size, which go in one call.
+                    // Two datagrams of one size, which are sent with one call.
                     out.send_raw(from, bytes);
                     out.send_raw(from, bytes);
                 })
@@ -70,7 +71,7 @@ fn an_answer_carries_the_address_that_was_asked() {
     }
 }
 
-/// A port that the kernel chooses is none of those for devices, though its range has them.
+/// A port that the kernel chooses is never a device's port, although the kernel's range includes such ports.
 #[test]
 fn a_port_that_is_drawn_is_none_of_a_device() {
     for _ in 0..500 {

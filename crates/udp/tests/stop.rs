@@ -1,4 +1,4 @@
-//! One stop, many loops in threads of their own, each with its own poll: all that they share.
+//! One stop ends many loops. Each loop has its own thread and its own poll; they share only the stop.
 
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use pmnet_udp::{STOP_TOKEN, Stop};
 
-/// Loops that are ended by one stop: shards of one process.
+/// Number of loops that one stop ends: the shards of one process.
 const LOOPS: usize = 8;
-/// Bound of every wait; a stop that is lost would last so long and then fail.
+/// Longest wait of each loop. If a stop is lost, the test fails after this time.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Runs a loop that only waits for its end. Returns whether it was told to, and not by its deadline.
+/// Runs a loop that only waits for its end. Returns whether the stop ended it, and not the deadline.
 fn end_of_a_loop(stop: &Stop) -> bool {
     let mut poll = mio::Poll::new().unwrap();
     let mut events = mio::Events::with_capacity(4);
@@ -49,7 +49,7 @@ fn every_loop_ends_whenever_the_stop_comes() {
         let (stop, trigger) = Stop::new().unwrap();
         let start = Arc::new(Barrier::new(LOOPS + 1));
         let waiting = loops(&stop, &start);
-        // Before some have registered, while others do, after the rest.
+        // The stop comes before some loops have registered, while others register, and after the rest.
         start.wait();
         trigger.stop();
         trigger.stop();
@@ -68,7 +68,7 @@ fn a_loop_that_begins_after_the_stop_ends_as_well() {
 
 #[test]
 fn a_trigger_that_is_gone_without_a_word_ends_the_loops() {
-    // The process is going down: nobody is left who could end them.
+    // The process ends: no code is left that could end the loops.
     let (stop, trigger) = Stop::new().unwrap();
     drop(trigger);
     assert!(end_of_a_loop(&stop));

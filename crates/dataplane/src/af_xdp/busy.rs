@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::error::AfXdpError;
 
-/// How a socket polls (`SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`).
+/// Settings of busy polling for a socket (`SO_PREFER_BUSY_POLL`, `SO_BUSY_POLL`, `SO_BUSY_POLL_BUDGET`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// Time in microseconds for which a call that may wait polls; any number but 0 switches polling on. A call that may
@@ -38,7 +38,7 @@ pub fn is_known() -> bool {
     UdpSocket::bind("127.0.0.1:0").is_ok_and(|any| get(&any, libc::SO_PREFER_BUSY_POLL).is_ok())
 }
 
-/// Returns the kernel's error as a reason.
+/// Returns the kernel's error as a reason why there is no busy polling.
 fn refused(error: io::Error) -> AfXdpError {
     if error.raw_os_error() == Some(libc::ENOPROTOOPT) {
         AfXdpError::NoBusyPoll
@@ -53,8 +53,8 @@ fn refused(error: io::Error) -> AfXdpError {
 fn set(socket: &impl AsFd, option: libc::c_int, value: u32) -> io::Result<()> {
     let value = libc::c_int::try_from(value).map_err(|_| io::ErrorKind::InvalidInput)?;
     let bytes = libc::socklen_t::try_from(size_of_val(&value)).expect("an int is short");
-    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel reads an int from where one lives until the call
-    // has ended.
+    // SAFETY: the descriptor is open as long as `socket` is borrowed. The kernel reads an int, which lives until the
+    // call has ended.
     let done = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -74,8 +74,8 @@ fn set(socket: &impl AsFd, option: libc::c_int, value: u32) -> io::Result<()> {
 fn get(socket: &impl AsFd, option: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut bytes = libc::socklen_t::try_from(size_of_val(&value)).expect("an int is short");
-    // SAFETY: the descriptor is open as long as `socket` is borrowed; the kernel writes at most `bytes` bytes, an int, to where one
-    // lives until the call has ended, and any bytes are an int.
+    // SAFETY: the descriptor is open as long as `socket` is borrowed. The kernel writes at most `bytes` bytes, the
+    // length of an int, into an int that lives until the call has ended; any bytes are a valid int.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),

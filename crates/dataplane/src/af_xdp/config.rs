@@ -7,7 +7,8 @@ use super::busy::BusyPoll;
 pub enum Mode {
     /// The kernel copies. Works with every driver that has XDP.
     Copy,
-    /// Zero copy if the driver can, else copy; [`Socket::is_zero_copy`](super::Socket::is_zero_copy) tells.
+    /// Zero copy if the driver supports it, else copy. [`Socket::is_zero_copy`](super::Socket::is_zero_copy) returns
+    /// which.
     PreferZeroCopy,
     /// Zero copy, or an error.
     ZeroCopy,
@@ -18,9 +19,9 @@ pub enum Mode {
 pub struct Config {
     /// Interface, in the calling thread's network namespace.
     pub interface: String,
-    /// Its queue, from 0.
+    /// Number of the interface's queue, from 0.
     pub queue: u32,
-    /// Whether frames are copied.
+    /// Whether the kernel copies frames between driver and UMEM.
     pub mode: Mode,
     /// Bytes of a frame: 2048 or 4096.
     pub frame_bytes: u32,
@@ -30,7 +31,7 @@ pub struct Config {
     pub receive_ring: u32,
     /// Entries of the TX and completion rings, a power of two.
     pub send_ring: u32,
-    /// Settings of busy polling ([`super::Queue::poll_driver`]), if it is used.
+    /// Settings of busy polling ([`super::Queue::poll_driver`]). `None`: no busy polling.
     pub busy_poll: Option<BusyPoll>,
 }
 

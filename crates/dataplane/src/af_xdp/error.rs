@@ -1,8 +1,8 @@
-//! Reasons why an AF_XDP socket cannot be had or used, and what to do.
+//! Reasons why an AF_XDP socket cannot be opened or used, and what to do.
 
 use std::io;
 
-/// Reason why an AF_XDP socket cannot be set up, or what it did wrong.
+/// The reason why an AF_XDP socket cannot be set up, or its fault.
 #[derive(Debug, thiserror::Error)]
 pub enum AfXdpError {
     /// The kernel does not accept the sizes.
@@ -13,7 +13,7 @@ pub enum AfXdpError {
     SetUp {
         /// The operation that failed.
         step: &'static str,
-        /// Error of the system.
+        /// The system's error.
         source: io::Error,
     },
     /// Another socket has the queue, and keeps it longer than an owner that is just ending.
@@ -21,9 +21,9 @@ pub enum AfXdpError {
         "PM1440 AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
     )]
     QueueInUse {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Its queue.
+        /// Number of its queue.
         queue: u32,
     },
     /// The kernel is too old for busy polling, or was built without it.
@@ -32,14 +32,14 @@ pub enum AfXdpError {
          polling"
     )]
     NoBusyPoll,
-    /// The kernel handed back a frame that it did not have. The socket must not be used any more.
+    /// The kernel returned a frame that it did not have. The socket must not be used any more.
     #[error(
         "PM1451 AF_XDP: the kernel handed back what it did not have: address {address}, {bytes} bytes"
     )]
     Descriptor {
-        /// Offset in the memory.
+        /// Offset of the frame in the memory.
         address: u64,
-        /// Length in bytes.
+        /// Length of the packet in bytes.
         bytes: u32,
     },
     /// A counter of the kernel in a ring has an impossible value. The socket must not be used any more.

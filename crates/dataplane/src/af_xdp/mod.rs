@@ -3,9 +3,10 @@
 //! [`Socket`] moves frames. [`Redirect`] is the XDP program that redirects packets to it. Frames lie in memory that the
 //! caller supplies ([`Region`]).
 //!
-//! Invariants: every frame has one owner at a time: the free list, a holder, or the kernel. [`Socket`] keeps a record of
-//! that, and checks what the kernel hands back against it. Nothing is allocated for a frame. Only [`Socket::bind`] waits,
-//! for a bounded time. May not: know what is in a frame, or fall back to the generic mode of XDP.
+//! Invariants: every frame has one owner at a time: the free list, a holder, or the kernel. [`Socket`] keeps a record
+//! of the owners, and checks each frame that the kernel returns against it. Nothing is allocated for a frame. Only
+//! [`Socket::bind`] waits, for a bounded time. May not: interpret the contents of a frame, or fall back to the generic
+//! mode of XDP.
 
 mod busy;
 mod config;

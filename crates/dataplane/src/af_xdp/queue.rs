@@ -1,6 +1,6 @@
-//! The rings of an AF_XDP socket, bound to one queue of one interface. Several of them may use the same frames.
+//! The rings of an AF_XDP socket, bound to one queue of one interface. Several sockets may use the same frames.
 //!
-//! May not: know what is in a frame.
+//! May not: interpret the contents of a frame.
 
 use std::io;
 use std::net::UdpSocket;
@@ -33,7 +33,7 @@ use super::umem::{Received, Umem};
 /// Longest wait of [`Queue::bind`] for a queue. The kernel frees a queue some milliseconds after its last owner has
 /// ended, and later on a busy machine.
 const BIND_MAX: Duration = Duration::from_secs(5);
-/// The pause between two tries.
+/// The pause between two tries of [`Queue::bind`].
 const BIND_AGAIN: Duration = Duration::from_millis(1);
 /// Most entries of a ring.
 const RING_MAX: u32 = 1 << 15;
@@ -41,13 +41,13 @@ const RING_MAX: u32 = 1 << 15;
 /// Outcome of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// The kernel has taken what was submitted.
+    /// The kernel has taken all submitted frames.
     Done,
-    /// The kernel could not take all of it now. The rest stays in the ring for the next wake-up.
+    /// The kernel could not take all submitted frames now. The rest stays in the ring for the next wake-up.
     Again,
 }
 
-/// An AF_XDP socket without its memory, which is passed to each call: it must always be the same.
+/// An AF_XDP socket without its memory. Each call gets the memory as an argument, which must always be the same memory.
 #[derive(Debug)]
 pub struct Queue {
     socket: OwnedFd,
@@ -147,8 +147,8 @@ impl Queue {
         self.zero_copy
     }
 
-    /// Returns the kernel up to `wanted` free frames to receive into, but leaves `reserve` of them; returns how many it
-    /// got.
+    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` free frames. Returns how many
+    /// the kernel got.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].
@@ -184,7 +184,7 @@ impl Queue {
         let count = self.receive.peek(room)?;
         for _ in 0..count {
             let found = self.receive.get();
-            // This socket has not requested multi-buffer packets.
+            // Packets of several buffers were not requested for this socket.
             if found.options != 0 {
                 return Err(AfXdpError::Descriptor {
                     address: found.address,
@@ -205,8 +205,8 @@ impl Queue {
         self.send.reserve(wanted)
     }
 
-    /// Puts `bytes` bytes from an address that the memory gave for sending into an entry that was
-    /// [reserved](Queue::reserve). The kernel sees it after [`submit`](Queue::submit).
+    /// Puts a packet into an entry that was [reserved](Queue::reserve): `bytes` bytes at an address that the memory
+    /// returned for sending. The kernel sees the packet after [`submit`](Queue::submit).
     ///
     /// # Panics
     /// No entry is reserved.
@@ -218,7 +218,7 @@ impl Queue {
         });
     }
 
-    /// Wakes the kernel to receive into the supplied frames, if that is necessary: some drivers with zero copy need it.
+    /// Wakes the kernel to receive into the supplied frames, if the driver needs that: some drivers with zero copy do.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -229,8 +229,8 @@ impl Queue {
         self.poll_driver()
     }
 
-    /// Lets the driver receive waiting packets within this call: they are in the RX ring afterwards. It is only for a
-    /// socket with [`Config::busy_poll`]; for other sockets the call wakes the kernel to receive.
+    /// Lets the driver receive waiting packets within this call: they are in the RX ring afterwards. Only for a socket
+    /// with [`Config::busy_poll`]; for other sockets the call wakes the kernel to receive.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -248,7 +248,7 @@ impl Queue {
         self.send.submit()
     }
 
-    /// Wakes the kernel to send the submitted frames, if that is necessary: copy mode always needs it. On a veth, the
+    /// Wakes the kernel to send the submitted frames, if the driver needs that: copy mode always does. On a veth, the
     /// other end has finished its work in the kernel when this returns. A packet that is sent while the interface is
     /// down is lost, or leaves when the interface is up again.
     ///
@@ -265,8 +265,8 @@ impl Queue {
         }
     }
 
-    /// Takes back sent frames, and frees them. Returns their number. Every submitted frame comes back at some time,
-    /// even if its packet was lost.
+    /// Takes sent frames back from the kernel, and frees them. Returns their number. Every submitted frame comes back
+    /// at some time, even if its packet was lost.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].

@@ -1,5 +1,5 @@
-//! The XDP program that redirects UDP datagrams, or TCP segments, to a range of ports to AF_XDP sockets, the same for all
-//! ports or some for each; everything else passes.
+//! The XDP program that redirects packets to AF_XDP sockets: the UDP datagrams, or the TCP segments, for a range of
+//! ports. All ports have the same sockets, or each has its own. All other packets pass.
 //!
 //! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
 
@@ -18,7 +18,7 @@ use crate::xdp::KernelError;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.o"));
 const NAME: &str = "redirect";
 const SOCKETS: &str = "pm_sockets";
-/// Queues that can have a socket: those with lower numbers.
+/// Queues with a number below this one can have a socket.
 pub const QUEUES_MAX: u32 = 64;
 
 /// The program on an interface; detached when this is dropped, and by the kernel if the process dies.
@@ -28,14 +28,14 @@ pub struct Redirect {
     _link: FdLink,
 }
 
-/// Which datagrams are redirected, and where.
+/// Selects the datagrams that are redirected, and the ports that have sockets.
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
-    /// To this address. The port is the first of `ports`.
+    /// Only datagrams to this address. Its port is the first of `ports`.
     pub to: SocketAddr,
-    /// Most ports, each with sockets of its own ([`Redirect::serve_port`]).
+    /// Number of ports, at most. Each port has sockets of its own ([`Redirect::serve_port`]).
     pub ports: u16,
-    /// Datagrams or segments.
+    /// UDP datagrams or TCP segments.
     pub transport: Transport,
     /// The first two bytes that datagrams must have.
     pub magic: Option<u16>,
@@ -46,12 +46,12 @@ pub struct Only {
 pub enum Transport {
     /// UDP datagrams.
     Udp,
-    /// TCP segments: whoever gets them is the other end of the connection, not the kernel.
+    /// TCP segments. The program that gets them is the end of the connection, not the kernel.
     Tcp,
 }
 
 impl Transport {
-    /// Returns its number in an IP header.
+    /// Returns the number of the protocol in an IP header.
     const fn number(self) -> u32 {
         match self {
             Transport::Udp => 17,
@@ -76,14 +76,14 @@ impl Redirect {
         Redirect::attach_filtered(interface, ports, None)
     }
 
-    /// Attaches for datagrams or segments to one address, and of datagrams only for those that begin with `magic`, if it
-    /// is given. Each port has sockets of its own.
+    /// Attaches the program for datagrams or segments to one address. If `magic` is given, only datagrams that begin
+    /// with it are redirected. Each port has sockets of its own.
     ///
     /// # Errors
     /// As [`Redirect::attach`].
     ///
     /// # Panics
-    /// There are no ports, or there is no port with so high a number.
+    /// `ports` is 0, or the last port would be above 65,535.
     pub fn attach_for(interface: &str, only: &Only) -> Result<Redirect, KernelError> {
         let more = only.ports.checked_sub(1).expect("one port at least");
         let last = only.to.port().checked_add(more).expect("a port");
@@ -147,7 +147,7 @@ impl Redirect {
         })
     }
 
-    /// Redirects what comes in by a queue to this socket, which is bound to it, until the socket is closed.
+    /// Redirects the packets of a queue to this socket, which is bound to the queue, until the socket is closed.
     ///
     /// # Errors
     /// [`KernelError::Map`]: the map has no room for such a queue number, or this is no AF_XDP socket.
@@ -155,7 +155,8 @@ impl Redirect {
         self.serve_port(0, queue, socket)
     }
 
-    /// The same for what goes to the port with this index, from 0. Packets for it in other queues pass.
+    /// Redirects packets of a queue to this socket if they are for the port with this index, from 0. Packets for the
+    /// port in other queues pass.
     ///
     /// # Errors
     /// As [`Redirect::serve`]. Queues from [`QUEUES_MAX`] on have no sockets.

@@ -1,4 +1,4 @@
-//! Memory in which frames lie.
+//! Memory for the frames of AF_XDP sockets.
 
 #![allow(unsafe_code)]
 
@@ -6,16 +6,16 @@ use std::io;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-/// Memory for frames, supplied by the caller.
+/// Memory for frames, which the caller supplies.
 ///
 /// # Safety
-/// [`start`](Region::start) and [`bytes`](Region::bytes) always give the same memory. It may be read and written, and stays
-/// where it is as long as the value lives, also when the value is moved. As long as a socket has the region, nothing else
-/// reads it, writes it or makes references into it.
+/// [`start`](Region::start) and [`bytes`](Region::bytes) always describe the same memory. The memory may be read and
+/// written, and stays in place as long as the value lives, even when the value is moved. As long as a socket has the
+/// region, no other code reads it, writes it or makes references into it.
 pub unsafe trait Region {
-    /// First byte, at the beginning of a page.
+    /// Returns the first byte, which begins a page.
     fn start(&self) -> *mut u8;
-    /// Length in bytes.
+    /// Returns the length in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -30,14 +30,14 @@ impl Anonymous {
     /// The system has less memory.
     pub fn new(bytes: usize) -> io::Result<Anonymous> {
         let mapping = MmapOptions::new().len(bytes).populate().map_anon()?;
-        // After a fork, a write would copy the page here, and the kernel would go on with the old one.
+        // After a fork, a write would copy the page for this process, and the kernel would continue with the old page.
         mapping.advise(Advice::DontFork)?;
         Ok(Anonymous(mapping.into()))
     }
 }
 
-// SAFETY: a mapping of its own that may be read and written, begins at a page, and is unmapped when this is dropped. The
-// only way to it is `start`, whose users are bound by the contract above.
+// SAFETY: this is a private mapping that may be read and written, begins at a page, and is unmapped when this is
+// dropped. It is reached only through `start`, whose users are bound by the contract above.
 unsafe impl Region for Anonymous {
     fn start(&self) -> *mut u8 {
         self.0.as_mut_ptr()

@@ -1,9 +1,9 @@
 //! Rings that the kernel and this process share: one side produces, the other consumes.
 //!
-//! Invariants: both counters are 32 bits wide and wrap around; the entry of a counter is its value modulo the size, a power
-//! of two. Each counter has one writer. The producer stores its own with Release after it has written entries, the consumer
-//! after it has read them. The other side's counter is cached, and loaded again, with Acquire, only when the cached value
-//! is not enough. May not: know what a frame is.
+//! Invariants: both counters are 32 bits wide and wrap around. The entry of a counter is its value modulo the size, a
+//! power of two. Each counter has one writer: the producer stores its counter with Release after it has written
+//! entries, the consumer after it has read them. The other side's counter is cached, and loaded again with Acquire only
+//! when the cached value is not enough. May not: interpret a frame.
 
 #![allow(unsafe_code)]
 
@@ -27,7 +27,7 @@ pub struct Descriptor {
     pub address: u64,
     /// Length in bytes.
     pub bytes: u32,
-    /// Flags; 0 for a frame that is whole.
+    /// Flags; 0 for a whole frame.
     pub options: u32,
 }
 
@@ -53,7 +53,7 @@ struct Shared<T> {
 }
 
 impl<T: Place> Shared<T> {
-    /// The offsets come from the kernel, and are checked like all input.
+    /// Checks the offsets, which come from the kernel, as all input is checked.
     fn new(mapping: MmapRaw, at: &XdpRingOffset, size: u32) -> Result<Shared<T>, AfXdpError> {
         let outside = || AfXdpError::Config(format!("the kernel's rings are laid out as {at:?}"));
         let inside = |offset: u64, bytes: usize, align: usize| {
@@ -92,7 +92,8 @@ impl<T: Place> Shared<T> {
     /// Returns the entry of this counter value.
     fn place(&self, counter: u32) -> *mut T {
         let index = usize::try_from(counter & (self.size - 1)).expect("32 bits fit");
-        // SAFETY: `new` checked that `size` aligned entries from here on are inside the mapping; the index is smaller.
+        // SAFETY: `new` checked that `size` aligned entries from this offset on are inside the mapping; the index is
+        // smaller.
         unsafe {
             let first = self.mapping.as_mut_ptr().add(self.places).cast::<T>();
             first.add(index)
@@ -116,13 +117,13 @@ impl<T: Place> Shared<T> {
 #[derive(Debug)]
 pub struct Producer<T> {
     shared: Shared<T>,
-    /// Our counter, as the other side sees it.
+    /// Our counter, as last stored for the other side.
     submitted: u32,
-    /// The next entry to be put.
+    /// Counter of the next entry to write.
     next: u32,
-    /// The end of what is reserved.
+    /// Counter of the first entry that is not reserved.
     limit: u32,
-    /// The other side's counter, as it was last loaded.
+    /// The other side's counter, as last loaded.
     consumed: u32,
 }
 
@@ -142,7 +143,8 @@ impl<T: Place> Producer<T> {
         })
     }
 
-    /// Reserves up to `wanted` entries, in place of earlier ones that were not put. Returns how many.
+    /// Reserves up to `wanted` entries; earlier reserved entries without a value count among them. Returns their
+    /// number.
     pub fn reserve(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut used = self.next.wrapping_sub(self.consumed);
         if self.shared.size - used < wanted {
@@ -169,7 +171,7 @@ impl<T: Place> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Hands over the entries that were put. Returns how many.
+    /// Passes the entries with a value to the other side. Returns their number.
     pub fn submit(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.submitted);
         self.submitted = self.next;
@@ -179,7 +181,7 @@ impl<T: Place> Producer<T> {
         count
     }
 
-    /// Returns whether the kernel needs a wake-up for what was submitted. Kernels before 5.4 always do.
+    /// Returns whether the kernel needs a wake-up for the submitted entries. Kernels before 5.4 always need one.
     pub fn needs_wakeup(&self) -> bool {
         self.shared.flags.is_none_or(|flags| {
             let flags = self.shared.word(flags).load(Relaxed);
@@ -192,11 +194,11 @@ impl<T: Place> Producer<T> {
 #[derive(Debug)]
 pub struct Consumer<T> {
     shared: Shared<T>,
-    /// Our counter, as the other side sees it.
+    /// Our counter, as last stored for the other side.
     released: u32,
-    /// The next entry to be got.
+    /// Counter of the next entry to read.
     next: u32,
-    /// The other side's counter, as it was last loaded.
+    /// The other side's counter, as last loaded.
     produced: u32,
 }
 
@@ -215,12 +217,12 @@ impl<T: Place> Consumer<T> {
         })
     }
 
-    /// Returns how many entries there are to get, up to `wanted`.
+    /// Returns the number of entries that can be read, up to `wanted`.
     pub fn peek(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut there = self.produced.wrapping_sub(self.next);
         if there < wanted {
             let produced = self.shared.word(self.shared.producer).load(Acquire);
-            // The other side cannot produce into entries that were not released, or go back.
+            // The other side cannot produce into entries that were not released, and its counter cannot go back.
             self.shared.used(produced, self.released)?;
             there = self.shared.used(produced, self.next)?;
             self.produced = produced;
@@ -241,7 +243,7 @@ impl<T: Place> Consumer<T> {
         value
     }
 
-    /// Returns the entries that were got back to the producer.
+    /// Returns the entries that were read to the producer.
     pub fn release(&mut self) {
         if self.released != self.next {
             self.released = self.next;

@@ -1,4 +1,4 @@
-//! The arithmetic of the rings, with a second view of the same memory as the other side.
+//! The arithmetic of the rings. A second mapping of the same memory acts as the other side.
 
 use std::fs::File;
 
@@ -25,7 +25,7 @@ fn memory(start: u32) -> [MmapRaw; 2] {
     let map = || MmapOptions::new().map_raw(&file).unwrap();
     let first = map();
     for at in [0, 64] {
-        // SAFETY: inside the mapping, aligned, and nobody else has it yet.
+        // SAFETY: inside the mapping, and aligned; no other code uses it yet.
         unsafe { first.as_mut_ptr().add(at).cast::<u32>().write(start) };
     }
     [first, map()]
@@ -41,7 +41,7 @@ fn pair(size: u32, start: u32) -> (Producer<u64>, Consumer<u64>) {
 
 #[test]
 fn everything_arrives_once_and_in_order_across_the_wrap_around() {
-    // Counters that pass 2^32, and every size of a burst in every place of the ring.
+    // The counters pass 2^32, and bursts of every size begin at every place of the ring.
     for size in [1, 2, 8] {
         for start in [0, 5, u32::MAX - 20, u32::MAX] {
             let (mut producer, mut consumer) = pair(size, start);
@@ -116,7 +116,7 @@ fn a_counter_that_cannot_be_is_an_error() {
         };
         assert!(failed, "{at} {value}");
     }
-    // A counter that goes back is wrong, too.
+    // A counter that goes back is an error, too.
     let (mut producer, mut consumer) = pair(8, 0);
     producer.reserve(2).unwrap();
     producer.put(1);

@@ -1,6 +1,6 @@
 //! An AF_XDP socket with frames of its own.
 //!
-//! May not: know what is in a frame.
+//! May not: interpret the contents of a frame.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -15,15 +15,15 @@ use super::umem::{Frame, Received, Umem};
 /// [`queue`](Socket::queue), [`submit`](Socket::submit), [`wake`](Socket::wake), [`complete`](Socket::complete).
 #[derive(Debug)]
 pub struct Socket<R> {
-    // Dropped first: after that the kernel uses neither rings nor memory.
+    // Must be dropped first: after that the kernel uses neither rings nor memory.
     queue: Queue,
     umem: Umem<R>,
 }
 
 impl<R: Region> Socket<R> {
     /// Binds to a queue. Nothing is received until the kernel has frames ([`refill`](Socket::refill)) and a program
-    /// redirects packets here ([`super::Redirect`]). If the last owner of the queue is just ending, waits for that, 5 seconds
-    /// at most.
+    /// redirects packets to this socket ([`super::Redirect`]). If an earlier owner of the queue is just ending, waits
+    /// for its end, 5 seconds at most.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -39,31 +39,31 @@ impl<R: Region> Socket<R> {
         self.queue.is_zero_copy()
     }
 
-    /// Frames that the memory holds.
+    /// Returns the number of frames of the memory.
     #[must_use]
     pub const fn frames(&self) -> usize {
         self.umem.frames()
     }
 
-    /// Frames in the free list.
+    /// Returns the number of frames in the free list.
     #[must_use]
     pub const fn free(&self) -> usize {
         self.umem.free()
     }
 
-    /// Bytes of a frame, and the longest packet that can be sent.
+    /// Returns the bytes of a frame, which are also the length of the longest packet that can be sent.
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         self.umem.frame_bytes()
     }
 
-    /// Longest packet that can be received, in bytes; the kernel drops longer ones.
+    /// Returns the length of the longest packet that can be received, in bytes; the kernel drops longer ones.
     #[must_use]
     pub const fn receive_bytes_max(&self) -> usize {
         self.umem.receive_bytes_max(self.queue.headroom())
     }
 
-    /// Returns a free frame, to be written and sent.
+    /// Takes a frame from the free list, to be written and sent.
     pub fn take(&mut self) -> Option<Frame> {
         self.umem.take()
     }
@@ -71,18 +71,18 @@ impl<R: Region> Socket<R> {
     /// Puts a frame back into the free list.
     ///
     /// # Panics
-    /// The frame is of another socket. All functions that take a frame panic then.
+    /// The frame is of another socket. All functions that take a frame panic in this case.
     pub fn give_back(&mut self, frame: Frame) {
         self.umem.give_back(frame);
     }
 
-    /// Returns the whole frame.
+    /// Returns the bytes of a frame.
     #[must_use]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         self.umem.bytes(frame)
     }
 
-    /// Returns the whole frame, to be written.
+    /// Returns the bytes of a frame, to be written.
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         self.umem.bytes_mut(frame)
     }
@@ -119,11 +119,11 @@ impl<R: Region> Socket<R> {
         self.queue.reserve(wanted)
     }
 
-    /// Puts the first `bytes` bytes of a frame into an entry that was [reserved](Socket::reserve). The kernel sees it after
-    /// [`submit`](Socket::submit).
+    /// Puts the first `bytes` bytes of a frame into an entry that was [reserved](Socket::reserve). The kernel sees the
+    /// packet after [`submit`](Socket::submit).
     ///
     /// # Panics
-    /// No entry is reserved, or a frame is shorter.
+    /// No entry is reserved, or a frame is shorter than `bytes`.
     pub fn queue(&mut self, frame: Frame, bytes: usize) {
         assert!(bytes <= self.umem.frame_bytes(), "inside the frame");
         let address = self.umem.for_sending(frame, 0);

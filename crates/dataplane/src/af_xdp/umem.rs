@@ -1,7 +1,7 @@
-//! The memory of the frames (UMEM), and the record of who owns each.
+//! The memory of the frames (UMEM), and the record of each frame's owner.
 //!
-//! Invariants: a frame is free, held, or with the kernel, and only its holder reads or writes it. What the kernel hands back
-//! is checked against the record. May not: know rings or sockets.
+//! Invariants: a frame is free, kept, held, or with the kernel, and only its holder writes it. Each frame that the
+//! kernel returns is checked against the record. May not: know rings or sockets.
 
 #![allow(unsafe_code)]
 
@@ -14,14 +14,14 @@ use super::region::Region;
 /// Memory is registered in whole pages.
 const PAGE_BYTES: usize = 4096;
 
-/// A frame that its holder may read and write. Dropping this leaks the frame until the socket is dropped;
-/// see [`Socket::give_back`](super::Socket::give_back).
+/// A frame that its holder may read and write. If this is dropped, the frame is lost until the socket is dropped; see
+/// [`Socket::give_back`](super::Socket::give_back).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a frame that is not given back is never used again"]
 pub struct Frame(u32);
 
 impl Frame {
-    /// Returns its number, counted from the start of the region.
+    /// Returns the frame's number, counted from the start of the region.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.0
@@ -31,43 +31,43 @@ impl Frame {
 /// A received packet.
 #[derive(Debug)]
 pub struct Received {
-    /// The frame that it is in.
+    /// The frame with the packet.
     pub frame: Frame,
-    /// Its bytes in that frame.
+    /// The range of the packet in the frame.
     pub bytes: Range<usize>,
 }
 
 /// Owner of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Somebody else keeps what is in it ([`Umem::keep`]).
+    /// The caller, who keeps its content ([`Umem::keep`]).
     Kept,
-    /// Kept by the caller, and the kernel sends from it.
+    /// The caller, who keeps its content, while the kernel sends from it.
     KeptSending,
-    /// The kernel still sends from it, and the caller does not keep it any more.
+    /// The kernel, which still sends from it; the caller does not keep it any more.
     LeftSending,
-    /// In the list of free frames.
+    /// The list of free frames.
     Free,
-    /// With a holder.
+    /// A holder.
     Held,
-    /// With the kernel, to receive into.
+    /// The kernel, which receives into it.
     Receiving,
-    /// With the kernel, to be sent.
+    /// The kernel, which sends it.
     Sending,
 }
 
-/// How many frames are where.
+/// Numbers of frames, by their owners.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// Somebody else keeps what is in them.
+    /// Frames whose content the caller keeps.
     pub kept: usize,
-    /// With the kernel, to receive into.
+    /// Frames that the kernel has to receive into.
     pub receiving: usize,
-    /// With the kernel, to be sent.
+    /// Frames that the kernel is sending.
     pub sending: usize,
-    /// With holders.
+    /// Frames of holders.
     pub held: usize,
-    /// In the list of free frames.
+    /// Frames in the free list.
     pub free: usize,
 }
 
@@ -77,7 +77,7 @@ pub struct Umem<R> {
     region: R,
     frame_bytes: usize,
     places: Vec<Place>,
-    /// Free frames. The last used one is taken first: it is in the cache.
+    /// Free frames. The last used one is taken first, because it is in the CPU's cache.
     free: Vec<u32>,
 }
 
@@ -119,30 +119,30 @@ impl<R: Region> Umem<R> {
         })
     }
 
-    /// Address and length to register with the kernel: whole frames.
+    /// Returns the address and the length to register with the kernel: whole frames.
     pub fn registered(&self) -> (*mut u8, usize) {
         (self.region.start(), self.places.len() * self.frame_bytes)
     }
 
-    /// Bytes of a frame.
+    /// Returns the bytes of a frame.
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         self.frame_bytes
     }
 
-    /// Frames of the region.
+    /// Returns the number of frames of the region.
     #[must_use]
     pub const fn frames(&self) -> usize {
         self.places.len()
     }
 
-    /// Free frames.
+    /// Returns the number of free frames.
     #[must_use]
     pub const fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Counts all frames. That takes a moment.
+    /// Counts all frames by their owners, in time proportional to their number.
     #[must_use]
     pub fn places(&self) -> Places {
         let mut all = Places::default();
@@ -171,33 +171,34 @@ impl<R: Region> Umem<R> {
         at
     }
 
-    /// Returns a free frame, to be written.
+    /// Takes a free frame, to be written.
     pub fn take(&mut self) -> Option<Frame> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Held;
         Some(Frame(number))
     }
 
-    /// A held frame is free again.
+    /// Frees a held frame.
     ///
     /// # Panics
-    /// It is of another region.
+    /// The frame is of another region.
     pub fn give_back(&mut self, frame: Frame) {
         let at = self.held(&frame);
         self.places[at] = Place::Free;
         self.free.push(frame.0);
     }
 
-    /// Leaves a held frame to the caller, which keeps its content.
+    /// Turns a held frame into a kept one: the caller keeps its content.
     pub fn keep(&mut self, frame: Frame) {
         let at = self.held(&frame);
         self.places[at] = Place::Kept;
     }
 
-    /// Takes back a kept frame that is needed no longer. False: the kernel still sends from it, and it comes back by itself.
+    /// Frees a kept frame that is no longer needed. Returns false if the kernel still sends from it: the frame is then
+    /// freed when it has been sent.
     ///
     /// # Panics
-    /// It was not kept.
+    /// The frame is not kept.
     pub fn leave(&mut self, number: u32) -> bool {
         let place = &mut self.places[Umem::<R>::at(number)];
         match place {
@@ -214,7 +215,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Returns a free frame to the caller to keep.
+    /// Turns a free frame into a kept one. Returns its number.
     pub fn surrender(&mut self) -> Option<u32> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Kept;
@@ -224,7 +225,7 @@ impl<R: Region> Umem<R> {
     /// Returns a part of a kept frame, to be read.
     ///
     /// # Panics
-    /// Nobody keeps it, or the part is not inside.
+    /// The frame is not kept, or the part is not inside it.
     pub fn kept_bytes(&self, number: u32, part: &Range<usize>) -> &[u8] {
         let at = Umem::<R>::at(number);
         let kept = matches!(self.places.get(at), Some(Place::Kept | Place::KeptSending));
@@ -232,17 +233,17 @@ impl<R: Region> Umem<R> {
             kept && part.start <= part.end && part.end <= self.frame_bytes,
             "inside a kept frame"
         );
-        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. The kernel at most reads this
-        // frame, and who keeps it only reads what it keeps.
+        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. The kernel at most reads
+        // this frame, and the caller that keeps it only reads it.
         unsafe {
             let start = self.region.start().add(at * self.frame_bytes + part.start);
             std::slice::from_raw_parts(start, part.len())
         }
     }
 
-    /// Hands `part` of a kept frame to the kernel to be sent, with the headers that `head` writes to the end of the bytes in
-    /// front of it. Returns the address, and how many bytes the headers have. `None`: the kernel still sends from this frame, or
-    /// `head` has no room.
+    /// Gives `part` of a kept frame to the kernel to be sent, with the headers that `head` writes directly before it.
+    /// Returns the address, and the length of the headers. `None`: the kernel still sends from this frame, or there is
+    /// no space for the headers.
     pub fn for_sending_kept(
         &mut self,
         number: u32,
@@ -254,7 +255,8 @@ impl<R: Region> Umem<R> {
             return None;
         }
         let kept = self.kept_bytes(number, part);
-        // SAFETY: as for `kept_bytes`; and who keeps the frame has nothing in front of `part`, which is all that is written.
+        // SAFETY: as for `kept_bytes`. Only bytes before `part` are written, and the caller that keeps the frame keeps
+        // nothing there.
         let front = unsafe {
             let frame = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts_mut(frame, part.start)
@@ -268,19 +270,19 @@ impl<R: Region> Umem<R> {
         ))
     }
 
-    /// Returns the whole of a held frame.
+    /// Returns the bytes of a held frame.
     #[must_use]
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let at = self.held(frame);
-        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. This frame is held, so the
-        // kernel does not use it, and to write it takes a mutable borrow of `self`.
+        // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. This frame is held, so
+        // the kernel does not use it. A write to it needs a mutable borrow of `self`.
         unsafe {
             let start = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts(start, self.frame_bytes)
         }
     }
 
-    /// Returns the whole of a held frame, to be written.
+    /// Returns the bytes of a held frame, to be written.
     pub fn bytes_mut(&mut self, frame: &Frame) -> &mut [u8] {
         let at = self.held(frame);
         // SAFETY: as in `bytes`, and `self` is mutably borrowed as long as this reference lives.
@@ -290,7 +292,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Hands a free frame to the kernel to receive into. Returns its address.
+    /// Gives a free frame to the kernel to receive into. Returns its address.
     pub fn for_reception(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         let at = Umem::<R>::at(number);
@@ -298,7 +300,7 @@ impl<R: Region> Umem<R> {
         Some(self.address(at))
     }
 
-    /// Hands a held frame to the kernel to be sent from byte `start` of it. Returns the address.
+    /// Gives a held frame to the kernel to be sent from byte `start` on. Returns the address of that byte.
     pub fn for_sending(&mut self, frame: Frame, start: usize) -> u64 {
         let at = self.held(&frame);
         assert!(start < self.frame_bytes, "inside the frame");
@@ -325,7 +327,7 @@ impl<R: Region> Umem<R> {
         })
     }
 
-    /// Takes back a frame that the kernel has sent. It is free then, unless it is kept.
+    /// Takes back a frame that the kernel has sent, and frees it unless it is kept.
     pub fn sent(&mut self, address: u64) -> Result<(), AfXdpError> {
         let wrong = AfXdpError::Descriptor { address, bytes: 0 };
         let Some((at, _)) = self.split(address) else {
@@ -345,13 +347,13 @@ impl<R: Region> Umem<R> {
         Ok(())
     }
 
-    /// Frame and offset of an address, if `place` has the frame.
+    /// Returns the frame and the offset of an address, if `place` owns the frame.
     fn find(&self, address: u64, place: Place) -> Option<(usize, usize)> {
         self.split(address)
             .filter(|(at, _)| self.places.get(*at) == Some(&place))
     }
 
-    /// Number of a frame and offset in it.
+    /// Returns the number of an address's frame, and the offset in it.
     fn split(&self, address: u64) -> Option<(usize, usize)> {
         let address = usize::try_from(address).ok()?;
         Some((address / self.frame_bytes, address % self.frame_bytes))
@@ -361,7 +363,7 @@ impl<R: Region> Umem<R> {
         u64::try_from(at * self.frame_bytes).expect("64 bits hold an offset")
     }
 
-    /// Longest packet that can be received with `headroom` bytes more before it.
+    /// Returns the length of the longest packet that can be received with `headroom` more bytes before it.
     pub const fn receive_bytes_max(&self, headroom: usize) -> usize {
         self.frame_bytes
             .saturating_sub(RECEIVE_HEADROOM)
@@ -414,7 +416,7 @@ mod tests {
         for address in [receiving, 2048 * 3, u64::MAX] {
             assert!(umem.sent(address).is_err(), "{address}");
         }
-        // A second time.
+        // The kernel must not report the same frame twice.
         let whole = umem.received(receiving + 256, 1792).unwrap();
         assert!(umem.received(receiving + 256, 1792).is_err());
         umem.sent(sending).unwrap();

@@ -1,6 +1,6 @@
-//! The headers in front of a packet: Ethernet, IPv4 or IPv6, UDP or TCP.
+//! The headers before a datagram: Ethernet, IPv4 or IPv6, UDP or TCP.
 //!
-//! May not: look at the bytes after them.
+//! May not: read the bytes after the headers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -15,9 +15,9 @@ use crate::af_xdp::Transport;
 /// An Ethernet address.
 pub(super) type Mac = [u8; 6];
 
-/// Ethernet, IPv6 and UDP: the longest headers.
+/// Length of the longest headers: Ethernet, IPv6 and UDP.
 pub(super) const HEAD_BYTES_MAX: usize = 14 + 40 + 8;
-/// Hops of what this device sends, as the kernel does.
+/// Hop limit of the datagrams that this device sends; the kernel uses the same.
 const HOPS: u8 = 64;
 
 /// Content of the headers of a received packet.
@@ -29,11 +29,11 @@ pub(super) struct Came {
     pub mac_to: Mac,
     /// Remaining hops.
     pub hops: u8,
-    /// Where the datagram is in the packet; of TCP the whole IP packet.
+    /// Range of the datagram in the packet; with TCP, that of the whole IP packet.
     pub datagram: Range<usize>,
 }
 
-/// Reads the headers of a packet; `None` if they are not those of a whole UDP datagram, or of a TCP segment.
+/// Reads the headers of a packet. `None`: they are not those of a whole UDP datagram, or of a TCP segment.
 pub(super) fn read(transport: Transport, packet: &[u8]) -> Option<Came> {
     let sliced = SlicedPacket::from_ethernet(packet).ok()?;
     let Some(LinkSlice::Ethernet2(link)) = sliced.link else {
@@ -87,9 +87,9 @@ pub(super) struct Way {
     pub mac_to: Mac,
 }
 
-/// Writes the headers for a datagram to the end of `front`, the bytes before it; returns their length. Over IPv4 without
-/// the UDP checksum: pmnet's packets have their own. `None`: the addresses are of two families, there is no room, or the
-/// datagram is too long.
+/// Writes the headers for a datagram to the end of `front`, the bytes directly before the datagram. Returns their
+/// length. IPv4 headers get no UDP checksum, because pmnet's packets have their own. `None`: the addresses are of two
+/// families, `front` is too short, or the datagram is too long.
 pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usize> {
     let mut head = [0; HEAD_BYTES_MAX];
     let mut rest = &mut head[..];
@@ -130,7 +130,7 @@ pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usiz
     Some(used)
 }
 
-/// Returns the same for an IP packet, which only needs the Ethernet header. `None`: there is no room.
+/// Writes the Ethernet header for an IP packet, which needs no other. Returns its length. `None`: `front` is too short.
 pub(super) fn write_link(front: &mut [u8], way: &Way) -> Option<usize> {
     let kind = if way.to.is_ipv4() {
         EtherType::IPV4
@@ -227,7 +227,7 @@ mod tests {
         for end in 0..packet.len() {
             assert_eq!(read(Transport::Udp, &packet[..end]), None, "{end} bytes");
         }
-        // Padding behind a short datagram is not part of it.
+        // Padding after a short datagram is not part of the datagram.
         packet.extend_from_slice(&[0; 20]);
         assert_eq!(read(Transport::Udp, &packet).unwrap().datagram, 42..50);
         for (at, byte) in [
@@ -262,7 +262,7 @@ mod tests {
         for end in 0..end {
             assert_eq!(read(Transport::Tcp, &segment[..end]), None, "{end} bytes");
         }
-        // Written back, it goes the other way.
+        // Written with source and destination swapped, the packet goes back.
         let way = Way {
             from: "10.0.0.2:80".parse().unwrap(),
             to: came.from,

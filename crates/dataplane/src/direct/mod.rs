@@ -1,9 +1,10 @@
-//! A device whose packets never pass the kernel's network stack: AF_XDP sockets that receive into the packet buffers of the
+//! A device whose packets bypass the kernel's network stack: its AF_XDP sockets receive into the packet buffers of the
 //! log (`docs/spec/ordered-log.md` §11), as PASTE proposes.
 //!
-//! An update is appended where the network put it, and is sent on from there. Packets that do not come by such a socket (from
-//! another interface, a fragment, something foreign) comes by the UDP socket of the [relay](crate::relay), and so goes what
-//! nobody knows the way to. Spec: `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
+//! An update is appended in the buffer into which it was received, and is forwarded from this buffer. Packets that no
+//! AF_XDP socket gets (of another interface, fragments, foreign packets) arrive at the UDP socket of the
+//! [relay](crate::relay). Packets to a peer whose link address is unknown leave through it. Spec:
+//! `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
 
 mod frame;
 mod neighbours;
@@ -32,34 +33,34 @@ pub use interface::{number, refused_by_driver};
 pub use shards::Part;
 pub use sockets::{Arrived, BufferSpace, Sockets, SocketsConfig};
 
-/// Settings of such a device.
+/// Settings of a device that receives into the buffers of its log.
 #[derive(Clone, Debug)]
 pub struct DirectConfig {
-    /// The same as of a relay: `listen` is the address to which clients send.
+    /// Settings as for a relay: `listen` is the address to which clients send.
     pub relay: RelayConfig,
-    /// Network interfaces by which packets come.
+    /// Network interfaces through which packets arrive.
     pub interfaces: Vec<String>,
     /// Whether the driver moves packets without a copy.
     pub mode: Mode,
-    /// Poll the drivers for packets, in place of their interrupts.
+    /// Polls the drivers for packets in place of their interrupts.
     pub busy_poll: Option<BusyPoll>,
-    /// Which of the shards of this process it is. They have the same interfaces, and listen on one port after the other.
+    /// The shard's part among the shards of this process, which have the same interfaces and consecutive ports.
     pub part: Part,
 }
 
 /// Reason why a device cannot receive into the buffers of its log.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
-    /// A socket.
+    /// An AF_XDP socket cannot be opened or used.
     #[error(transparent)]
     Socket(#[from] AfXdpError),
-    /// Error of the XDP program before the sockets.
+    /// The XDP program cannot be loaded or attached.
     #[error(transparent)]
     Program(#[from] KernelError),
-    /// An interface, a log or an address that does not fit.
+    /// An interface, a log or an address is unsuitable.
     #[error("{0}")]
     Unfit(String),
-    /// The device ended.
+    /// The device ended with an error.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -76,18 +77,19 @@ impl From<io::Error> for DirectError {
     }
 }
 
-/// A socket's interface, queue and modes.
+/// The interface, the queue and the mode of an open socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// Interface.
+    /// Name of the interface.
     pub interface: String,
-    /// Its queue.
+    /// Number of its queue.
     pub queue: u32,
-    /// The driver stores packets into the buffers by itself.
+    /// The driver stores packets into the buffers itself.
     pub zero_copy: bool,
 }
 
-/// A device that is bound to its interfaces and does not serve yet: all that can be refused at the start has been tried.
+/// A device that is bound to its interfaces and does not serve yet: every step that may be refused at the start has
+/// succeeded.
 pub struct DirectDevice {
     port: Direct,
     device: DeviceConfig,
@@ -96,7 +98,8 @@ pub struct DirectDevice {
 }
 
 impl DirectDevice {
-    /// Binds. The frame space of `log` is packet buffers, and `memory` is that of its image. Nothing of the log is changed.
+    /// Binds the sockets. The frame space of `log` must consist of packet buffers, and `memory` must be that of its
+    /// image. The log is not changed.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -110,7 +113,7 @@ impl DirectDevice {
         DirectDevice::open_in(config, space, stop)
     }
 
-    /// Returns the same for a log whose packet buffers are these.
+    /// Binds the sockets of a device whose log has these packet buffers.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -128,8 +131,8 @@ impl DirectDevice {
         })
     }
 
-    /// Serves one shard until stopped, with the log of [`DirectDevice::open`]. `observe` is called once a turn; `ready` once, when the
-    /// device first serves, with the bound address, the node, and what each socket got.
+    /// Serves one shard until stopped, with the log of [`DirectDevice::open`]. Calls `observe` once a turn. Calls
+    /// `ready` once, when the device first serves, with the bound address, the node, and the queues of the sockets.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -142,7 +145,7 @@ impl DirectDevice {
         self.serve_with(log, |node| node, observe, ready)
     }
 
-    /// Serves a device with more beside it, which `make` makes of it.
+    /// Serves a device with the additional parts that `make` gives it.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -175,10 +178,10 @@ impl DirectDevice {
     }
 }
 
-/// Bytes of a packet buffer, where they are large.
+/// Bytes of a packet buffer of the larger size.
 const LARGE: u32 = 4096;
 
-/// Refuses an interface whose packets may be longer than a buffer takes.
+/// Refuses an interface whose packets may be longer than a buffer.
 fn fits(name: &str, buffer_bytes: u32) -> Result<(), DirectError> {
     let mtu = interface::mtu(name).map_err(|error| DirectError::interface(name, &error))?;
     let takes = |buffer: u32| u64::from(buffer).saturating_sub(queues::ROOM_IN_FRONT + 14);

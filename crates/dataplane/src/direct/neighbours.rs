@@ -1,7 +1,7 @@
-//! By which queue, and under which Ethernet addresses, a peer is reached: as its own packets came.
+//! The queue and the Ethernet addresses through which a peer is reached, as its own packets came.
 //!
-//! Invariants: bounded; learned only from packets that were accepted; what was not heard of for a while goes by the kernel's
-//! stack, which finds out where it is. May not: send a question.
+//! Invariants: the table is bounded. It learns only from accepted packets. A packet to a peer that has not been heard
+//! of for a while goes through the kernel's stack, which resolves the peer's address. May not: send a question.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,21 +11,22 @@ use rustc_hash::FxHashMap;
 
 use super::frame::{Came, Mac};
 
-/// Peers that are known at the same time. Others go by the kernel's stack.
+/// Most peers that are known at the same time. Packets to other peers go through the kernel's stack.
 const NEIGHBOURS_MAX: usize = 4096;
-/// Time without a packet after which a peer may be elsewhere. The system knows where; asking it costs a copy.
+/// Time without a packet after which a peer may have moved. The kernel's stack knows the new path; to send through it
+/// costs a copy.
 const HEARD_MAX: Nanos = SECOND;
 
-/// How a peer is reached.
+/// The path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Neighbour {
     /// Index of the queue.
     pub queue: usize,
     /// Its Ethernet address, or that of the router on the path to it.
     pub mac: Mac,
-    /// Ours.
+    /// Our Ethernet address on this path.
     pub own_mac: Mac,
-    /// Our address, as the peer knows it.
+    /// Our IP address, as the peer knows it.
     pub own: IpAddr,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Neighbours {
 }
 
 impl Neighbours {
-    /// A packet that was accepted came by this queue. Addresses that no peer can have are not believed.
+    /// Learns a peer from an accepted packet that came through this queue. Ignores addresses that no peer can have.
     pub fn learn(&mut self, now: Time, queue: usize, came: &Came) {
         let (from, to) = (came.from.ip(), came.to);
         let nobody =
@@ -61,7 +62,7 @@ impl Neighbours {
         self.known.insert(came.from, (neighbour, now));
     }
 
-    /// Returns how to reach a peer; `None`: by the kernel's stack.
+    /// Returns the path to a peer. `None`: the packet must go through the kernel's stack.
     pub fn find(&self, now: Time, peer: Peer) -> Option<Neighbour> {
         self.known
             .get(&peer)
@@ -132,7 +133,7 @@ mod tests {
             all.learn(Time(0), 0, &forged);
         }
         assert_eq!(all.known.len(), 0);
-        // Another port of the same machine tells nothing about this one.
+        // A packet from another port of the same machine proves nothing about this port.
         all.learn(Time(0), 0, &came(1, 1));
         let mut other = came(1, 1).from;
         other.set_port(8);

@@ -16,30 +16,31 @@ use super::{Bound, DirectConfig, DirectError};
 use crate::af_xdp::{AfXdpError, Transport};
 use crate::relay::Relay;
 
-/// While the device spins, the socket in the kernel's stack is looked at once in this many turns: that is a system call.
+/// While the device spins, it polls the socket in the kernel's stack once in this many turns, because that is a system
+/// call.
 const STACK_EVERY: u32 = 16;
-/// Entries that are sent on in one turn, besides as many as it appended. Each of them takes one to three microseconds: it goes
-/// through the driver, or the kernel's stack, before the call that sends it returns; packets that come meanwhile wait.
+/// Entries that are forwarded in one turn, besides as many as the turn appended. Each takes one to three microseconds,
+/// because the call that sends it runs the driver or the kernel's stack; packets that arrive meanwhile wait.
 const FORWARDS_MAX: usize = 4;
 /// Token of the first queue.
 const QUEUES_TOKEN: usize = 16;
 
-/// Sockets past the kernel's stack, and one in it.
+/// The AF_XDP sockets of the device, and its socket in the kernel's stack.
 pub(super) struct Direct {
     stack: Relay,
     sockets: Sockets,
     arrived: Vec<Arrived>,
-    /// Traffic that goes through the kernel's stack.
+    /// Packets that leave through the kernel's stack.
     rest: Outbox,
     /// Time of this turn.
     now: Cell<Time>,
     turn: u32,
-    /// Longest datagram that is sent past the stack.
+    /// Longest datagram that is sent through an AF_XDP socket.
     longest: usize,
 }
 
 impl Direct {
-    /// Binds to all that `config` names.
+    /// Binds the sockets that `config` names.
     pub fn open(
         config: &DirectConfig,
         space: BufferSpace,
@@ -89,7 +90,7 @@ impl Direct {
     fn send_one(&mut self, out: &Outbox, place: Place) -> Result<(), AfXdpError> {
         let (now, to) = (self.now.get(), place.to);
         match (place.hops, place.logged) {
-            // Foreign datagrams go on as they came: with their hops, by whatever way the system knows.
+            // Foreign datagrams are passed on unchanged, with their remaining hops, through the kernel's stack.
             (Some(hops), _) => self.rest.pass(to, out.bytes(place.range), hops),
             (None, Some(frame)) => {
                 let long = frame.len() > self.longest;
@@ -136,7 +137,7 @@ impl Port for Direct {
     }
 
     fn send(&mut self, out: &Outbox) -> io::Result<()> {
-        // Clients wait for answers, not for entries: entries that are sent from the log leave last.
+        // Clients wait for answers, not for entries. So entries that are sent from the log leave last.
         for from_log in [false, true] {
             let these = |place: &Place| place.logged.is_some() == from_log;
             for place in out.places().filter(these) {
@@ -164,7 +165,7 @@ impl Port for Direct {
 
     fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
         let size = self.stack.paths(now, next, before)?;
-        // No router tells these sockets that a packet is too long. So long packets go through the kernel's stack.
+        // No router reports to these sockets that a packet is too long. So long packets go through the kernel's stack.
         self.longest = size.min(self.sockets.carries()).datagram_bytes();
         Some(size)
     }

@@ -1,7 +1,7 @@
 //! The AF_XDP sockets of a device, one for each queue of its interfaces, and the memory that they share with the log.
 //!
-//! Invariants: every buffer is the kernel's, ours, or the log's; what the log has is only sent from. May not: look into a
-//! datagram.
+//! Invariants: every buffer belongs to the kernel, to this module, or to the log; a buffer of the log is only sent
+//! from. May not: interpret a datagram.
 
 #![allow(unsafe_code)]
 
@@ -20,16 +20,17 @@ use crate::af_xdp::{
 const RECEIVE_RING: u32 = 1024;
 /// Entries of the TX and completion rings of a queue.
 const SEND_RING: u32 = 1024;
-/// Buffers that are left to each queue when the log is full, at least.
+/// Least number of buffers that each queue has to receive into when the log is full.
 const RECEIVE_MIN: u64 = 64;
-/// The same as a fraction of all buffers, if there are several queues. One queue can use whatever is not live.
+/// With several queues, one buffer in this many is left for all of them together; each queue gets at least
+/// [`RECEIVE_MIN`] and at most a ring of them. A single queue can use all buffers that are not live.
 const RECEIVE_FRACTION: u64 = 4;
-/// Free buffers that are left to send from.
+/// Number of free buffers that are left to send from.
 const SEND_RESERVE: usize = 32;
-/// In front of a packet: what the kernel wants, and as much as brings the datagram behind Ethernet, IPv4 and UDP to the
-/// start of a line. So the header of an entry takes two lines and not three.
+/// Bytes before a packet besides the kernel's: they align the datagram after Ethernet, IPv4 and UDP headers to a cache
+/// line. So the header of an entry takes two lines and not three.
 const HEADROOM: u32 = 22;
-/// Both together, in bytes.
+/// The kernel's bytes and [`HEADROOM`] together.
 pub(super) const ROOM_IN_FRONT: u64 = 256 + 22;
 const _: () = assert!((RECEIVE_HEADROOM + 22 + 14 + 20 + 8).is_multiple_of(64));
 
@@ -41,6 +42,8 @@ pub(super) struct FrameMemory {
 }
 
 impl FrameMemory {
+    /// Returns the frame space `space` of the log in this memory.
+    ///
     /// # Panics
     /// The frame space is not inside the image.
     pub fn new(memory: Memory, space: Range<usize>) -> FrameMemory {
@@ -52,13 +55,13 @@ impl FrameMemory {
     }
 }
 
-// SAFETY: the frame space is inside the memory of the image, which may be read and written, stays where it is, and lives as
-// long as this value. The log, and a store in the same region, have the same memory. They store into the buffers that they have
-// and read these, and the log reads a lent buffer only while a packet in it is delivered: then the kernel does not have it, and
-// nobody here has a reference into it.
+// SAFETY: the frame space is inside the memory of the image, which may be read and written, stays in place, and lives
+// as long as this value. The log, and a store in the same region, use the same memory. They write and read the buffers
+// that they own. The log reads a lent buffer only while a packet in it is delivered: at that time the kernel does not
+// have the buffer, and this module has no reference into it.
 unsafe impl Region for FrameMemory {
     fn start(&self) -> *mut u8 {
-        // SAFETY: checked to be inside when this was made.
+        // SAFETY: `new` checked that the space is inside the memory.
         unsafe { self.memory.start().add(self.space.start) }
     }
     fn bytes(&self) -> usize {
@@ -66,23 +69,23 @@ unsafe impl Region for FrameMemory {
     }
 }
 
-/// How buffers are divided, so that receiving goes on with a full log: the buffers that are never live are enough for
-/// all queues, whatever the traffic was before.
+/// Division of the buffers, so that packets can still be received when the log is full: the buffers that are never live
+/// are enough for all queues, whatever the earlier traffic was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     /// Buffers that the kernel may have for one queue.
     receive: usize,
-    /// Buffers that are never live, for all of them and to send from.
+    /// Buffers that are never live: those for all queues, and those to send from.
     never_live: u64,
 }
 
 impl Share {
-    /// Returns the share of each queue of `buffers` buffers, at least 256 a queue.
+    /// Returns the division of `buffers` buffers among the queues, which have at least 256 each.
     fn of(buffers: u64, queues: usize) -> Share {
         let count = u64::try_from(queues.max(1)).expect("few");
         let send = u64::try_from(SEND_RESERVE).expect("few");
         if count == 1 {
-            // It takes all that are left: no other shard needs them.
+            // A single queue takes all that are left: no other shard needs them.
             return Share {
                 receive: usize::MAX,
                 never_live: RECEIVE_MIN + send,
@@ -96,23 +99,24 @@ impl Share {
     }
 }
 
-/// All sockets.
+/// The AF_XDP sockets of all queues of a shard.
 pub(super) struct Queues {
-    // Dropped first: the programs are detached, and then the sockets closed, before the memory goes. Programs that other shards
-    // have too go on. They find no socket for this shard's packets then, which pass.
+    // Must be dropped first: the programs are detached, and then the sockets are closed, before the memory is unmapped.
+    // A program that other shards still use stays attached. It then finds no socket for this shard's packets, and
+    // passes them to the kernel's stack.
     _part: Part,
     queues: Vec<Queue>,
-    /// A queue has submitted frames, and its kernel is to be woken.
+    /// For each queue: it has submitted frames, and its kernel has to be woken.
     asleep: Vec<bool>,
-    /// Buffers that the kernel has to receive into, for each queue.
+    /// For each queue: the number of buffers that the kernel has to receive into.
     filled: Vec<usize>,
     share: Share,
-    /// The drivers are polled.
+    /// Whether the drivers are polled.
     polls: bool,
     umem: Umem<FrameMemory>,
     buffer_bytes: usize,
     bound: Vec<Bound>,
-    /// Packets for which no buffer or no entry of a ring was free; the protocol sends them again.
+    /// Number of packets for which no buffer or no entry of a ring was free. The protocol sends them again.
     send_dropped: u64,
 }
 
@@ -169,7 +173,7 @@ impl Queues {
         &self.bound
     }
 
-    /// Buffers that the log must leave.
+    /// Returns the number of buffers that the log must not use for live entries.
     pub const fn never_live(&self) -> u64 {
         self.share.never_live
     }
@@ -186,7 +190,7 @@ impl Queues {
         &self.queues
     }
 
-    /// Takes what a queue has received, up to the capacity of `burst`.
+    /// Takes the packets that a queue has received, up to the capacity of `burst`.
     pub fn receive(&mut self, queue: usize, burst: &mut Vec<Received>) -> Result<(), AfXdpError> {
         let before = burst.len();
         let socket = &mut self.queues[queue];
@@ -199,23 +203,23 @@ impl Queues {
         received.map(drop)
     }
 
-    /// Returns a received packet.
+    /// Returns the bytes of a received packet.
     pub fn packet(&self, received: &Received) -> &[u8] {
         &self.umem.bytes(&received.frame)[received.bytes.clone()]
     }
 
-    /// Returns where a received packet begins in the frame space.
+    /// Returns the offset of a received packet in the frame space.
     pub fn place(&self, received: &Received) -> usize {
         self.start(received.frame.number()) + received.bytes.start
     }
 
-    /// Returns a datagram in a buffer of the log.
+    /// Returns the bytes of a datagram in a buffer of the log.
     pub fn logged(&self, place: &Range<usize>) -> &[u8] {
         let (number, inside) = self.split(place);
         self.umem.kept_bytes(number, &inside)
     }
 
-    /// Number of a buffer, and place in it.
+    /// Returns the number of a buffer, and the range in it.
     fn split(&self, place: &Range<usize>) -> (u32, Range<usize>) {
         let at = place.start / self.buffer_bytes;
         let start = at * self.buffer_bytes;
@@ -223,7 +227,7 @@ impl Queues {
         (number, place.start - start..place.end - start)
     }
 
-    /// Returns whether the kernel has to be woken once more.
+    /// Returns whether the kernel has to be woken again.
     pub fn pending(&self) -> bool {
         self.asleep.iter().any(|asleep| *asleep)
     }
@@ -232,7 +236,7 @@ impl Queues {
         usize::try_from(number).expect("u32 fits usize") * self.buffer_bytes
     }
 
-    /// A received packet is done with: the log has it, or it is not needed.
+    /// Ends the use of a received packet. `kept`: the log has it.
     pub fn done(&mut self, frame: Frame, kept: bool) {
         if kept {
             self.umem.keep(frame);
@@ -271,8 +275,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Queues a datagram that lies at `place` of the frame space, in a buffer of the log. False: that buffer is being sent
-    /// from already, or there is no room for the headers.
+    /// Queues a datagram at `place` of the frame space, in a buffer of the log, without a copy. Returns false if the
+    /// kernel already sends from that buffer, or if there is no space for the headers.
     pub fn send_logged(
         &mut self,
         queue: usize,
@@ -292,7 +296,7 @@ impl Queues {
         Ok(true)
     }
 
-    /// Returns an entry of the TX ring. Returns false: none is free.
+    /// Reserves an entry of the TX ring. Returns false if none is free.
     fn reserve(&mut self, queue: usize) -> Result<bool, AfXdpError> {
         if self.queues[queue].reserve(1)? == 1 {
             return Ok(true);
@@ -301,7 +305,7 @@ impl Queues {
         Ok(self.queues[queue].reserve(1)? == 1)
     }
 
-    /// Hands over what was queued, wakes the kernel and takes back what was sent.
+    /// Submits the queued packets, wakes the kernel, and takes sent buffers back.
     pub fn flush_all(&mut self) -> Result<(), AfXdpError> {
         (0..self.queues.len()).try_for_each(|queue| self.flush(queue))
     }
@@ -315,7 +319,8 @@ impl Queues {
         socket.complete(&mut self.umem).map(drop)
     }
 
-    /// Takes over what the log has released, gives it what it wants, and lets the kernel receive into the rest.
+    /// Takes the buffers that the log has released, gives the log the buffers that it needs, and lets the kernel
+    /// receive into the rest.
     pub fn exchange(&mut self, log: &mut dyn Buffers) -> Result<(), AfXdpError> {
         while let Some(number) = log.poll_released() {
             self.umem.leave(number);

@@ -1,9 +1,9 @@
-//! The shards of one process that receive by the same interfaces: one program on each interface for all of them, and queues
-//! of its own for each.
+//! The shards of one process that receive through the same interfaces: each interface has one program for all shards,
+//! and each shard has queues of its own.
 //!
-//! A socket gets only what its own queue has received, and its memory is the log of one shard. So the queues of an interface
-//! are divided: shard i of n has the queues i, i + n, i + 2n, …. A packet for a shard in a queue of another one takes the path
-//! through the system's stack to its UDP socket. May not: know logs.
+//! A socket gets only packets that its own queue has received, and its memory is the log of one shard. So the queues of
+//! an interface are divided: shard i of n has the queues i, i + n, i + 2n, …. A packet for a shard in a queue of
+//! another shard goes through the kernel's stack to the shard's UDP socket. May not: know logs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,19 +14,19 @@ use super::sockets::SocketsConfig;
 use super::{DirectError, interface};
 use crate::af_xdp::{Only, QUEUES_MAX, Redirect};
 
-/// Buffers that a log must have for each queue.
+/// Number of buffers that a log must have for each queue.
 const BUFFERS_PER_QUEUE: u64 = 256;
 
-/// By the names of their interfaces.
+/// The programs, by the names of their interfaces.
 type Programs = BTreeMap<String, Redirect>;
 
-/// A shard's part in its process. A shard's sockets keep it, and the programs are detached when the last one
-/// is gone.
+/// The part of one shard in its process. A shard's sockets own its part. The programs are detached when the last part
+/// is dropped.
 #[derive(Clone)]
 pub struct Part {
     index: u16,
     count: u16,
-    /// Attached when the first shard needs them.
+    /// The programs; each is attached when the first shard needs it.
     programs: Arc<Mutex<Programs>>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Part {
 }
 
 impl Part {
-    /// Returns the only shard.
+    /// Returns the part of the only shard of a process.
     #[must_use]
     pub fn alone() -> Part {
         Part {
@@ -53,13 +53,13 @@ impl Part {
         }
     }
 
-    /// Returns all of `count` shards, which listen on one port after the other.
+    /// Returns the parts of `count` shards, which have consecutive ports.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: an interface has fewer queues than there are shards.
     pub fn all(count: u16, interfaces: &[String]) -> Result<Vec<Part>, DirectError> {
         for name in interfaces {
-            // Whether it is there at all.
+            // Fails if there is no such interface.
             interface::mtu(name).map_err(|error| DirectError::interface(name, &error))?;
             let queues = queues_of(name);
             if queues < u32::from(count) {
@@ -78,13 +78,14 @@ impl Part {
         Ok((0..count).map(part).collect())
     }
 
-    /// Returns its queues of an interface.
+    /// Returns the shard's queues of an interface.
     pub(super) fn queues(&self, interface: &str) -> impl Iterator<Item = u32> + use<> {
         let step = usize::from(self.count);
         (u32::from(self.index)..queues_of(interface)).step_by(step)
     }
 
-    /// Packet buffers that its log must have to receive from its queues of these interfaces.
+    /// Returns the number of packet buffers that the shard's log must have to receive from its queues of these
+    /// interfaces.
     #[must_use]
     pub fn buffers_needed(&self, interfaces: &[String]) -> u64 {
         let queues = interfaces.iter().map(|name| self.queues(name).count());
@@ -120,7 +121,7 @@ impl Part {
         Ok(())
     }
 
-    /// Packets for this shard in this queue go to this socket from now on.
+    /// Redirects the packets for this shard in this queue to this socket.
     pub(super) fn serve(
         &self,
         interface: &str,
@@ -133,8 +134,8 @@ impl Part {
     }
 }
 
-/// Receive queues of an interface that can have sockets. Packets in other queues go to the system's stack, and from there to a
-/// device's UDP socket.
+/// Returns the number of receive queues of an interface that can have sockets. Packets in other queues go through the
+/// kernel's stack to the device's UDP socket.
 fn queues_of(interface: &str) -> u32 {
     interface::receive_queues(interface).min(QUEUES_MAX)
 }

@@ -1,6 +1,6 @@
-//! Datagrams that are received into packet buffers of a log and sent from there: sockets, and the way to each peer.
+//! Datagrams that are received into packet buffers of a log and sent from them: the sockets, and the path to each peer.
 //!
-//! May not: know what a datagram means.
+//! May not: interpret a datagram.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -21,43 +21,44 @@ use crate::interface::mtu;
 /// Packets taken from a queue at once.
 const BURST: usize = 64;
 
-/// Kind of datagrams.
+/// Settings of the sockets, and the datagrams that they receive.
 #[derive(Clone, Debug)]
 pub struct SocketsConfig {
-    /// Network interfaces by which they come.
+    /// Network interfaces through which datagrams arrive.
     pub interfaces: Vec<String>,
-    /// To which address and port.
+    /// The address and port to which datagrams are sent.
     pub listen: SocketAddr,
-    /// Datagrams of UDP, or segments of TCP. In place of a datagram there is the IP packet of a segment then, everywhere.
+    /// UDP datagrams or TCP segments. With TCP, each function that handles a datagram handles the IP packet of a
+    /// segment instead.
     pub transport: Transport,
     /// Whether the driver moves packets without a copy.
     pub mode: Mode,
-    /// The first two bytes that they must have.
+    /// The first two bytes that datagrams must have.
     pub magic: Option<u16>,
-    /// Poll the drivers for packets, in place of their interrupts.
+    /// Polls the drivers for packets in place of their interrupts.
     pub busy_poll: Option<BusyPoll>,
-    /// Which of the shards of this process they are for.
+    /// The shard's part among the shards of this process.
     pub part: Part,
 }
 
 /// A datagram that has arrived. It must be given to [`Sockets::done`].
 #[derive(Debug)]
 pub struct Arrived {
-    /// Its place in the frame space.
+    /// The datagram's range in the frame space.
     pub place: Range<usize>,
-    /// Its buffer.
+    /// The datagram's buffer.
     frame: Frame,
     came: Came,
     queue: usize,
 }
 
 impl Arrived {
-    /// Sender.
+    /// Returns the sender's address.
     #[must_use]
     pub const fn from(&self) -> Peer {
         self.came.from
     }
-    /// Returns how many more hops it may make.
+    /// Returns the number of remaining hops.
     #[must_use]
     pub const fn hops(&self) -> u8 {
         self.came.hops
@@ -69,12 +70,12 @@ impl Arrived {
 pub struct BufferSpace {
     memory: FrameMemory,
     buffer_bytes: u32,
-    /// Buffers that whoever receives and the log have together.
+    /// Number of buffers that belong to the sockets and the log, not to the store.
     own: u64,
 }
 
 impl BufferSpace {
-    /// Returns all of a log whose image is this memory.
+    /// Returns all buffers of a log whose image is this memory.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: its frame space is a ring.
@@ -82,8 +83,8 @@ impl BufferSpace {
         BufferSpace::beside_a_store(memory, 0, parameters, parameters.buffer_count())
     }
 
-    /// Returns the sockets of a log whose image begins at byte `start` of this memory, in the region of a store. `own` of them are not the
-    /// store's.
+    /// Returns the buffers of a log whose image begins at byte `start` of this memory, in the region of a store. `own`
+    /// of them do not belong to the store.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: its frame space is a ring.
@@ -117,7 +118,7 @@ pub struct Sockets {
     queues: Queues,
     neighbours: Neighbours,
     port: u16,
-    /// They send to addresses of this family.
+    /// The sockets send to addresses of this family.
     ipv6: bool,
     interfaces: Vec<String>,
     transport: Transport,
@@ -163,31 +164,31 @@ impl Sockets {
         })
     }
 
-    /// Buffers that the log must never have itself ([`pmnet_log::Log::leave_buffers`]).
+    /// Returns the number of buffers that the log must not use ([`pmnet_log::Log::leave_buffers`]).
     #[must_use]
     pub const fn never_live(&self) -> u64 {
         self.queues.never_live()
     }
 
-    /// Resources of each socket.
+    /// Returns interface, queue and mode of each socket.
     #[must_use]
     pub fn bound(&self) -> &[Bound] {
         self.queues.bound()
     }
 
-    /// Division of the buffers. Those that the log has, live or not, are kept.
+    /// Returns the division of the buffers. The buffers of the log, live or not, count as kept.
     #[must_use]
     pub fn places(&self) -> Places {
         self.queues.places()
     }
 
-    /// Packets that found no room; whoever waits for them asks again.
+    /// Returns the number of packets for which there was no free buffer or ring entry. Their receivers ask again.
     #[must_use]
     pub const fn send_dropped(&self) -> u64 {
         self.queues.send_dropped()
     }
 
-    /// Largest fragments that all interfaces carry at the moment.
+    /// Returns the largest size of fragments that all interfaces carry at the moment.
     #[must_use]
     pub fn carries(&self) -> FragmentSize {
         let mtus = self.interfaces.iter().filter_map(|name| mtu(name).ok());
@@ -197,12 +198,12 @@ impl Sockets {
         })
     }
 
-    /// Descriptors that become readable when something arrives.
+    /// Returns descriptors that become readable when a packet arrives.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.sockets().iter().map(AsFd::as_fd)
     }
 
-    /// Takes what has arrived, at most a burst of each queue.
+    /// Takes the datagrams that have arrived, at most one burst of each queue.
     ///
     /// # Errors
     /// [`AfXdpError`]: the sockets must not be used any more.
@@ -211,7 +212,7 @@ impl Sockets {
             let received = self.queues.receive(queue, &mut self.burst);
             for one in self.burst.drain(..) {
                 let came = frame::read(self.transport, self.queues.packet(&one));
-                // Port 0 cannot be answered. Only a forger writes it.
+                // No answer can be sent to port 0; only a forger sends from it.
                 let Some(came) = came.filter(|came| came.from.port() != 0) else {
                     self.queues.done(one.frame, false);
                     continue;
@@ -229,7 +230,8 @@ impl Sockets {
         Ok(())
     }
 
-    /// The received packets are done with. Unless it was refused, its sender can be reached the way it came.
+    /// Ends the use of a received datagram. Unless the datagram was refused, its sender can then be reached on the path
+    /// by which it came.
     pub fn done(&mut self, now: Time, arrived: Arrived, taken: Taken) {
         if taken != Taken::Refused {
             self.neighbours.learn(now, arrived.queue, &arrived.came);
@@ -237,7 +239,7 @@ impl Sockets {
         self.queues.done(arrived.frame, taken == Taken::Kept);
     }
 
-    /// The sender of what arrived can be reached the way it came, already before it is [done](Sockets::done) with.
+    /// Learns the path to the sender of a datagram before the datagram is [done](Sockets::done) with.
     pub fn heard(&mut self, now: Time, arrived: &Arrived) {
         self.neighbours.learn(now, arrived.queue, &arrived.came);
     }
@@ -251,7 +253,7 @@ impl Sockets {
         }
     }
 
-    /// Function that writes the headers of a datagram before it.
+    /// Returns the function that writes the headers of a datagram before it.
     fn head(&self, way: Way) -> impl Fn(&mut [u8], &[u8]) -> Option<usize> + use<> {
         let transport = self.transport;
         move |front, datagram| match transport {
@@ -274,7 +276,8 @@ impl Sockets {
         Ok(true)
     }
 
-    /// Returns the same for a datagram at `place` of the frame space, in a buffer of the log: it is sent from there.
+    /// Queues a datagram at `place` of the frame space, in a buffer of the log, without a copy. Returns the same as
+    /// [`Sockets::send`].
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -289,20 +292,20 @@ impl Sockets {
         };
         let head = self.head(self.way(to, &neighbour));
         if !self.queues.send_logged(neighbour.queue, place, &head)? {
-            // It is being sent already: this is a repetition.
+            // The kernel already sends from this buffer, because the datagram is a repetition.
             let copy = self.queues.logged(place).to_vec();
             self.queues.send(neighbour.queue, &copy, &head)?;
         }
         Ok(true)
     }
 
-    /// Returns a datagram in a buffer of the log.
+    /// Returns the bytes of a datagram in a buffer of the log.
     #[must_use]
     pub fn logged(&self, place: &Range<usize>) -> &[u8] {
         self.queues.logged(place)
     }
 
-    /// Hands over what was queued, and takes back what was sent.
+    /// Submits the queued datagrams, and takes sent buffers back.
     ///
     /// # Errors
     /// [`AfXdpError`].
@@ -310,13 +313,14 @@ impl Sockets {
         self.queues.flush_all()
     }
 
-    /// Returns whether [`Sockets::flush`] could not hand over everything.
+    /// Returns whether [`Sockets::flush`] could not submit everything.
     #[must_use]
     pub fn pending(&self) -> bool {
         self.queues.pending()
     }
 
-    /// Takes over what the log has released, gives it what it wants, and receives into the rest: once a turn.
+    /// Takes the buffers that the log has released, gives the log those that it needs, and receives into the rest. Must
+    /// be called once a turn.
     ///
     /// # Errors
     /// [`AfXdpError`].

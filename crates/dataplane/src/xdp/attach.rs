@@ -1,8 +1,9 @@
 //! Attaches the pipeline to interfaces.
 //!
-//! Invariants: a mark in the device's folder is there before the device is at an interface, and goes after it: so whoever
-//! ends the device finds where it is. Others at the same interface stay as they are ([`super::beside`]). Spec:
-//! `docs/spec/pipeline.md` §6 and §9. May not: fall back to the generic mode of XDP.
+//! Invariants: the device's folder has a mark for an interface from before the device is attached to it until after it
+//! is detached. So a process that ends the device finds all its interfaces. Other devices at the same interface stay as
+//! they are ([`super::beside`]). Spec: `docs/spec/pipeline.md` §6 and §9. May not: fall back to the generic mode of
+//! XDP.
 
 use super::beside::{Interface, Member, Steps};
 use super::error::KernelError;
@@ -10,17 +11,17 @@ use super::kernel::{Kernel, program};
 
 impl Kernel {
     /// Attaches the pipeline to these interfaces of the calling thread's network namespace, and detaches it from all
-    /// others. Where an earlier one is attached, it is replaced without a gap. `native`: in the driver; the generic mode is
-    /// slow, and never chosen for you.
+    /// others. An earlier pipeline of the device is replaced without a gap. `native`: in the driver. The generic mode
+    /// is slow, and is used only on request.
     ///
     /// # Errors
-    /// [`KernelError::Attach`] says which one; so do [`KernelError::PortTaken`] and its like, about other devices there;
-    /// [`KernelError::FileSystem`].
+    /// [`KernelError::Attach`] names the interface; so do [`KernelError::PortTaken`] and similar errors about other
+    /// devices at it; [`KernelError::FileSystem`].
     pub fn attach(&mut self, interfaces: &[String], native: bool) -> Result<(), KernelError> {
         self.attach_by_steps(interfaces, native, &mut |_| ())
     }
 
-    /// Attaches, and calls `step` before each step.
+    /// Attaches the pipeline as [`Kernel::attach`], and calls `step` before each step.
     ///
     /// # Errors
     /// As [`Kernel::attach`].
@@ -34,7 +35,7 @@ impl Kernel {
         for interface in interfaces {
             self.attach_one(interface, native, step)
                 .map_err(|error| match error {
-                    // They say which one by themselves.
+                    // These errors name the interface themselves.
                     KernelError::PortTaken { .. }
                     | KernelError::Crowded(_)
                     | KernelError::OtherMode(_)
@@ -59,7 +60,7 @@ impl Kernel {
         let pipeline = program(&mut self.ebpf, "pipeline")?;
         let joined = interface.join(name, &member, pipeline, !native, step);
         if joined.is_err() && is_new {
-            // The error that counts is the first one.
+            // If this fails too, the first error is reported.
             let _ = self.pins.unmark(name);
         }
         joined

@@ -1,10 +1,12 @@
-//! The devices at one interface: each has its pipeline pinned in the interface's folder, and one link is for all of them.
+//! The devices at one interface: each has its pipeline pinned in the interface's folder, and one link serves all of
+//! them.
 //!
-//! Invariants: what is pinned says who is there; [`Interface::settle`] makes the link agree with it, and does not care
-//! how far an earlier one came. One device is attached itself; for two and more the dispatcher is. The link goes from one
-//! program to the next without a gap, and what the old one needs is removed afterwards. So whoever is killed anywhere, the
-//! others answer. One process at a time changes an interface, by the lock of its folder. Spec: `docs/spec/pipeline.md` §9.
-//! May not: know what is in the maps of a device.
+//! Invariants: the pins determine which devices are at the interface. [`Interface::settle`] makes the link agree with
+//! the pins, wherever an earlier change stopped. One device is attached itself; for two and more the dispatcher is
+//! attached. The link changes from one program to the next without a gap, and the pins of the old program are removed
+//! afterwards. So if a process is killed at any step, the other devices still answer. One process at a time changes an
+//! interface, under the lock of its folder. Spec: `docs/spec/pipeline.md` §9. May not: know the contents of a device's
+//! maps.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,24 +28,24 @@ use super::links;
 use super::pins::Pins;
 use super::shared::DEVICES_MAX;
 
-/// Folders of interfaces, beside that of the devices.
+/// Folders of interfaces, next to the folders of the devices.
 const ROOT: &str = "/sys/fs/bpf/pmnet-at";
 /// The network namespace of the calling thread.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-/// The link, in the mode of the driver and in the generic one.
+/// Names of the link's pin in the driver's mode and in the generic mode.
 const LINKS: [&str; 2] = ["link", "link_generic"];
-/// First part of the names of what a dispatcher goes over to; a number comes next.
+/// First part of the name of a dispatcher's array of programs; a number follows.
 const PROGRAMS: &str = "programs-";
-/// A pipeline that has not got its name yet.
+/// Name of a pipeline's pin before it gets its final name.
 const PART: &str = "part";
-/// Others change an interface within milliseconds.
+/// Longest wait for the lock. Other processes change an interface within milliseconds.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Called before each step of a change, with what comes next. Tests kill the process there.
+/// Function that is called before each step of a change, with the step's name. Tests kill the process in it.
 pub type Steps<'a> = &'a mut dyn FnMut(&'static str);
 
-/// One interface.
+/// One interface, as its folder describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Interface {
     folder: PathBuf,
@@ -74,15 +76,15 @@ impl Member {
     }
 }
 
-/// Place for a new link, if there is none.
+/// The place of a new link, which is used if there is none.
 struct Place<'a> {
     interface: &'a str,
     generic: bool,
 }
 
 impl Interface {
-    /// Returns the interface of this name in the calling thread's network namespace. Its folder is named after its number there: names
-    /// can change.
+    /// Returns the interface with this name in the calling thread's network namespace. Its folder is named after its
+    /// index, because names can change.
     pub(super) fn named(name: &str) -> Result<Interface, KernelError> {
         let namespace =
             std::fs::metadata(NAMESPACE).map_err(|error| KernelError::io(NAMESPACE, error))?;
@@ -102,16 +104,16 @@ impl Interface {
         &self.folder
     }
 
-    /// Returns whether this device is there, and the interface too.
+    /// Returns whether this device is at the interface, and the interface exists.
     pub(super) fn has(&self, device: &str) -> bool {
         let here = self.members().iter().any(|one| one.device == device);
         here && self.link().is_some() && !self.is_severed()
     }
 
-    /// A device comes, or brings a new pipeline.
+    /// Attaches a device, or a new pipeline of it.
     ///
     /// # Errors
-    /// [`KernelError`]; then what was there is as it was.
+    /// [`KernelError`]; in this case the earlier state is kept.
     pub(super) fn join(
         &self,
         interface: &str,
@@ -122,7 +124,7 @@ impl Interface {
     ) -> Result<(), KernelError> {
         let _lock = self.lock()?;
         if self.is_severed() {
-            // Of an interface that is gone, whose number is given again: no device is at it any more.
+            // The interface is gone, and its index was given to another one: no device is at the new one yet.
             step("clear");
             self.clear()?;
         }
@@ -154,14 +156,14 @@ impl Interface {
         let place = Place { interface, generic };
         let settled = self.settle(Some(&place), step);
         if settled.is_err() && own.is_empty() {
-            // It never was there. The error that counts is the first one.
+            // The device was never attached. If this fails too, the first error is reported.
             let _ = self.remove(&path);
             let _ = self.settle(None, step);
         }
         settled
     }
 
-    /// Checks that the other devices leave room for it.
+    /// Checks that the other devices at the interface allow this one.
     fn admit(
         &self,
         interface: &str,
@@ -187,7 +189,7 @@ impl Interface {
         }
     }
 
-    /// A device goes. Nothing happens if it was not there, but what an earlier change left undone is done.
+    /// Detaches a device. If it was not attached, this only completes an earlier change that was not finished.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -203,9 +205,10 @@ impl Interface {
         self.settle(None, step)
     }
 
-    /// Makes the link agree with who is here, and removes what is not needed. The folder goes with the last device.
+    /// Makes the link agree with the pinned devices, and removes what is not needed. The folder is removed with the
+    /// last device.
     fn settle(&self, place: Option<&Place<'_>>, step: Steps<'_>) -> Result<(), KernelError> {
-        // Nobody is at an interface that is gone.
+        // No device is at an interface that is gone.
         let is_there = !self.is_severed();
         let (here, gone): (Vec<Member>, Vec<Member>) = self
             .members()
@@ -265,7 +268,8 @@ impl Interface {
         attached
     }
 
-    /// The program takes the place of the one that is attached, or is attached. Without a place and a link there never was a device.
+    /// Replaces the attached program, or attaches the first one. Without `place` and without a link no device was ever
+    /// attached.
     fn attach(
         &self,
         program: &mut Xdp,
@@ -309,20 +313,20 @@ impl Interface {
         })
     }
 
-    /// Returns the link, and whether it is in the generic mode.
+    /// Returns the path of the link's pin, and whether it is in the generic mode.
     fn link(&self) -> Option<(PathBuf, bool)> {
         let paths = LINKS.map(|name| self.folder.join(name));
         let found = paths.into_iter().zip([false, true]);
         found.into_iter().find(|(path, _)| path.exists())
     }
 
-    /// There is a link, and its interface is gone.
+    /// Returns whether there is a link whose interface is gone.
     fn is_severed(&self) -> bool {
         self.link()
             .is_some_and(|(link, _)| links::is_severed(&link))
     }
 
-    /// Returns the devices here, by their ports.
+    /// Returns the devices at the interface, in the order of their ports.
     fn members(&self) -> Vec<Member> {
         let mut members: Vec<Member> = self
             .files(|_| true)
@@ -342,7 +346,7 @@ impl Interface {
             .collect()
     }
 
-    /// Detaches, and removes everything that is pinned: the link first.
+    /// Detaches the program, and removes all pins of the interface, first the pin of the link.
     fn clear(&self) -> Result<(), KernelError> {
         for name in LINKS {
             let link = self.folder.join(name);
@@ -355,7 +359,7 @@ impl Interface {
         Ok(())
     }
 
-    /// Removes a pin, if it is there.
+    /// Removes a pin, if it exists.
     fn remove(&self, path: &Path) -> Result<(), KernelError> {
         debug_assert!(path.file_name() != Some(OsStr::new("")) && path.starts_with(&self.folder));
         match std::fs::remove_file(path) {
@@ -366,7 +370,7 @@ impl Interface {
         }
     }
 
-    /// Takes the lock under which an interface is changed; makes its folder.
+    /// Takes the lock under which an interface is changed; makes its folder if needed.
     fn lock(&self) -> Result<File, KernelError> {
         let failed = |error| KernelError::file(&self.folder, error);
         let until = Instant::now() + LOCK_WAIT;
@@ -374,7 +378,7 @@ impl Interface {
             folder::make(&self.folder)?;
             let folder = match File::open(&self.folder) {
                 Ok(folder) => folder,
-                // The last device there has just gone, and its folder with it.
+                // The last device has just left, and its process has removed the folder.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
@@ -382,7 +386,7 @@ impl Interface {
                 std::thread::sleep(LOCK_PAUSE);
                 continue;
             }
-            // If the folder was removed meanwhile, its lock does not protect the new one of that name.
+            // If the folder was removed meanwhile, its lock does not protect a new folder of that name.
             let own = folder.metadata().map_err(failed)?;
             if std::fs::metadata(&self.folder).is_ok_and(|now| now.ino() == own.ino()) {
                 return Ok(folder);

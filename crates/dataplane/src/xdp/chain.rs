@@ -1,8 +1,8 @@
 //! The pipeline's neighbours in a chain: `pm_chain`, as user space writes it.
 //!
-//! Invariants: written only while the pipeline is held. How frames reach a neighbour is learned by the pipeline itself; it
-//! is forgotten here when the neighbour has another address. Spec: `docs/spec/pipeline.md` §4. May not: decide what is
-//! committed or sent.
+//! Invariants: the map is written only while the pipeline is held. The pipeline itself learns how frames reach a
+//! neighbour; this module forgets it when the neighbour gets another address. Spec: `docs/spec/pipeline.md` §4. May
+//! not: decide what is committed or sent.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -15,8 +15,8 @@ use super::shared::{HopKeys, Hops, WAY_INTERFACE};
 use super::words::{address_words, port_word, store_key};
 
 impl Hops {
-    /// Tells the pipeline its place in the chain, and what the machine knows of the devices after it.
-    /// `talks`: it sends to its neighbours; else it gets no addresses, and user space does that.
+    /// Tells the pipeline its place in the chain, and the machine's knowledge of the devices after it. `talks`: the
+    /// pipeline sends to its neighbours. Otherwise it gets no addresses, and user space sends.
     pub(super) fn describe(&self, state: &ChainState, talks: bool) {
         let behind = u32::try_from(state.behind.len()).expect("a chain is short");
         self.follows.store(u32::from(state.position > 0), Relaxed);
@@ -43,7 +43,7 @@ impl Hops {
         self.committed.store(state.committed, Relaxed);
     }
 
-    /// Forgets what was done: the log begins again.
+    /// Clears the pipeline's progress: the log begins again.
     pub(super) fn forget(&self) {
         let words = [
             &self.credit,
@@ -57,8 +57,8 @@ impl Hops {
         }
     }
 
-    /// Progress of the pipeline with its neighbours. `skipped` is read after the orders, and written before them: a reader that
-    /// sees an order also sees that it was not acknowledged.
+    /// Returns the pipeline's progress with its neighbours. The pipeline writes `skipped` before the orders, and this
+    /// function reads it after them: if it sees an order, it also sees that the order was not acknowledged.
     pub(super) fn work(&self) -> HopWork {
         let mut work = HopWork::default();
         for (order, shared) in work.orders.iter_mut().zip(&self.orders) {
@@ -74,7 +74,7 @@ impl Hops {
 }
 
 impl HopKeys {
-    /// Tells the pipeline the keys of the present epoch; without any it verifies nothing.
+    /// Tells the pipeline the keys of the current epoch. Without keys it verifies nothing.
     pub(super) fn describe(&self, keys: Option<&keys::HopKeys>) {
         store_key(&self.own, keys.map(|keys| keys.own));
         let none = [None; 2];
@@ -87,7 +87,7 @@ impl HopKeys {
     }
 }
 
-/// Tells the pipeline the address of a neighbour; `None`: the pipeline sends it nothing.
+/// Tells the pipeline the address of a neighbour. `None`: the pipeline sends nothing to it.
 fn set_neighbour(
     peer: Option<Peer>,
     address: [&AtomicU64; 2],

@@ -1,8 +1,8 @@
-//! How a device in the kernel ends.
+//! The end of a device in the kernel.
 //!
-//! Invariants: the pipeline is held before anything is saved. The log is in the maps until the file is durable, and the
-//! stage of the maps says which of the two counts. Spec: `docs/spec/pipeline.md` §6. May not: lose acknowledged updates
-//! unless it was told to.
+//! Invariants: the pipeline is held before anything is saved. The log stays in the maps until the file is durable, and
+//! the stage of the maps determines which of the two counts. Spec: `docs/spec/pipeline.md` §6. May not: lose
+//! acknowledged updates without an explicit request.
 
 use std::path::Path;
 
@@ -21,17 +21,18 @@ use super::stage::Stage;
 /// Outcome of [`detach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detached {
-    /// There was a device, or what an earlier attempt has left of one.
+    /// There was a device, or remains of one that an earlier attempt had left.
     pub found: bool,
     /// Acknowledged updates in the log that the server had not applied.
     pub unapplied: u64,
 }
 
-/// Ends a device: detaches it from its interfaces, saves the log to `spill` if there is such a file, removes the maps.
-/// Without a file, acknowledged updates that are not applied would be lost: then it is refused, unless `discard` is set.
+/// Ends a device: detaches it from its interfaces, saves the log to `spill` if a file is given, removes the maps.
+/// Without a file, acknowledged updates that are not applied would be lost: the end is then refused, unless `discard`
+/// is set.
 ///
 /// # Errors
-/// [`OpenError`]; what cannot be saved stays where it is.
+/// [`OpenError`]; a log that cannot be saved stays in the maps.
 pub fn detach(
     device: KernelConfig,
     pins: &Pins,
@@ -65,7 +66,7 @@ pub fn detach(
     kernel.hold().map_err(failed)?;
     let tail = kernel.tail();
     let unapplied = match tail.last {
-        // Nothing was admitted under these maps, but a saved log may have been loaded into them.
+        // The pipeline admitted nothing under these maps, but a saved log may have been loaded into them.
         0 => kept(Kernel::image(pins)?).or_else(|error| discard.then_some(0).ok_or(error))?,
         last => last - tail.applied,
     };
@@ -76,9 +77,9 @@ pub fn detach(
             } else {
                 Log::adopt(media, None, &tail)?
             };
-            // A log that is empty and never served is not worth a file: the next start makes a new one.
+            // A log that is empty and never served needs no file: the next start makes a new one.
             if log.last() > 0 || log.served() > 0 {
-                // From here on a file may hold the same log as the maps.
+                // From now on a file may hold the same log as the maps.
                 kernel.set_stage(Stage::Saving);
                 log.close()?;
                 spill::save(path, &Kernel::image(pins)?).map_err(|error| {
@@ -90,7 +91,7 @@ pub fn detach(
             }
         }
         None if unapplied > 0 && !discard => {
-            // Refused: the pipeline goes on as if this had not been tried.
+            // The end is refused: the pipeline continues as before.
             if admitted {
                 let hold = kernel.hold().map_err(failed)?;
                 hold.release(&tail).map_err(failed)?;
@@ -102,7 +103,7 @@ pub fn detach(
         }
         None => {}
     }
-    // From here on the file is the log, or there is no log.
+    // From now on the file is the log, or there is no log.
     kernel.set_stage(Stage::Remains);
     pins.remove()?;
     Ok(Detached {

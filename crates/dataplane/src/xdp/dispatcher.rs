@@ -1,8 +1,10 @@
-//! The program at an interface with several devices: it goes over to the pipeline of the one to whose port a packet is.
+//! The program at an interface with several devices: it passes a packet on to the pipeline of the device whose port the
+//! packet is for.
 //!
-//! Invariants: ports and pipelines of a loaded dispatcher never change; whoever joins or leaves brings another one. Its array
-//! of programs must be pinned before it is attached: the kernel empties an array of programs that no process and no
-//! pin holds. Source: `bpf/dispatch.bpf.c`. Spec: `docs/spec/pipeline.md` §9. May not: attach anything.
+//! Invariants: ports and pipelines of a loaded dispatcher never change; a device that joins or leaves loads another
+//! dispatcher. Its array of programs must be pinned before it is attached: the kernel empties an array of programs that
+//! neither a process nor a pin holds. Source: `bpf/dispatch.bpf.c`. Spec: `docs/spec/pipeline.md` §9. May not: attach
+//! anything.
 
 use std::path::Path;
 
@@ -22,15 +24,15 @@ const PROGRAMS: &str = "pm_programs";
 /// The program, loaded for these devices.
 pub struct Dispatcher {
     ebpf: Ebpf,
-    // While it is open, the array is not emptied. `None`: it is pinned.
+    // The array, which stays open so that the kernel does not empty it. `None`: the array is pinned.
     programs: Option<ProgramArray<MapData>>,
 }
 
 impl Dispatcher {
-    /// Loads it for these devices: UDP port and pipeline of each.
+    /// Loads the program for these devices, given the UDP port and the pipeline of each.
     ///
     /// # Errors
-    /// [`KernelError`]; also if there are more than an interface can have.
+    /// [`KernelError`]; also if there are more devices than an interface can have.
     pub fn load(devices: &[(u16, &ProgramFd)]) -> Result<Dispatcher, KernelError> {
         if OBJECT.is_empty() {
             return Err(KernelError::NotBuilt);
@@ -63,7 +65,7 @@ impl Dispatcher {
         })
     }
 
-    /// Pins the array of programs, once.
+    /// Pins the array of programs, if it is not pinned yet.
     pub(super) fn pin(&mut self, path: &Path) -> Result<(), KernelError> {
         self.programs.take().map_or(Ok(()), |programs| {
             programs
@@ -87,7 +89,8 @@ impl Dispatcher {
             .map_err(|source| KernelError::Program { name: NAME, source })
     }
 
-    /// Runs one frame through it as if it had come in by an interface: the verdict, and the frame as it is then in `out`.
+    /// Runs one frame through the program as if it had arrived at an interface. Returns the verdict; `out` gets the
+    /// resulting frame.
     ///
     /// # Errors
     /// [`KernelError::Program`].

@@ -1,4 +1,4 @@
-//! Reasons why the pipeline in the kernel, or the device that it belongs to, cannot be had; and what to do.
+//! Reasons why the pipeline in the kernel, or its device, cannot be set up or used, and what to do.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use rustix::io::Errno;
 /// Reason why the kernel's part of a device cannot be set up, used or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// Built where there was no compiler for it.
+    /// The binary was built without a compiler for the programs.
     #[error(
         "PM1401 this pmnet was built without the in-kernel pipeline: install clang and libbpf-dev, then build it again"
     )]
     NotBuilt,
-    /// Another architecture than the one it relies on.
+    /// The machine has another architecture than the pipeline needs.
     #[error(
         "PM1402 the in-kernel pipeline relies on x86-64, where stores are seen in their order: use --mode relay here"
     )]
@@ -31,7 +31,7 @@ pub enum KernelError {
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
-    /// The pinned maps are not a whole device: not yet, or no longer.
+    /// The pinned maps are no complete device: not yet, or no longer.
     #[error(
         "PM1404 the device in {0} is not complete: a process makes it or takes it out just now, or was killed while it did; start it \
          again, or take it out with --detach"
@@ -40,9 +40,9 @@ pub enum KernelError {
     /// The BPF file system, where maps outlive their process, cannot be used.
     #[error("PM1405 {path}: {source}: {}", advice(source))]
     FileSystem {
-        /// Its path.
+        /// Path in the file system.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Another user may have written to the folder of a device or of an interface.
@@ -52,19 +52,19 @@ pub enum KernelError {
         user(*owner)
     )]
     Folder {
-        /// Its path.
+        /// Path of the folder.
         path: PathBuf,
-        /// Number of the user who owns it.
+        /// Number of the user who owns the folder.
         owner: u32,
-        /// Bits of its mode.
+        /// The folder's mode.
         mode: u32,
     },
     /// A map could not be made, pinned or mapped.
     #[error("PM1406 {what}: {source} (maps need root, or CAP_BPF and CAP_NET_ADMIN)")]
     Map {
-        /// Its name, and the operation that failed.
+        /// Name of the map, and the operation that failed.
         what: String,
-        /// Why.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The kernel refused the programs.
@@ -73,9 +73,9 @@ pub enum KernelError {
     /// A program could not be loaded, run or attached.
     #[error("PM1408 program {name}: {source}")]
     Program {
-        /// Its name.
+        /// Name of the program.
         name: &'static str,
-        /// Why.
+        /// The reason.
         source: ProgramError,
     },
     /// The kernel refused one program.
@@ -84,11 +84,11 @@ pub enum KernelError {
         rights(source)
     )]
     Refused {
-        /// Its name.
+        /// Name of the program.
         name: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
-        /// The end of what the verifier says.
+        /// The end of the verifier's output.
         verifier: String,
     },
     /// The link to an interface could not be pinned or taken over.
@@ -102,28 +102,28 @@ pub enum KernelError {
         question(interface, source)
     )]
     Attach {
-        /// Its name.
+        /// Name of the interface.
         interface: String,
-        /// Why.
+        /// The reason.
         source: Box<KernelError>,
     },
-    /// Two devices with one port at one interface.
+    /// Two devices at one interface have the same port.
     #[error(
         "PM1412 the device {device} has port {port} at {interface}: give this one another port (--listen), or take that one out with \
          --detach"
     )]
     PortTaken {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The port.
+        /// The port of both devices.
         port: u16,
-        /// Name of the other one.
+        /// Name of the other device.
         device: String,
     },
     /// The interface already has as many devices as it can have.
     #[error("PM1413 {max} devices are at {0}, which is the most that one interface can have", max = super::shared::DEVICES_MAX)]
     Crowded(String),
-    /// All devices at one interface are attached in one way.
+    /// All devices at one interface must be attached in the same mode.
     #[error(
         "PM1414 the other devices at {0} are attached in the other mode: all with --xdp-generic, or all without"
     )]
@@ -133,18 +133,18 @@ pub enum KernelError {
         "PM1415 {0}: another process has been changing the devices at this interface for seconds; try again"
     )]
     Contended(PathBuf),
-    /// The pipeline's lock could not be had in time.
+    /// The pipeline's lock could not be taken in time.
     #[error(
         "PM1416 program {0}: a CPU has been inside the pipeline's lock for three seconds, where it needs less than a microsecond: is the \
          machine stopped or overloaded? Start this device again; what is acknowledged is in the log"
     )]
     Locked(&'static str),
-    /// A program returned a verdict that it does not have.
+    /// A program returned an unknown verdict.
     #[error("PM1417 program {name} answered {answer}: map and program do not belong together")]
     Answer {
-        /// Its name.
+        /// Name of the program.
         name: &'static str,
-        /// Its answer.
+        /// The verdict.
         answer: u32,
     },
 }
@@ -152,29 +152,29 @@ pub enum KernelError {
 /// Reason why a device in the kernel cannot be opened, saved or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The kernel's part.
+    /// The kernel's part cannot be set up or used.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The log.
+    /// The log cannot be opened.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// It is of another device, shard or size.
+    /// The device or the file is of another device, shard or size.
     #[error("{0}")]
     Other(String),
-    /// The file of a saved log.
+    /// The file of a saved log cannot be used.
     #[error("{path}: {source}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Another process serves it.
+    /// Another process serves the device.
     #[error("PM1418 another process serves the device in {0}: stop it first")]
     InUse(PathBuf),
 }
 
-/// Returns the words for a user.
+/// Returns the text that names a user.
 fn user(number: u32) -> String {
     match number {
         0 => "root".into(),
@@ -182,7 +182,7 @@ fn user(number: u32) -> String {
     }
 }
 
-/// Advice about the BPF file system.
+/// Returns advice about the BPF file system.
 fn advice(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::ROFS) => {
@@ -196,7 +196,7 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Advice about an interface that takes no program.
+/// Returns advice about an interface that accepts no program.
 fn question(interface: &str, error: &KernelError) -> String {
     match cause(error) {
         Some(Errno::RANGE) => format!(
@@ -217,7 +217,7 @@ fn question(interface: &str, error: &KernelError) -> String {
 /// Number of lines that are shown from the end of the verifier's output, which may have thousands.
 const VERIFIER_LINES: usize = 8;
 
-/// Rights that are missing, if it may be that.
+/// Returns the rights that may be missing, if the error permits this cause.
 fn rights(error: &io::Error) -> &'static str {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
@@ -227,7 +227,7 @@ fn rights(error: &io::Error) -> &'static str {
     }
 }
 
-/// Returns the system's answer at the bottom of an error.
+/// Returns the system's error at the bottom of an error.
 fn cause(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
     let below = std::iter::successors(Some(error), |error| error.source());
     below
@@ -248,7 +248,7 @@ impl KernelError {
             source: Box::new(source),
         }
     }
-    /// Returns a program could not be loaded.
+    /// Returns the error of a program that could not be loaded.
     pub(crate) fn load(name: &'static str, source: ProgramError) -> KernelError {
         let ProgramError::LoadError {
             io_error,

@@ -1,8 +1,9 @@
-//! The pipeline as the device's fast path: held and released, told what it may admit, asked what it did.
+//! The pipeline as the device's fast path: this module holds and releases it, tells it what it may admit, and reads
+//! what it did.
 //!
-//! Invariants: what the pipeline writes as well is written only through the guard [`Held`]. `last` is read with Acquire
-//! and written with Release, so everything below it is complete on either side. Orders are never taken back: a release
-//! behind the pipeline's last order is refused.
+//! Invariants: fields that the pipeline writes too are written only through the guard [`Held`]. `last` is read with
+//! Acquire and written with Release, so everything up to it is complete on either side. Orders are never taken back: a
+//! release at an order before the pipeline's last one is refused.
 //!
 //! Spec: `docs/spec/pipeline.md` §2 to §4. May not: decide when to hold or release.
 
@@ -23,7 +24,7 @@ use super::maps::hop_keys_in;
 use super::sessions::BaseCrcs;
 use super::shared::FOR_EVER;
 
-/// The pipeline, held: the only way to what the pipeline writes as well.
+/// The held pipeline: only this guard writes fields that the pipeline writes too.
 struct Held<'a>(&'a mut Kernel);
 
 impl Kernel {
@@ -35,8 +36,8 @@ impl Kernel {
         Ok(Held(self))
     }
 
-    /// State that may change while the pipeline admits. A session that it does not know needs a hold: a CPU may have looked up
-    /// the session that had the row before, and has to look again.
+    /// Writes state that may change while the pipeline admits. If the pipeline does not know the session, it must be
+    /// held: a CPU may have looked up the session that had this row before, and must look again.
     fn refresh(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {
             return Ok(());
@@ -54,7 +55,7 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
-    /// The session is over. Its keys need a hold: a CPU may be verifying with them.
+    /// Removes a session that is over. Its keys need a hold, because a CPU may be verifying with them.
     fn forget(&mut self, id: u64) -> Result<(), KernelError> {
         if self.keys.is_none() || self.sessions.find(id).is_none() {
             return self.sessions.remove(id);
@@ -65,7 +66,7 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
-    /// With keys the pipeline adds what a tag contributes, which is another one in each packet.
+    /// With keys these checksums leave the tag out: the pipeline adds its contribution, which differs in each packet.
     fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
         let keyed = self.keys.is_some();
         let token = if keyed { 0 } else { state.token };
@@ -107,8 +108,8 @@ impl Kernel {
 }
 
 impl Held<'_> {
-    /// Tells the pipeline a session, or all of it anew. User space serves what has no row, because there are more sessions
-    /// than rows, and a session whose client has not been heard of.
+    /// Tells the pipeline the whole state of a session. User space serves a session that has no row because there are
+    /// more sessions than rows, and a session whose client has not been heard of.
     fn write_session(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {
             return Ok(());
@@ -126,7 +127,7 @@ impl Held<'_> {
         Ok(())
     }
 
-    /// Lets the pipeline go on where it is.
+    /// Lets the pipeline admit again, from its current order.
     fn resume(self) -> Result<(), KernelError> {
         self.0.run_control("release")?;
         self.0.held = false;
@@ -140,7 +141,7 @@ impl Hold for Held<'_> {
         let copies = chain.position + 1 + chain.behind.len();
         kernel.copies = u8::try_from(copies).expect("a chain is short");
         kernel.stamp = *stamp;
-        // As they stand in a header.
+        // The numbers have the byte order of a header.
         let word = |first: u32, second: u32| {
             let number = u64::from(first) << 32 | u64::from(second);
             u64::from_ne_bytes(number.to_be_bytes())
@@ -182,7 +183,7 @@ impl Hold for Held<'_> {
 
     fn forget_log(&mut self) -> io::Result<()> {
         let shard = self.0.shard();
-        // This field is cleared first: without it the others mean nothing.
+        // This field is cleared first: without it the others have no meaning.
         shard.last.store(0, Release);
         for word in [
             &shard.head,
@@ -204,7 +205,7 @@ impl Hold for Held<'_> {
 
     fn answers_for_ever(&mut self) {
         let word = &self.0.shard().answers_until;
-        // Nearly always it is so already, and the pipeline keeps the word's line in its caches.
+        // In most cases the word has this value already, and the pipeline keeps its line in its caches.
         if word.load(Relaxed) != FOR_EVER {
             word.store(FOR_EVER, Release);
         }
@@ -289,7 +290,7 @@ impl FastPath for Kernel {
     }
 
     fn answers_until(&mut self, deadline: Option<Time>) {
-        // One process at a time writes the word, and only to a later moment: of two leases the later one counts.
+        // One process at a time writes this field, and only to a later time: of two leases the later one counts.
         let told = deadline.map_or(0, |Time(at)| at.min(FOR_EVER - 1));
         let later = |word| Some(told.max(if word == FOR_EVER { 0 } else { word }));
         let word = &self.shard().answers_until;

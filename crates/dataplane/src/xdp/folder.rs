@@ -1,8 +1,7 @@
-//! Folders of pins, which only their user may enter. A user who could write in such a folder could replace a device's
-//! maps, and read its keys; a user who could open a pin could take its lock.
+//! Folders of pins, which only their user may enter. A user who could write to such a folder could replace a device's
+//! maps and read its keys. A user who could open a pin could take the pipeline's lock.
 //!
-//! This module does not know the contents of a folder.
-//! May not: know what is in a folder.
+//! May not: know the contents of a folder.
 
 use std::fs::{DirBuilder, Metadata, Permissions};
 use std::io::ErrorKind;
@@ -13,12 +12,13 @@ use super::error::KernelError;
 
 /// Mode of a folder that its user alone may enter.
 const PRIVATE: u32 = 0o700;
-/// Bits of a mode: what others than the owner may do, and that they may write.
+/// Bits of a mode that give any right to other users.
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Makes a folder, and the one around it, if they are not there, and checks that both are this user's alone. One that others may only read, as earlier
-/// versions made them, is closed to them. A folder that another process removes meanwhile is not missed: who opens it finds that out.
+/// Makes a folder and its parent if they do not exist, and checks that both are this user's alone. A folder that others
+/// may only read, as earlier versions made them, is closed to them. If another process removes a folder meanwhile, this
+/// function does not report it: the opening of a file in it will fail.
 ///
 /// # Errors
 /// [`KernelError`].
@@ -55,7 +55,7 @@ pub(super) fn make(folder: &Path) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Returns whether another user may have put something there.
+/// Returns whether another user may have changed the folder's contents.
 fn is_others(found: &Metadata) -> bool {
     !found.is_dir()
         || found.uid() != rustix::process::geteuid().as_raw()

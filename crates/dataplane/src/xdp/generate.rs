@@ -9,10 +9,11 @@ use pmnet_wire::{Flags, Header, Kind};
 #[path = "shared.rs"]
 mod shared;
 
-/// First and last header byte that has a table of contributions to the checksum (`pm_place`): seq to payload_crc.
+/// First and last byte of the header that has a table of contributions to the checksum (`pm_place`): from seq to
+/// payload_crc.
 const PLACE_FIRST: usize = 32;
 const PLACE_LAST: usize = 75;
-/// The places of a header whose meaning is that of the kind, eight bytes each, one behind the other: offset, and name in
+/// The places of a header whose meaning depends on the kind, eight bytes each and adjacent: offset, and name in
 /// `docs/spec/wire.md` §1.
 const PLACES: [(usize, &str); 4] = [
     (32, "seq"),
@@ -20,16 +21,16 @@ const PLACES: [(usize, &str); 4] = [
     (48, "request"),
     (56, "key_hash"),
 ];
-/// Offset of the session: it has this name in every kind.
+/// Offset of the session, which has this name in every kind.
 const SESSION: usize = 24;
-/// Offset of the fragment numbers: every packet's are checked, whatever its kind is.
+/// Offset of the fragment numbers, which are checked in packets of every kind.
 const FRAGMENT: usize = 64;
-/// Bytes of a header that are compared as one word, the kind among them.
+/// Bytes of a header that are compared as one word; the kind is among them.
 const WORD_BYTES: usize = 8;
 /// The Castagnoli polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// Returns the whole header.
+/// Returns the text of `generated.h`.
 pub fn header() -> String {
     let mut out = String::from(
         "/* Generated from the crates wire, log and dataplane. */\n#pragma once\n\n#include <linux/types.h>\n\n",
@@ -52,7 +53,7 @@ pub fn header() -> String {
     define("DEVICES_MAX", shared::DEVICES_MAX);
     define("TOOK_NS", shared::TOOK_NS);
     define("TOOK_SLOTS", shared::TOOK_SLOTS);
-    // The first eight bytes of a header, read as one number in this machine's byte order.
+    // The first eight bytes of a header are read as one number in this machine's byte order.
     let update = Header::new(Kind::Update);
     for (name, header) in [
         ("UPDATE_WORD", update),
@@ -100,8 +101,8 @@ pub fn header() -> String {
     out
 }
 
-/// The fields of one kind under the names that they have there. The four [`PLACES`] are a structure, in which a place that
-/// this kind does not use is called reserved. A byte of the first word is a shift.
+/// Writes the fields of one kind under their names in that kind. The four [`PLACES`] become a structure, in which a
+/// place that the kind does not use is called reserved. A byte of the first word becomes a shift.
 fn view_fields(out: &mut String, view: &Layout) {
     let kind = in_snake_case(view.name);
     let mut names = PLACES.map(|(_, place)| format!("reserved_{place}"));
@@ -121,7 +122,7 @@ fn view_fields(out: &mut String, view: &Layout) {
     writeln!(out, "struct pm_{kind}_fields {{ __be64 {names}; }};").expect("a string grows");
 }
 
-/// Shift of a byte of the first eight, read as one number in this machine's byte order.
+/// Returns the shift of one of the first eight bytes, which are read as one number in this machine's byte order.
 fn shift(field: &Field) -> usize {
     assert!(field.bytes == 1, "{} is not one byte", field.name);
     if cfg!(target_endian = "little") {
@@ -131,7 +132,7 @@ fn shift(field: &Field) -> usize {
     }
 }
 
-/// `NotLogged` as `not_logged`.
+/// Turns a name such as `NotLogged` into `not_logged`.
 fn in_snake_case(name: &str) -> String {
     let mut out = String::new();
     for letter in name.chars() {
@@ -181,7 +182,7 @@ fn zero_byte(table: &[u32; 256], crc: u32) -> u32 {
     (crc >> 8) ^ table[usize::try_from(crc & 255).expect("below 256")]
 }
 
-/// Contribution of each byte value if n more bytes follow, for n from 0.
+/// Returns the contribution of each byte value if n more bytes follow, for n from 0.
 fn contributions(count: usize) -> Vec<[u32; 256]> {
     let table = byte_table();
     let mut all = vec![table];
@@ -197,7 +198,7 @@ fn slices(out: &mut String) {
 }
 
 fn places(out: &mut String) {
-    // The checksum's own four bytes are left out, and eight bytes of tag follow it.
+    // The four bytes of the checksum do not count, and eight bytes of tag follow them.
     let behind = |place: usize| PLACE_LAST - place + 8;
     let all = contributions(behind(PLACE_FIRST) + 1);
     let chosen: Vec<[u32; 256]> = (PLACE_FIRST..=PLACE_LAST)

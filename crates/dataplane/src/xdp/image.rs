@@ -1,8 +1,8 @@
 //! The log's medium in a BPF map: memory of the kernel, mapped by the device and by readers.
 //!
-//! Invariants: it outlives the process that made it, as long as it is pinned, but not a loss of power. The pipeline writes to
-//! the same memory: only behind its last order, and only while it is not held. Spec: `docs/spec/ordered-log.md` §2. May not:
-//! know what is in the log.
+//! Invariants: the map outlives the process that made it while the map is pinned, but not a power failure. The pipeline
+//! writes to the same memory: only after its last order, and only while it is not held. Spec:
+//! `docs/spec/ordered-log.md` §2. May not: know the contents of the log.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +22,8 @@ pub struct MapMedia {
 }
 
 impl MapMedia {
-    /// Returns the image in the first `bytes` bytes of a mapped map. `outlives`: it is pinned where it outlives this process.
+    /// Returns the image in the first `bytes` bytes of a mapped map. `outlives`: the map is pinned in a file system
+    /// that outlives this process.
     ///
     /// # Panics
     /// If the mapping is shorter.
@@ -39,9 +40,9 @@ impl MapMedia {
 
 impl Media for MapMedia {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is readable for `bytes` bytes and lives as long as `self`. The pipeline
-        // in the kernel writes to it at the same time, but only to slots and frames behind its last
-        // published order. The log reads none of these before it has followed that order.
+        // SAFETY: the mapping is readable for `bytes` bytes and lives as long as `self`. The pipeline in the kernel
+        // writes to it at the same time, but only to slots and frames of orders that it has not published yet. The log
+        // reads such a slot or frame only after it has followed the order.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr(), self.bytes) }
     }
 
@@ -50,9 +51,8 @@ impl Media for MapMedia {
             offset <= self.bytes && bytes.len() <= self.bytes - offset,
             "stores are inside the image"
         );
-        // SAFETY: the range is inside the mapping, which is writable. The pipeline neither reads nor
-        // writes it: it is held while the log appends, and it never touches superblocks, or the
-        // checksums of entries that it has published.
+        // SAFETY: the range is inside the mapping, which is writable. The pipeline neither reads nor writes this range:
+        // it is held while the log appends, and it never touches superblocks, or the checksums of published entries.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -63,8 +63,7 @@ impl Media for MapMedia {
     }
 
     fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
-        // The stores are in the shared pages already. The fence orders them before a later
-        // acknowledgement.
+        // The stores are already in the shared pages. The fence orders them before a later acknowledgement.
         fence(Ordering::SeqCst);
         Ok(())
     }

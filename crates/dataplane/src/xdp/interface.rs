@@ -9,10 +9,10 @@ use nix::sys::socket::{LinkAddr, SockaddrStorage};
 /// Bytes of an Ethernet address.
 const ETHERNET: usize = 6;
 
-/// Hardware address of the interface that has this address, in the calling thread's network namespace.
+/// Returns the hardware address of the interface that has this address, in the calling thread's network namespace.
 ///
 /// # Errors
-/// No interface has it, or that one has no Ethernet address.
+/// No interface has this address, or the interface has no Ethernet address.
 pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; ETHERNET]> {
     let all: Vec<InterfaceAddress> = getifaddrs()?.collect();
     let at = |one: &&InterfaceAddress| ip(one) == Some(address);
@@ -21,7 +21,7 @@ pub fn hardware_address(address: Ipv4Addr) -> io::Result<[u8; ETHERNET]> {
             "PM1447 no interface has the address {address}: give it to the bridge"
         )));
     };
-    // An address with a label is named by it: the interface, a colon, and any text of the operator.
+    // An address with a label has the label as its name: the interface, a colon, and any text of the operator.
     let label = &found.interface_name;
     let interface = label.split_once(':').map_or(&label[..], |(name, _)| name);
     all.iter()

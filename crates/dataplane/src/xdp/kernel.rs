@@ -1,7 +1,7 @@
-//! The loaded pipeline of one shard: its programs, and running them by `BPF_PROG_TEST_RUN`.
+//! The loaded pipeline of one shard: its programs, and their runs by `BPF_PROG_TEST_RUN`.
 //!
-//! [`super::load`] makes it, [`super::attach`] puts it in front of interfaces, [`super::fast_path`] is what the device
-//! uses of it. Spec: `docs/spec/pipeline.md`. May not: decide who holds the pipeline, or when.
+//! [`super::load`] makes it, [`super::attach`] attaches it to interfaces, and [`super::fast_path`] is the device's
+//! interface to it. Spec: `docs/spec/pipeline.md`. May not: decide who holds the pipeline, or when.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -21,20 +21,20 @@ use super::sessions::Sessions;
 use super::shared::{Hops, Shard};
 use super::stage::Stage;
 
-/// Verdicts of XDP programs (linux/bpf.h). Dropped.
+/// Verdicts of XDP programs (linux/bpf.h). The packet is dropped.
 pub const XDP_DROP: u32 = 1;
-/// Up to the network stack.
+/// The packet goes to the network stack.
 pub const XDP_PASS: u32 = 2;
-/// Back out of the interface that it came in by.
+/// The packet leaves through the interface at which it arrived.
 pub const XDP_TX: u32 = 3;
 
-/// How long `hold`, `release` and `wake_me` try to get the shard's lock.
+/// Longest time for which `hold`, `release` and `wake_me` try to take the shard's lock.
 const LOCK_WAIT: Duration = Duration::from_secs(3);
 /// Number of first runs without a pause between them. In each run the program tries for some tens of microseconds.
 const LOCK_RUNS: u32 = 16;
 /// Pause between two runs after the first [`LOCK_RUNS`].
 const LOCK_PAUSE: Duration = Duration::from_micros(50);
-/// The frame for programs that look at none: the least that the kernel takes.
+/// The frame for programs that read none: the shortest that the kernel accepts.
 const NO_FRAME: [u8; 64] = [0; 64];
 
 /// The loaded pipeline of one shard.
@@ -48,23 +48,24 @@ pub struct Kernel {
     pub(super) sessions: Sessions,
     pub(super) buckets: Buckets,
     pub(super) wakeups: RingBuf<MapData>,
-    /// It is held, by this process or by one that died.
+    /// The pipeline is held, by this process or by one that died.
     pub(super) held: bool,
-    /// How this device signs what it says to other hops.
+    /// The fields that name this device in its packets to other hops.
     pub(super) stamp: Stamp,
-    /// Devices of the chain.
+    /// Number of devices of the chain.
     pub(super) copies: u8,
-    /// Its UDP port.
+    /// UDP port of the device.
     pub(super) port: u16,
-    /// Its address is one of IPv4, as are those of all with whom it talks.
+    /// The device's address is an IPv4 address, as are those of all its peers.
     pub(super) is_ipv4: bool,
-    /// Which keys its process began with ([`super::KernelConfig::keys`]), and the mapping of `pm_hop_keys`.
+    /// The print of the keys with which the process began ([`super::KernelConfig::keys`]), and the mapping of
+    /// `pm_hop_keys`.
     pub(super) keys: Option<(NonZeroU64, MmapRaw)>,
 }
 
 impl Kernel {
-    /// Runs one frame through the pipeline as if it had come in by an interface: the verdict, and the
-    /// frame as it is then in `out`.
+    /// Runs one frame through the pipeline as if it had arrived at an interface. Returns the verdict; `out` gets the
+    /// resulting frame.
     ///
     /// # Errors
     /// [`KernelError::Program`].
@@ -87,7 +88,7 @@ impl Kernel {
         Ok((result.return_value, &out[..len]))
     }
 
-    /// Runs `hold`, `release` or `wake_me`, again and again until it gets the shard's lock, but not for ever.
+    /// Runs `hold`, `release` or `wake_me` until it takes the shard's lock, for a bounded time.
     pub(super) fn run_control(&mut self, name: &'static str) -> Result<(), KernelError> {
         let program = program(&mut self.ebpf, name)?;
         let mut runs = 0;
@@ -101,7 +102,7 @@ impl Kernel {
                 .map_err(|source| KernelError::Program { name, source })?;
             match result.return_value {
                 XDP_PASS => return Ok(()),
-                // Another CPU has the lock; it may be a virtual one that does not run at the moment.
+                // Another CPU has the lock. It may be a virtual CPU that does not run at the moment.
                 XDP_DROP => {}
                 answer => return Err(KernelError::Answer { name, answer }),
             }
@@ -116,7 +117,7 @@ impl Kernel {
         }
     }
 
-    /// Instructions that the verifier processed to accept the pipeline, if this kernel tells.
+    /// Returns the number of instructions that the verifier processed for the pipeline, if this kernel reports it.
     #[must_use]
     pub fn verified_instructions(&mut self) -> Option<u32> {
         let program = program(&mut self.ebpf, "pipeline").ok()?;
@@ -134,18 +135,18 @@ impl Kernel {
             .map_err(|source| KernelError::Program { name, source })
     }
 
-    /// Says how far the maps are in their life. A reader that sees this also sees everything that was stored before.
+    /// Sets the stage of the maps. A reader that sees the stage also sees all earlier stores.
     pub(super) fn set_stage(&self, stage: Stage) {
         self.shard().stage.store(stage.word(), Release);
     }
 
-    /// Returns where it is pinned.
+    /// Returns the device's pins.
     #[must_use]
     pub fn pins(&self) -> &Pins {
         &self.pins
     }
 
-    /// Returns whether the maps were used with other keys, or with none, or without keys and are to be used with some.
+    /// Returns whether the maps were last used with other keys than this process has; no keys count as other keys.
     pub(super) fn has_other_keys(&self) -> bool {
         let print = self.keys.as_ref().map(|(print, _)| *print);
         self.shard().keys.load(Relaxed) != print_word(print)
@@ -160,7 +161,7 @@ impl Kernel {
     }
 }
 
-/// The word that says which keys a shard has.
+/// Returns the word of the maps that identifies a shard's keys.
 pub(super) fn print_word(print: Option<NonZeroU64>) -> u64 {
     print.map_or(0, NonZeroU64::get)
 }

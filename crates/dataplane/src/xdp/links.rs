@@ -1,6 +1,6 @@
-//! Pinned links: to detach one at once, and to ask at which interface one is. System calls that the library has not.
+//! Pinned links: detaches a link at once, and finds the interface of a link. The library lacks these system calls.
 //!
-//! May not: know whose link it is.
+//! May not: know the device of a link.
 
 #![allow(unsafe_code)]
 
@@ -13,12 +13,13 @@ use std::path::Path;
 const BPF_OBJ_GET: libc::c_int = 7;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const BPF_LINK_DETACH: libc::c_int = 34;
-/// `struct bpf_link_info` (linux/bpf.h), as far as it is read, in words of four bytes; then the place of the interface's index in it.
+/// `struct bpf_link_info` (linux/bpf.h), as far as it is read, in words of four bytes; then the index of the word with
+/// the interface.
 const INFO_WORDS: usize = 6;
 const INFO_INTERFACE: usize = 4;
 
-/// Detaches the program from the interface of a pinned link, now. The kernel also does that when the last reference to the
-/// link is gone, but some time later. Before Linux 5.9 it happens only then.
+/// Detaches the program of a pinned link from its interface, now. The kernel also does this when the last reference to
+/// the link is gone, but some time later. Before Linux 5.9 only the kernel does it.
 pub(super) fn detach(link: &Path) {
     if let Some(fd) = open(link) {
         let fd = u64::from(fd.as_raw_fd().unsigned_abs());
@@ -26,7 +27,8 @@ pub(super) fn detach(link: &Path) {
     }
 }
 
-/// Returns whether the link that is pinned here had an interface, which is gone. One that cannot be asked is not.
+/// Returns whether the link that is pinned at this path had an interface that is gone. A link that cannot be read
+/// counts as not severed.
 pub(super) fn is_severed(link: &Path) -> bool {
     let Some(fd) = open(link) else {
         return false;
@@ -35,7 +37,7 @@ pub(super) fn is_severed(link: &Path) -> bool {
     let fd = u64::from(fd.as_raw_fd().unsigned_abs());
     let length = size_of_val(&info) as u64;
     let at = info.as_mut_ptr().expose_provenance() as u64;
-    // The first word is the file and, in its upper half, the length.
+    // The first word is the descriptor and, in its upper half, the length.
     bpf(BPF_OBJ_GET_INFO_BY_FD, [fd | length << 32, at]) == 0 && info[INFO_INTERFACE] == 0
 }
 
@@ -43,7 +45,7 @@ fn open(link: &Path) -> Option<OwnedFd> {
     let name = CString::new(link.as_os_str().as_bytes()).ok()?;
     let at = name.as_ptr().expose_provenance() as u64;
     let fd = RawFd::try_from(bpf(BPF_OBJ_GET, [at, 0])).ok()?;
-    // SAFETY: the call has just opened it, and nothing else owns it.
+    // SAFETY: the call has just opened the descriptor, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -51,8 +53,8 @@ fn open(link: &Path) -> Option<OwnedFd> {
 fn bpf(command: libc::c_int, words: [u64; 2]) -> libc::c_long {
     let mut attributes = [0; 16];
     attributes[..2].copy_from_slice(&words);
-    // SAFETY: the call reads as many bytes of attributes as it is told. What they point to the caller keeps alive: a path,
-    // which is a C string, or memory for as many bytes as the attributes say, which is the only one that is written to.
+    // SAFETY: the call reads as many bytes of attributes as it is told. The caller keeps alive what they point to: a
+    // path, which is a C string, or memory of the stated length. The kernel writes to this memory only.
     unsafe {
         libc::syscall(
             libc::SYS_bpf,

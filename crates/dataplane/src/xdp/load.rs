@@ -1,9 +1,9 @@
-//! Loads the pipeline: checks the settings, makes the maps or takes those that are pinned, sets the constants of the
-//! program, and gives it to the verifier.
+//! Loads the pipeline: checks the settings, makes the maps or takes the pinned ones, sets the constants of the program,
+//! and passes it to the verifier.
 //!
-//! Invariants: maps that are pinned are used as they are, with what they hold, and only if their layout is that of this
-//! version. Spec: `docs/spec/pipeline.md` §3 and §8. May not: attach anything, or decide what becomes of maps that were
-//! found ([`super::open()`]).
+//! Invariants: pinned maps are used with their contents, and only if their layout is that of this version. Spec:
+//! `docs/spec/pipeline.md` §3 and §8. May not: attach anything, or decide the fate of maps that were found
+//! ([`super::open()`]).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -29,10 +29,10 @@ use super::words::{address_words, ipv4_word, port_word};
 
 /// The compiled programs; empty if there was no compiler.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline.o"));
-/// The same for a shard with keys.
+/// The compiled programs for a shard with keys.
 static KEYED_OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pipeline_keyed.o"));
-/// The verifier allows no larger offsets into a map.
+/// Largest size of the frame space: the verifier allows no larger offsets into a map.
 const FRAME_BYTES_MAX: u64 = 256 << 20;
 const ENTRIES_MAX: u64 = 1 << 22;
 
@@ -41,33 +41,33 @@ const ENTRIES_MAX: u64 = 1 << 22;
 pub struct KernelConfig {
     /// Address and port to which clients send.
     pub address: SocketAddr,
-    /// In switch mode: where the device itself is, with the same port.
+    /// In switch mode: the device's own address, with the same port.
     pub own: Option<Own>,
     /// Size of the log; both numbers are powers of two.
     pub parameters: Parameters,
-    /// Sessions that the pipeline serves, at most; others are served by user space.
+    /// Most sessions that the pipeline serves; user space serves the others.
     pub sessions_max: u32,
-    /// Buckets of the index of READs, a power of two. Unless the device has just as many, its process answers READs.
+    /// Buckets of the index of READs, a power of two. If the device has another number of buckets, its process answers
+    /// READs.
     pub read_buckets: u32,
-    /// Which keys the shard has ([`ClusterKeys::print`]); `None`: it has no keys.
+    /// The print of the shard's keys ([`ClusterKeys::print`]); `None`: it has no keys.
     ///
     /// [`ClusterKeys::print`]: pmnet_proto::keys::ClusterKeys::print
     pub keys: Option<NonZeroU64>,
 }
 
-/// A device in a switch. Clients know only the server, whose packets it takes.
+/// A device in a switch. Clients know only the server's address, and the device takes their packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
     /// The device's address.
     pub address: Ipv4Addr,
-    /// Hardware address under which the switch takes packets for itself.
+    /// Hardware address of the switch itself.
     pub mac: [u8; 6],
 }
 
 impl Kernel {
-    /// Loads the pipeline, and gives the log's medium as well. Maps that are pinned already are used as they are, with what
-    /// they hold. New ones are not a device yet: [`super::open()`] makes one of them. The pipeline is held, unless it was
-    /// admitting.
+    /// Loads the pipeline. Returns the log's medium as well. Maps that are already pinned are used with their contents.
+    /// New maps are no device yet: [`super::open()`] makes one of them. The pipeline is held, unless it was admitting.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -123,20 +123,20 @@ impl Kernel {
         Ok((kernel, MapMedia::new(image, image_bytes, outlives)))
     }
 
-    /// Returns the size of the log that is pinned.
+    /// Returns the size of the pinned log.
     ///
     /// # Errors
-    /// [`KernelError`]: there is none, or it cannot be read.
+    /// [`KernelError`]: no log is pinned, or it cannot be read.
     pub fn parameters(pins: &Pins) -> Result<Parameters, KernelError> {
         let (map, bytes) = map_image(pins, None)?;
         pmnet_log::parameters(MapMedia::new(map, bytes, true).bytes())
             .map_err(|error| KernelError::Parameters(error.to_string()))
     }
 
-    /// Returns the image of the log that is pinned, mapped once more.
+    /// Returns another mapping of the pinned log's image.
     ///
     /// # Errors
-    /// [`KernelError`]: there is none.
+    /// [`KernelError`]: no log is pinned.
     pub fn image(pins: &Pins) -> Result<MapMedia, KernelError> {
         let (map, bytes) = map_image(pins, None)?;
         Ok(MapMedia::new(map, bytes, pins.outlives_the_process()))
@@ -195,7 +195,7 @@ fn load_object(config: &KernelConfig, pins: &Pins) -> Result<Ebpf, KernelError> 
     let own_mac = u64::from_ne_bytes(own_mac);
     let session_mask = preferred_mask(config.sessions_max);
     let bucket_mask = config.read_buckets - 1;
-    // As many as there are rows, which a pinned map has its own number of.
+    // A pinned map of sessions has its own number of rows, which all row maps must have.
     let rows = pinned_entries(pins, names::SESSIONS)?.unwrap_or(config.sessions_max);
     let object = if config.keys.is_some() {
         KEYED_OBJECT

@@ -1,9 +1,9 @@
-//! The pinned maps: made, found again, mapped, checked for their layout.
+//! The pinned maps: this module makes, finds and maps them, and checks their layout.
 //!
-//! Invariants: whoever maps `pm_shards` or `pm_chain` gets a page that begins with [`Shard`] or [`Hops`], of this version.
-//! All their fields are atomic, since the pipeline and other processes use them at the same time.
+//! Invariants: a mapping of `pm_shards` or `pm_chain` begins with [`Shard`] or [`Hops`] of this version. All their
+//! fields are atomic, since the pipeline and other processes use them at the same time.
 //!
-//! Spec: `docs/spec/pipeline.md` §3. May not: change what a map holds.
+//! Spec: `docs/spec/pipeline.md` §3. May not: change the contents of a map.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use super::names::{
 use super::pins::Pins;
 use super::shared::{Bucket, Closed, Counters, HopKeys, Hops, LAYOUT, Session, SessionKeys, Shard};
 
-/// Bytes behind the image. The verifier bounds only where a frame begins; this is room for its end.
+/// Bytes after the image. The verifier bounds only the start of a frame; these bytes have space for its end.
 const PAD_BYTES: usize = 8192;
 const PAGE_BYTES: usize = 4096;
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
@@ -55,28 +55,28 @@ pub(super) fn map_pinned_page(pins: &Pins, name: &str) -> Result<MmapRaw, Kernel
     map_array(&map, PAGE_BYTES)
 }
 
-/// Content of a mapping of `pm_shards`.
+/// Returns the content of a mapping of `pm_shards`.
 pub(super) fn shard_in(map: &MmapRaw) -> &Shard {
     // SAFETY: the mapping is a page that begins with a `Shard`, aligned as a page is, and lives as long as the
     // reference; all its fields are atomic.
     unsafe { &*map.as_ptr().cast::<Shard>() }
 }
 
-/// Content of a mapping of `pm_chain`.
+/// Returns the content of a mapping of `pm_chain`.
 pub(super) fn hops_in(map: &MmapRaw) -> &Hops {
     // SAFETY: the mapping is a page that begins with a `Hops`, aligned as a page is, and lives as long as the
     // reference; all its fields are atomic.
     unsafe { &*map.as_ptr().cast::<Hops>() }
 }
 
-/// Content of a mapping of `pm_hop_keys`.
+/// Returns the content of a mapping of `pm_hop_keys`.
 pub(super) fn hop_keys_in(map: &MmapRaw) -> &HopKeys {
     // SAFETY: the mapping is a page that begins with a `HopKeys`, aligned as a page is, and lives as long as the
     // reference; all its fields are atomic.
     unsafe { &*map.as_ptr().cast::<HopKeys>() }
 }
 
-/// Returns how many elements a pinned map has; `None`: there is none.
+/// Returns the number of elements of a pinned map. `None`: there is no such map.
 pub(super) fn pinned_entries(pins: &Pins, name: &str) -> Result<Option<u32>, KernelError> {
     let path = pins.path(name);
     if !path.exists() {
@@ -87,8 +87,8 @@ pub(super) fn pinned_entries(pins: &Pins, name: &str) -> Result<Option<u32>, Ker
     Ok(Some(info.max_entries()))
 }
 
-/// Maps the image. Returns its size in bytes as well. If it is not pinned yet, it is made with room for `bytes`: the
-/// object file does not know its size.
+/// Maps the image; returns its size in bytes as well. If it is not pinned yet, makes it with space for `bytes` bytes,
+/// because the object file does not know its size.
 pub(super) fn map_image(
     pins: &Pins,
     bytes: Option<usize>,
@@ -116,7 +116,7 @@ pub(super) fn map_image(
     Ok((map_array(&map, size)?, size.saturating_sub(PAD_BYTES)))
 }
 
-/// Checks that what is pinned has the layout of this version.
+/// Checks that the pinned maps have the layout of this version.
 ///
 /// # Errors
 /// [`KernelError::OtherVersion`]; [`KernelError::Map`].
@@ -133,7 +133,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
     ] {
         let path = pins.path(name);
         if !path.exists() {
-            // An older version made the image and the shard, and did not have this map.
+            // An older version made the image and the shard, but not this map.
             let is_of_keys = [HOP_KEYS, SESSION_KEYS].contains(&name);
             if pins.in_use() && pins.path(SHARDS).exists() && !is_of_keys {
                 return Err(KernelError::OtherVersion(pins.folder().to_owned()));
@@ -150,7 +150,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
         let shard = map_pinned_page(pins, SHARDS)?;
         let shard = shard_in(&shard);
         let layout = shard.layout.load(Relaxed);
-        // 0: their maker died before it wrote the number. Then they were never used.
+        // 0: the maker died before it wrote the number, so the maps were never used.
         if layout != LAYOUT && !(layout == 0 && is_unused(shard)) {
             return Err(KernelError::OtherVersion(pins.folder().to_owned()));
         }
@@ -158,7 +158,7 @@ pub(super) fn check_layout(pins: &Pins) -> Result<(), KernelError> {
     Ok(())
 }
 
-/// Returns whether nothing was ever admitted under these maps, and the pipeline was never told to admit.
+/// Returns whether the pipeline never admitted anything under these maps, and was never told to admit.
 pub(super) fn is_unused(shard: &Shard) -> bool {
     shard.last.load(Relaxed) == 0 && shard.generation.load(Relaxed) == 0
 }

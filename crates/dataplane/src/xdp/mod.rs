@@ -1,11 +1,11 @@
-//! The device's fast path in the kernel, and what else runs there.
+//! The device's fast path in the kernel, and the other programs in the kernel.
 //!
 //! - Life of a device: `open`, `detach`, `stage`, `spill`, `pins`.
-//! - The pipeline: `load`, `kernel` (runs its programs), `fast_path` (what the device uses).
+//! - The pipeline: `load`, `kernel` (runs its programs), `fast_path` (the device's interface).
 //! - At interfaces: `attach`, `beside` (the devices at one interface), `dispatcher`, `links`.
-//! - What it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
+//! - State that it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
 //!   `reads` (the index), `image` (the log).
-//! - Beside it, for other processes: `status`, `reader`.
+//! - Readers in other processes: `status`, `reader`.
 //!
 //! Spec: `docs/spec/pipeline.md`. May not: decide anything that the machine decides.
 

@@ -8,11 +8,11 @@ pub(super) const SHARDS: &str = "pm_shards";
 pub(super) const CHAIN: &str = "pm_chain";
 /// Sessions, by row.
 pub(super) const SESSIONS: &str = "pm_sessions";
-/// Session id to row.
+/// The rows of sessions, by session id.
 pub(super) const SESSION_ROWS: &str = "pm_session_rows";
 /// The index of READs.
 pub(super) const BUCKETS: &str = "pm_buckets";
-/// Word of user space about each bucket.
+/// User space's statements about each bucket.
 pub(super) const CLOSED: &str = "pm_closed";
 /// Counters, per CPU.
 pub(super) const COUNTS: &str = "pm_counts";
@@ -22,7 +22,7 @@ pub(super) const WAKEUPS: &str = "pm_wakeups";
 pub(super) const HOP_KEYS: &str = "pm_hop_keys";
 /// Keys of sessions, by row, of a shard with keys.
 pub(super) const SESSION_KEYS: &str = "pm_session_keys";
-/// All of them.
+/// The names of all maps.
 pub(super) const ALL: [&str; 11] = [
     IMAGE,
     SHARDS,

@@ -1,8 +1,9 @@
-//! How a device in the kernel begins, and how a process takes it over.
+//! The start of a device in the kernel, and its takeover by another process.
 //!
-//! Invariants: one process at a time makes, takes over or ends a device, by the lock of the folder. A process may be killed
-//! between any two steps: the next one finds either maps that are the device or a file that is the log, and knows which
-//! by the stage of the maps. Spec: `docs/spec/pipeline.md` §6. May not: attach the pipeline, or admit anything.
+//! Invariants: one process at a time makes, takes over or ends a device, under the lock of the folder. A process may be
+//! killed between any two steps: the next process finds either maps that are the device or a file that is the log, and
+//! the stage of the maps tells which. Spec: `docs/spec/pipeline.md` §6. May not: attach the pipeline, or admit
+//! anything.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,33 +22,33 @@ use super::pins::Pins;
 use super::spill;
 use super::stage::Stage;
 
-/// Tries to lock a folder that others remove and make again at the same time.
+/// Tries to lock a folder that other processes remove and make again at the same time.
 const LOCK_TRIES: u32 = 64;
 
-/// How the log was found.
+/// The origin of the opened log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// A new one was made.
+    /// A new log was made.
     New,
-    /// The kernel's part was there, and went on without a process.
+    /// The kernel's part existed, and had continued without a process.
     TakenOver,
-    /// It was read from the file in which it had been saved.
+    /// The log was read from the file in which it had been saved.
     Loaded,
 }
 
-/// Device to open.
+/// The device to open.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
-    /// The kernel's part; its parameters are those of a new log.
+    /// The kernel's part. Its parameters are those of a new log.
     pub kernel: KernelConfig,
-    /// Device and shard, and the identity of a new log.
+    /// Device and shard, and the other fields of a new log's identity.
     pub identity: Identity,
     /// An existing log must have exactly the configured size.
     pub exactly: bool,
     /// File in which the log is saved when the device ends, and from which it is loaded.
     pub spill: Option<PathBuf>,
-    /// A device that is taken over begins anew, as after any start: nothing is admitted from then on until it serves, and its log
-    /// has the next incarnation. So another device can join after it. Otherwise it goes on meanwhile.
+    /// If true, a device that is taken over begins as after any start: nothing is admitted until it serves, and its log
+    /// gets the next incarnation. So another device can join after it. If false, the pipeline admits meanwhile.
     pub anew: bool,
 }
 
@@ -57,17 +58,17 @@ pub struct Opened {
     pub kernel: Kernel,
     /// Its log.
     pub log: Log<MapMedia>,
-    /// How it was found.
+    /// The origin of the log.
     pub found: Found,
-    /// The lock.
+    /// The lock, held while the device is open.
     pub lock: File,
 }
 
-/// Opens the device that lives in `pins`, or makes one there. Remains are removed first: of a process that was killed
-/// before it had made a whole device, or while it removed one.
+/// Opens the device in `pins`, or makes one. Remains are removed first: those of a process that was killed before it
+/// had made a complete device, or while it removed one.
 ///
 /// # Errors
-/// [`OpenError`]; what was there is as it was.
+/// [`OpenError`]; in this case the earlier state is kept.
 pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
     let lock = lock(pins)?;
     let expected = Expected {
@@ -96,7 +97,7 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
             };
             let made = make(config, pins, expected, saved.as_deref());
             if made.is_err() {
-                // Nothing was there before; the error that counts is the first one.
+                // There was no device before. If this fails too, the first error is reported.
                 let _ = pins.remove();
             }
             let (kernel, log) = made?;
@@ -108,8 +109,9 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
             (kernel, log, found)
         }
     };
-    // The maps have everything, and say that they live. Before that, the file was the log; now it is an old copy, which
-    // nobody must start by accident. (If the power fails before it is put aside, its incarnation tells that it is old.)
+    // The maps hold the whole log, and their stage states that they are the device. Before that, the file was the log;
+    // now it is an old copy, which must not be started by accident. (If the power fails before the file is put aside,
+    // its incarnation shows that it is old.)
     if let Some(path) = config.spill.as_ref().filter(|path| path.exists()) {
         let suffix = match found {
             Found::Loaded | Found::New => "loaded",
@@ -126,9 +128,9 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
     })
 }
 
-/// The log goes on as it is, in its incarnation, unless it is to begin anew. If a file may hold the same log, the maps go on
-/// in the next incarnation, so that the two can be told apart. With other keys than before nothing is admitted until the server has
-/// answered: a key that is refused from now on must not be good for that long.
+/// Takes the log over as it is, in its incarnation, unless it is to begin anew. If a file may hold the same log, the
+/// maps get the next incarnation, so that the two can be told apart. With other keys than before, nothing is admitted
+/// until the server has answered: a key that is refused from now on must not stay valid until then.
 fn take_over(
     config: &OpenConfig,
     pins: &Pins,
@@ -145,7 +147,7 @@ fn take_over(
         kernel.hold().map_err(failed)?;
     }
     let tail = kernel.tail();
-    // Nothing was admitted under these maps yet, so a scan finds everything.
+    // Nothing was admitted under these maps yet, so a scan finds the whole log.
     if tail.last == 0 {
         return Ok((kernel, repaired(media, Some(expected))?));
     }
@@ -153,7 +155,7 @@ fn take_over(
     if stage != Stage::Saving && !config.anew {
         return Ok((kernel, log));
     }
-    // If a process is killed in the middle of the repair, the next one begins it again.
+    // If the process is killed in the middle of the repair, the next one begins it again.
     kernel.set_stage(Stage::Saving);
     let log = repaired(log.into_media(), Some(expected))?;
     Ok((kernel, log))
@@ -175,7 +177,7 @@ fn make(
         None => pmnet_log::format(&mut media, &config.identity, &settings.parameters)?,
     }
     let log = repaired(media, Some(expected))?;
-    // From here on the maps are the device, whoever is killed.
+    // From now on the maps are the device, even if this process is killed.
     kernel.set_stage(Stage::Lives);
     Ok((kernel, log))
 }
@@ -195,13 +197,13 @@ pub(super) fn lock(pins: &Pins) -> Result<File, OpenError> {
         pins.make_folder()?;
         let folder = match File::open(pins.folder()) {
             Ok(folder) => folder,
-            // Another process has just ended a device there, and removed the folder.
+            // Another process has just ended a device in this folder, and removed the folder.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(spill::file_error(pins.folder())(error)),
         };
         flock(&folder, FlockOperation::NonBlockingLockExclusive)
             .map_err(|_| OpenError::InUse(pins.folder().to_owned()))?;
-        // If the folder was removed meanwhile, its lock does not protect the new one of that name.
+        // If the folder was removed meanwhile, its lock does not protect a new folder of that name.
         let own = folder
             .metadata()
             .map_err(spill::file_error(pins.folder()))?;

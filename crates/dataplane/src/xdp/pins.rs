@@ -1,7 +1,7 @@
-//! The folder of the BPF file system in which a device's maps are pinned, with a mark for each interface at which it is.
+//! The folder of the BPF file system in which a device's maps are pinned, with a mark for each interface of the device.
 //!
-//! Invariants: what is pinned goes on without any process. A device leaves its interfaces before its maps go. Spec: `docs/spec/pipeline.md` §6.
-//! May not: know what is in a map.
+//! Invariants: pinned maps and programs need no process. A device leaves its interfaces before its maps are removed.
+//! Spec: `docs/spec/pipeline.md` §6. May not: know the contents of a map.
 
 use std::path::{Path, PathBuf};
 
@@ -11,18 +11,19 @@ use super::folder;
 use super::links;
 use super::names::IMAGE;
 
-/// Usual place of the BPF file system.
+/// Usual mount point of the BPF file system.
 const USUAL: &str = "/sys/fs/bpf";
 /// `f_type` of a BPF file system (linux/magic.h).
 const MAGIC: u64 = 0xcafe_4a11;
-/// Mounts of the first process. Anybody may read it, unless `/proc` is restricted.
+/// Mounts of the first process. Any user may read them, unless `/proc` is restricted.
 const FIRST_MOUNTS: &str = "/proc/1/mountinfo";
-/// The first namespace of processes, the machine's own (linux/proc_ns.h).
+/// The first PID namespace, that of the machine itself (linux/proc_ns.h).
 const PROCESSES: &str = "/proc/self/ns/pid";
 const FIRST_PROCESSES: &str = "pid:[4026531836]";
 /// First part of the name of a mark: a symbolic link to the interface's folder.
 const MARK: &str = "at-";
-/// First part of the name of a pinned link. Folders of devices have none of these, but other programs use such folders, too.
+/// First part of the name of a pinned link. Folders of devices have no pinned links, but other programs use such
+/// folders, too.
 const LINK: &str = "link";
 
 /// One device's folder.
@@ -34,8 +35,8 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Returns the folder of the device `name`; makes it if it is not there. Mounts the BPF file system in its usual place
-    /// if it is not mounted there.
+    /// Returns the folder of the device `name`; makes it if needed. Mounts the BPF file system at its usual mount point
+    /// if it is not mounted.
     ///
     /// # Errors
     /// [`KernelError::FileSystem`], [`KernelError::Folder`].
@@ -44,7 +45,7 @@ impl Pins {
         let failed = |error| KernelError::file(root, error);
         let mounted = !is_bpf(root);
         if mounted {
-            // The system would let everybody make folders in it.
+            // The system's default would let all users make folders in it.
             let flags = rustix::mount::MountFlags::empty();
             rustix::mount::mount("bpf", root, "bpf", flags, c"mode=0700")
                 .map_err(|error| failed(error.into()))?;
@@ -57,7 +58,7 @@ impl Pins {
         Ok(pins)
     }
 
-    /// Makes the folder, if it is not there, and checks that it is this user's alone.
+    /// Makes the folder if it does not exist, and checks that it is this user's alone.
     pub(super) fn make_folder(&self) -> Result<(), KernelError> {
         folder::make(&self.folder)
     }
@@ -71,9 +72,8 @@ impl Pins {
         }
     }
 
-    /// Returns whether what is pinned here outlives this process. It does not if the file system is mounted only where this process is: in a
-    /// container, or in mounts of its own. If the mounts of the first
-    /// process cannot be read, it does.
+    /// Returns whether the pins outlive this process. They do not if the file system is mounted only in this process's
+    /// own mounts, as in a container. If the mounts of the first process cannot be read, the result is true.
     #[must_use]
     pub fn outlives_the_process(&self) -> bool {
         let Ok(root) = rustix::fs::stat(USUAL) else {
@@ -89,19 +89,19 @@ impl Pins {
             && !(self.mounted && in_container)
     }
 
-    /// Returns the folder.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Returns whether something of a device is here: its image.
+    /// Returns whether a part of a device is pinned in this folder: its image.
     #[must_use]
     pub fn in_use(&self) -> bool {
         self.path(IMAGE).exists()
     }
 
-    /// Returns where something is pinned.
+    /// Returns the path of the pin with this name.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
@@ -114,7 +114,7 @@ impl Pins {
         name.to_string_lossy().into_owned()
     }
 
-    /// Names of what is in the folder; none if it is not there.
+    /// Returns the names in the folder; none if it does not exist.
     pub(super) fn entries(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
         entries
@@ -123,7 +123,7 @@ impl Pins {
             .collect()
     }
 
-    /// Interfaces at which the device is.
+    /// Returns the names of the interfaces at which the device is.
     pub(super) fn interfaces(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .marks()
@@ -135,7 +135,7 @@ impl Pins {
         names
     }
 
-    /// Returns the marks: names of interfaces, and where these are.
+    /// Returns the marks: names of interfaces, and their folders.
     fn marks(&self) -> Vec<(String, Interface)> {
         let read = |file: &String| {
             let name = decoded(file.strip_prefix(MARK)?);
@@ -149,8 +149,8 @@ impl Pins {
         self.folder.join(format!("{MARK}{}", encoded(interface)))
     }
 
-    /// Marks that the device is at this interface, or will be. Another interface that had the name is left. Whether the mark is
-    /// new.
+    /// Marks that the device is at this interface, or will be. If another interface had the name, the device leaves it.
+    /// Returns whether the mark is new.
     pub(super) fn mark(
         &self,
         name: &str,
@@ -170,13 +170,13 @@ impl Pins {
         Ok(true)
     }
 
-    /// Takes a mark away.
+    /// Removes a mark.
     pub(super) fn unmark(&self, name: &str) -> Result<(), KernelError> {
         let path = self.mark_of(name);
         std::fs::remove_file(&path).map_err(|error| KernelError::file(&path, error))
     }
 
-    /// Detaches from all interfaces but these.
+    /// Detaches the device from all interfaces except these.
     ///
     /// # Errors
     /// [`KernelError`].
@@ -190,7 +190,7 @@ impl Pins {
             .into_iter()
             .partition(|(name, _)| names.contains(name));
         for (name, interface) in others {
-            // An interface that is kept under another name now is not left.
+            // An interface that is listed under another name now is kept.
             if !kept.iter().any(|(_, other)| *other == interface) {
                 interface.leave(&self.name(), step)?;
             }
@@ -200,8 +200,8 @@ impl Pins {
         Ok(())
     }
 
-    /// Detaches from all interfaces, and removes everything that is pinned here, and the folder. The kernel frees a map when its last
-    /// reference is gone.
+    /// Detaches the device from all interfaces, and removes all its pins and the folder. The kernel frees a map when
+    /// its last reference is gone.
     ///
     /// # Errors
     /// [`KernelError::FileSystem`].
@@ -210,7 +210,7 @@ impl Pins {
         std::fs::remove_dir(&self.folder).map_err(|error| KernelError::file(&self.folder, error))
     }
 
-    /// Removes the pins, but leaves the empty folder.
+    /// Removes the pins, but keeps the empty folder.
     pub(super) fn clear(&self) -> Result<(), KernelError> {
         self.leave_all_but(&[], &mut |_| ())?;
         let failed = |error| KernelError::file(&self.folder, error);
@@ -230,7 +230,7 @@ impl Pins {
     }
 }
 
-/// Returns the BPF file system allows no dot in a name.
+/// Returns a name without dots, which the BPF file system does not allow.
 fn encoded(interface: &str) -> String {
     interface.replace('_', "__").replace('.', "_d")
 }

@@ -1,4 +1,4 @@
-//! The log in the kernel, for another process: the server uses it as its receive queue.
+//! The log in the kernel, for another process: the server reads it as its receive queue.
 //!
 //! Spec: `docs/spec/pipeline.md` §3. May not: change anything.
 
@@ -15,10 +15,10 @@ use super::names::SHARDS;
 use super::pins::Pins;
 use super::stage::check_whole;
 
-/// How often a log that is not there is looked for.
+/// Time between two searches for a log that does not exist yet.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The log of a device, for reading. The device may come later, or be replaced by another one.
+/// The log of a device, for reading. The device may start later, or be replaced by another one.
 #[derive(Debug)]
 pub struct LogReader {
     name: String,
@@ -44,8 +44,8 @@ impl LogReader {
         }
     }
 
-    /// Returns the frame of an order: the bytes of an APPEND as the device would send it. `None` if it is not in the log, or is
-    /// reclaimed.
+    /// Returns the frame of an order: the bytes of an APPEND as the device would send it. `None`: the order is not in
+    /// the log, or is reclaimed.
     pub fn frame(&mut self, order: u64) -> Option<&[u8]> {
         if self.open.as_ref().is_none_or(|open| open.last() < order) {
             let due = self.looked.is_none_or(|at| at.elapsed() >= LOOK_EVERY);

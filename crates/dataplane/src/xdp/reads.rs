@@ -1,9 +1,10 @@
-//! The pipeline's knowledge about READs: words of `pm_shards`, `pm_buckets` and `pm_closed`.
+//! The pipeline's knowledge about READs: fields of `pm_shards`, `pm_buckets` and `pm_closed`.
 //!
-//! Invariants: what the pipeline notes as well (the newest update of a bucket, the floor), and what the index begins with,
-//! is written only while it is held. The other words only make it show less. They are written in this order: first what is not shown, and the
-//! version; then what is open again; then that it may answer. The pipeline reads in the opposite order. So it never sees
-//! something open without what must not be shown any more, nor with the version from before.
+//! Invariants: fields that the pipeline writes too (the newest update of a bucket, the floor), and the initial state of
+//! the index, are written only while the pipeline is held. Writes to the other fields can only make the pipeline answer
+//! fewer READs. User space writes them in this order: first the limits of what is shown, and the version; then the
+//! buckets that are open again; then the permission to answer. The pipeline reads in the opposite order. So it never
+//! sees an open bucket with an old limit or with the version from before.
 //!
 //! Spec: `docs/spec/reads.md` §9, `docs/spec/pipeline.md` §3. May not: decide what is shown.
 
@@ -22,22 +23,22 @@ use super::maps::map_array;
 use super::names::{BUCKETS, CLOSED};
 use super::shared::{Bucket, Closed, HIDDEN};
 
-/// The index, and what is said of its buckets.
+/// The index of READs, and user space's statements about its buckets.
 pub(super) struct Buckets {
     buckets: MmapRaw,
     closed: MmapRaw,
-    /// How many the pipeline uses; 0: the maps were made for another number, and READs go up.
+    /// Number of buckets that the pipeline uses. 0: the maps were made for another number, and READs go to user space.
     count: usize,
 }
 
 impl Buckets {
-    /// `count` is the number that the pipeline was loaded with.
+    /// `count` is the number with which the pipeline was loaded.
     pub(super) fn new(
         buckets: &MapData,
         closed: &MapData,
         count: u32,
     ) -> Result<Buckets, KernelError> {
-        // Maps that were pinned have the size that they were made with.
+        // Pinned maps keep the size with which they were made.
         let made = |map: &MapData, name| -> Result<usize, KernelError> {
             let info = map.info().map_err(|error| KernelError::map(name, error))?;
             Ok(usize::try_from(info.max_entries()).unwrap_or(0))
@@ -53,8 +54,8 @@ impl Buckets {
 
     fn buckets(&self) -> &[Bucket] {
         assert!(self.count * size_of::<Bucket>() <= self.buckets.len());
-        // SAFETY: inside the mapping by the assertion; a page is aligned as a bucket is, whose size is a multiple of its
-        // alignment; all fields are atomic.
+        // SAFETY: inside the mapping by the assertion. A page is aligned as a bucket is, whose size is a multiple of
+        // its alignment; all fields are atomic.
         unsafe { std::slice::from_raw_parts(self.buckets.as_ptr().cast::<Bucket>(), self.count) }
     }
 
@@ -64,7 +65,7 @@ impl Buckets {
         unsafe { std::slice::from_raw_parts(self.closed.as_ptr().cast::<Closed>(), self.count) }
     }
 
-    /// All as when they were made: only while the pipeline is held.
+    /// Resets all buckets to their initial state. Only while the pipeline is held.
     fn clear(&self) {
         for bucket in self.buckets() {
             bucket.newest.store(0, Relaxed);
@@ -81,11 +82,12 @@ impl Kernel {
     /// See [`pmnet_device::FastPath::hand_reads_up`].
     pub(super) fn stop_answering(&self) {
         self.shard().reads_up.store(1, Relaxed);
-        // The pipeline looks at this word under its lock. If it did not see it, this process sees what was appended before.
+        // The pipeline reads this word under its lock. If it did not see the new value, this process sees everything
+        // that was appended before.
         fence(SeqCst);
     }
 
-    /// Writes the whole state, and that of these buckets; the pipeline must be held.
+    /// Writes the whole state, and that of these buckets. The pipeline must be held.
     pub(super) fn begin_reads(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
         let shard = self.shard();
         let answers = state.buckets > 0 && state.buckets == self.buckets.count;
@@ -105,7 +107,7 @@ impl Kernel {
         self.tell_reads_beside(state, changed);
     }
 
-    /// Tells what user space alone writes: at any time.
+    /// Writes the fields that user space alone writes. Allowed at any time.
     pub(super) fn tell_reads_beside(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
         let shard = self.shard();
         let closed = if state.buckets == self.buckets.count {

@@ -1,8 +1,8 @@
-//! Which session has which row of the map of sessions.
+//! The row of each session in the map of sessions.
 //!
-//! Invariants: a session's preferred row is the number in the lowest bits of its id, where the pipeline looks first. If
-//! that row is taken, the session gets any other, which the pipeline finds by the index. A row belongs to one session at a
-//! time. Spec: `docs/spec/pipeline.md` §3. May not: touch the map.
+//! Invariants: a session's preferred row is the number in the lowest bits of its id; the pipeline searches this row
+//! first. If that row is taken, the session gets any other row, which the pipeline finds through the index. A row
+//! belongs to one session at a time. Spec: `docs/spec/pipeline.md` §3. May not: touch the map.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,12 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct Rows {
     of: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
-    /// By row.
+    /// The state of each row.
     state: Vec<State>,
-    /// Rows to be given out, the next one last. Some are taken already, as the preferred row of another session.
+    /// Rows to be given out; the last one is next. Some of them are taken already, as the preferred row of another
+    /// session.
     stack: Vec<u32>,
-    /// Which bits of an id are the preferred row.
+    /// The bits of an id that are its preferred row.
     mask: u32,
     rows_max: u32,
 }
@@ -22,17 +23,17 @@ pub struct Rows {
 #[derive(Clone, Copy, Debug)]
 struct State {
     taken: bool,
-    /// In the stack. It is pushed only if it is not, so the stack has at most one place for each row.
+    /// The row is in the stack. A row is pushed only if it is not, so the stack has each row at most once.
     stacked: bool,
 }
 
-/// Returns the bits of an id that are its preferred row, in a map of `rows_max` rows.
+/// Returns the mask of the bits of an id that are its preferred row, in a map of `rows_max` rows.
 pub fn preferred_mask(rows_max: u32) -> u32 {
     (1 << rows_max.max(1).ilog2()) - 1
 }
 
 impl Rows {
-    /// Returns `rows_max` rows, all of them free; `mask` is the one that the pipeline uses.
+    /// Returns `rows_max` rows, all of them free. `mask` must be the pipeline's.
     pub fn new(rows_max: u32, mask: u32) -> Rows {
         let free = State {
             taken: false,
@@ -47,7 +48,7 @@ impl Rows {
         }
     }
 
-    /// Rows of the map.
+    /// Returns the number of rows of the map.
     pub fn rows_max(&self) -> u32 {
         self.rows_max
     }
@@ -57,17 +58,17 @@ impl Rows {
         self.of.len() == self.state.len()
     }
 
-    /// All rows are free again.
+    /// Frees all rows.
     pub fn clear(&mut self) {
         *self = Rows::new(self.rows_max, self.mask);
     }
 
-    /// Returns the session's row.
+    /// Returns the row of a session, if it has one.
     pub fn get(&self, id: u64) -> Option<u32> {
         self.of.get(&id).copied()
     }
 
-    /// Returns a row for a session that has none; `None`: all are taken.
+    /// Gives a row to a session that has none. `None`: all rows are taken.
     pub fn take(&mut self, id: u64) -> Option<u32> {
         let low = u32::try_from(id & u64::from(self.mask)).expect("a mask of 32 bits");
         let row = if self.at(low).is_some_and(|state| !state.taken) {

@@ -1,9 +1,9 @@
-//! The sessions that the pipeline serves, as user space writes them: one row a session in `pm_sessions`, and the index from
-//! id to row.
+//! The sessions that the pipeline serves, as user space writes them: one row for each session in `pm_sessions`, and the
+//! index from id to row.
 //!
-//! Invariants: fields have one writer at a time (`shared.rs`). What the pipeline writes as well ([`Sessions::write`]) is
-//! written only while it is held, or in a row at which it does not look yet. The pipeline compares a row's id with that of
-//! the packet, so a row whose id is 0 is never used.
+//! Invariants: fields have one writer at a time (`shared.rs`). Fields that the pipeline writes too
+//! ([`Sessions::write`]) are written only while it is held, or in a row that it does not use yet. The pipeline compares
+//! a row's id with that of the packet, so a row with the id 0 is never used.
 //!
 //! Spec: `docs/spec/pipeline.md` §3. May not: hold or release the pipeline.
 
@@ -23,18 +23,18 @@ use super::rows::Rows;
 use super::shared::{Session, SessionKeys, WAY_INTERFACE};
 use super::words::{address_words, port_word, store_key};
 
-/// Checksums of a session's headers in which the fields that vary are zero. The pipeline adds these fields.
+/// Checksums of a session's headers whose varying fields are zero. The pipeline adds the contributions of these fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseCrcs {
-    /// Of an update's header.
+    /// Checksum of an update's header.
     pub update: u32,
-    /// Of the header of an update's entry.
+    /// Checksum of the header of an update's entry.
     pub append: u32,
-    /// Of an acknowledgement's header.
+    /// Checksum of an acknowledgement's header.
     pub ack: u32,
 }
 
-/// Rows, their index, and who has which row.
+/// The rows of sessions, their index, and the row of each session.
 pub(super) struct Sessions {
     /// Mapping of `pm_sessions`.
     map: MmapRaw,
@@ -45,14 +45,14 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// `preferred_mask` is the pipeline's: see [`Rows`].
+    /// `preferred_mask` must be the pipeline's: see [`Rows`].
     pub(super) fn new(
         map: &MapData,
         index: Map,
         preferred_mask: u32,
         keys: Option<&MapData>,
     ) -> Result<Sessions, KernelError> {
-        // A map that was pinned has the size that it was made with, whatever the settings say now.
+        // A pinned map keeps the size with which it was made, whatever the settings are now.
         let rows_max = map
             .info()
             .map_err(|error| KernelError::map(SESSIONS, error))?
@@ -70,21 +70,21 @@ impl Sessions {
     fn row(&self, row: u32) -> &Session {
         let row = usize::try_from(row).expect("u32 fits usize");
         assert!((row + 1) * size_of::<Session>() <= self.map.len());
-        // SAFETY: inside the mapping by the assertion, aligned since rows are 64-byte aligned multiples
-        // of their alignment from the start of a page; all fields are atomic.
+        // SAFETY: inside the mapping by the assertion. It is aligned, because rows begin at the start of a page and
+        // their size is a multiple of their alignment, 64 bytes; all fields are atomic.
         unsafe { &*self.map.as_ptr().cast::<Session>().add(row) }
     }
 
-    /// The keys of the session in this row; `None`: the shard has none.
+    /// Returns the keys of the session in this row; `None`: the shard has no keys.
     fn keys(&self, row: u32) -> Option<&SessionKeys> {
         let keys = self.keys.as_ref()?;
         let row = usize::try_from(row).expect("u32 fits usize");
         assert!((row + 1) * size_of::<SessionKeys>() <= keys.len());
-        // SAFETY: as in `row`.
+        // SAFETY: as in `row`, for the map of keys.
         Some(unsafe { &*keys.as_ptr().cast::<SessionKeys>().add(row) })
     }
 
-    /// Returns the session's row.
+    /// Returns the row of a session, if it has one.
     pub(super) fn find(&self, id: u64) -> Option<u32> {
         self.rows.get(id)
     }
@@ -94,13 +94,14 @@ impl Sessions {
         self.rows.is_full()
     }
 
-    /// Returns a row for a session that has none; `None`: all are taken. The pipeline does not find the session there before
-    /// [`Sessions::write`] and [`Sessions::insert`].
+    /// Gives a row to a session that has none. `None`: all rows are taken. The pipeline finds the session in its row
+    /// only after [`Sessions::write`] and [`Sessions::insert`].
     pub(super) fn take_row(&mut self, id: u64) -> Option<u32> {
         self.rows.take(id)
     }
 
-    /// Writes what never changes, and what the pipeline changes too: only while it is held.
+    /// Writes the fields that never change, and those that the pipeline changes too. Call it only while the pipeline is
+    /// held.
     pub(super) fn write(&self, row: u32, state: &SessionState, crcs: &BaseCrcs) {
         let session = self.row(row);
         session.id.store(state.id, Relaxed);
@@ -117,7 +118,8 @@ impl Sessions {
         }
     }
 
-    /// Writes what user space alone changes: at any time. `new`: the row was another session's.
+    /// Writes the fields that user space alone changes. Allowed at any time. `new`: the row belonged to another
+    /// session.
     pub(super) fn refresh(&self, row: u32, state: &SessionState, address: SocketAddr, new: bool) {
         let session = self.row(row);
         session.until.store(state.until, Relaxed);
@@ -130,7 +132,7 @@ impl Sessions {
             session.port.load(Relaxed),
         );
         if new || known != (high, low, port) {
-            // The way to the old address does not lead to the new one.
+            // The path to the old address does not lead to the new one.
             session.client[WAY_INTERFACE].store(0, Relaxed);
         }
         session.port.store(port, Relaxed);
@@ -143,7 +145,8 @@ impl Sessions {
         self.index.insert(id.to_be(), row, 0).map_err(index_error)
     }
 
-    /// The session is over, and its row is free. With keys only while the pipeline is held.
+    /// Removes a session that is over, and frees its row. If the shard has keys, call it only while the pipeline is
+    /// held.
     pub(super) fn remove(&mut self, id: u64) -> Result<(), KernelError> {
         if let Some(row) = self.rows.give_back(id) {
             self.clear_row(row);
@@ -152,7 +155,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Removes all sessions, also those of an earlier process.
+    /// Removes all sessions, including those of an earlier process.
     pub(super) fn clear(&mut self) -> Result<(), KernelError> {
         let keys: Vec<u64> = self.index.keys().filter_map(Result::ok).collect();
         for key in keys {
@@ -178,7 +181,7 @@ impl Sessions {
         }
     }
 
-    /// Returns whether the pipeline has answered a duplicate of this session since this was last asked.
+    /// Returns whether the pipeline has answered a duplicate of this session since the last call.
     pub(super) fn heard(&self, id: u64) -> bool {
         self.find(id)
             .is_some_and(|row| self.row(row).heard.swap(0, Relaxed) == 1)

@@ -1,8 +1,9 @@
 //! Memory that the in-kernel pipeline and user space share, field by field.
 //!
-//! Invariants: each field has one writer at a time, named here; "held" means that user space writes it only while it holds
-//! the pipeline. Fields are read and written as whole words, so neither side ever sees half of one. `build.rs` turns these
-//! lists into C structures. Spec: `docs/spec/pipeline.md` §3. May not: contain code that changes a field.
+//! Invariants: each field has one writer at a time, which its comment names. "Held" means that user space writes the
+//! field only while it holds the pipeline. Fields are read and written as whole words, so neither side ever sees half
+//! of one. `build.rs` turns these lists into C structures. Spec: `docs/spec/pipeline.md` §3. May not: contain code that
+//! changes a field.
 
 // The build script and a test include this file too, and use a part of it.
 #![allow(dead_code)]
@@ -14,16 +15,16 @@ pub const TOOK_NS: usize = 32;
 /// Slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
 
-/// Devices at one interface, at most (known gap G67).
+/// Most devices at one interface (known gap G67).
 pub const DEVICES_MAX: usize = 16;
 
-/// Index of the interface in [`Hops::next`] and its like. 0 there: the way is not known.
+/// Index of the word with the interface in [`Hops::next`] and similar fields. If this word is 0, the path is not known.
 pub const WAY_INTERFACE: usize = 3;
 
-/// A bit beside an order, which is never so great.
+/// A flag in the highest bit of a word with an order; orders are always smaller.
 pub const HIDDEN: u64 = 1 << 63;
 
-/// [`Shard::answers_until`] of a device that needs no lease.
+/// The value of [`Shard::answers_until`] for a device that needs no lease.
 pub const FOR_EVER: u64 = u64::MAX;
 
 /// A name in C, the alignment in bytes, and every field with its type and offset.
@@ -33,10 +34,11 @@ type Fields = (
     &'static [(&'static str, &'static str, usize)],
 );
 
-/// Bump when a field's meaning or a locking rule changes but the layout does not.
+/// A number to be raised when a field's meaning or a locking rule changes but the layout does not.
 const RULES: u64 = 3;
 
-/// A hash of all names, types and offsets below, and of [`RULES`]. Versions that differ in any of them differ here.
+/// A hash of all names, types and offsets below, and of [`RULES`]. Versions that differ in any of these have different
+/// hashes.
 pub const LAYOUT: u64 = {
     let mut hash = hash_bytes(0xcbf2_9ce4_8422_2325, &RULES.to_be_bytes());
     hash = hash_fields(hash, Shard::C);
@@ -93,11 +95,11 @@ shared! {
         /// 1: the pipeline admits; 0: user space does. Changed by the programs `hold` and
         /// `release`, under the lock.
         admits: AtomicU32,
-        /// Counts holds and releases. A session that was looked up in an earlier generation must not be used.
+        /// Number of holds and releases. A session that was looked up in an earlier generation must not be used.
         generation: AtomicU32,
         /// Shard and epoch, as in bytes 8 to 15 of every header of this epoch. User space, held.
         shard_epoch: AtomicU64,
-        /// Device and incarnation, as in bytes 16 to 23 of what this device writes. User space, held.
+        /// Device and incarnation, as in bytes 16 to 23 of this device's packets. User space, held.
         device_incarnation: AtomicU64,
         /// Token between hops, as in a header. User space, held.
         token: AtomicU64,
@@ -105,17 +107,17 @@ shared! {
         epoch: AtomicU32,
         /// Incarnation, as in an entry. User space, held.
         incarnation: AtomicU32,
-        /// Orders up to here are applied. Every entry states it. User space.
+        /// Highest applied order, which every new entry states. User space.
         applied: AtomicU64,
-        /// 1: user space sleeps until it is woken. Set by the program `wake_me`, cleared by whoever
-        /// appends and then wakes it; both under the lock.
+        /// 1: user space sleeps until it is woken. The program `wake_me` sets it; the CPU that appends clears it and
+        /// then wakes user space. Both hold the lock.
         sleeps: AtomicU32,
-        /// 1: the chain is this device alone, and acknowledges what it has. User space, held.
+        /// 1: the chain is this device alone, which acknowledges what it has appended. User space, held.
         alone: AtomicU32,
-        /// Devices of the chain. User space, held.
+        /// Number of devices of the chain. User space, held.
         copies: AtomicU32,
-        /// Always 0. Keeps the fields that the pipeline writes in cache lines of their own, and is read as a zero that the
-        /// verifier does not know (`unknown_zero` in `bpf/maps.h`).
+        /// Always 0. This word keeps the fields that the pipeline writes in cache lines of their own. Its value is also
+        /// a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
         /// Highest order. The pipeline; user space while it holds.
         last: AtomicU64,
@@ -123,69 +125,70 @@ shared! {
         head: AtomicU64,
         /// Highest `applied` that an entry states. Writers as for `last`.
         stated: AtomicU64,
-        /// Highest `applied` that two witnesses state: space up to there is free. Writers as for `last`.
+        /// Highest `applied` that two witnesses state: the space of orders up to it is free. Writers as for `last`.
         released: AtomicU64,
-        /// An order, as in a header, whose contribution to a header's checksum is in `order_places`. The
-        /// pipeline, as the next three.
+        /// An order, as in a header, whose contribution to a header's checksum is in `order_places`. The pipeline, also
+        /// for the next three fields.
         order_known: AtomicU64,
-        /// A number of free entries, likewise; see `room_places`.
+        /// A number of free entries, whose contribution is in `room_places`.
         room_known: AtomicU64,
-        /// Contribution of `order_known`.
+        /// Contribution of `order_known` to a header's checksum.
         order_places: AtomicU32,
-        /// Contribution of `room_known`.
+        /// Contribution of `room_known` to a header's checksum.
         room_places: AtomicU32,
-        /// The lock: 1 while a CPU is inside. User space takes it only by the programs that it runs.
+        /// The lock: 1 while a CPU holds it. User space takes it only through the programs that it runs.
         taken: AtomicU32,
         /// Longest payload of an update that is shown to a reader: the shard's size of fragments. User space, held.
         longest: AtomicU32,
         /// [`LAYOUT`] of the version that made these maps. User space.
         layout: AtomicU64,
-        /// How far the maps are in their life (`stage.rs`). User space, under the lock of their folder.
+        /// The stage of the maps (`stage.rs`). User space, under the lock of their folder.
         stage: AtomicU32,
         /// 1: the pipeline keeps the index and answers READs. User space, held.
         reads: AtomicU32,
-        /// Mixed into the hashes of keys. User space, held.
+        /// A secret that is mixed into the hashes of keys. User space, held.
         read_secret: AtomicU64,
-        /// At or below this order the buckets may not know everything: the newest update without a hash. The pipeline;
+        /// Up to this order the buckets may lack updates: it is that of the newest update without a hash. The pipeline;
         /// user space while it holds.
         read_floor: AtomicU64,
-        /// The same floor, as user space knows it. User space.
+        /// The floor as user space knows it. User space.
         told_floor: AtomicU64,
-        /// Writes at or below this order are not shown. User space.
+        /// Updates up to this order are not shown. User space.
         shown_above: AtomicU64,
-        /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or [`FOR_EVER`]. 0: it
-        /// has had no lease. User space.
+        /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or
+        /// [`FOR_EVER`]. 0: the device has had no lease. User space.
         answers_until: AtomicU64,
-        /// Not 0: something is outstanding that may change any key. User space.
+        /// Not 0: a request is outstanding that may change any key. User space.
         reads_closed: AtomicU32,
-        /// 1: user space takes in something that may close buckets, and answers READs itself. User space.
+        /// 1: user space takes in a packet that may close buckets, and answers READs itself. User space.
         reads_up: AtomicU32,
         /// First order of this lap of the frame ring. Writers as for `last`.
         lap: AtomicU64,
-        /// First order of the lap before. Writers as for `last`.
+        /// First order of the previous lap. Writers as for `last`.
         lap_before: AtomicU64,
-        /// Word about the index in a MISS. User space.
+        /// Version of the index, for a MISS. User space.
         read_version: AtomicU64,
-        /// Which keys it verifies with (`ClusterKeys::print`); 0: none. User space, held.
+        /// Print of the keys with which the pipeline verifies (`ClusterKeys::print`); 0: none. User space, held.
         keys: AtomicU64,
-        /// A bit for each front of which nothing is admitted, because it is over its share of the log. User space, held.
+        /// One bit for each front of which nothing is admitted because it is over its share of the log. User space,
+        /// held.
         over: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
     struct Bucket as "pm_bucket" aligned 8 {
-        /// Order of the newest update that fell into it, whatever its key; with [`HIDDEN`] if that is not to be shown. The
-        /// pipeline; user space while it holds.
+        /// Order of the newest update of any key in the bucket. The flag [`HIDDEN`] is set if that update must not be
+        /// shown. The pipeline; user space while it holds.
         newest: AtomicU64,
     }
 
-    /// Word of user space about a bucket: one element of `pm_closed`.
+    /// User space's statement about a bucket: one element of `pm_closed`.
     struct Closed as "pm_closed" aligned 8 {
-        /// Writes below this order are not shown, and readers wait for it. User space.
+        /// Updates below this order are not shown, and readers wait for it. User space.
         passed: AtomicU64,
-        /// Writes at or below this order are not shown. User space.
+        /// Updates up to this order are not shown. User space.
         shown_above: AtomicU64,
-        /// Not 0: something is outstanding that may change a key of it. User space.
+        /// Not 0: a request is outstanding that may change a key of this bucket. User space.
         closed: AtomicU32,
         /// Unused.
         padding: AtomicU32,
@@ -193,10 +196,10 @@ shared! {
 
     /// The neighbours of this device in a chain: the one element of `pm_chain`.
     struct Hops as "pm_hops" aligned 64 {
-        /// 1: this device is not the head, and takes entries from the previous hop. User space, held, as
-        /// all fields up to `names`.
+        /// 1: this device is not the head, and takes entries from the previous hop. User space, held; so are all fields
+        /// up to `names`.
         follows: AtomicU32,
-        /// Number of devices behind this one.
+        /// Number of devices after this one.
         behind: AtomicU32,
         /// UDP port of the next hop, in network byte order; 0: the pipeline sends it nothing.
         next_port: AtomicU32,
@@ -204,15 +207,15 @@ shared! {
         before_port: AtomicU32,
         /// Address of the next hop, as [`Session::address_high`] and the field after that.
         next_high: AtomicU64,
-        /// Second half of the address.
+        /// Second half of the next hop's address.
         next_low: AtomicU64,
-        /// Address of the previous hop.
+        /// Address of the previous hop, in two words as that of the next.
         before_high: AtomicU64,
-        /// Second half of the address.
+        /// Second half of the previous hop's address.
         before_low: AtomicU64,
-        /// Entries that this device can receive at once.
+        /// Number of entries that this device can receive at once.
         receive_window: AtomicU64,
-        /// Entries in flight towards the next hop, at most.
+        /// Most entries in flight towards the next hop.
         window: AtomicU64,
         /// Device and incarnation of each device after this one, nearest first, as in a header.
         names: [AtomicU64; 7],
@@ -223,78 +226,77 @@ shared! {
         before: [AtomicU32; 4],
         /// The order up to which each device after this one holds the log.
         orders: [AtomicU64; 7],
-        /// Entries that the next hop can take, as it said.
+        /// Number of entries that the next hop can take, as it stated.
         credit: AtomicU64,
         /// Highest order sent to the next hop.
         sent: AtomicU64,
         /// Highest committed order, at the head.
         committed: AtomicU64,
-        /// Orders up to here may be committed without an acknowledgement from the pipeline.
+        /// Orders up to this one may be committed without an acknowledgement from the pipeline.
         skipped: AtomicU64,
-        /// Own order in the last DURABLE that the pipeline sent.
+        /// This device's order in the last DURABLE that the pipeline sent.
         told: AtomicU64,
     }
 
     /// A session that the pipeline serves: one element of `pm_sessions`.
     struct Session as "pm_session" aligned 64 {
-        /// Its id; 0: the row is free. User space, held.
+        /// Session id; 0: the row is free. User space, held.
         id: AtomicU64,
-        /// Its token, as in a header. User space, held.
+        /// The session's token, as in a header. User space, held.
         token: AtomicU64,
         /// Last admitted seq. The pipeline; user space while it holds.
         last: AtomicU64,
-        /// The pipeline admits up to this seq: ended sessions and quotas. User space, held.
+        /// Highest seq that the pipeline admits: it bounds ended sessions and quotas. User space, held.
         until: AtomicU64,
         /// Highest applied seq. User space.
         applied: AtomicU64,
-        /// Header checksum of an update of this session with one fragment, and 0 as seq, key hash,
-        /// length and payload checksum. User space, held, as the next two.
+        /// Header checksum of an update of this session with one fragment and zeros as seq, key hash, length and
+        /// payload checksum. User space, held, also for the next two fields.
         update_crc: AtomicU32,
-        /// The same for its entry, with order 0.
+        /// Header checksum of such an update's entry, with order 0.
         append_crc: AtomicU32,
-        /// The same for an acknowledgement, with 0 as seq, order, room and applied.
+        /// Header checksum of an acknowledgement, with zeros as seq, order, room and applied.
         ack_crc: AtomicU32,
         /// UDP port of the client, in network byte order. User space.
         port: AtomicU32,
         /// 1: a duplicate was acknowledged. Set by the pipeline, cleared by user space.
         heard: AtomicU32,
-        /// Bit of its front in [`Shard::over`]. User space, held.
+        /// Index of the front's bit in [`Shard::over`]. User space, held.
         share: AtomicU32,
-        /// Its IPv6 address, or `::ffff:` and its IPv4 address, as they stand in packets.
-        /// User space.
+        /// The client's IPv6 address, or `::ffff:` and its IPv4 address, as in packets. User space.
         address_high: AtomicU64,
-        /// Second half of the address. User space.
+        /// Second half of the client's address. User space.
         address_low: AtomicU64,
-        /// A seq, as in a header; see `seq_places`. The pipeline, as the next three.
+        /// A seq, as in a header, whose contribution is in `seq_places`. The pipeline, also for the next three fields.
         seq_known: AtomicU64,
-        /// An applied seq, as in a header; see `applied_places`.
+        /// An applied seq, as in a header, whose contribution is in `applied_places`.
         applied_known: AtomicU64,
         /// Contribution of `seq_known` to a header's checksum.
         seq_places: AtomicU32,
-        /// Contribution of `applied_known`.
+        /// Contribution of `applied_known` to a header's checksum.
         applied_places: AtomicU32,
         /// Last committed seq, in a chain. The pipeline; user space while it holds.
         committed: AtomicU64,
-        /// How frames reach the client, in a chain: as [`Hops::next`]. The pipeline.
+        /// How frames reach the client, in a chain, in the form of [`Hops::next`]. The pipeline.
         client: [AtomicU32; 4],
     }
 
-    /// Keys between hops in the present epoch (`docs/spec/keys.md` §3): the one element of `pm_hop_keys`, which only a shard with keys has.
-    /// A key is two words, as SipHash takes them; zeros: none. User space, held.
+    /// Keys between hops in the current epoch (`docs/spec/keys.md` §3): the one element of `pm_hop_keys`, which only a
+    /// shard with keys has. A key is two words, as SipHash takes them; zeros: no key. User space, held.
     struct HopKeys as "pm_hop_keys" aligned 64 {
-        /// Of what this device sends.
+        /// The key that seals this device's packets.
         own: [AtomicU64; 2],
-        /// Of what the device before it sends, under each of the two cluster keys.
+        /// The keys that seal packets of the previous device, one for each of the two cluster keys.
         before: [AtomicU64; 4],
-        /// Of what the next hop sends.
+        /// The keys that seal packets of the next hop, one for each of the two cluster keys.
         next: [AtomicU64; 4],
     }
 
-    /// Keys of a session: one element of `pm_session_keys`, in the row that the session has in `pm_sessions`. User space, held.
+    /// Keys of a session: one element of `pm_session_keys`, in the session's row of `pm_sessions`. User space, held.
     struct SessionKeys as "pm_session_keys" aligned 32 {
-        /// Of what its client sends.
+        /// The key that seals packets of the client.
         to_head: [AtomicU64; 2],
-        /// Of what the head sends.
+        /// The key that seals packets of the head to the client.
         to_client: [AtomicU64; 2],
     }
 
@@ -304,38 +306,39 @@ shared! {
         appended: AtomicU64,
         /// Duplicates acknowledged again.
         duplicates: AtomicU64,
-        /// Packets of this shard handed to user space, whatever the reason.
+        /// Packets of this shard that went to user space, for whatever reason.
         handed_up: AtomicU64,
-        /// Among those handed up: updates while user space holds the shard.
+        /// Among these: updates while user space holds the shard.
         held: AtomicU64,
-        /// Among those handed up: updates of sessions that the pipeline does not serve.
+        /// Among these: updates of sessions that the pipeline does not serve.
         sessions_unknown: AtomicU64,
-        /// Among those handed up: updates with wrong checksums or fixed fields.
+        /// Among these: updates with wrong checksums or fixed fields.
         odd: AtomicU64,
-        /// With keys: packets that were dropped, because the right sender has not sealed them, or they were changed.
+        /// With keys: packets that were dropped because the right sender has not sealed them, or because they were
+        /// changed.
         forged: AtomicU64,
-        /// Among those handed up: another CPU had the lock for too long.
+        /// Among the packets that went to user space: another CPU had the lock for too long.
         busy: AtomicU64,
-        /// Among those handed up: updates that came too early.
+        /// Among these: updates that came too early.
         gaps: AtomicU64,
-        /// Among those handed up: updates for which the log had no room.
+        /// Among these: updates for which the log had no room.
         full: AtomicU64,
-        /// Among those handed up: updates of fronts that are over their share of the log.
+        /// Among these: updates of fronts that are over their share of the log.
         over_share: AtomicU64,
-        /// DURABLEs from the next hop that were taken in.
+        /// DURABLEs of the next hop that were taken in.
         confirmed: AtomicU64,
         /// READs answered with an update.
         read_hits: AtomicU64,
-        /// READs answered with what the store must have applied.
+        /// READs answered with the order that the store must have applied.
         read_misses: AtomicU64,
-        /// Among those handed up: READs that only the process could answer at that moment.
+        /// Among the packets that went to user space: READs that only the process could answer at that moment.
         reads_up: AtomicU64,
-        /// Answers that were not given, because there was no lease.
+        /// Answers that were withheld because there was no lease.
         silenced: AtomicU64,
-        /// Packets for the shard, whatever became of them. One in 64 is timed.
+        /// All packets for the shard. One in 64 is timed.
         packets: AtomicU64,
-        /// Times of timed packets that the pipeline handled itself: how many took less than 32 ns, 64 ns and
-        /// so on. The last slot: all that took longer.
+        /// Number of timed packets that the pipeline handled itself, by their time: less than 32 ns, less than 64 ns
+        /// and so on. The last slot has all that took longer.
         took: [AtomicU64; 64],
     }
 }

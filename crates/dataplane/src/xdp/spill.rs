@@ -1,7 +1,8 @@
 //! The file in which the log of a device in the kernel is saved when the device ends.
 //!
-//! Invariants: the file is the whole log or it is not there, also after a loss of power; what is not an older copy of the
-//! same log is neither overwritten nor put aside. Spec: `docs/spec/pipeline.md` §6. May not: know what is in the log.
+//! Invariants: the file is the whole log or does not exist, also after a power failure. A file that is not an older
+//! copy of the same log is neither overwritten nor put aside. Spec: `docs/spec/pipeline.md` §6. May not: know the
+//! contents of the log.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -18,8 +19,8 @@ pub(super) fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> OpenErro
     move |source| OpenError::File { path, source }
 }
 
-/// Looks, before anything is logged, whether the log could be saved as `path`: a folder that is there and can be written
-/// to, and no other kind of file under that name.
+/// Checks, before anything is logged, whether the log could be saved as `path`: the folder exists and is writable, and
+/// the name is not that of another kind of file.
 pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => {
@@ -36,8 +37,8 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     std::fs::remove_file(&part).map_err(file_error(&part))
 }
 
-/// Refuses if there is something at `path` that is not an older copy of the log with heading `kept`. `same` says whether a copy
-/// with the same heading is one: only after saving began.
+/// Fails if the file at `path` is not an older copy of the log with heading `kept`. `same`: whether a copy with the
+/// same heading counts as older, which is so only after saving began.
 pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());
@@ -60,7 +61,7 @@ pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(),
     )))
 }
 
-/// Returns the whole file.
+/// Returns the bytes of the file.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, OpenError> {
     std::fs::read(path).map_err(file_error(path))
 }
@@ -72,7 +73,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Saves the log durably. It is written under another name first, so the file is whole or not there.
+/// Saves the log durably. The log is first written under another name, so the file is whole or does not exist.
 pub(super) fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
     let part = with_suffix(path, "part");
     let written = File::create(&part).and_then(|mut out| {
@@ -80,7 +81,7 @@ pub(super) fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
         out.sync_all()
     });
     if let Err(error) = written {
-        // Half a log is of no use; the error that counts is the first one.
+        // A half-written log is of no use. If this fails too, the first error is reported.
         let _ = std::fs::remove_file(&part);
         return Err(file_error(&part)(error));
     }
@@ -88,7 +89,7 @@ pub(super) fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
     sync_folder_of(path)
 }
 
-/// Renames the file durably, so that no start finds it.
+/// Renames the file durably, so that no later start finds it.
 pub(super) fn put_aside(path: &Path, suffix: &str) -> Result<(), OpenError> {
     let aside = with_suffix(path, suffix);
     std::fs::rename(path, &aside).map_err(file_error(path))?;

@@ -1,8 +1,8 @@
-//! How far the maps of a device are in their life: being made, alive, being saved, being removed.
+//! The stage of a device's maps: being made, alive, being saved, being removed.
 //!
-//! Invariants: a process may be killed between any two steps. One word in `pm_shards` says what becomes of the maps then. It
-//! is written after the maps are complete, and before they are taken apart. Spec: `docs/spec/pipeline.md` §6. May not:
-//! change the maps.
+//! Invariants: a process may be killed between any two steps. One word in `pm_shards` then determines what happens to
+//! the maps. This word is written after the maps are complete, and before they are removed. Spec:
+//! `docs/spec/pipeline.md` §6. May not: change the maps.
 
 use std::sync::atomic::Ordering::Acquire;
 
@@ -17,25 +17,25 @@ use super::shared::{LAYOUT, Shard};
 /// State of the pins in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nothing.
+    /// The folder has no maps.
     Absent,
-    /// Remains: a process was killed while it made the maps, or while it removed them after they were saved or given up. No
-    /// order in there counts.
+    /// The folder has remains: a process was killed while it made the maps, or while it removed them after they were
+    /// saved or given up. No order in these maps counts.
     Remains,
     /// The maps are the device.
     Lives,
-    /// The maps are the device, and nothing is admitted; but a file may already hold the same log. The process that goes on with the maps
-    /// takes the next incarnation, so that the two can be told apart.
+    /// The maps are the device, and nothing is admitted, but a file may already hold the same log. The process that
+    /// continues with the maps takes the next incarnation, so that the two can be told apart.
     Saving,
 }
 
-/// Values of [`Shard::stage`]. New maps have 0: being made.
+/// Values of [`Shard::stage`]. New maps have 0, which means that they are being made.
 const LIVES: u32 = 1;
 const SAVING: u32 = 2;
 const ENDING: u32 = 3;
 
 impl Stage {
-    /// Returns the stage of what is pinned here.
+    /// Returns the stage of the maps in this folder.
     ///
     /// # Errors
     /// [`KernelError::OtherVersion`]; [`KernelError::Map`].
@@ -44,7 +44,7 @@ impl Stage {
             return Ok(Stage::Absent);
         }
         if !pins.path(SHARDS).exists() {
-            // Without this map nothing can have been admitted, and nothing can be.
+            // Without this map nothing was admitted, and nothing can be.
             return Ok(Stage::Remains);
         }
         let other = || KernelError::OtherVersion(pins.folder().to_owned());
@@ -57,7 +57,7 @@ impl Stage {
         let shard = map_pinned_page(pins, SHARDS)?;
         let shard = shard_in(&shard);
         match (shard.layout.load(Acquire), shard.stage.load(Acquire)) {
-            // Their maker died before it wrote its layout. Nobody has used them.
+            // The maker died before it wrote its layout. The maps were never used.
             (0, 0) if is_unused(shard) => Ok(Stage::Remains),
             (LAYOUT, 0 | ENDING) => Ok(Stage::Remains),
             (LAYOUT, LIVES) => Ok(Stage::Lives),
@@ -66,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// Returns the value of this stage. Of [`Stage::Remains`]: the maps are to be removed.
+    /// Returns the number of this stage. The number of [`Stage::Remains`] means that the maps must be removed.
     pub(super) const fn word(self) -> u32 {
         match self {
             Stage::Lives => LIVES,
@@ -76,7 +76,7 @@ impl Stage {
     }
 }
 
-/// Checks that the maps are a whole device.
+/// Checks that the maps are a complete device.
 ///
 /// # Errors
 /// [`KernelError::NotWhole`]; see [`Stage::of`].

@@ -22,43 +22,44 @@ use super::stage::check_whole;
 /// State and counters of one device in the kernel.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// Its name.
+    /// The device's name.
     pub name: String,
     /// Interfaces to which its program is attached.
     pub interfaces: Vec<String>,
     /// Whether the pipeline admits; else its process does, if it lives.
     pub admits: bool,
-    /// Shard, device, incarnation and epoch under which it writes; 0: it never served.
+    /// The shard under which the device writes; 0: it never served.
     pub shard: u32,
-    /// See above.
+    /// The device's id, as for `shard`.
     pub device: u32,
-    /// See above.
+    /// The device's incarnation, as for `shard`.
     pub incarnation: u32,
-    /// See above.
+    /// The device's epoch, as for `shard`.
     pub epoch: u32,
-    /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: it needs none.
+    /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: the
+    /// device needs no lease.
     pub answers_until: Option<Time>,
-    /// Devices of the chain.
+    /// Number of devices of the chain.
     pub copies: u32,
-    /// Devices of the chain behind this one.
+    /// Number of devices of the chain after this one.
     pub behind: u32,
-    /// Whether it follows another device.
+    /// Whether the device follows another one.
     pub follows: bool,
     /// Entries that the log can hold.
     pub entries: u64,
     /// Highest order.
     pub last: u64,
-    /// Orders that the server has applied.
+    /// Highest order that the server has applied.
     pub applied: u64,
-    /// Orders whose space is free.
+    /// Highest order whose space is free.
     pub released: u64,
-    /// Highest order that the pipeline sent to the next device; `None`: it has none.
+    /// Highest order that the pipeline sent to the next device; `None`: there is no next device.
     pub sent: Option<u64>,
-    /// Last order that each device after it holds, nearest first.
+    /// Highest order that each device after this one holds, nearest first.
     pub held: Vec<u64>,
     /// Counted events since the maps were made, summed over all CPUs.
     pub counters: Vec<(&'static str, u64)>,
-    /// Packets that were timed: how many of them took less than 32 ns, 64 ns and so on.
+    /// Number of timed packets by their time: less than 32 ns, less than 64 ns and so on.
     pub took: Vec<u64>,
 }
 
@@ -80,10 +81,10 @@ impl Status {
         COUNTED.iter().map(|(name, _)| *name)
     }
 
-    /// Reads the status of one of them.
+    /// Reads the status of the device with this name.
     ///
     /// # Errors
-    /// [`KernelError`]: there is none of this name, or it cannot be read.
+    /// [`KernelError`]: there is no device of this name, or it cannot be read.
     pub fn read(name: &str) -> Result<Status, KernelError> {
         let pins = Pins::existing(name);
         check_layout(&pins)?;
@@ -134,8 +135,8 @@ impl Status {
         })
     }
 
-    /// Returns a quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1. `None`: none
-    /// was timed, or the quantile is beyond the last slot.
+    /// Returns a quantile of the times of timed packets, in nanoseconds, rounded up to a slot; `share` is from 0 to 1.
+    /// `None`: no packet was timed, or the quantile is beyond the last slot.
     #[must_use]
     pub fn took_ns(&self, share: f64) -> Option<usize> {
         let total: u64 = self.took.iter().sum();
@@ -154,7 +155,7 @@ impl Status {
 const WORDS: usize = size_of::<Counters>() / size_of::<u64>();
 const TOOK_AT: usize = std::mem::offset_of!(Counters, took) / size_of::<u64>();
 
-/// Every counter, and the index of its word.
+/// Name of every counter, and the index of its word.
 const COUNTED: [(&str, usize); 17] = [
     ("packets", std::mem::offset_of!(Counters, packets) / 8),
     ("appended", std::mem::offset_of!(Counters, appended) / 8),
@@ -181,7 +182,7 @@ const COUNTED: [(&str, usize); 17] = [
     ("silenced", std::mem::offset_of!(Counters, silenced) / 8),
 ];
 
-/// The counters of one CPU, as words.
+/// The counters of one CPU as an array of words.
 #[derive(Clone, Copy)]
 struct Row([u64; WORDS]);
 

@@ -1,5 +1,5 @@
 //! Addresses and ports as the pipeline compares them: the bytes of a packet, read as one number in this machine's byte
-//! order; keys as it takes them.
+//! order. Keys as the pipeline reads them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::AtomicU64;
@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pmnet_wire::{KEY_BYTES, MacKey};
 
-/// Returns an address in two words, as in an IPv6 header. Of an IPv4 address the second word is that of `::ffff:a.b.c.d`, and the
-/// first is 0.
+/// Returns an address in two words, as in an IPv6 header. An IPv4 address becomes `::ffff:a.b.c.d`, whose first word is
+/// 0.
 pub(super) fn address_words(address: IpAddr) -> (u64, u64) {
     let octets = match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -22,12 +22,12 @@ pub(super) fn address_words(address: IpAddr) -> (u64, u64) {
     }
 }
 
-/// Returns an IPv4 address, as in an IPv4 header.
+/// Returns an IPv4 address as one word, as in an IPv4 header.
 pub(super) fn ipv4_word(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }
 
-/// Returns a UDP port, in network byte order.
+/// Returns a UDP port in network byte order.
 pub(super) fn port_word(port: u16) -> u32 {
     port.to_be().into()
 }

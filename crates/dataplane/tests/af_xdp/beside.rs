@@ -1,8 +1,8 @@
-//! A relay and a device past the kernel's stack, each in a network of its own, over real sockets: the same random stream of
+//! A relay and a device that uses AF_XDP, each in a network of its own, over real sockets. The same random stream of
 //! datagrams must get the same answers, and leave the same log.
 //!
-//! One datagram at a time: behind each of them comes a READ of another client, whose answer says that everything before it has
-//! been answered. A tenth of `PMNET_PACKETS` is how many, `PMNET_SEED` the first seed.
+//! Datagrams are sent one at a time. Each is followed by a READ of another client, whose answer shows that everything
+//! before it has been answered. The number of datagrams is a tenth of `PMNET_PACKETS`; `PMNET_SEED` is the first seed.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -30,14 +30,16 @@ const SHARD_TOKEN: u64 = 0x1122_3344_5566_7788;
 const DEVICE: u32 = 7;
 const DEVICE_PORT: u16 = 51_000;
 const SERVER_PORT: u16 = 51_500;
-/// The same for both, so that both tell the same room. More buffers than entries: what a port keeps is no part of the room.
+/// The parameters of both logs, so that both devices announce the same room. There are more buffers than entries,
+/// because the buffers that a port holds do not count as room.
 const PARAMETERS: Parameters = Parameters::buffers(128, 512 * 2048, 2048);
 const CLIENTS: usize = 4;
-/// Keys that updates and READs are about.
+/// Number of keys of updates and READs.
 const KEYS: u64 = 8;
-/// Time after which a READ without an answer is sent again. That is rare: a machine that is busy loses hardly anything here.
+/// Time after which a READ without an answer is sent again. This is rare: even a busy machine loses hardly any packet
+/// of this test.
 const AGAIN: Duration = Duration::from_secs(2);
-/// Datagrams of one story.
+/// Datagrams of one story (the part of the test with one seed).
 const PACKETS: u64 = 1_500;
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -50,19 +52,19 @@ fn bytes(header: &Header, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A device in its network, and everybody else, at the other end.
+/// A device in its network; its clients and its server are at the other end.
 struct Side {
     name: &'static str,
-    // Dropped before the link.
+    // Must be dropped before the link.
     serving: Option<JoinHandle<()>>,
     stop: StopTrigger,
     server: UdpSocket,
-    /// The last one only asks whether everything was answered.
+    /// The clients. The last one only asks whether everything was answered.
     clients: Vec<UdpSocket>,
     _link: Arc<Link>,
     /// Answers to clients since the last comparison.
     answers: Vec<(usize, Vec<u8>)>,
-    /// Datagrams at the server: entries by order, and the rest, as often as it came.
+    /// Datagrams at the server: entries by their order, other datagrams as often as each arrived.
     entries: BTreeMap<u64, Vec<u8>>,
     passed: Vec<Vec<u8>>,
     fence: (u64, u64),
@@ -151,7 +153,7 @@ impl Side {
         side
     }
 
-    /// The server takes what has arrived, and answers RECOVER.
+    /// The server takes the packets that have arrived, and answers RECOVER.
     fn serve(&mut self) {
         let mut buffer = [0; 2048];
         while let Ok((length, from)) = self.server.recv_from(&mut buffer) {
@@ -179,7 +181,7 @@ impl Side {
                     let answer = bytes(&answer, &reply.write());
                     self.server.send_to(&answer, from).unwrap();
                 }
-                // It may come again, when its time is up.
+                // An entry may arrive again, when its timeout has passed.
                 Kind::Append => {
                     let entry = buffer[..length].to_vec();
                     let known = self.entries.entry(header.order).or_insert(entry);
@@ -191,7 +193,8 @@ impl Side {
         }
     }
 
-    /// Both devices, the server and the clients take the packets that have arrived. Returns what came for the last client.
+    /// Both devices, the server and the clients take the packets that have arrived. Returns the packets for the last
+    /// client.
     fn take(&mut self) -> Vec<Vec<u8>> {
         self.serve();
         let mut buffer = [0; 2048];
@@ -214,7 +217,7 @@ impl Side {
         self.clients[client].send_to(bytes, to).unwrap();
     }
 
-    /// Sends this for the last client until an answer fits.
+    /// Sends this datagram for the last client until an answer fits.
     fn ask<T>(&mut self, asked: &[u8], fits: impl Fn(&Header) -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
@@ -246,8 +249,8 @@ impl Side {
         self.fence = (session, 0);
     }
 
-    /// Everything that was sent before has been answered, and the answers are here: what is answered in the turn of the first
-    /// READ is sent before the second one arrives.
+    /// Waits until all earlier datagrams are answered, and the answers have arrived: the device sends the answers of
+    /// the turn of the first READ before the second READ arrives.
     fn settle(&mut self) {
         for _twice in 0..2 {
             self.fence.1 += 1;
@@ -268,13 +271,13 @@ impl Side {
         }
     }
 
-    /// The server has everything up to this order. Entries after it come again.
+    /// The last order up to which the server has every entry. Entries after it are sent again.
     fn without_gap(&self) -> u64 {
         let together = (1..).zip(self.entries.keys());
         together.take_while(|(next, order)| next == *order).count() as u64
     }
 
-    /// The device ends in good order.
+    /// Ends the device as an operator would.
     fn end(mut self) {
         self.stop.stop();
         self.serving.take().unwrap().join().unwrap();
@@ -300,8 +303,9 @@ struct Story {
     kinds: BTreeMap<String, u64>,
 }
 
-/// What is applied, only the relay still has: buffers of the other one are received into again. The version of a MISS begins
-/// with a number that each device draws for itself.
+/// Removes from an answer the parts that differ between the devices. Only the relay keeps applied updates: the other
+/// device receives into their buffers again. The version of a MISS begins with a number that each device draws at
+/// random.
 fn without_kept(answer: &[u8], applied: u64) -> Vec<u8> {
     let Ok(header) = Packet::parse(answer).map(|packet| packet.header) else {
         return answer.to_vec();
@@ -357,7 +361,7 @@ impl Story {
     fn step(&mut self) {
         self.steps += 1;
         let which = self.rng.usize(..CLIENTS);
-        // From time to time nothing is applied until the log is full.
+        // Sometimes nothing is applied until the log is full.
         let sent = match self.rng.u8(..100) {
             0..=44 => self.update(which),
             45..=57 => match self.rng.choice(&self.old).cloned() {
@@ -386,7 +390,7 @@ impl Story {
 
     fn open(&mut self, which: usize) -> Vec<u8> {
         if self.rng.bool() || self.clients[which].token == 0 {
-            // An odd token is a mark's.
+            // An even token, because an odd one is that of a mark.
             self.clients[which].token = self.rng.u64(1..1 << 60) << 1;
         }
         let token = self.clients[which].token;
@@ -449,7 +453,7 @@ impl Story {
         sent
     }
 
-    /// Both get a datagram of a client.
+    /// Gives both devices a datagram of a client.
     fn deliver(&mut self, which: usize, sent: &[u8]) {
         for side in &mut self.sides {
             side.send(which, sent);
@@ -457,10 +461,10 @@ impl Story {
         self.compare();
     }
 
-    /// The server has applied some of what both have sent it.
+    /// The server has applied some of the entries that it has from both devices.
     fn apply(&mut self) {
         let begun = Instant::now();
-        // A late packet comes within some milliseconds.
+        // A late packet arrives within some milliseconds.
         while self.arrived() <= self.applied && begun.elapsed() < Duration::from_millis(30) {
             for side in &mut self.sides {
                 side.serve();
@@ -470,7 +474,7 @@ impl Story {
         self.apply_upto(upto);
     }
 
-    /// The server has everything up to this order from both.
+    /// The last order up to which the server has every entry from both devices.
     fn arrived(&self) -> u64 {
         self.sides.iter().map(Side::without_gap).min().unwrap()
     }
@@ -493,7 +497,7 @@ impl Story {
         self.compare();
     }
 
-    /// Clients got the same from both.
+    /// Clients got the same answers from both devices.
     fn compare(&mut self) {
         let applied = self.applied;
         let mut all = self.sides.iter_mut().map(|side| {
@@ -503,7 +507,7 @@ impl Story {
                 .into_iter()
                 .map(|(client, bytes)| (client, without_kept(&bytes, applied)))
                 .collect();
-            // Between sockets there is no order.
+            // Answers at different sockets have no common order.
             answers.sort_by_key(|(client, _)| *client);
             answers
         });
@@ -533,12 +537,12 @@ impl Story {
         }
     }
 
-    /// The server got the same from both, as soon as everything has arrived.
+    /// The server got the same datagrams from both devices, once all have arrived.
     fn compare_sent(&mut self) {
         let begun = Instant::now();
         let mut heard = begun;
         loop {
-            // A device that has not heard of the server for long sends only a limited number before it does.
+            // While a device has not heard of the server for long, it sends only a limited number of entries.
             if heard.elapsed() > Duration::from_millis(500) {
                 self.apply_upto(self.arrived());
                 heard = Instant::now();
@@ -621,7 +625,7 @@ fn a_device_past_the_stack_answers_as_a_relay_does() {
     let mut one = CpuSet::new();
     let all = sched_getaffinity(None).unwrap();
     one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());
-    // Each waits for its answer, so these are less than the kernel's pipeline gets.
+    // Each datagram waits for its answer, so there are fewer than in the tests of the kernel's pipeline.
     let packets = number("PMNET_PACKETS", 40 * PACKETS) / 10;
     let first = number("PMNET_SEED", 1);
     let mut kinds = BTreeMap::<String, u64>::new();

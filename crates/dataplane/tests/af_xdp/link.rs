@@ -1,4 +1,4 @@
-//! Two network namespaces joined by a veth pair, gone when dropped.
+//! Two network namespaces joined by a veth pair, removed when dropped.
 
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 static LINKS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns why these tests cannot run here; in CI that is a failure.
+/// Prints why these tests cannot run on this machine, and returns true; in CI this is a failure.
 pub fn skipped() -> bool {
     let reason = if !rustix::process::geteuid().is_root() {
         "AF_XDP needs root"
@@ -28,8 +28,8 @@ pub fn skipped() -> bool {
 }
 
 pub struct Link {
-    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed, `pmnet-lab
-    /// bench micro` removes them later: it knows names of this form.
+    /// Names of the namespaces of the near and the far end; the interface in both is `veth0`. If a run is killed,
+    /// `pmnet-lab bench micro` removes the namespaces later, by the form of their names.
     names: [String; 2],
 }
 
@@ -55,12 +55,12 @@ impl Link {
         link
     }
 
-    /// Runs something at the near end. Sockets stay in the namespace in which they were made.
+    /// Runs `work` at the near end. A socket stays in the namespace in which it was made.
     pub fn near<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.names[0], work)
     }
 
-    /// Runs something at the far end.
+    /// Runs `work` at the far end.
     pub fn far<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         inside(&self.names[1], work)
     }

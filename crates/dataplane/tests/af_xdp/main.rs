@@ -1,4 +1,4 @@
-//! AF_XDP over a veth pair: frames in both directions, rings that run full and wrap around, what is refused.
+//! AF_XDP over a veth pair: frames in both directions, rings that run full and wrap around, requests that are refused.
 //! Needs root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
 mod beside;
@@ -18,9 +18,9 @@ use pmnet_dataplane::af_xdp::{
 const FRAMES: usize = 24;
 const RING: u32 = 8;
 const PORT: u16 = 40_000;
-/// Far longer than anything here takes.
+/// Far longer than any step of these tests takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// Ethernet, IPv4 and UDP.
+/// Length of the Ethernet, IPv4 and UDP headers.
 const HEADERS: usize = 14 + 20 + 8;
 
 fn config(queue: u32) -> Config {
@@ -35,7 +35,7 @@ fn memory() -> Anonymous {
     Anonymous::new(FRAMES * 2048).unwrap()
 }
 
-/// Returns a socket at the near end that gets what is sent to [`PORT`] and the next port.
+/// Returns a socket at the near end that gets the datagrams to [`PORT`] and the next port.
 fn near(link: &Link) -> (Socket<Anonymous>, Redirect) {
     near_with(link, &config(0))
 }
@@ -65,7 +65,7 @@ fn receive(socket: &mut Socket<Anonymous>, burst: &mut Vec<Received>) {
     }
 }
 
-/// Sends a frame back to where it came from, in place.
+/// Sends a frame back to its sender, in place.
 fn turn(socket: &mut Socket<Anonymous>, received: Received) {
     let Received { frame, bytes } = received;
     let own = socket.bytes_mut(&frame);
@@ -79,7 +79,7 @@ fn turn(socket: &mut Socket<Anonymous>, received: Received) {
     // Swaps addresses and ports, which does not change checksums.
     own[26..34].rotate_left(4);
     own[34..38].rotate_left(2);
-    // No UDP checksum: the sender may have left it to its hardware.
+    // A zero UDP checksum: the sender may have left the checksum to its hardware.
     own[40..42].fill(0);
     assert_eq!(socket.reserve(1).unwrap(), 1);
     socket.queue(frame, length);
@@ -101,7 +101,7 @@ fn frames_go_both_ways_through_rings_that_wrap_around() {
     both_ways(&config(0));
 }
 
-/// A socket that polls gets the same, also where interrupts are left to it.
+/// A socket with busy polling gets the same frames, even if the driver still uses interrupts.
 #[test]
 fn frames_go_both_ways_with_busy_polling() {
     if skipped() {
@@ -133,7 +133,7 @@ fn both_ways(config: &Config) {
     let far = link.far(|| udp(SocketAddr::from((FAR, 0))));
     let mut burst = Vec::with_capacity(4);
     let mut buffer = [0; 2048];
-    // A hundred times around the rings, through all of the memory.
+    // A hundred times around the rings, so that all of the memory is used.
     for number in 0..RING * 100 {
         socket.refill(RING, 4).unwrap();
         let count = number % 4 + 1;
@@ -163,7 +163,7 @@ fn both_ways(config: &Config) {
         }
         socket.complete().unwrap();
     }
-    // No frame is lost: each is free, or with the kernel to receive.
+    // No frame is lost: each is free, or lent to the kernel to receive into.
     let begun = Instant::now();
     while socket.free() + usize::try_from(RING).unwrap() < FRAMES {
         socket.complete().unwrap();
@@ -193,7 +193,7 @@ fn other_ports_pass_to_the_network_stack() {
     let start = received.bytes.start + HEADERS;
     assert_eq!(&socket.bytes(&received.frame)[start..start + 4], b"mine");
     socket.give_back(received.frame);
-    // Without the socket its port is an ordinary one, and also without the program.
+    // Without the socket, and without the program, its port is an ordinary one.
     drop(socket);
     far.send_to(b"later", (NEAR, PORT)).unwrap();
     assert_eq!(same.recv(&mut buffer).unwrap(), 5);
@@ -219,7 +219,7 @@ fn what_does_not_fit_is_dropped_and_the_rest_goes_on() {
         for _ in 0..FRAMES {
             far.send_to(&[round; 9], (NEAR, PORT)).unwrap();
         }
-        // Behind them on the same link.
+        // The datagram follows the others on the same link.
         far.send_to(b"end", (NEAR, PORT + 2)).unwrap();
         assert_eq!(ordinary.recv(&mut buffer).unwrap(), 3);
         assert_eq!(socket.receive(&mut burst).unwrap(), RING);
@@ -257,7 +257,7 @@ fn a_queue_has_one_owner_and_is_free_soon_after_it() {
     });
 }
 
-/// On a busy machine the kernel frees the queue of a process that was killed long after its end.
+/// On a busy machine the kernel frees the queue of a killed process long after its end.
 #[test]
 fn a_queue_that_is_freed_late_is_got() {
     if skipped() {

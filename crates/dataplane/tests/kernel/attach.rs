@@ -1,5 +1,5 @@
-//! Devices come to a real interface and go, in every order, and their processes are killed between any two steps: whoever is
-//! there gets its packets, and nobody else does.
+//! Devices come to a real interface and go, in every order, and their processes are killed between any two steps: every
+//! attached device gets its packets, and no other device does.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,14 +17,14 @@ use crate::world::{IDENTITY, PARAMETERS, Scratch, Words, config, skipped};
 
 const INTERFACE: &str = "veth0";
 const PORT: u16 = 52_000;
-/// A port that no device has.
+/// A port of no device.
 const OTHER: u16 = 52_500;
 /// A datagram arrives within this time.
 const ARRIVES: Duration = Duration::from_secs(10);
-/// More steps than a change has.
+/// More steps than a change of attachment has.
 const STEPS_MAX: usize = 64;
 
-/// A device that is loaded; its process is the test.
+/// A device with a loaded pipeline; the test is its process.
 struct Device {
     kernel: Mutex<Kernel>,
     port: u16,
@@ -35,7 +35,7 @@ struct Device {
 struct Killed;
 
 impl Device {
-    /// Its next process has another port.
+    /// The device's next process has another port.
     fn moved(mut self, port: u16) -> Device {
         let address = SocketAddr::from((NEAR, port));
         let (kernel, _) = Kernel::load(&config(address), self.scratch.0.clone()).unwrap();
@@ -49,7 +49,7 @@ impl Device {
         let address = SocketAddr::from((NEAR, port));
         let (kernel, mut media) = Kernel::load(&config(address), scratch.0.clone()).unwrap();
         pmnet_log::format(&mut media, &IDENTITY, &PARAMETERS).unwrap();
-        // As those that `open` makes: a whole device.
+        // The maps are those of a complete device, as `open` makes them.
         let words = Words::of(&scratch.0);
         words.shard().stage.store(1, Ordering::SeqCst);
         Device {
@@ -68,7 +68,7 @@ impl Device {
         Status::read(&self.name()).unwrap()
     }
 
-    /// Packets for it that its pipeline has seen.
+    /// Number of packets for the device that its pipeline has seen.
     fn packets(&self) -> u64 {
         let counters = self.status().counters;
         counters
@@ -78,8 +78,8 @@ impl Device {
             .1
     }
 
-    /// It comes to these interfaces and leaves all others. If it is to be killed before a step: the step's number from 0.
-    /// Whether it was.
+    /// Attaches the device to these interfaces and detaches it from all others. `die`: number of the step, from 0,
+    /// before which the process is killed. Returns whether it was killed.
     fn attach_or_die(&self, link: &Link, names: &[&str], die: Option<usize>) -> bool {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut number = 0;
@@ -116,7 +116,7 @@ impl Device {
         assert!(!self.attach_or_die(link, &[], None));
     }
 
-    /// Returns why it cannot come.
+    /// Returns the reason why the device cannot be attached.
     fn refused(&self, link: &Link, native: bool) -> String {
         let names = [INTERFACE.to_owned()];
         let done = link.near(|| self.kernel.lock().unwrap().attach(&names, native));
@@ -124,7 +124,7 @@ impl Device {
     }
 }
 
-/// Two machines; the far one sends datagrams, which the near one gets.
+/// Two machines: the far one sends datagrams to the near one.
 struct Net {
     link: Link,
     far: UdpSocket,
@@ -144,7 +144,7 @@ impl Net {
         Net { link, far, near }
     }
 
-    /// A datagram that no pipeline takes arrives, behind all that were sent before.
+    /// A datagram that no pipeline takes arrives, after all that were sent before.
     fn flush(&self) {
         let word = fastrand::u64(..).to_ne_bytes();
         self.far.send_to(&word, (NEAR, OTHER)).unwrap();
@@ -153,10 +153,10 @@ impl Net {
         assert_eq!(buffer[..length], word);
     }
 
-    /// Exactly those get their packets whose place says so.
+    /// Exactly the devices that are listed with `true` get their packets.
     fn check<'a>(&self, devices: impl IntoIterator<Item = (&'a Device, bool)>) {
         let devices: Vec<(&Device, bool)> = devices.into_iter().collect();
-        // The first datagram would wait for the neighbour's address.
+        // Without this the first datagram would wait for the resolution of the neighbour's address.
         self.flush();
         let before: Vec<u64> = devices.iter().map(|(device, _)| device.packets()).collect();
         for (number, (device, _)) in devices.iter().enumerate() {
@@ -170,7 +170,7 @@ impl Net {
         for (number, ((device, is_there), before)) in devices.iter().zip(before).enumerate() {
             let sent = u64::try_from(number + 1).unwrap();
             let expected = if *is_there { sent } else { 0 };
-            // Another queue may be behind.
+            // Another receive queue may be later.
             let until = Instant::now() + ARRIVES;
             while device.packets() - before < expected && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
@@ -187,7 +187,7 @@ impl Net {
     }
 }
 
-/// Folders of interfaces in which something of these devices is.
+/// Number of interfaces whose folder of pins has an entry of these devices.
 fn folders<'a>(devices: impl IntoIterator<Item = &'a Device>) -> usize {
     let names: Vec<String> = devices.into_iter().map(Device::name).collect();
     let all = std::fs::read_dir("/sys/fs/bpf/pmnet-at")
@@ -256,22 +256,22 @@ fn they_come_and_go_in_every_order() {
     }
 }
 
-/// Action of a device when it was killed.
+/// The change that a device was making when it was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Coming,
-    /// It brings a new program.
+    /// It attaches a new program.
     Replacing,
     Going,
 }
 
-/// The process that mends a step that was left half done.
+/// The process that completes a half-done step.
 #[derive(Clone, Copy, Debug)]
 enum Mender {
     Itself,
-    /// If there is one.
+    /// Another device, if there is one.
     Another,
-    /// It is taken out at once.
+    /// The device itself, which then detaches at once.
     Leaves,
 }
 
@@ -303,14 +303,15 @@ fn killed_between_any_two_steps() {
                         &[INTERFACE]
                     };
                     let killed = victim.attach_or_die(&net.link, names, Some(number));
-                    // All others answer, and one that only got a new program too.
+                    // All other devices get their packets, and so does a device that was only getting a new program.
                     net.check(rest());
                     if doing == Doing::Replacing {
                         net.check(rest().chain([(victim, true)]));
                     }
                     if let (Mender::Another, Some(other)) = (mender, others.first()) {
                         other.come(&net.link);
-                        // It has not lost anything by that, nor has the victim if it had come that far.
+                        // The repair did not detach the mending device. The victim gets its packets if its attachment
+                        // was complete.
                         net.check(rest());
                         Net::check_status(rest());
                         let is_there = victim.status().interfaces == [INTERFACE];
@@ -371,7 +372,7 @@ fn what_cannot_be_together_is_refused_and_leaves_the_others_alone() {
     assert!(said.contains("16 devices are at veth0"), "{said}");
     let all = all().chain(more.iter().map(|device| (device, true)));
     net.check(all.chain([(&one_too_many, false)]));
-    // The place of one that goes is free.
+    // If a device leaves, another one can take its place.
     more[3].go(&net.link);
     one_too_many.come(&net.link);
     net.check([(&one_too_many, true), (&more[3], false), (&more[0], true)]);
@@ -408,7 +409,7 @@ fn an_interface_that_is_made_again_is_another_one() {
     }
     drop(net);
     let net = Net::new();
-    // The kernel removes a namespace some time after it was told to.
+    // The kernel removes a namespace only some time after the command has ended.
     let until = Instant::now() + ARRIVES;
     while devices[0].status().interfaces == [INTERFACE] && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
@@ -471,14 +472,14 @@ fn who_comes_back_with_another_port_is_there_once() {
         net.far.send_to(b"a datagram", (NEAR, PORT + 20)).unwrap();
         net.flush();
         assert_eq!(device.packets(), before, "it is at its old port too");
-        // That port is free.
+        // The port of the removed device is free.
         let next = Device::new(PORT + 20);
         next.come(&net.link);
         net.check(all().chain([(&next, true)]));
     }
 }
 
-/// Somebody removed the pins of a device by hand.
+/// The pins of a device were removed by hand.
 #[test]
 fn whose_maps_are_gone_is_nobody() {
     if skipped() || crate::link::skipped() {

@@ -1,6 +1,6 @@
-//! Two devices in user space that get the same packets: one copies them into its log, as the relay does, and one is given
-//! them in packet buffers of its log, as with `--mode af-xdp`, and some by the system's stack, as there. Answers and logs must
-//! be equal. Needs no root.
+//! Two devices in user space that get the same packets. One copies them into its log, as the relay does. The other is
+//! given them in packet buffers of its log, as with `--mode af-xdp`, except for some that come through the system's
+//! stack, as in that mode. Answers and logs must be equal. Needs no root.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -19,14 +19,15 @@ use crate::world::{
 /// Number of entries in both logs; there is room for that many of the longest frames.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
-/// Buffers, of which one in 32, those for copies, are enough for all entries: the ENDs of many sessions are one turn's then.
+/// There are so many buffers that the buffers for copies (one in 32) hold all entries. Then the ENDs of many sessions
+/// fit into one turn.
 const BUFFERS: Parameters = Parameters::buffers(ENTRIES, 32 * ENTRIES * BUFFER, 2_048);
-/// The usual proportion: 8 for copies.
+/// The usual proportion: eight buffers of the log are for copies.
 const FEW: Parameters = Parameters::buffers(ENTRIES, 4 * ENTRIES * BUFFER, 2_048);
 const BUFFER: u64 = 2_048;
-/// Hops of what clients send.
+/// Hop limit of the packets that clients send.
 const HOPS: u8 = 64;
-/// Where a datagram may begin in its buffer: behind IPv4 or IPv6, at a line or not.
+/// Offsets at which a datagram may begin in its buffer: after IPv4 or IPv6 headers, at a cache line or not.
 const OFFSETS: [usize; 4] = [320, 340, 321, 500];
 /// One datagram in this many comes through the system's stack, and is copied.
 const STACK_EVERY: usize = 5;
@@ -36,9 +37,9 @@ struct Beside {
     address: SocketAddr,
     copies: DeviceNode<Memory>,
     keeps: DeviceNode<Memory>,
-    /// Buffers that are lent and empty: all that the log does not keep for itself, as with a network interface.
+    /// Buffers that are lent and empty: all that the log does not hold back, as with a network interface.
     lent: Vec<u32>,
-    /// All of them come by the system's stack.
+    /// All packets come through the system's stack.
     stack_only: bool,
     packets: usize,
     kept: usize,
@@ -50,7 +51,7 @@ fn device(settings: DeviceConfig, parameters: &Parameters) -> DeviceNode<Memory>
     DeviceNode::new(settings, repaired(memory), Random::new(9), Time(1))
 }
 
-/// Datagrams that a device sends, from wherever they lie, with the hops that they may still make.
+/// Returns the datagrams that a device sends, from its outbox or its log, each with its hop limit.
 fn sent(device: &mut DeviceNode<Memory>) -> Vec<(Sent, Option<u8>)> {
     let out = device.out();
     let all = out.places().map(|place| {
@@ -106,7 +107,7 @@ impl Beside {
         pair
     }
 
-    /// Returns a lent buffer with this datagram: its number, and where in the frame space.
+    /// Puts this datagram into a lent buffer. Returns the buffer's number, and the datagram's range in the frame space.
     fn put(&mut self, datagram: &[u8]) -> (u32, Range<usize>) {
         let number = self.lent.pop();
         let number = number.expect("a full log leaves buffers to receive into");
@@ -116,7 +117,7 @@ impl Beside {
         (number, at..at + datagram.len())
     }
 
-    /// As a port does after every turn.
+    /// Exchanges buffers as a port does after every turn.
     fn exchange(&mut self) {
         let buffers = self.keeps.buffers();
         while let Some(number) = buffers.poll_released() {
@@ -127,12 +128,12 @@ impl Beside {
         }
     }
 
-    /// A burst ends: both say the same.
+    /// Ends a burst, after which both devices must have sent the same packets.
     fn compare(&mut self) -> Vec<Sent> {
         self.copies.finish(self.now).unwrap();
         self.keeps.finish(self.now).unwrap();
         let (mut one, mut other) = (sent(&mut self.copies), sent(&mut self.keeps));
-        // Only a ring keeps what is applied. Buffers are received into again.
+        // Only a ring keeps applied updates. The other device receives new packets into the buffers of applied updates.
         let (_, _, _, applied) = self.copies.machine().cursors();
         for (sent, _) in one.iter_mut().chain(&mut other) {
             without_kept(sent, applied);
@@ -154,7 +155,7 @@ impl Beside {
         only(&one)
     }
 
-    /// Content of both logs: entries but for where their frames are, and the frames.
+    /// Content of both logs: the entries without the positions of their frames, and the frames.
     fn compare_logs(&self) {
         let log = |device: &DeviceNode<Memory>| -> Vec<(String, Vec<u8>)> {
             let log = device.log();
@@ -190,7 +191,7 @@ impl Pair for Beside {
                 Taken::Heard | Taken::Refused => self.lent.push(number),
             }
         }
-        // Bursts of one to three.
+        // A burst has one to three datagrams.
         if self.packets.is_multiple_of(3) || self.packets.is_multiple_of(7) {
             self.compare()
         } else {
@@ -242,7 +243,7 @@ fn kept_where_it_came_is_as_if_it_were_copied() {
     );
 }
 
-/// Answer to a client that opens a session.
+/// Returns the answer to a client that opens a session.
 fn opened(pair: &mut Beside, token: u64) -> Header {
     let client = SocketAddr::from(([10, 0, 0, 1], 40_001));
     let mut open = Vec::new();
@@ -264,7 +265,7 @@ fn pair() -> Beside {
     Beside::with(&FEW, SocketAddr::from(([10, 0, 0, 7], 51_000)), &|_| ())
 }
 
-/// Nearly all buffers are lent, to receive into. They are room all the same, since what is received stays where it is.
+/// Nearly all buffers are lent for receiving. They still count as room, because a received packet stays in its buffer.
 #[test]
 fn the_room_that_clients_are_told_is_what_the_log_can_take() {
     for stack_only in [false, true] {
@@ -276,13 +277,13 @@ fn the_room_that_clients_are_told_is_what_the_log_can_take() {
     }
 }
 
-/// No session is admitted into a log that is 80 % full. How many buffers are free to copy into has nothing to do with that: a
-/// client whose packets come by the system's stack is admitted as any other.
+/// No session is admitted into a log that is 80 % full. The number of buffers that are free for copies does not count:
+/// a client whose packets come through the system's stack is admitted as any other.
 #[test]
 fn sessions_open_by_the_systems_stack_while_nearly_all_buffers_are_lent() {
     let mut pair = pair();
     pair.stack_only = true;
-    // More of them than there are buffers for copies.
+    // These are more sessions than there are buffers for copies.
     for number in 1..=ENTRIES / 2 {
         let told = opened(&mut pair, 2 * number);
         assert_eq!(told.kind, Kind::OpenReply, "session {number}");

@@ -1,7 +1,7 @@
-//! The differential fuzzer for chains: a head, a follower in the middle, a last device; each is compared with one that is
-//! entirely in user space. A failure names its seed.
+//! The differential fuzzer for chains: a head, a follower in the middle, and a last device. Each is compared with a
+//! device that is entirely in user space. A failure names its seed.
 //!
-//! `PMNET_PACKETS` and `PMNET_SEED` as in `differential.rs`.
+//! `PMNET_PACKETS` and `PMNET_SEED` work as in `differential.rs`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -16,17 +16,17 @@ use crate::differential::{compared, number};
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
 
-/// Packets if `PMNET_PACKETS` is not set. A fifth of them is sent here.
+/// Packets if `PMNET_PACKETS` is not set. This test sends a fifth of them.
 pub const PACKETS_ALL: u64 = 200_000;
-/// Devices before and behind.
+/// Numbers of devices before and after the compared one.
 const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
 
-/// By what the devices of a chain talk to each other.
+/// The network in which the devices of a chain send to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     Ipv4,
     Ipv6,
-    /// IPv4, and clients send to the server.
+    /// An IPv4 network with the device in a switch: clients send to the server's address.
     Switch,
 }
 
@@ -37,7 +37,7 @@ pub struct Run {
     pub world: World,
     around: (usize, usize),
     client: SocketAddr,
-    /// Session, its token, its last seq.
+    /// Id of the session, its token, its last seq.
     sessions: Vec<(u64, u64, u64)>,
     old: Vec<(SocketAddr, Vec<u8>)>,
     /// Incarnation of the next device.
@@ -45,7 +45,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// `leased`: the device answers by leases, and has none yet.
+    /// `leased`: the device needs leases to answer, and has none yet.
     pub fn new(seed: u64, leased: bool) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
@@ -53,7 +53,7 @@ impl Run {
         Run::at(rng, network, around, |settings| settings.leased = leased)
     }
 
-    /// The devices have keys, in every fourth story two.
+    /// The devices have keys; in every fourth story two cluster keys.
     pub fn with_keys(seed: u64) -> Run {
         let mut rng = Rng::with_seed(seed);
         let around = PLACES[rng.usize(..PLACES.len())];
@@ -70,11 +70,11 @@ impl Run {
         device: impl Fn(&mut DeviceConfig),
     ) -> Run {
         let (address, client) = addresses()[usize::from(network == Network::Ipv6)];
-        // In a switch devices have addresses of their own.
+        // Devices in a switch have addresses of their own.
         let own = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 12), address.port()));
         let own = Some(own).filter(|_| network == Network::Switch);
         let world = World::with(address, own, around, |settings| {
-            // No timers: only user space measures round trips, so the two would differ.
+            // There are no timers: only user space measures round-trip times, so timers would differ.
             settings.link_timeout_floor = 1_000 * SECOND;
             settings.link_timeout_ceiling = 1_000 * SECOND;
             device(settings);
@@ -138,7 +138,7 @@ impl Run {
         header
     }
 
-    /// A client's update at the head; an OPEN if there are few sessions.
+    /// Gives the head a client's update, or an OPEN if there are few sessions.
     fn update(&mut self) {
         if self.sessions.len() < 3 || self.rng.u8(..40) == 0 {
             let token = self.rng.u64(1..);
@@ -178,7 +178,7 @@ impl Run {
         self.send(self.client, header, &payload);
     }
 
-    /// An entry of the hop before.
+    /// Gives the device an entry of the previous hop.
     fn append(&mut self) {
         let last = self.world.reference.machine().cursors().0;
         let mut header = self.hop(Kind::Append);
@@ -215,7 +215,7 @@ impl Run {
             _ => {}
         }
         if header.order <= last {
-            // Another entry under a known order would stop the shard. Only the same one may come again.
+            // Another entry under a known order would stop the shard, so only the same entry may arrive again.
             self.again();
             return;
         }
@@ -226,7 +226,7 @@ impl Run {
         self.send(from, header, &payload);
     }
 
-    /// Orders that the devices after it hold.
+    /// Gives the device a DURABLE of the devices after it.
     fn durable(&mut self) {
         let (last, _, committed, _) = self.world.reference.machine().cursors();
         let mut rows: Vec<DurableRow> = others()
@@ -242,7 +242,7 @@ impl Run {
             self.incarnation += 1;
         }
         rows[0].incarnation = self.incarnation;
-        // Mostly all of them confirm the next order.
+        // In most cases all devices confirm the next order.
         let mut order = match self.rng.u8(..8) {
             0 => self.rng.u64(..=last),
             1 => last,
@@ -272,7 +272,7 @@ impl Run {
         let next = server(self.world.address);
         let from = match self.rng.u8(..40) {
             0 => self.client,
-            // Another machine's, by the same port.
+            // The sender is another machine that uses the same port.
             1 => SocketAddr::new(self.client.ip(), next.port()),
             _ => next,
         };
@@ -290,7 +290,7 @@ impl Run {
         self.send(server(self.world.address), header, b"");
     }
 
-    /// A bypass, a ping, something damaged.
+    /// Gives the device a bypass, a PING, or a damaged packet.
     fn other(&mut self) {
         let from = if self.is_head() {
             self.client
@@ -327,7 +327,7 @@ impl Run {
         let mut bytes = Vec::new();
         header.write(payload, &mut bytes);
         self.deliver(from, &bytes);
-        // An entry that the device did not take is not sent again, because another entry may get its order.
+        // An entry that the device did not take is not sent again, because its order may go to another entry.
         if header.kind == Kind::Append && self.world.reference.machine().cursors().0 != header.order
         {
             return;
@@ -379,7 +379,7 @@ fn in_a_chain_the_kernel_does_what_user_space_does() {
     }
 }
 
-/// In each network and at each place most of it is the kernel's work.
+/// In each network and at each place the kernel does most of the work.
 #[test]
 fn whatever_the_network_is_the_kernel_talks_to_the_hops_beside_it() {
     if skipped() {
@@ -388,7 +388,7 @@ fn whatever_the_network_is_the_kernel_talks_to_the_hops_beside_it() {
     for network in NETWORKS {
         for around in PLACES {
             let mut run = Run::at(Rng::with_seed(1), network, around, |_| ());
-            // Some packets are handed up in any network, and so is what follows until the process has caught up.
+            // In any network some packets go to the process, and so do all that follow until the process has caught up.
             for _packet in 0..2_000 {
                 run.step();
             }

@@ -1,10 +1,10 @@
 //! A whole chain: three devices, each with its fast path in the kernel.
 //!
-//! The network loses, repeats and reorders. "Other CPUs" run frames through a pipeline between any two calls of its process.
-//! Processes are killed at any call, and others take over. All that was acknowledged must be in all devices, and be
-//! applied once, in order.
+//! The network loses, repeats and reorders packets. "Other CPUs" run frames through a pipeline between any two calls of
+//! its process. Processes are killed at any call, and others take over. All acknowledged updates must be in all
+//! devices, and must be applied once, in order.
 //!
-//! `PMNET_PACKETS` sets how long, `PMNET_SEED` the first story. A failure names its seed.
+//! `PMNET_PACKETS` sets the length, `PMNET_SEED` the first story. A failure names its seed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,10 +27,10 @@ use crate::world::{SHARD, config, server, settings, skipped};
 
 /// Steps of one story.
 const STEPS: u64 = 3_000;
-/// Packets of `PMNET_PACKETS` for one step; and its default.
+/// How many packets of `PMNET_PACKETS` count as one step, and the default of `PMNET_PACKETS`.
 const STEP_PACKETS: u64 = 20;
 const PACKETS_ALL: u64 = 240_000;
-/// Turns in which everything must settle once there are no more faults.
+/// Number of turns in which the chain must settle once there are no more faults.
 const SETTLE_TURNS: u64 = 4_000;
 const SESSIONS: usize = 4;
 const WINDOW: u64 = 12;
@@ -44,10 +44,10 @@ struct Chain {
     ended: Vec<Session>,
     /// Highest order that a client knows to be committed.
     known: u64,
-    /// Highest epoch of which clients have heard.
+    /// Highest epoch that clients know.
     epoch: u32,
     now: Time,
-    /// The server says APPLIED in bursts of about this many turns.
+    /// Number of turns, on average, between two APPLIED of the server.
     lazy: u32,
     kills: u64,
     reads: Reads,
@@ -196,7 +196,7 @@ impl Chain {
         let mut over = false;
         match header.kind {
             Kind::OpenReply => {
-                // A late copy of an OPEN whose session is in use opens another session, which nobody uses.
+                // A late copy of an OPEN whose session is in use opens another session, which no client uses.
                 session.id.get_or_insert(header.session);
             }
             Kind::Ack if session.id == Some(header.session) => {
@@ -228,7 +228,7 @@ impl Chain {
         }
     }
 
-    /// A turn of a process.
+    /// Runs a turn of the process at this place.
     fn turn(&mut self, place: usize) {
         let burst = std::mem::take(&mut self.net().sockets[place]);
         let lived = self.nodes[place].lives();
@@ -243,12 +243,12 @@ impl Chain {
         }
     }
 
-    /// A client opens, sends the next update, or one again.
+    /// A client opens a session, sends its next update, or repeats one.
     fn client(&mut self) {
         if self.clients.len() < SESSIONS {
             let port = 40_001 + u16::try_from(self.clients.len()).unwrap();
             let address = SocketAddr::from((Ipv4Addr::new(10, 0, 0, 100), port));
-            // An even token: no mark.
+            // An even token: the session is no mark.
             let token = self.rng.u64(1..1 << 60) << 1;
             self.clients.push(Session {
                 address,
@@ -298,7 +298,8 @@ impl Chain {
     }
 
     fn bypass(&mut self, which: usize) {
-        // Few change anything: nobody answers them here, and they close a key until their session goes on.
+        // Only a few bypasses change anything: the server does not answer them, and each closes a key until its session
+        // continues.
         let flags = match self.rng.u8(..4) {
             0 => Flags(0),
             _ => Flags::READ_ONLY,
@@ -406,7 +407,7 @@ impl Chain {
         }
     }
 
-    /// A new process takes over, if there is none.
+    /// If the device has no process, a new one takes over.
     fn restart(&mut self, place: usize) {
         if !self.nodes[place].lives() {
             self.net().sockets[place].clear();
@@ -415,7 +416,7 @@ impl Chain {
         }
     }
 
-    /// No more faults: everything sent is acknowledged, applied once, in order, and the logs drain.
+    /// Ends the faults: then every update is acknowledged, and applied once, in order, and the logs drain.
     fn settle(&mut self) {
         {
             let mut net = self.net();
@@ -429,7 +430,7 @@ impl Chain {
             for which in 0..self.clients.len() {
                 let session = &self.clients[which];
                 if session.id.is_none() || session.acked < session.sent {
-                    // In order, so that each one is admitted.
+                    // Updates are sent in order, so that each one is admitted.
                     let next = session.acked + 1 + turn % WINDOW;
                     if session.id.is_none() || next > session.sent {
                         self.say(which, true);
@@ -503,7 +504,8 @@ impl Chain {
     }
 }
 
-/// One story: acknowledgements, packets that the kernel sent, processes killed, READs that the kernel answered.
+/// Runs one story. Returns the numbers of acknowledgements, of packets that the kernel sent, of killed processes, and
+/// of READs that the kernel answered.
 fn story(seed: u64) -> (u64, u64, u64, u64) {
     let mut chain = Chain::new(seed);
     chain.net().hostile = true;
@@ -515,8 +517,8 @@ fn story(seed: u64) -> (u64, u64, u64, u64) {
     (net.acks, net.by_kernel, chain.kills, net.reads_by_kernel)
 }
 
-/// 2: a superblock released space, and the pipeline did not know. 44: the process asked for room while the pipeline
-/// was a lap ahead of what it had followed, and an assertion failed.
+/// Seed 2: a superblock released space that the pipeline did not know of. Seed 44: the process asked for room while the
+/// pipeline was a lap ahead of the entries that the process had followed, and an assertion failed.
 #[test]
 fn stories_that_once_ended_badly() {
     if skipped() {
@@ -560,7 +562,7 @@ fn whatever_a_chain_in_the_kernel_acknowledged_is_in_all_of_it() {
     );
 }
 
-/// Threads, one for each device, that run frames while everything else goes on.
+/// Threads, one for each device, that run frames beside the processes.
 struct Cpus {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -599,7 +601,7 @@ impl Cpus {
     }
 }
 
-/// The same with real concurrency: also inside the pipeline. These stories cannot be repeated exactly.
+/// The same with real concurrency, also inside the pipeline. These stories cannot be repeated exactly.
 #[test]
 fn with_cpus_beside_the_processes_it_is_the_same() {
     if skipped() {

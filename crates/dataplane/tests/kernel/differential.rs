@@ -1,5 +1,5 @@
-//! The differential fuzzer. Both devices get the same random packets: right, wrong, damaged, repeated, early, late, from
-//! the wrong address. Answers and logs must be equal. A failure names its seed.
+//! The differential fuzzer. Both devices get the same random packets: correct, wrong, damaged, repeated, early or late
+//! ones, and some from a wrong address. Answers and logs must be equal. A failure names its seed.
 //!
 //! `PMNET_PACKETS` sets how many packets (a million in the test suite), `PMNET_SEED` the first seed.
 
@@ -17,7 +17,7 @@ use crate::world::{SHARD, SHARD_TOKEN, Sent, World, server, skipped};
 
 /// Packets in one world.
 pub const PACKETS: u64 = 2_000;
-/// Keys that updates, READs and bypasses are about, by their hashes; 0: several, or unknown ones.
+/// Hashes of the keys of updates, READs and bypasses. 0: several keys, or unknown ones.
 const KEYS: u64 = 12;
 /// Packets if `PMNET_PACKETS` is not set.
 pub const PACKETS_ALL: u64 = 200_000;
@@ -40,13 +40,13 @@ struct Client {
 
 /// Two devices that get the same packets, and are compared.
 pub trait Pair {
-    /// Returns a datagram to both. They must send the same, which is returned.
+    /// Gives a datagram to both devices. They must send the same packets, which are returned.
     fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent>;
     /// Lets time pass, in nanoseconds.
     fn later(&mut self, nanos: u64) -> Vec<Sent>;
-    /// Returns where they listen.
+    /// Returns the address at which the devices listen.
     fn address(&self) -> SocketAddr;
-    /// Of both ([`pmnet_proto::device::Device::cursors`]).
+    /// Returns the cursors of both ([`pmnet_proto::device::Device::cursors`]).
     fn cursors(&self) -> (u64, u64, u64, u64);
 }
 
@@ -152,7 +152,7 @@ impl<W: Pair> Run<W> {
         let mut header = self.header(which, Kind::Update);
         header.seq += 1;
         header.key_hash = raw(self.key());
-        // One field in thirty is wrong.
+        // In one update of thirty a field is wrong.
         match self.rng.u8(..60) {
             0 => header.seq += self.rng.u64(1..4),
             1 => header.seq = header.seq.wrapping_sub(self.rng.u64(1..5)),
@@ -212,7 +212,7 @@ impl<W: Pair> Run<W> {
             4 => header.flags = Flags::REPLICAS,
             _ => {}
         }
-        // One field in twelve is wrong.
+        // In one packet of twelve a field is wrong.
         match self.rng.u8(..120) {
             0 => header.seq = self.rng.u64(..),
             1 => header.order = self.rng.u64(..),
@@ -231,7 +231,7 @@ impl<W: Pair> Run<W> {
     }
 
     fn open(&mut self, which: usize) {
-        // An odd token is a mark's.
+        // An odd token opens a mark.
         let mark = u64::from(self.rng.u8(..40) == 0);
         let client = &mut self.clients[which];
         if self.rng.bool() {
@@ -266,7 +266,7 @@ impl<W: Pair> Run<W> {
             0 => {
                 header.flags = Flags::FALLBACK;
                 header.seq += 1;
-                // Its first seq.
+                // The request of a fallback is its first seq.
                 header.request = raw(header.seq);
             }
             1 => header.flags = Flags::READ_ONLY,
@@ -277,7 +277,7 @@ impl<W: Pair> Run<W> {
         self.send(self.clients[which].address, header, &payload);
     }
 
-    /// Something that the server may send.
+    /// Gives the devices a packet that a server may send.
     fn server(&mut self) {
         let (last, _, _, applied) = self.world.cursors();
         let which = self.rng.usize(..self.clients.len());
@@ -296,7 +296,7 @@ impl<W: Pair> Run<W> {
             ..Header::new(kind)
         };
         if kind == Kind::Applied && self.rng.bool() {
-            // Late, so that there is something to be shown.
+            // APPLIED comes late, so that the devices have updates to show.
             header.order = applied;
         }
         if kind == Kind::Response {
@@ -363,7 +363,7 @@ impl<W: Pair> Run<W> {
         self.learn(&sent);
     }
 
-    /// Clients learn their session ids, and the seqs at which they should go on.
+    /// Clients learn their session ids, and the seqs with which they should continue.
     fn learn(&mut self, sent: &[Sent]) {
         for packet in sent {
             let Ok(parsed) = Packet::parse(&packet.bytes) else {
@@ -387,8 +387,8 @@ impl<W: Pair> Run<W> {
     }
 }
 
-/// Runs `packets` packets, in stories with a seed each; `step` sends one packet. The kernel must have done a fair share of
-/// them by itself (`did`). Returns how many READs it answered with HIT, and with MISS.
+/// Sends `packets` packets, in stories with a seed each; `step` sends one packet. The kernel must process a fair share
+/// of them by itself (`did`). Returns how many READs the kernel answered with HIT, and with MISS.
 pub fn compared<R>(
     packets: u64,
     did: &str,
@@ -456,7 +456,7 @@ fn the_kernel_answers_as_user_space_does() {
         let packets = number("PMNET_PACKETS", PACKETS_ALL);
         let begin = |seed| Run::new(seed, |address, settings| World::new(address, settings));
         let (hits, misses) = compared(packets, "answered", begin, Run::step, |run| &run.world);
-        // In a few stories there may be none.
+        // A few stories may have none.
         let few = packets < 10 * PACKETS;
         assert!(
             few || (hits * 1_000 > packets && misses * 100 > packets),

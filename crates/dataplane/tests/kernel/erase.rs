@@ -1,5 +1,5 @@
-//! A device in the kernel that was left out empties its log there and joins again (`docs/spec/protocol.md` §5, "Joining"), also
-//! if its process is killed in the midst of that.
+//! A device with a pipeline was left out. It empties its log in the kernel and joins again (`docs/spec/protocol.md` §5,
+//! "Joining"), even if its process is killed in between.
 
 use pmnet_device::FastPath;
 use pmnet_proto::Peer;
@@ -15,10 +15,11 @@ use crate::world::{SHARD, SHARD_TOKEN, settings, skipped};
 
 /// The epoch in which the device is no member.
 const WITHOUT: u32 = 2;
-/// Order that the server has applied when the device joins: less than the device had, and more than nothing.
+/// The order that the server has applied when the device joins: lower than the device's last order, and not 0.
 const APPLIED: u64 = 3;
 
-/// Returns the device's question to the server now; nothing if it asks nothing, or is dead.
+/// Returns the device's current question to the server. Returns `None` if the device asks nothing, or if its process is
+/// dead.
 fn question(bench: &mut Bench) -> Option<Vec<u8>> {
     for _turn in 0..8 {
         bench.now.0 += 300 * MILLISECOND;
@@ -31,7 +32,7 @@ fn question(bench: &mut Bench) -> Option<Vec<u8>> {
     None
 }
 
-/// The server says that the device is no member: it is to erase its log and join.
+/// The server's reply that the device is no member: the device is to erase its log and join.
 fn no_member(asked: &[u8]) -> Vec<u8> {
     let asked = Packet::parse(asked).unwrap().header;
     let refused = packet::RecoverReply {
@@ -53,7 +54,7 @@ fn no_member(asked: &[u8]) -> Vec<u8> {
     written(refused.header(&stamp), b"it is no member")
 }
 
-/// It is one, behind another device.
+/// The server's reply that the device is a member, after another device.
 fn joined(asked: &[u8]) -> Vec<u8> {
     let packet = Packet::parse(asked).unwrap();
     let origin = read_path(packet.payload).unwrap()[0];
@@ -78,7 +79,7 @@ fn joined(asked: &[u8]) -> Vec<u8> {
     written(header, &reply.write())
 }
 
-/// Returns a device alone, with orders that are not applied, which is left out then: the next process finds that out.
+/// Returns a device that was alone, has orders that are not applied, and was left out. Its next process finds that out.
 fn left_out() -> Bench {
     let mut device = settings(1, next());
     device.flags |= Member::JOIN;
@@ -99,7 +100,7 @@ fn left_out() -> Bench {
     bench
 }
 
-/// The device is empty and waits, and nobody is acknowledged.
+/// The device is empty and waits, and acknowledges no update.
 fn assert_empty(bench: &Bench) {
     let device = bench.node.device().unwrap();
     assert_eq!(device.machine().ready_to_join(), Some(WITHOUT));
@@ -116,12 +117,12 @@ fn assert_empty(bench: &Bench) {
     assert_eq!(bench.last(), 0);
 }
 
-/// It joins, and the kernel takes what the device before it sends.
+/// The device joins, and its pipeline takes the entries of the device before it.
 fn joins(bench: &mut Bench) {
     let before = Peer::from(([10, 0, 0, 10], 51_000));
     let reply = question(bench).map(|asked| joined(&asked)).unwrap();
     bench.turn(&[(next(), reply)]);
-    // The first time the server must hear that this log serves.
+    // The first time, the server must learn that this log serves.
     if let Some(asked) =
         question(bench).filter(|_| !bench.node.device().unwrap().machine().is_serving())
     {
@@ -169,13 +170,13 @@ fn a_log_in_the_kernel_is_emptied_whoever_is_killed_meanwhile_and_the_device_joi
             bench.script.assert_done();
             assert!(!bench.node.lives());
             bench.node.restart(bench.now).unwrap();
-            // Until it is empty, all of it is there.
+            // Until the log is empty, it has all its entries.
             assert_eq!(bench.node.device().unwrap().log().last(), 7, "{call}");
         }
         let asked = question(&mut bench).unwrap();
         bench.turn(&[(next(), no_member(&asked))]);
         assert_empty(&bench);
-        // Killed now, it finds an empty log.
+        // A process that is killed now finds an empty log at its next start.
         if killed_before.is_some() {
             bench.node.restart(bench.now).unwrap();
             assert_eq!(bench.node.device().unwrap().log().last(), 0);

@@ -1,4 +1,5 @@
-//! A port that bounds how much is sent on in a turn: the rest follows at once, and acknowledgements do not wait for it.
+//! A port that limits how many entries are forwarded in a turn: the rest follows at once, and acknowledgements do not
+//! wait for it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,24 +18,24 @@ use crate::world::{
 const MOST: usize = 4;
 const UPDATES: u64 = 40;
 const TOKEN: u64 = 2;
-/// Between two turns that have something to do, in nanoseconds: all of them are over before anything is sent again.
+/// Nanoseconds between two turns with work. All turns end before any packet is sent again.
 const TURN: u64 = 10_000;
-/// Far more turns than it takes.
+/// Far more turns than the test needs.
 const TURNS_MAX: usize = 2_000;
 
-/// Answers the device like a server, and like one client that sends bursts of updates, and one more update when the first of
-/// them are sent on.
+/// Acts as the server and as one client. The client sends bursts of updates, and one more update when the first entries
+/// are forwarded.
 struct Turns {
     now: u64,
     next: Peer,
-    /// Updates of one turn.
+    /// Number of updates in one turn.
     burst: u64,
-    /// How many updates are still to come.
+    /// Number of updates that are still to be sent.
     more: u64,
-    /// The newest one.
+    /// Seq of the newest update.
     seq: u64,
     inbox: VecDeque<(Peer, Vec<u8>)>,
-    /// Datagrams that each turn sent.
+    /// The headers of the datagrams that each turn sent.
     sent: Vec<Vec<Header>>,
     turns: usize,
 }
@@ -100,7 +101,7 @@ impl Port for Turns {
         let has = |kind| sent.iter().any(|header| header.kind == kind);
         let newest = sent.iter().rfind(|header| header.kind == Kind::Append);
         if let Some(newest) = newest {
-            // With room for all that is to come.
+            // The server has room for all later entries.
             let mut applied = Vec::new();
             Header {
                 shard: SHARD,
@@ -141,14 +142,14 @@ impl Port for Turns {
                 self.more -= 1;
             }
         }
-        // OPEN and all updates.
+        // The OPEN and all updates.
         let all = usize::try_from(self.seq + 1).unwrap();
         let done = self.more == 0 && self.seq > 0 && self.forwarded().len() >= all;
         if done || self.turns > TURNS_MAX {
             return Ok(Wake::Stop);
         }
         self.now = match until {
-            // Without work there is no call before that.
+            // Without work there is no call before this time.
             Some(until) if !busy && self.inbox.is_empty() => until.0.max(self.now),
             _ => self.now + TURN,
         };
@@ -156,7 +157,7 @@ impl Port for Turns {
     }
 }
 
-/// Returns a device over this port, until everything is sent on.
+/// Runs a device over this port until all entries are forwarded.
 fn turns(updates: u64, burst: u64, linger: Nanos) -> Turns {
     let address = SocketAddr::from(([10, 0, 0, 7], 51_000));
     let mut memory = Memory(vec![0; PARAMETERS.image_bytes()]);
@@ -188,10 +189,10 @@ fn a_turn_sends_on_no_more_than_its_port_takes() {
     let port = turns(UPDATES, UPDATES, 8 * MILLISECOND);
     for (turn, sent) in port.sent.iter().enumerate() {
         let count = sent.iter().filter(|header| header.kind == Kind::Append);
-        // One more in the turn in which one was appended.
+        // A turn that appends an entry may send one more.
         assert!(count.count() <= MOST + 1, "turn {turn}: {sent:?}");
     }
-    // The update that came when they began to be sent on did not wait for the end of that.
+    // The update that arrived when forwarding began was acknowledged before forwarding ended.
     let acks = port.of(Kind::Ack);
     let (at, _) = acks
         .iter()
@@ -205,8 +206,8 @@ fn a_turn_sends_on_no_more_than_its_port_takes() {
     );
 }
 
-/// More come in a turn than the bound, for many turns: they are sent on all the same, and the log, which has room for six such
-/// turns, never fills up.
+/// In each of many turns more updates arrive than a turn may forward. All are forwarded, and the log, which has room
+/// for the updates of six turns, never fills up.
 #[test]
 fn what_waits_to_be_sent_on_does_not_grow() {
     let port = turns(600, 10, 0);

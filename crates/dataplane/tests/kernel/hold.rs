@@ -1,5 +1,5 @@
-//! The guard that `hold` gives (`docs/spec/pipeline.md` §2): the pipeline admits nothing until it is released, and what
-//! is told of a session beside it changes nothing that the pipeline counts.
+//! The guard that `hold` returns (`docs/spec/pipeline.md` §2): the pipeline admits nothing until the guard is released.
+//! A session's state that the process sets without a hold does not change values that the pipeline counts.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,7 +13,7 @@ use pmnet_wire::packet::Stamp;
 use crate::races::{address, alone, client, fresh, hop, update};
 use crate::world::{IDENTITY, PARAMETERS, Scratch, Words, config, frame, skipped};
 
-/// Returns a pipeline that knows its chain and no session; held.
+/// Returns a pipeline that knows its chain and no session, and is held.
 fn pipeline(scratch: &Scratch) -> Kernel {
     let (mut kernel, mut image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
     pmnet_log::format(&mut image, &IDENTITY, &PARAMETERS).unwrap();
@@ -30,7 +30,7 @@ fn release(kernel: &mut Kernel) {
     kernel.hold().unwrap().release(&tail).unwrap();
 }
 
-/// Returns the verdict about an update of session 1.
+/// Returns the pipeline's verdict about an update of session 1.
 fn verdict(kernel: &mut Kernel, seq: u64) -> u32 {
     let mut out = [0; 4096];
     let frame = frame(client(), address(), &update(1, seq));
@@ -62,7 +62,7 @@ fn a_session_that_is_new_is_told_under_a_hold_of_its_own() {
     }
     let scratch = Scratch::new();
     let mut kernel = pipeline(&scratch);
-    // During another hold it does not end that one.
+    // A refresh during another hold does not end that hold.
     kernel.refresh_session(1, Some(fresh())).unwrap();
     assert!(!kernel.admits());
     release(&mut kernel);
@@ -73,7 +73,8 @@ fn a_session_that_is_new_is_told_under_a_hold_of_its_own() {
     assert_eq!(verdict(&mut kernel, 1), XDP_TX);
 }
 
-/// Regression: a packet of session 0 found a row that was free, with the token and, where there are keys, the key of the session that had it before.
+/// Regression: a packet of session 0 found a free row, with the token and (with keys) the key of the session that had
+/// used the row before.
 #[test]
 fn a_free_row_is_nobodys() {
     if skipped() {
@@ -81,7 +82,7 @@ fn a_free_row_is_nobodys() {
     }
     let scratch = Scratch::new();
     let mut kernel = pipeline(&scratch);
-    // Its preferred row is that of session 0.
+    // The preferred row of this session is also that of session 0.
     let state = SessionState { id: 64, ..fresh() };
     kernel.hold().unwrap().set_session(64, Some(state)).unwrap();
     kernel.hold().unwrap().set_session(64, None).unwrap();
@@ -89,7 +90,7 @@ fn a_free_row_is_nobodys() {
     let mut out = [0; 4096];
     let frame = frame(client(), address(), &update(0, 1));
     assert_eq!(kernel.run(&frame, &mut out).unwrap().0, XDP_PASS);
-    // As those that `open` makes: the status is that of a whole device.
+    // The maps are as `open` makes them: the status is that of a complete device.
     Words::of(&scratch.0).shard().stage.store(1, SeqCst);
     let name = scratch.0.folder().file_name().unwrap();
     let status = Status::read(&name.to_string_lossy()).unwrap();
@@ -113,7 +114,8 @@ fn what_the_pipeline_counts_is_not_refreshed() {
     };
     set(&mut kernel, fresh());
     assert_eq!(verdict(&mut kernel, 1), XDP_TX);
-    // The machine has not followed yet, and tells what it knows. It may go on to seq 2 and no further.
+    // The process has not followed yet, and passes on its older state. The session may continue to seq 2 and no
+    // further.
     let old = SessionState {
         until: 2,
         ..fresh()
@@ -122,7 +124,7 @@ fn what_the_pipeline_counts_is_not_refreshed() {
     assert_eq!(verdict(&mut kernel, 2), XDP_TX);
     assert_eq!(verdict(&mut kernel, 3), XDP_PASS);
     assert_eq!(kernel.last(), 2);
-    // Under a hold all of it counts.
+    // If the state is set under a hold, the pipeline uses all of it.
     let ahead = SessionState { last: 9, ..fresh() };
     set(&mut kernel, ahead);
     assert_eq!(verdict(&mut kernel, 3), XDP_TX, "a duplicate now");

@@ -1,8 +1,8 @@
-//! A shard with keys (`docs/spec/keys.md`): the same packets as without, sealed; and some that are not sealed with the right key, or were
-//! changed afterwards. Both devices must drop the same ones.
+//! A shard with keys (`docs/spec/keys.md`): the packets of the tests without keys, sealed. Some are sealed with a wrong
+//! key, or were changed after they were sealed. Both devices must drop the same packets.
 //!
-//! The tests of `differential.rs`, `chain.rs` and `lease.rs` speak as without keys. [`Keys`] stands between them and the two devices: it seals what
-//! they send, and verifies what the devices send.
+//! The tests of `differential.rs`, `chain.rs` and `lease.rs` send packets without seals. [`Keys`] is between them and
+//! the two devices: it seals the packets of the tests, and verifies those of the devices.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ use crate::world::{
     recover_reply, server, settings, skipped,
 };
 
-/// The server begins with this key, and so do all hops beside the device.
+/// The key with which the server and all other hops of the device begin.
 const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
 const LIFE: Life = Life {
     shard: SHARD,
@@ -39,10 +39,11 @@ const LIFE: Life = Life {
 };
 /// The key under which the device sends during a rollover.
 const NEXT: ClusterKey = ClusterKey::new(*b"the key after it");
-/// One packet in so many is forged.
+/// One packet in this many is forged.
 const FORGED: u8 = 20;
 
-/// Keys of a device with this many devices after it. `rollover`: it sends under another key than the others, and accepts theirs.
+/// Keys of a device with this many devices before and after it. `rollover`: the device sends under another key than the
+/// other hops, and accepts theirs.
 pub fn keys(behind: (usize, usize), rollover: bool) -> DeviceKeys {
     DeviceKeys {
         cluster: ClusterKeys {
@@ -54,7 +55,7 @@ pub fn keys(behind: (usize, usize), rollover: bool) -> DeviceKeys {
     }
 }
 
-/// Ids of the hops beside the device; 0 is the server, and the head has none before it.
+/// Ids of the previous and the next hop. 0 is the server; a head has no previous hop.
 fn beside((before, behind): (usize, usize)) -> (u32, u32) {
     let id = |at: usize| others().nth(at).expect("a short chain");
     (
@@ -63,23 +64,23 @@ fn beside((before, behind): (usize, usize)) -> (u32, u32) {
     )
 }
 
-/// Seals and verifies for the others of a chain.
+/// Seals and verifies for the other parties of a chain.
 pub struct Keys {
-    /// The device sends under this one.
+    /// The key under which the device sends.
     own: ClusterKey,
     before: u32,
     next: u32,
     hops: [Peer; 2],
-    /// Tokens of sessions, by their ids, and all tokens that were ever said.
+    /// Tokens of sessions by their ids, and all tokens that any packet has carried.
     sessions: HashMap<u64, u64>,
     tokens: Vec<u64>,
     rng: Rng,
-    /// Nothing is forged.
+    /// No packet is forged.
     pub honest: bool,
 }
 
 impl Keys {
-    /// `address`: of the devices.
+    /// `address` is that of the devices.
     pub fn new(keys: &DeviceKeys, address: Peer, around: (usize, usize)) -> Keys {
         let (sender, next) = beside(around);
         Keys {
@@ -101,7 +102,8 @@ impl Keys {
         }
     }
 
-    /// Returns the datagram as a sender with keys sends it; one in [`FORGED`] as no sender does.
+    /// Returns the datagram as a sender with keys sends it. One datagram in [`FORGED`] is returned in a form that no
+    /// sender with keys sends.
     pub fn seal(&mut self, datagram: &[u8]) -> Vec<u8> {
         let Ok(packet) = Packet::parse(datagram) else {
             return datagram.to_vec();
@@ -114,7 +116,7 @@ impl Keys {
         sealed(&key, &header, &payload)
     }
 
-    /// A PING of the session of this packet.
+    /// Returns a PING of the session of this packet.
     pub fn ping(&self, header: &Header) -> Vec<u8> {
         let token = self.sessions[&header.session];
         let keys = front_of(token).session(SHARD, token);
@@ -125,7 +127,7 @@ impl Keys {
         sealed(&keys.to_head, &header, &self.identity(token).write())
     }
 
-    /// The key of its sender, and the payload that it has with keys.
+    /// Returns the key of the packet's sender, and the payload that the packet has with keys.
     fn key(&mut self, packet: &Packet<'_>) -> (MacKey, Vec<u8>) {
         let header = &packet.header;
         let payload = packet.payload.to_vec();
@@ -173,19 +175,19 @@ impl Keys {
         (CLUSTER.hop(life, header.epoch, sender), payload)
     }
 
-    /// A packet with right checksums that no holder of the key has sent.
+    /// Returns a packet with correct checksums that no holder of the key has sent.
     fn forge(&mut self, key: &MacKey, header: &Header, mut payload: Vec<u8>) -> Vec<u8> {
         let rng = &mut self.rng;
         let right = key.seal(&header.for_payload(&payload), &payload);
         let wrong = match rng.u8(..10) {
-            // The token, which everybody can see.
+            // The tag is the token, which is no secret.
             0 => *header,
             1 => Header {
                 tag: right.tag ^ 1 << rng.u8(..64),
                 ..right
             },
             2 => Header { tag: 0, ..right },
-            // Of this device, sent back to it.
+            // The packet is sealed by this device itself, and sent back to it.
             3 => CLUSTER
                 .hop(LIFE, header.epoch, DEVICE)
                 .seal(&right, &payload),
@@ -218,7 +220,7 @@ impl Keys {
         out
     }
 
-    /// Verifies what a device sends, and returns it as without keys.
+    /// Verifies a packet of a device, and returns it as a device without keys sends it.
     pub fn open(&mut self, mut sent: Sent) -> Sent {
         let Ok(packet) = Packet::parse(&sent.bytes) else {
             return sent;
@@ -228,7 +230,7 @@ impl Keys {
             assert!(self.own.asking(SHARD, DEVICE).verifies(&packet), "{header}");
             return sent;
         }
-        // A sender with the right key is taken for the hop before, whatever its address.
+        // A sender with the right key counts as the previous hop, whatever its address.
         let only_hops_say = !matches!(
             header.kind,
             Kind::OpenReply
@@ -264,7 +266,7 @@ impl Keys {
         sent
     }
 
-    /// The token of the session of a packet to a client.
+    /// Returns the token of the session of a packet to a client.
     fn token(&mut self, packet: &Packet<'_>) -> u64 {
         let header = &packet.header;
         if header.kind == Kind::OpenReply {
@@ -329,8 +331,8 @@ fn in_a_chain_with_keys_the_kernel_does_what_user_space_does() {
     );
 }
 
-/// Two CPUs append at the same time. An entry's tag is made before the lock is taken, for the order that comes next then; who comes second has to make it
-/// again.
+/// Two CPUs append at the same time. An entry's tag is made before the lock is taken, for the order that is next at
+/// that moment. The CPU that gets the lock second has to make its tag again.
 #[test]
 fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets() {
     if skipped() {
@@ -426,7 +428,7 @@ fn front() -> FrontKey {
     front_of(Alone::TOKEN)
 }
 
-/// The front of the session with this token: half of them are another front's.
+/// Returns the front of the session with this token. Half of the sessions are another front's.
 fn front_of(token: u64) -> FrontKey {
     let name: &[u8] = if token & 2 == Alone::TOKEN & 2 {
         b"web"
@@ -436,7 +438,7 @@ fn front_of(token: u64) -> FrontKey {
     CLUSTER.front(CLUSTER.front_id(name)).unwrap()
 }
 
-/// A device alone, with its process.
+/// A device without a chain, with its process.
 struct Alone {
     node: Node,
     now: Time,
@@ -489,7 +491,7 @@ impl Alone {
         self.node.turn(self.now, burst).unwrap()
     }
 
-    /// The server answers.
+    /// Answers the device as the server.
     fn serve(&mut self) {
         let next = server(self.node.address);
         for _turn in 0..16 {
@@ -508,13 +510,13 @@ impl Alone {
         assert!(self.node.device().unwrap().machine().is_serving());
     }
 
-    /// Fate of the next update.
+    /// Sends the next update, and returns the pipeline's verdict.
     fn update(&mut self) -> Passed {
         self.seq += 1;
         self.update_again()
     }
 
-    /// Fate of the same update, if it comes again.
+    /// Sends the last update again, and returns its fate.
     fn update_again(&mut self) -> Passed {
         let header = Header {
             shard: SHARD,
@@ -554,12 +556,12 @@ fn with_the_same_keys_a_process_takes_the_pipeline_over_while_it_goes_on() {
         "before the server has answered"
     );
     alone.serve();
-    // The client is heard of again.
+    // The client sends again, so the process knows it again.
     let passed = alone.update();
     assert!(matches!(passed, Passed::Up), "{passed:?}");
 }
 
-/// The keys under which nothing of the front is taken.
+/// Keys of a device that refuses the front.
 fn refusing() -> DeviceKeys {
     let mut refusing = keys((0, 0), false);
     refusing.cluster.refused.push(front().id());
@@ -583,7 +585,8 @@ fn other_keys_count_in_the_pipeline_as_soon_as_its_process_has_them() {
     }
 }
 
-/// A sender at the next hop's address, without its key, would keep a device from looking where the hop is now.
+/// A sender at the next hop's address without the hop's key would keep the device from looking for the hop's new
+/// address.
 #[test]
 fn a_packet_that_the_next_hop_has_not_sealed_is_no_sign_of_it() {
     if skipped() {
@@ -605,7 +608,7 @@ fn a_packet_that_the_next_hop_has_not_sealed_is_no_sign_of_it() {
     assert!(alone.node.heard_next());
 }
 
-/// Nobody needs the keys of a session that is over, and maps outlive their process.
+/// The keys of a session that is over are of no use, and maps outlive their process.
 #[test]
 fn the_keys_of_a_session_that_is_over_are_erased() {
     if skipped() {
@@ -659,7 +662,7 @@ fn the_keys_of_a_session_that_is_over_are_erased() {
     assert_eq!(known(), 0);
 }
 
-/// Which keys the maps have is told anew with other keys, so a process that begins with these goes on.
+/// With other keys the process tells the maps which keys they have, so a later process with these keys continues.
 #[test]
 fn a_process_with_the_keys_that_came_last_takes_the_pipeline_over_while_it_goes_on() {
     if skipped() {
@@ -677,7 +680,7 @@ fn a_process_with_the_keys_that_came_last_takes_the_pipeline_over_while_it_goes_
     }
 }
 
-/// If the process ended, the pipeline would go on with the keys that it had, for ever.
+/// If the process ended, the pipeline would use the old keys for ever.
 #[test]
 fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
     if skipped() {
@@ -698,7 +701,7 @@ fn a_process_with_other_keys_tries_again_if_it_cannot_hold_the_pipeline() {
     assert!(matches!(alone.update(), Passed::Up));
 }
 
-/// A key that is refused from now on is not good until the server answers, however long it is away.
+/// A key that is refused from now on must not be valid until the server answers, however long that takes.
 #[test]
 fn with_other_keys_a_process_holds_the_pipeline_at_once() {
     if skipped() {

@@ -1,5 +1,5 @@
-//! Leases (`docs/spec/protocol.md` §14) in the pipeline: compared with the device in user space while they end and are renewed;
-//! by the real clock, at the edge; with a process that dies, is taken over, or needs none.
+//! Leases (`docs/spec/protocol.md` §14) in the pipeline: compared with the device in user space while they end and are
+//! renewed; with the real clock, at the end of a lease; and with a process that dies, is taken over, or uses no leases.
 
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -22,9 +22,9 @@ use crate::world::{Words, World, boottime, settings, skipped};
 const LEASE_MAX: u64 = 6 * MILLISECOND;
 /// A lease that does not end while a test runs.
 const LONG: u64 = 3_600 * SECOND;
-/// A lease that ends while a test looks.
+/// A lease that ends while a test watches.
 const SHORT: u64 = 40 * MILLISECOND;
-/// The key of all updates, and another one.
+/// The key of all updates, and a second key.
 const KEY: u64 = 1 << 40;
 const OTHER: u64 = 2 << 40;
 
@@ -42,8 +42,8 @@ impl<R> Leased<R> {
         }
     }
 
-    /// Now and then the lease is renewed, by an answer that was under way for a while, or it is just about to end, or ends just
-    /// now.
+    /// Sometimes the lease is renewed with an answer that took some time, or the clock moves to just before the lease's
+    /// end, or to its end.
     fn step(&mut self, world: fn(&mut R) -> &mut World, step: fn(&mut R)) {
         let world = world(&mut self.run);
         match self.rng.u8(..100) {
@@ -109,14 +109,14 @@ fn leased() -> DeviceConfig {
     }
 }
 
-/// Returns a head that has had no lease yet, by the real clock; and a session at it.
+/// Returns a head that has had no lease yet, with the real clock, and a session at it.
 fn head(copies: usize) -> (Bench, u64) {
     let mut bench = Bench::with(0, copies, boottime(), leased());
     let session = bench.open();
     (bench, session)
 }
 
-/// Returns the word in the map.
+/// Returns the deadline in the map.
 fn word(bench: &Bench) -> u64 {
     let words = Words::of(bench.node.pins());
     words.shard().answers_until.load(SeqCst)
@@ -139,7 +139,7 @@ fn update(session: u64, seq: u64) -> Vec<u8> {
     written(header, b"value")
 }
 
-/// Returns the pipeline's answer to a packet; `None`: nothing.
+/// Returns the pipeline's answer to a packet. `None`: it sends nothing.
 fn sends(bench: &Bench, from: Peer, bytes: &[u8]) -> Option<Header> {
     match run(&bench.node.kernel, from, address(), bytes) {
         Passed::Out(_, bytes) => Some(Packet::parse(&bytes).unwrap().header),
@@ -232,7 +232,7 @@ fn a_pipeline_without_a_process_falls_silent_and_another_process_changes_that_on
     assert_eq!(bench.node.restart(bench.now), Ok(()));
     assert_eq!(word(&bench), deadline, "taken over");
     bench.serve();
-    // The client is heard of again.
+    // The client sends again, so the process knows it again.
     bench.turn(&[(client(), read(session, KEY))]);
     assert_eq!(word(&bench), deadline, "the server has answered");
     assert_eq!(sends(&bench, client(), &update(session, seq)), None);
@@ -263,7 +263,7 @@ fn a_process_that_is_taken_over_before_its_lease_ends_leaves_a_pipeline_that_ans
     );
     bench.serve();
     assert_eq!(word(&bench), deadline);
-    // The process itself may not answer before it has a lease of its own.
+    // The new process may not answer before it has a lease of its own.
     let machine = bench.node.device().unwrap().machine();
     assert!(machine.is_leased() && !machine.may_answer(bench.now));
 }
@@ -314,7 +314,7 @@ fn an_earlier_deadline_never_takes_the_place_of_a_later_one() {
     bench.node.renewed(at, LONG);
     let deadline = word(&bench);
     assert!(deadline > at.0);
-    // An answer that was under way for long.
+    // The answer to this renewal took long.
     bench.node.renewed(Time(at.0 - 1), LONG);
     let mut kernel = bench.node.kernel.lock().unwrap();
     kernel.answers_until(Some(Time(deadline - 1)));
@@ -354,7 +354,7 @@ fn without_a_lease_entries_go_down_a_chain_and_confirmations_come_back_but_no_ac
     assert_eq!((hit.kind, hit.order), (Kind::Hit, 4));
 }
 
-/// As in a fleet, where others may join behind it.
+/// The device belongs to a fleet, in which other devices may join after it.
 #[test]
 fn a_device_that_begins_anew_admits_nothing_until_it_serves_and_has_the_next_incarnation() {
     if skipped() {

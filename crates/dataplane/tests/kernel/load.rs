@@ -7,7 +7,7 @@ use pmnet_wire::{Header, Kind, Packet, raw};
 
 use crate::world::{SHARD, World, skipped};
 
-/// Even: the session is no mark.
+/// An even token: the session is no mark.
 pub const TOKEN: u64 = 0xfeed_0000_0000_0002;
 
 /// Returns a header of a session that was opened with [`TOKEN`].
@@ -138,11 +138,11 @@ fn fields_of_another_version_in_maps_of_the_same_size_are_not_misread() {
     };
     layout.store(ours + 1, SeqCst);
     refused();
-    // Made by a version that had no such number; its log is in use.
+    // The maps are those of a version without a layout number, and their log is in use.
     layout.store(0, SeqCst);
     last.store(7, SeqCst);
     refused();
-    // Their maker died before it wrote the number.
+    // The process that made the maps died before it wrote the number.
     last.store(0, SeqCst);
     load().map(drop).expect("maps that nobody has used");
     assert_eq!(layout.load(SeqCst), ours);

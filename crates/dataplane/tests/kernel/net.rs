@@ -1,5 +1,5 @@
-//! A network between the devices of a chain, clients and the server. It loses, repeats and reorders packets, and
-//! checks that everything that is sent is true at that moment.
+//! A network between the devices of a chain, clients and the server. It loses, repeats and reorders packets, and checks
+//! that every packet states the truth when it is sent.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -29,7 +29,7 @@ pub struct Wire {
     pub bytes: Vec<u8>,
 }
 
-/// The network, and everything that was seen on it.
+/// The network, and all that was seen on it.
 pub struct Net {
     pub rng: Rng,
     pub copies: usize,
@@ -38,25 +38,26 @@ pub struct Net {
     pub sockets: Vec<Vec<(Peer, Vec<u8>)>>,
     /// Last published order of each device.
     pub last: Vec<u64>,
-    /// Which frame has which order, and the other way round.
+    /// The order of each frame, and the frame of each order.
     pub identities: HashMap<u64, (u64, u64, u32, u8)>,
-    /// Which packet said so, for messages.
+    /// The packet that stated a frame's order, for messages.
     pub said: HashMap<u64, String>,
     pub orders: HashMap<(u64, u64), u64>,
-    /// For each bypass: its session, and the highest order that was acknowledged to anybody when it was sent.
+    /// For each bypass: its session, and the highest order that had been acknowledged to any client when the bypass was
+    /// sent.
     pub barriers: HashMap<u64, (u64, u64)>,
-    /// It loses, repeats, reorders, and kills.
+    /// The network loses, repeats and reorders packets, and processes are killed.
     pub hostile: bool,
-    /// Calls until the process of this device is killed.
+    /// Number of calls until the process of each device is killed.
     pub kill_in: Vec<Option<u32>>,
     pub acks: u64,
     pub by_kernel: u64,
-    /// Among these: HITs and MISSes.
+    /// The HITs and MISSes among these.
     pub reads_by_kernel: u64,
 }
 
 impl Net {
-    /// Somebody sends a packet. An acknowledgement must be true at this moment.
+    /// Sends a packet. An acknowledgement must be true at this moment.
     pub fn emit(&mut self, from: Peer, to: Peer, bytes: Vec<u8>) {
         if let Ok(packet) = Packet::parse(&bytes) {
             let header = packet.header;
@@ -109,7 +110,7 @@ impl Net {
         self.flying.push(Wire { from, to, bytes });
     }
 
-    /// Returns the next packet, to this address only if one is given.
+    /// Returns the next packet. If an address is given, only a packet to this address.
     pub fn take(&mut self, to: Option<Peer>) -> Option<Wire> {
         let fits = |wire: &Wire| to.is_none_or(|to| wire.to == to);
         let mut all = (0..self.flying.len()).filter(|&at| fits(&self.flying[at]));
@@ -122,7 +123,7 @@ impl Net {
         let at = all.take(skip).last().unwrap_or(first);
         let wire = self.flying.remove(at);
         if self.hostile && self.rng.u8(..40) == 0 {
-            // Again, much later.
+            // The packet arrives once more, much later.
             let (from, to, bytes) = (wire.from, wire.to, wire.bytes.clone());
             self.flying.push(Wire { from, to, bytes });
         }
@@ -135,13 +136,13 @@ impl Net {
 
 pub type SharedNet = Arc<Mutex<Net>>;
 
-/// A frame comes to a device by its interface.
+/// A frame arrives at the interface of a device.
 pub fn arrive(net: &SharedNet, kernel: &Part, place: usize, wire: &Wire) {
-    // The frames of one caller come one by one; `Cpus` run several at a time.
+    // The frames of one caller run one after the other. `Cpus` runs several at a time.
     let passed = run(kernel, wire.from, wire.to, &wire.bytes);
     let last = kernel.lock().unwrap().last();
     let mut net = net.lock().unwrap();
-    // Another thread may have come in between.
+    // Another thread may have run between the two locks.
     net.last[place] = net.last[place].max(last);
     match passed {
         Passed::Out(to, bytes) => {

@@ -1,4 +1,4 @@
-//! The server behind a chain, and clients with their sessions: as much of them as devices can see.
+//! The server after a chain, and clients with their sessions, as far as devices can see them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,7 @@ use pmnet_wire::{Flags, Header, Kind, Packet, raw};
 use crate::world::{SHARD, SHARD_TOKEN};
 
 pub struct ServerSide {
-    /// Raised now and then, as if the chain changed.
+    /// The epoch, which sometimes rises as if the chain had changed.
     pub epoch: u32,
     pub applied: u64,
     pub sessions: BTreeMap<u64, (u64, u64)>,
@@ -114,10 +114,10 @@ pub struct Session {
     pub address: Peer,
     pub token: u64,
     pub id: Option<u64>,
-    /// Highest seq sent, acknowledged.
+    /// Highest seqs that were sent, and acknowledged.
     pub sent: u64,
     pub acked: u64,
-    /// It has sent its END, with seq `sent`.
+    /// The session has sent its END, with seq `sent`.
     pub ending: bool,
 }
 
@@ -131,7 +131,7 @@ pub fn payload(token: u64, seq: u64) -> Vec<u8> {
     (0..len).map(|_| rng.u8(..)).collect()
 }
 
-/// Hashes that the keys of updates have.
+/// Number of hashes that the keys of updates have.
 pub const KEYS: u64 = 5;
 
 /// Returns the hash of an update's key; 0: unknown.
@@ -143,7 +143,8 @@ pub fn key(token: u64, seq: u64) -> u64 {
     }
 }
 
-/// A READ, and the number of updates of its key, and of unknown keys, that were acknowledged before: it must see them.
+/// A READ, with two numbers of updates that were acknowledged before it and that the reader must see: those of its key,
+/// and those of unknown keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub key: u64,
@@ -151,18 +152,18 @@ pub struct Asked {
     pub known_unknown: usize,
 }
 
-/// The clients' knowledge of updates, and the answers to their questions.
+/// The clients' knowledge of updates, and the answers to their READs.
 #[derive(Default)]
 pub struct Reads {
     /// Acknowledged updates by key, as session and seq.
     acked: BTreeMap<u64, Vec<(u64, u64)>>,
     asked: Vec<Asked>,
-    /// READ, order, and for a HIT the checksum of what was shown.
+    /// READ, order, and for a HIT the checksum of the value that was shown.
     answers: Vec<(Asked, u64, Option<u32>)>,
 }
 
 impl Reads {
-    /// An update was acknowledged.
+    /// Notes that an update was acknowledged.
     pub fn acked(&mut self, session: u64, token: u64, seq: u64) {
         let list = self.acked.entry(key(token, seq)).or_default();
         list.push((session, seq));
@@ -179,15 +180,15 @@ impl Reads {
         self.asked.len().try_into().unwrap()
     }
 
-    /// A HIT or a MISS.
+    /// Notes a HIT or a MISS.
     pub fn answer(&mut self, header: &Header) {
         let at = usize::try_from(header.request.raw()).unwrap() - 1;
         let shown = (header.kind == Kind::Hit).then_some(header.payload_crc);
         self.answers.push((self.asked[at], header.order, shown));
     }
 
-    /// Each reader saw everything that was acknowledged before, and was shown the value of that order. Returns the
-    /// numbers of HITs and of MISSes.
+    /// Checks that each reader saw all that was acknowledged before its READ, and was shown the value of the stated
+    /// order. Returns the numbers of HITs and of MISSes.
     pub fn check(
         &self,
         orders: &HashMap<(u64, u64), u64>,

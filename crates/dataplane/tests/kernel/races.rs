@@ -1,4 +1,4 @@
-//! Races between process and pipeline, one by one: the test decides what happens at which moment.
+//! Races between process and pipeline, one by one: the test decides which event happens at which moment.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -91,7 +91,7 @@ pub fn durable(incarnation: u32, order: u64) -> Vec<u8> {
     )
 }
 
-/// Event just before a call of the process to its fast path.
+/// An event that happens just before a call of the process to its fast path.
 #[derive(Clone, Default)]
 pub struct Script(Arc<Mutex<Option<(&'static str, Deed)>>>);
 
@@ -123,7 +123,7 @@ impl Script {
         })
     }
 
-    /// Does this once, before the next call of this name.
+    /// Runs this event once, before the next call of this name.
     pub fn before(&self, call: &'static str, deed: Deed) {
         *self.0.lock().unwrap() = Some((call, deed));
     }
@@ -147,7 +147,7 @@ impl Bench {
         Bench::with(place, copies, Time(1), settings(1, next()))
     }
 
-    /// Returns the same with these settings, from this moment on.
+    /// Returns a device with these settings, whose time begins at this moment.
     pub fn with(place: usize, copies: usize, now: Time, settings: DeviceConfig) -> Bench {
         let script = Script::default();
         let node = Node::new(address(), settings, script.hook(), now);
@@ -162,7 +162,7 @@ impl Bench {
         bench
     }
 
-    /// Plays the server that answers RECOVER, until the device serves.
+    /// Acts as the server that answers RECOVER, until the device serves.
     pub fn serve(&mut self) {
         for _turn in 0..8 {
             for (_, bytes) in self.turn(&[]) {
@@ -205,7 +205,8 @@ impl Bench {
             .unwrap_or_else(|error| panic!("the device ends: {error}"))
     }
 
-    /// A packet comes in by the interface, and goes up to the process if the pipeline says so. Returns what goes out.
+    /// A packet comes in through the interface, and goes to the process if the pipeline passes it. Returns the packets
+    /// that are sent.
     fn receive(&mut self, from: Peer, bytes: &[u8]) -> Vec<(Peer, Vec<u8>)> {
         match run(&self.node.kernel, from, address(), bytes) {
             Passed::Up => self.turn(&[(from, bytes.to_vec())]),
@@ -224,7 +225,7 @@ impl Bench {
         self.receive(client(), &written(header, &TOKEN.to_be_bytes()));
         if self.copies > 1 {
             self.receive(next(), &durable(1, 1));
-            // The pipeline learns the way to the next hop from a packet that it takes in itself.
+            // The pipeline learns the path to the next hop from a packet that it takes in itself.
             self.receive(next(), &durable(1, 1));
         }
         1
@@ -245,7 +246,8 @@ fn orders(sent: &[(Peer, Vec<u8>)]) -> Vec<u64> {
         .collect()
 }
 
-/// Returns a device about to hear APPLIED for enough orders that a superblock releases them, before any entry states it.
+/// Returns a device that is about to receive an APPLIED. The orders in it will be released by a superblock, before any
+/// entry states them.
 fn bench_before_release() -> Bench {
     let mut bench = Bench::new(0, 1);
     let session = bench.open();
@@ -264,8 +266,8 @@ fn bench_before_release() -> Bench {
     bench
 }
 
-/// Regression: the entry of an update that was appended between the two stated less than the superblock, and the device
-/// stopped.
+/// Regression: an update was appended between a superblock and the hold that tells the pipeline of it. The update's
+/// entry stated a lower order than the superblock, and the device stopped.
 #[test]
 fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() {
     if skipped() {
@@ -281,7 +283,7 @@ fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() 
     assert_eq!(bench.node.device().unwrap().log().last(), 22);
 }
 
-/// Regression: no process could take over such a log, since its superblock was ahead of what the pipeline had been told.
+/// Regression: no process could take over a log whose superblock stated more than the pipeline knew.
 #[test]
 fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     if skipped() {
@@ -295,8 +297,8 @@ fn a_process_that_dies_behind_a_superblock_is_taken_over() {
     assert_eq!(bench.node.restart(bench.now), Ok(()));
 }
 
-/// Regression: a process that left service did not follow once more after its hold. What had been acknowledged in between
-/// was lost when it served again.
+/// Regression: a process that left service did not follow once more after its hold. Updates that were acknowledged in
+/// between were lost when the process served again.
 #[test]
 fn an_update_just_before_a_device_leaves_service_is_kept() {
     if skipped() {
@@ -320,7 +322,7 @@ fn an_update_just_before_a_device_leaves_service_is_kept() {
     assert_eq!(bench.node.device().unwrap().log().last(), 2);
 }
 
-/// Takes the lock, as if a CPU were inside.
+/// Takes the lock, as a CPU in the pipeline does.
 fn with_lock_taken(node: &Node) -> Words {
     let words = Words::of(node.kernel.lock().unwrap().pins());
     words.shard().taken.store(1, Ordering::SeqCst);
@@ -351,7 +353,7 @@ fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() 
     let passed = run(&bench.node.kernel, client(), address(), &first);
     assert!(matches!(passed, Passed::Up), "{passed:?}");
     assert_eq!(bench.last(), 1);
-    // The process gets it, and its hold waits until the lock is free.
+    // The process gets the packet, and its hold waits until the lock is free.
     let (_, leaves) = leave_soon(words);
     let sent = bench.turn(&[(client(), first)]);
     leaves.join().unwrap();
@@ -366,7 +368,7 @@ fn an_update_that_cannot_wait_for_the_lock_is_handed_up_and_the_process_waits() 
     assert_eq!(bench.last(), 3);
 }
 
-/// So an append that was under way is visible, and any later one sees that the process sleeps.
+/// So an append in progress becomes visible, and any later append sees that the process sleeps.
 #[test]
 fn who_asks_to_be_woken_waits_until_whoever_is_inside_has_left() {
     if skipped() {
@@ -400,7 +402,7 @@ fn a_process_does_not_wait_for_the_lock_for_ever() {
     assert_eq!(bench.last(), 1, "and nothing was admitted");
 }
 
-/// Returns the head of a chain of two, when the next device has everything. It is about to come back with less.
+/// Returns the head of a chain of two. The next device has all entries, and is about to come back with fewer.
 fn bench_come_back() -> Bench {
     let mut bench = Bench::new(0, 2);
     let session = bench.open();
@@ -441,24 +443,24 @@ fn sends_again(bench: &mut Bench) {
     panic!("the next device asks for order 6 and never gets it");
 }
 
-/// Regression: what the next device had held before was counted under its new incarnation.
+/// Regression: entries that the next device had held before were counted for its new incarnation.
 #[test]
 fn what_a_device_lost_is_sent_again_also_while_the_pipeline_works() {
     if skipped() {
         return;
     }
     let mut bench = bench_come_back();
-    // One more is appended before the process has told the pipeline of the new incarnation.
+    // Another entry is appended before the process has told the pipeline of the new incarnation.
     bench
         .script
         .before("hold", Deed::Run(client(), update(1, 11)));
     bench.turn(&[(next(), durable(2, 5))]);
     bench.script.assert_done();
-    // The network loses what was sent.
+    // The network loses the first copies.
     sends_again(&mut bench);
 }
 
-/// Regression, also without a fast path: the link was confirmed by a late DURABLE of the earlier incarnation.
+/// Regression: a late DURABLE of the earlier incarnation confirmed the link, even without a fast path.
 #[test]
 fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     if skipped() {
@@ -469,7 +471,8 @@ fn what_a_device_lost_is_not_taken_for_held_by_a_late_word_from_before() {
     sends_again(&mut bench);
 }
 
-/// Regression: the pipeline did not check the fragment numbers of entries, and the process stopped when it followed.
+/// Regression: the pipeline did not check the fragment numbers of entries, and the process stopped when it followed
+/// such an entry.
 #[test]
 fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     if skipped() {
@@ -511,7 +514,7 @@ fn an_entry_whose_fragments_do_not_fit_is_not_taken() {
     assert_eq!(bench.last(), 2);
 }
 
-/// Returns the pipeline's word for a chain of one device.
+/// Returns the state of a chain of one device, as the pipeline learns it.
 pub fn alone() -> ChainState {
     ChainState {
         size: pmnet_wire::FragmentSize::MAX,
@@ -530,7 +533,7 @@ pub fn alone() -> ChainState {
     }
 }
 
-/// Returns the pipeline's word for a session that was not used yet.
+/// Returns the state of an unused session, as the pipeline learns it.
 pub fn fresh() -> SessionState {
     SessionState {
         id: 1,
@@ -559,7 +562,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     let stamp = hop(Kind::Append, 1, 1);
     let stop = Arc::new(AtomicBool::new(false));
     let looks = Arc::new(AtomicU64::new(0));
-    // Another CPU, whose packets have the first token.
+    // Another CPU runs packets that have the first token.
     let other = {
         let (stop, looks, pins) = (stop.clone(), looks.clone(), scratch.0.clone());
         std::thread::spawn(move || {
@@ -588,7 +591,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     let end = Instant::now() + Duration::from_millis(millis);
     let (mut holds, mut wrong) = (0_u64, 0_u64);
     while Instant::now() < end {
-        // During the hold the session has the token of the packets, at the release another one.
+        // During the hold the session has the token of the packets. At the release it has another one.
         let mut hold = kernel.hold().unwrap();
         state.token = TOKEN;
         hold.set_session(1, Some(state)).unwrap();

@@ -1,5 +1,5 @@
-//! READs in the pipeline, beside a process that takes in what closes keys: the test decides what happens at which moment
-//! (`docs/spec/reads.md` §9).
+//! READs in the pipeline, beside a process that takes in packets that close keys: the test decides which event happens
+//! at which moment (`docs/spec/reads.md` §9).
 
 use pmnet_proto::Peer;
 use pmnet_wire::packet::write_hashes;
@@ -11,7 +11,7 @@ use crate::rig::{Passed, run};
 use crate::world::{SHARD, skipped};
 
 const KEY: u64 = 1 << 40;
-/// One of them is in another bucket than [`KEY`], whatever the secret is.
+/// Hashes of other keys. At least one of them is in another bucket than [`KEY`], whatever the secret is.
 const OTHERS: std::ops::Range<u64> = 2..64;
 
 /// Answer of the pipeline to a READ.
@@ -55,7 +55,7 @@ fn bypass(session: u64, seq: u64, id: u64, key: u64) -> Vec<u8> {
     written(header, b"changes something")
 }
 
-/// Returns the server's answer to a bypass, executed when this much was applied.
+/// Returns the server's answer to a bypass that was executed when this order was applied.
 fn answered(session: u64, id: u64, applied: u64) -> Vec<u8> {
     let header = Header {
         session,
@@ -86,7 +86,7 @@ impl Head {
         self.said(&asked(self.session, keys))
     }
 
-    /// Applied writes may be shown, too.
+    /// Sends a READ that allows applied writes to be shown.
     fn read_kept(&self, key: u64) -> Said {
         self.said(&asked_with(Flags::KEPT, self.session, &[key]))
     }
@@ -109,7 +109,7 @@ impl Head {
         }
     }
 
-    /// Returns an update that the pipeline acknowledges.
+    /// The pipeline acknowledges an update. Returns its order.
     fn update(&self, seq: u64, key: u64, payload: &[u8]) -> u64 {
         let bytes = updated(self.session, seq, key, payload);
         let passed = self.give(client(), &bytes);
@@ -117,7 +117,7 @@ impl Head {
         self.bench.last()
     }
 
-    /// Returns a key in another bucket than [`KEY`], which was updated.
+    /// Updates a key in another bucket than [`KEY`], and returns the key.
     fn other(&self) -> u64 {
         OTHERS
             .map(|key| key << 40)
@@ -195,7 +195,7 @@ fn what_is_applied_is_shown_until_it_is_overwritten() {
     apply(&mut head);
     assert_eq!(head.read(&[KEY]), Miss(order));
     let mut shown = 0;
-    // The ring has 16 KiB.
+    // The ring has 16 KiB, so it wraps.
     for seq in 2..40 {
         match head.read_kept(KEY) {
             Hit(at, bytes) => {
@@ -213,7 +213,7 @@ fn what_is_applied_is_shown_until_it_is_overwritten() {
         (12..20).contains(&shown),
         "{shown} frames fit into the ring"
     );
-    // A write without an order hides older ones.
+    // A write without an order hides older writes.
     let newest = head.bench.last();
     let deeds = [(client(), bypass(head.session, 39, 1, other))];
     head.bench.turn(&deeds);
@@ -252,7 +252,7 @@ fn from_before_the_barrier_until_the_process_has_said_so_every_read_goes_up() {
     let mut head = Head::new(1);
     let order = head.update(1, KEY, b"older");
     let other = head.other();
-    // "look" is how the process begins to follow; "tell_reads" is what it does before it sends.
+    // "look" is the call with which the process begins to follow, "tell_reads" the call before it sends.
     for moment in ["look", "tell_reads"] {
         let asks = asked(head.session, &[KEY]);
         head.bench.script.before(moment, Deed::Run(client(), asks));
@@ -269,7 +269,7 @@ fn from_before_the_barrier_until_the_process_has_said_so_every_read_goes_up() {
     assert_eq!(head.read(&[KEY]), Up, "outstanding");
     assert_eq!(head.read(&[KEY, other]), Up);
     assert_eq!(head.read(&[other]), Miss(0), "another bucket");
-    // Executed behind the update.
+    // The bypass was executed after the update.
     head.bench
         .turn(&[(next(), answered(head.session, 2, order))]);
     assert_eq!(head.read(&[KEY]), Miss(order));
@@ -277,7 +277,7 @@ fn from_before_the_barrier_until_the_process_has_said_so_every_read_goes_up() {
     assert_eq!(head.read(&[KEY]), Hit(newer, b"newer".to_vec()));
 }
 
-/// Returns how many READs the pipeline has handed up.
+/// Returns how many READs the pipeline has passed to the process.
 fn reads_up(head: &Head) -> u64 {
     let name = head.bench.node.pins().folder().file_name().unwrap();
     let status = pmnet_dataplane::xdp::Status::read(&name.to_string_lossy()).unwrap();
@@ -295,7 +295,7 @@ fn what_the_session_does_next_is_what_readers_of_its_bypass_wait_for() {
     let other = head.other();
     head.bench
         .turn(&[(client(), bypass(head.session, 1, 1, KEY))]);
-    // The pipeline admits it; the process has not followed yet.
+    // The pipeline admits the entry, which the process has not followed yet.
     let next_entry = head.update(2, other, b"of another key");
     assert_eq!(head.read(&[KEY]), Up);
     head.bench.turn(&[]);
@@ -328,7 +328,7 @@ fn a_process_that_dies_with_a_bypass_on_its_way_leaves_its_key_closed() {
         assert_eq!(head.bench.node.restart(head.bench.now), Ok(()));
         assert_eq!(head.read(&[KEY]), Up, "the server has not answered yet");
         head.bench.serve();
-        // The new process hears of the client.
+        // The client sends to the new process.
         let asks = asked(session, &[KEY]);
         head.bench.turn(&[(client(), asks)]);
         let last = head.bench.last();

@@ -21,7 +21,7 @@ use pmnet_wire::packet::Stamp;
 
 use crate::world::{SHARD, Scratch, config, frame};
 
-/// The kernel's part, shared by the process and the test.
+/// The kernel's part of a device, shared by the process and the test.
 pub type Part = Arc<Mutex<Kernel>>;
 /// Event just before a call of the process to its fast path, by the call's name.
 pub type Hook = Arc<dyn Fn(&Part, &'static str) + Send + Sync>;
@@ -37,11 +37,11 @@ pub fn kill() -> ! {
 /// Fate of a frame in the pipeline.
 #[derive(Debug)]
 pub enum Passed {
-    /// It went out again: where to, and the datagram.
+    /// The pipeline sent it: the receiver, and the datagram.
     Out(Peer, Vec<u8>),
-    /// Up to the process.
+    /// The pipeline passed it to the process.
     Up,
-    /// Nothing more.
+    /// The pipeline dropped it.
     Gone,
 }
 
@@ -86,7 +86,7 @@ impl FastPath for Racing {
         self.at("tail").tail()
     }
     fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
-        // To ask for the guard again, while it is held, calls nothing.
+        // To ask for the guard again while it is held makes no call.
         if self.kernel.lock().unwrap().admits() {
             self.at("hold").hold().map(drop)?;
         }
@@ -160,16 +160,16 @@ struct Process {
     _lock: File,
 }
 
-/// A device: what is pinned, and its process, if it lives.
+/// A device: its pins, and its process, if that is alive.
 pub struct Node {
     pub address: SocketAddr,
-    /// It runs frames also while the process is dead.
+    /// The pipeline, which runs frames even while the process is dead.
     pub kernel: Part,
     config: DeviceConfig,
     hook: Hook,
     process: Option<Process>,
     starts: u64,
-    /// The process that takes it over lets it begin anew.
+    /// The process that takes the device over lets it begin with an empty log.
     pub anew: bool,
     scratch: Scratch,
 }
@@ -199,34 +199,34 @@ impl Node {
         self.process.as_ref().map(|process| &process.device)
     }
 
-    /// The lease store has granted a lease of this length, which was asked for at this moment.
+    /// The lease store has granted a lease of this length, which was requested at this moment.
     pub fn renewed(&mut self, sent_at: Time, length: u64) {
         let process = self.process.as_mut().expect("it lives");
         process.device.renewed(1, sent_at, length);
     }
 
-    /// Its process dies.
+    /// Kills the device's process.
     pub fn kill(&mut self) {
         self.process = None;
     }
 
-    /// The process that takes over has these settings.
+    /// Changes the settings with which the next process takes over.
     pub fn reconfigure(&mut self, change: impl Fn(&mut DeviceConfig)) {
         change(&mut self.config);
     }
 
-    /// Returns where it is pinned.
+    /// Returns the device's pins.
     pub fn pins(&self) -> &Pins {
         &self.scratch.0
     }
 
-    /// A new process takes over. The error says why it cannot.
+    /// Lets a new process take over. The error states why it cannot.
     pub fn restart(&mut self, now: Time) -> Result<(), String> {
         self.process = None;
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
         self.starts += 1;
         let at = (now, starts);
-        // It may be killed at once, like any process.
+        // The process may be killed at once, as any process.
         let started =
             survives(|| start(&pins, self.address, &self.config, &self.hook, at, self.anew));
         if let Some(started) = started {
@@ -237,19 +237,19 @@ impl Node {
         Ok(())
     }
 
-    /// The cluster has other keys.
+    /// The cluster has changed its keys.
     pub fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
         let process = self.process.as_mut().expect("it lives");
         process.device.rekey(now, keys)
     }
 
-    /// Whether its process has heard of the next hop since this was asked last.
+    /// Returns whether the device's process has heard of the next hop since the last call.
     pub fn heard_next(&mut self) -> bool {
         let process = self.process.as_mut().expect("it lives");
         process.device.heard_next()
     }
 
-    /// Does what the process does before it waits. Returns until when it may wait.
+    /// Takes the steps of the process before a wait. Returns the time until which it may wait.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let process = self.process.as_mut().expect("it lives");
         process
@@ -258,7 +258,7 @@ impl Node {
             .expect("the fast path can be asked")
     }
 
-    /// One turn of the process. Returns what it sends; nothing if it was killed.
+    /// Runs one turn of the process. Returns the packets that it sends; none if it was killed.
     pub fn turn(
         &mut self,
         now: Time,
@@ -293,7 +293,7 @@ impl Node {
     }
 }
 
-/// Returns the result, or `None` if the process was killed meanwhile. Other panics go on.
+/// Returns the result of `work`, or `None` if the process was killed meanwhile. Other panics are passed on.
 fn survives<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).map_or_else(
         |panic: Box<dyn Any + Send>| {

@@ -1,5 +1,5 @@
-//! Several devices at one interface: each gets its packets by the dispatcher, and does with them what a device in user space
-//! does. A packet for no device passes as it came.
+//! Several devices at one interface: each gets its packets from the dispatcher, and processes them as a device in user
+//! space does. A packet for no device passes unchanged.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::differential::{PACKETS, PACKETS_ALL, Run, number};
 use crate::load::{TOKEN, addresses, open};
 use crate::world::{World, frame, skipped};
 
-/// Of the first device; the others have the next ones.
+/// Port of the first device; the other devices have the following ports.
 const PORT: u16 = 51_000;
 
 fn dispatcher<'a>(worlds: impl Iterator<Item = &'a mut World>) -> Arc<Mutex<Dispatcher>> {
@@ -34,7 +34,7 @@ fn dispatcher<'a>(worlds: impl Iterator<Item = &'a mut World>) -> Arc<Mutex<Disp
     front
 }
 
-/// Returns a world at the port with this number; of IPv4 or IPv6, as the seed says.
+/// Returns a run at the port with this number. The seed decides between IPv4 and IPv6.
 fn run(seed: u64, number: u16) -> Run<World> {
     Run::new(seed, |address, settings| {
         World::new(SocketAddr::new(address.ip(), PORT + number), settings)
@@ -97,12 +97,12 @@ fn what_is_nobodys_passes_as_it_came() {
         for port in [0, PORT - 1, PORT + 2, u16::MAX] {
             passes(&frame(client, SocketAddr::new(device.ip(), port), &update));
         }
-        // Every length that the kernel runs at all, to a device's port.
+        // Every length of a frame that the kernel can run, sent to a device's port.
         let whole = frame(client, at(1), b"");
         for length in 14..whole.len() {
             passes(&whole[..length]);
         }
-        // TCP, ARP and no protocol at all.
+        // TCP, ARP, and an unknown protocol.
         for (place, value) in [(23, 6), (13, 6), (12, 0)] {
             let mut other = frame(client, at(1), b"some more bytes");
             other[place] = value;

@@ -1,5 +1,6 @@
-//! No process sleeps over an append (`docs/spec/pipeline.md` §3, wake-ups), at whatever moment the pipeline reads the word
-//! by which a process says that it sleeps. `crates/dataplane/tests/asleep.rs` tries all of these moments in a model.
+//! No process stays asleep after an append (`docs/spec/pipeline.md` §3, wake-ups), at whatever moment the pipeline
+//! reads the word by which a process states that it sleeps. `crates/dataplane/tests/asleep.rs` tries all of these
+//! moments in a model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,8 @@ use crate::races::{Bench, Deed, address, alone, client, fresh, hop, update};
 use crate::rig::{Passed, run};
 use crate::world::{Scratch, config, frame, skipped};
 
-/// Time after which the other thread counts as hanging. The CPU of an emulator on a busy machine may stand still for some seconds.
+/// Time after which the other thread counts as hanging. The CPU of an emulator on a busy machine may stand still for
+/// some seconds.
 const OTHER_SIDE_MAX: Duration = Duration::from_secs(60);
 
 /// Returns a device that has followed one update and is about to sleep.
@@ -25,21 +27,21 @@ fn bench_about_to_sleep() -> (Bench, u64) {
     let passed = run(&bench.node.kernel, client(), address(), &update(session, 1));
     assert!(matches!(passed, Passed::Out(..)), "{passed:?}");
     bench.turn(&[]);
-    // After it had something to follow it looks once more by itself.
+    // After a turn in which it followed something, the process runs once more by itself.
     assert!(bench.node.rest(bench.now).is_some());
     bench.turn(&[]);
     (bench, session)
 }
 
-/// Regression: a duplicate took the wake-up request of a process. That process drained the ring, found nothing, and slept.
-/// From then on the pipeline did not know that it slept.
+/// Regression: a duplicate took the wake-up request of a process. That process drained the ring, found nothing, and
+/// slept. After that the pipeline did not know that the process slept.
 #[test]
 fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
     if skipped() {
         return;
     }
     let (mut bench, session) = bench_about_to_sleep();
-    // After it has asked, and before it looks.
+    // The moment is after the process's request, and before it looks.
     bench
         .script
         .before("look", Deed::Run(client(), update(session, 1)));
@@ -59,7 +61,8 @@ fn a_duplicate_beside_a_process_that_goes_to_sleep_does_not_take_its_word() {
     );
 }
 
-/// An append between its request and its look is seen; the next one wakes it again.
+/// A process that goes to sleep requests a wake-up, and then looks for updates. If an update is appended between the
+/// two steps, the process sees it. The next update wakes the process again.
 #[test]
 fn an_update_beside_a_process_that_goes_to_sleep_is_seen_and_the_next_one_wakes_it() {
     if skipped() {
@@ -82,7 +85,7 @@ fn an_update_beside_a_process_that_goes_to_sleep_is_seen_and_the_next_one_wakes_
     assert!(readable(fd));
 }
 
-/// The process sees what was appended, or it is woken; with real concurrency.
+/// The process sees an append or is woken, with real concurrency.
 #[test]
 fn nobody_sleeps_over_what_was_appended() {
     if skipped() {
@@ -92,7 +95,8 @@ fn nobody_sleeps_over_what_was_appended() {
     let scratch = Scratch::new();
     let (mut kernel, _image) = Kernel::load(&config(address()), scratch.0.clone()).unwrap();
     let (chain, state) = (alone(), fresh());
-    // The number of the round; the other thread runs the frame of seq 2 once a round, and then sets `done` to it.
+    // The number of the round. Once a round the other thread runs the frame of seq 2, and then sets `done` to this
+    // number.
     let round = Arc::new(AtomicU64::new(0));
     let done = Arc::new(AtomicU64::new(0));
     let other = {
@@ -140,7 +144,7 @@ fn nobody_sleeps_over_what_was_appended() {
         let mut out = [0; 4096];
         kernel.sleep().unwrap();
         kernel.run(&first, &mut out).unwrap();
-        // Now it is awake, and the ring is empty.
+        // Now the process is awake, and the ring is empty.
         kernel.look();
         assert_eq!(kernel.last(), base + 1);
         rounds += 1;
@@ -158,13 +162,13 @@ fn nobody_sleeps_over_what_was_appended() {
             std::hint::spin_loop();
         }
         if kernel.last() != base + 2 {
-            // The lock's holder stood still, so this packet was handed up: the process would append it.
+            // The holder of the lock stood still, so this packet went to the process, which would append it.
             handed_up += 1;
             continue;
         }
         let woken = readable(fd);
         met += u64::from(seen);
-        // Stay near the moment at which the other side appends.
+        // Stays near the moment at which the other side appends.
         typical = if seen {
             typical.saturating_sub(20).max(200)
         } else {

@@ -1,5 +1,5 @@
-//! Everything but an update of a served session goes up unchanged, byte for byte: every packet of `vectors/wire.json`, and
-//! frames of other protocols.
+//! Every packet except an update of a served session goes to user space unchanged, byte for byte: every packet of
+//! `vectors/wire.json`, and frames of other protocols.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,9 +10,9 @@ use pmnet_wire::{Header, Kind, Packet};
 use crate::load::{TOKEN, addresses, open};
 use crate::world::{SHARD, World, frame, skipped};
 
-/// Longer than the largest frame of a test run, which is a page less what the kernel needs of it.
+/// Longer than the largest frame of a test run, which is a page less the kernel's own part of it.
 const OUT_BYTES: usize = 4096;
-/// Bytes of an Ethernet header, which is the shortest frame of a test run.
+/// Bytes of an Ethernet header: a test run accepts no shorter frame.
 const ETHERNET_BYTES: usize = 14;
 
 /// Names and packets of the vectors; the file has one field on a line.
@@ -37,7 +37,7 @@ fn vectors() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Returns the pipeline's verdict, and whether the frame is as it was.
+/// Returns the pipeline's verdict, and whether the frame is unchanged.
 fn verdict(world: &World, frame: &[u8]) -> (u32, bool) {
     let mut out = [0; OUT_BYTES];
     let mut kernel = world.kernel.0.lock().unwrap();
@@ -78,7 +78,7 @@ fn worlds() -> Vec<(World, SocketAddr, u64)> {
         .collect()
 }
 
-/// The frame from which the others were made is taken.
+/// Checks that the pipeline takes the frame from which the others were made.
 fn is_taken(world: &World, frame: &[u8]) {
     let before = world.kernel.last();
     assert_eq!(verdict(world, frame), (XDP_TX, false));
@@ -97,7 +97,8 @@ fn every_packet_of_the_vectors_as_it_is() {
     }
 }
 
-/// The same packets, but of the session, shard and epoch that the kernel serves: it takes only the updates among them.
+/// The same packets, changed to the session, shard and epoch that the kernel serves: it takes only the updates among
+/// them.
 #[test]
 fn every_packet_of_the_vectors_in_a_session_that_is_served() {
     if skipped() {
@@ -117,7 +118,7 @@ fn every_packet_of_the_vectors_in_a_session_that_is_served() {
                 tag: TOKEN,
                 ..parsed.header
             };
-            // Only with the fields that a client sets.
+            // The kernel takes an update only if it has no other fields than a client sets.
             let update = next
                 == Header {
                     shard: SHARD,
@@ -169,7 +170,7 @@ fn an_update_cut_short_or_followed_by_something() {
     }
 }
 
-/// Returns a frame with the same bytes in front and behind, and something at `at` in between.
+/// Returns a frame with `inserted` at offset `at`.
 fn with(frame: &[u8], at: usize, inserted: &[u8]) -> Vec<u8> {
     [&frame[..at], inserted, &frame[at..]].concat()
 }
@@ -181,7 +182,7 @@ fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Frames of an update of a served session in which one thing is different.
+/// Frames of an update of a served session, each with one difference.
 fn nearly(whole: &[u8], ipv6: bool) -> Vec<(&'static str, Vec<u8>)> {
     let vlan = [0x81, 0, 0, 5];
     let mut all = vec![
@@ -194,7 +195,7 @@ fn nearly(whole: &[u8], ipv6: bool) -> Vec<(&'static str, Vec<u8>)> {
         ("ARP", changed(whole, 12, &[8, 6])),
     ];
     if ipv6 {
-        // Next header, length in units of 8 bytes after the first, padding.
+        // Next header, length in units of 8 bytes after the first 8, padding.
         let options = |next| [next, 0, 1, 4, 0, 0, 0, 0];
         for (name, number) in [
             ("hop-by-hop options", 0),
@@ -284,7 +285,7 @@ fn frames_of_every_size() {
                 &frame(client, world.address, &foreign),
             );
         }
-        // A payload longer than a fragment, under a header that is right otherwise.
+        // The payload is longer than a fragment, under an otherwise correct header.
         let mut large = update(session, 1, &[7; 1344]);
         large.extend([7; 1_000]);
         passes(
@@ -292,8 +293,8 @@ fn frames_of_every_size() {
             "a jumbo update",
             &frame(client, world.address, &large),
         );
-        // The kernel gives a program that does not ask for several buffers nothing larger than one: it
-        // refuses to run it, and to attach it where such frames may come.
+        // A program that does not ask for several buffers gets no frame that is larger than one: the kernel refuses to
+        // run it with such a frame, and to attach it to an interface where such frames may arrive.
         let jumbo = frame(client, world.address, &[7; 9_000]);
         let mut out = vec![0; 2 * jumbo.len()];
         let run = world

@@ -1,5 +1,5 @@
-//! Two devices that get the same packets: one entirely in user space, one with its fast path in the kernel. The second one
-//! gets them as Ethernet frames, by BPF_PROG_TEST_RUN.
+//! Two devices that get the same packets: one entirely in user space, one with its fast path in the kernel. The second
+//! device gets the packets as Ethernet frames, by BPF_PROG_TEST_RUN.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,7 +29,7 @@ pub const PARAMETERS: Parameters = Parameters::ring(64, 16_384);
 pub const DEVICE: u32 = 7;
 /// Hardware address of a switch.
 const SWITCH_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// Few, so that keys share them.
+/// A small number, so that keys share buckets.
 const BUCKETS: u32 = 8;
 pub const IDENTITY: Identity = Identity {
     log_uuid: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,
@@ -37,7 +37,7 @@ pub const IDENTITY: Identity = Identity {
     shard: SHARD,
 };
 
-/// Returns why these tests cannot run here; in CI that is a failure.
+/// Prints why these tests cannot run on this machine, and returns true; in CI this is a failure.
 pub fn skipped() -> bool {
     if rustix::process::geteuid().is_root() {
         return false;
@@ -46,7 +46,7 @@ pub fn skipped() -> bool {
     true
 }
 
-/// A mapping of `pm_shards` of the test's own.
+/// The test's own mapping of `pm_shards`.
 pub struct Words(memmap2::MmapRaw);
 
 impl Words {
@@ -63,7 +63,7 @@ impl Words {
     }
 }
 
-/// Returns the clock at which the pipeline looks.
+/// Returns the time of the clock that the pipeline reads.
 pub fn boottime() -> Time {
     pmnet_udp::Clock::boottime().now()
 }
@@ -95,7 +95,7 @@ impl Media for Memory {
     }
 }
 
-/// The kernel's part, shared by the pipeline and the test that feeds it.
+/// The kernel's part of a device, shared by the device and the test that feeds it.
 #[derive(Clone)]
 pub struct Shared(pub Arc<Mutex<Kernel>>);
 
@@ -142,7 +142,7 @@ impl FastPath for Shared {
     }
 }
 
-/// Takes the mutex for each call only, so the test may run frames in between.
+/// Locks the mutex for each call only, so the test may run frames in between.
 struct SharedHold<'a>(&'a Shared);
 
 impl Hold for SharedHold<'_> {
@@ -207,22 +207,23 @@ pub struct World {
     pub reference: DeviceNode<Memory>,
     pub device: DeviceNode<MapMedia>,
     pub kernel: Shared,
-    /// The dispatcher at the interface, if several devices are there: it gets all frames.
+    /// The dispatcher at the interface, if there are several devices: it gets all frames.
     pub front: Option<Arc<Mutex<Dispatcher>>>,
     pub address: SocketAddr,
-    /// In a switch: its own address, to which the hops beside it send.
+    /// In a switch: the switch's own address, to which the neighbouring hops send.
     pub own: Option<SocketAddr>,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
-    /// Among these: READs with HIT, with MISS.
+    /// The READs among these: those with HIT, and those with MISS.
     pub reads: (u64, u64),
-    /// They agree so far, but release space at different times. From here on they are not compared.
+    /// Both devices agreed so far, but now release space at different times. From then on their released space is not
+    /// compared.
     pub diverged: bool,
-    /// Devices before and behind these two in their chain.
+    /// Numbers of devices before and after these two in their chain.
     around: (usize, usize),
     words: Words,
     scratch: Scratch,
-    /// Keys of the others, if the shard has keys.
+    /// Keys of the other parties, if the shard has keys.
     keys: Option<Keys>,
     /// Packets that the pipeline had dropped for want of the right seal when it last dropped one.
     forged: u64,
@@ -233,14 +234,14 @@ pub fn others() -> Range<u32> {
     101..110
 }
 
-/// Returns the device before, of the family of this address.
+/// Returns the address of the previous device, of the same family as this address.
 pub fn before(beside: SocketAddr) -> Peer {
     let mut peer = server(beside);
     peer.set_port(51_400);
     peer
 }
 
-/// Returns the next hop, of the family of this address.
+/// Returns the address of the next hop, of the same family as this address.
 pub fn server(beside: SocketAddr) -> Peer {
     match beside {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::new(10, 0, 0, 200), 51_500)),
@@ -270,12 +271,12 @@ pub fn settings(id: u32, next: Peer) -> DeviceConfig {
 }
 
 impl World {
-    /// Both devices serve epoch 1, alone in their chains.
+    /// Both devices serve epoch 1, each alone in its chain.
     pub fn new(address: SocketAddr, device: impl Fn(&mut DeviceConfig)) -> World {
         World::in_chain(address, (0, 0), device)
     }
 
-    /// Both serve epoch 1, with this many devices before and after them.
+    /// Both devices serve epoch 1, with this many devices before and after them.
     pub fn in_chain(
         address: SocketAddr,
         around: (usize, usize),
@@ -284,7 +285,7 @@ impl World {
         World::with(address, None, around, device)
     }
 
-    /// Returns the same in a switch that has this address of its own.
+    /// Returns the same devices in a switch that has this address of its own.
     pub fn with(
         address: SocketAddr,
         own: Option<SocketAddr>,
@@ -332,7 +333,7 @@ impl World {
             words: Words::of(&scratch.0),
             scratch,
         };
-        // As those that `open` makes: the status is that of a whole device.
+        // The maps are as `open` makes them: the status is that of a complete device.
         world.words.shard().stage.store(1, Ordering::SeqCst);
         world.settle();
         assert!(world.device.machine().is_serving());
@@ -340,7 +341,7 @@ impl World {
         world
     }
 
-    /// Runs timers, plays the server's part in recovery, until nothing is said.
+    /// Runs timers, and acts as the server in recovery, until the devices send nothing more.
     pub fn settle(&mut self) -> Vec<Sent> {
         let mut said = Vec::new();
         for _turn in 0..64 {
@@ -359,10 +360,10 @@ impl World {
         said
     }
 
-    /// Returns a datagram to both devices. They must send the same, which is returned.
+    /// Gives a datagram to both devices. They must send the same packets, which are returned.
     pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
-        // ENDs of idle sessions may wait for room. They would be in one burst with this packet in one device, and not in
-        // the other; and an acknowledgement counts the entries of its burst.
+        // ENDs of idle sessions may wait for room. In one device the ENDs would be in the burst of this packet, and in
+        // the other device not. An acknowledgement counts the entries of its burst.
         let before = if self.reference.machine().own_entries() > 0 {
             self.finish()
         } else {
@@ -374,13 +375,13 @@ impl World {
             Some(keys) => keys.seal(datagram),
             None => datagram.to_vec(),
         };
-        // A client that sends to the switch itself is the process's.
+        // A packet that a client sends to the switch itself is for the process.
         let to_switch = is_hop || datagram.len() % 8 == 3;
         let to = self.own.filter(|_| to_switch).unwrap_or(self.address);
         let frame = frame(from, to, datagram);
         let mut out = [0; 2048];
         let mut kernel = self.kernel.0.lock().unwrap();
-        // The kernel looks at the real clock. Times that it was told are in the time of this world.
+        // The kernel reads the real clock. The deadlines in its maps are in the time of this world.
         let word = &self.words.shard().answers_until;
         let told = word.load(Ordering::SeqCst);
         let lives = self.now.0 < told;
@@ -397,7 +398,7 @@ impl World {
         word.store(told, Ordering::SeqCst);
         match verdict {
             XDP_TX => {
-                // A switch sends to a hop from its own address, and to a client from the server's.
+                // A switch sends to a hop from its own address, and to a client from the server's address.
                 let speaks = |datagram: &[u8]| match (self.own, kind_of(datagram)) {
                     (Some(own), Some(Kind::Append | Kind::Durable)) => own,
                     _ => self.address,
@@ -435,7 +436,8 @@ impl World {
         self.reference.receive(self.now, from, datagram).unwrap();
         let answer = self.compare_answer(answer, released);
         if heard {
-            // User space notices it only when it looks for idle sessions. A ping tells both now.
+            // User space notices that the client was heard only when it looks for idle sessions. A PING lets both
+            // devices notice it now.
             self.ping(from, datagram);
         }
         [before, answer].concat()
@@ -458,7 +460,7 @@ impl World {
         self.compare(Vec::new());
     }
 
-    /// Both get a lease that was asked for at this moment.
+    /// Both devices get a lease that was requested at this moment.
     pub fn renew(&mut self, sent_at: Time, length: u64) {
         self.device.renewed(1, sent_at, length);
         self.reference.renewed(1, sent_at, length);
@@ -467,7 +469,7 @@ impl World {
         assert_eq!(Some(Time(told)), deadline, "the kernel's word");
     }
 
-    /// Without a lease the kernel keeps as much to itself as user space does. Returns how much.
+    /// Without a lease the kernel withholds as many answers as user space does. Returns their number.
     pub fn compare_silence(&self) -> u64 {
         let name = self.scratch.0.folder().file_name().unwrap();
         let status = Status::read(&name.to_string_lossy()).unwrap();
@@ -482,12 +484,12 @@ impl World {
         by_kernel
     }
 
-    /// From now on nothing is forged.
+    /// From now on no packet is forged.
     pub fn nobody_forges(&mut self) {
         self.keys.as_mut().expect("it has keys").honest = true;
     }
 
-    /// Returns where it is pinned.
+    /// Returns the pins of the device with a pipeline.
     pub fn pins(&self) -> &Pins {
         &self.scratch.0
     }
@@ -503,7 +505,8 @@ impl World {
         counted.expect("it is counted").1
     }
 
-    /// Both drop the same packets for want of the right seal. Returns how many of them the kernel dropped; `None`: there are no keys.
+    /// Both devices have dropped the same packets because their seal was wrong. Returns how many of them the kernel
+    /// dropped; `None`: there are no keys.
     pub fn compare_forged(&self) -> Option<u64> {
         self.keys.as_ref()?;
         let by_kernel = self.forged_by_kernel();
@@ -523,7 +526,7 @@ impl World {
         Some(by_kernel)
     }
 
-    /// Time passes.
+    /// Ends a burst without a packet.
     pub fn finish(&mut self) -> Vec<Sent> {
         self.compare(Vec::new())
     }
@@ -532,8 +535,8 @@ impl World {
         self.compare_answer(answer, None)
     }
 
-    /// `released`: what was released when the kernel answered by itself. The end of the burst may release more. User space
-    /// counts that in this acknowledgement, the kernel in its next one.
+    /// `released`: the order that was released when the kernel answered by itself. The end of the burst may release
+    /// more. User space counts that in this acknowledgement, the kernel in its next one.
     fn compare_answer(&mut self, mut answer: Vec<Sent>, released: Option<u64>) -> Vec<Sent> {
         self.device.finish(self.now).unwrap();
         self.reference.finish(self.now).unwrap();
@@ -559,12 +562,12 @@ impl World {
         answer.extend(opened(sent(&mut self.device), &mut self.keys));
         let mut expected = opened(sent(&mut self.reference), &mut self.keys);
         if self.device.log().tail().released < self.reference.log().tail().released {
-            // The reference has released space that the device releases a burst later: see below.
+            // The reference has released space that the device releases one burst later: see below.
             answer.iter_mut().for_each(without_room);
             expected.iter_mut().for_each(without_room);
         }
         if released.is_none() {
-            // The process does not show what the pipeline may be writing over.
+            // The process does not show updates that the pipeline may be overwriting.
             let (_, _, _, applied) = self.reference.machine().cursors();
             for sent in answer.iter_mut().chain(&mut expected) {
                 without_kept(sent, applied);
@@ -583,8 +586,9 @@ impl World {
             self.reference.machine().cursors()
         );
         let (ours, theirs) = (self.device.log().tail(), self.reference.log().tail());
-        // A device that has followed an entry before it looks for space to release finds less to do: that entry was a
-        // witness already. It releases space a burst later, and from then on the two differ.
+        // This device may follow an entry before it looks for space to release. Then the entry already is a witness, so
+        // the device finds less to release. It releases the space one burst later, and from then on the two devices
+        // differ.
         self.diverged |= ours.released < theirs.released;
         let ours = Tail {
             released: ours.released.max(theirs.released),
@@ -597,7 +601,8 @@ impl World {
             laps: kernel.laps.map(|lap| lap.max(1)),
             ..kernel
         };
-        // While a hop has said last that the store is short of room, the process admits, and the pipeline learns of it at the end.
+        // While a hop's last report is that the store is short of room, the process admits the packets, and the
+        // pipeline learns of them at the end.
         if self.device.machine().admits() {
             assert_eq!(kernel, self.device.log().tail());
         }
@@ -616,7 +621,8 @@ impl World {
             let all = image[blocks..at].chunks(pmnet_log::ENTRY_BYTES);
             all.map(<[u8]>::to_vec).collect()
         };
-        // With keys, the last device's process seals what the pipeline has appended, when it sends it. A checksum covers the tag.
+        // With keys, the last device's process seals an entry of the pipeline when it sends it. An entry's checksum
+        // covers the tag.
         let sealed_later = self.keys.is_some() && self.around.1 == 0;
         let compared = pmnet_log::ENTRY_BYTES - if sealed_later { 4 } else { 0 };
         for (slot, (ours, theirs)) in entries(ours).iter().zip(entries(theirs)).enumerate() {
@@ -671,12 +677,12 @@ fn sent<M: Media>(device: &mut DeviceNode<M>) -> Vec<Sent> {
     all
 }
 
-/// Returns whether it says how many entries are free.
+/// Returns whether the datagram states how many entries are free.
 fn says_room(datagram: &[u8]) -> bool {
     matches!(kind_of(datagram), Some(Kind::Ack | Kind::Durable))
 }
 
-/// A HIT of what is applied becomes a MISS. It has no version, so such a MISS loses its own.
+/// Turns a HIT of an applied update into a MISS. A HIT has no version, so the version of such a MISS is removed.
 pub fn without_kept(sent: &mut Sent, applied: u64) {
     let bytes = std::mem::take(&mut sent.bytes);
     let header = Packet::parse(&bytes).map(|packet| packet.header);
@@ -728,7 +734,7 @@ pub fn describe(sent: &[Sent]) -> Vec<String> {
         .collect()
 }
 
-/// Another device of their chain.
+/// Returns another device of the chain.
 fn other(device: u32) -> Member {
     Member {
         device,
@@ -801,7 +807,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out.extend(udp_len.to_be_bytes());
     out.extend([0, 0]);
     out.extend(datagram);
-    // Some come without, which no stack takes: the pipeline must not go on with them.
+    // Some frames have no checksum, which no stack accepts: the pipeline must not send them on.
     if from.is_ipv6() && datagram.len() % 16 != 1 {
         let sum = udp6_checksum(&out);
         out[60..62].copy_from_slice(&sum.to_be_bytes());
@@ -809,7 +815,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the UDP checksum over IPv6: of the frame without one, or, if it has one, 0.
+/// Returns the UDP checksum over IPv6 for a frame without one. For a frame with a correct one it returns 0.
 fn udp6_checksum(frame: &[u8]) -> u16 {
     let mut pseudo = frame[22..54].to_vec();
     pseudo.extend([0, 0, frame[18], frame[19], 0, 0, 0, 17]);
@@ -817,7 +823,8 @@ fn udp6_checksum(frame: &[u8]) -> u16 {
     internet_checksum(&pseudo)
 }
 
-/// The frame went up in a switch, whose own stack delivers it: with its own addresses, and without a UDP checksum.
+/// Checks a frame that the pipeline passed to the stack of a switch: it has the switch's own addresses, and no UDP
+/// checksum.
 fn assert_delivered(after: &[u8], before: &[u8], own: SocketAddr) {
     let IpAddr::V4(address) = own.ip() else {
         panic!("a switch has an IPv4 address");
@@ -830,7 +837,8 @@ fn assert_delivered(after: &[u8], before: &[u8], own: SocketAddr) {
     assert_eq!(internet_checksum(&after[14..34]), 0, "IPv4 checksum");
 }
 
-/// Returns the datagram in a frame that the kernel sends; every byte around it is checked. `speaks`: as whom it says something.
+/// Returns the datagram in a frame that the kernel sends; checks every byte around it. `speaks`: the sender's address
+/// for a datagram.
 fn answered(frame: &[u8], device: SocketAddr, speaks: impl Fn(&[u8]) -> SocketAddr) -> Sent {
     assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], "turned");
     let udp = match device {

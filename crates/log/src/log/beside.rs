@@ -24,7 +24,7 @@ pub struct Tail {
     pub stated: u64,
     /// Highest `applied` that two witnesses state: the space of these orders is free.
     pub released: u64,
-    /// First order of this lap of the frame ring, and of the one before ([`Log::kept_frame`]).
+    /// First order of this lap of the frame ring, and of the previous lap ([`Log::kept_frame`]).
     pub laps: [u64; 2],
 }
 
@@ -89,13 +89,13 @@ impl<M: Media> Log<M> {
     }
 
     /// Opens the log in an image that was neither closed nor torn: its owner died, but the memory stayed. Nothing is
-    /// repaired, and the incarnation stays. `tail` is the state that the fast path kept. A superblock may free more
-    /// space than the fast path knew when the owner died. In this case the superblock counts, and the space that it
-    /// freed may be overwritten.
+    /// repaired, and the incarnation stays. `tail` is the state that the fast path kept. A superblock may have freed
+    /// space without the fast path's knowledge before the owner died. In this case the superblock counts, and the freed
+    /// space may be overwritten.
     ///
+    /// # Errors
     /// [`LogError`]: the superblocks cannot be read, the log is not the expected one, or tail and image contradict each
     /// other.
-    /// do not fit each other.
     pub fn adopt(media: M, expected: Option<Expected>, tail: &Tail) -> Result<Log<M>, LogError> {
         let (superblock, _states) = superblock::read(media.bytes())?;
         scan::check_expected(&superblock, expected)?;

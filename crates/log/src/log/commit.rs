@@ -103,7 +103,8 @@ impl<M: Media> Log<M> {
         Ok(moved)
     }
 
-    /// Raises the epoch, and makes it durable in both superblocks before it returns. The present epoch has no effect.
+    /// Raises the epoch, and makes it durable in both superblocks before it returns. If `epoch` is the current one,
+    /// nothing changes.
     ///
     /// # Errors
     /// [`LogError::EpochWentBack`], [`LogError::Media`].
@@ -124,7 +125,7 @@ impl<M: Media> Log<M> {
         self.superblock.served
     }
 
-    /// Notes that the device is about to serve in its present incarnation, durably in both superblocks. An older image
+    /// Notes durably, in both superblocks, that the device is about to serve in its current incarnation. An older image
     /// keeps a lower mark, however often it is started.
     ///
     /// # Errors
@@ -137,9 +138,9 @@ impl<M: Media> Log<M> {
     }
 
     /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and `applied()` are
-    /// `order`. It is used if the server is further than the log, and for a device that joins a chain. It is one atomic
-    /// step, durable when it returns: the era in every checksum changes, so no earlier entry can be taken for a valid
-    /// one.
+    /// `order`. It is used if the server has applied more than the log holds, and for a device that joins a chain. It
+    /// is one atomic step, durable when it returns: the era in every checksum changes, so no earlier entry can be taken
+    /// for a valid one.
     ///
     /// # Errors
     /// [`LogError::Exhausted`], [`LogError::Media`].

@@ -13,7 +13,7 @@ impl<M: Media> Log<M> {
     /// receive into and to send from.
     ///
     /// # Panics
-    /// The log is a ring.
+    /// The log's frame space is a ring.
     pub fn leave_buffers(&mut self, count: u64) {
         self.buffers_mut().leave_to_port(count);
     }
@@ -22,7 +22,7 @@ impl<M: Media> Log<M> {
     /// the remaining buffers. After the first loan, [`Log::poll_released`] has to be called.
     ///
     /// # Panics
-    /// The log is a ring.
+    /// The log's frame space is a ring.
     pub fn lend_buffer(&mut self) -> Option<u32> {
         self.buffers_mut().lend()
     }
@@ -44,8 +44,8 @@ impl<M: Media> Log<M> {
         start..start + entry.frame_bytes()
     }
 
-    /// Returns whether fewer buffers are free for copies than should be. A borrower that can spare lent buffers gives
-    /// some back.
+    /// Returns whether fewer buffers are free for copies than should be. A borrower that does not need all its lent
+    /// buffers should give some back.
     #[must_use]
     pub fn wants_buffers(&self) -> bool {
         match &self.frames {

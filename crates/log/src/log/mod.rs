@@ -1,9 +1,9 @@
 //! The running log: append, persist, reclaim (`docs/spec/ordered-log.md` §7–§9).
 //!
-//! Cursors: `released ≤ stated ≤ applied ≤ durable ≤ last`. `stated` is the highest `applied` that is
-//! itself durable, in an entry or in a superblock; `released` is what two such witnesses state. Only
-//! slots and frames up to `released` are used again. By this rule recovery can tell what was reclaimed
-//! from what was lost, even if one of the witnesses is damaged later.
+//! Cursors: `released ≤ stated ≤ applied ≤ durable ≤ last`. `stated` is the highest `applied` that is itself durable,
+//! in an entry or in a superblock; `released` is the highest that two such witnesses state. Only slots and frames up to
+//! `released` are used again. By this rule recovery can tell reclaimed orders from lost ones, even if one of the
+//! witnesses is damaged later.
 
 mod beside;
 mod commit;
@@ -21,18 +21,18 @@ use crate::layout::{ENTRY_BYTES, Identity, Parameters, take, to_u64, to_usize};
 use crate::media::Media;
 use crate::superblock::Superblock;
 
-/// What can be appended now.
+/// The free space of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// How many more entries the log can take. Of packet buffers: in whatever way they come, so a copied one may have to wait
-    /// although there are entries; then `frame_bytes` is 0.
+    /// Number of further entries that the log can take. With packet buffers, some of them may have to be received in
+    /// place: if no buffer is free for copies, `frame_bytes` is 0.
     pub entries: u64,
     /// Longest frame that is guaranteed to fit, in bytes.
     pub frame_bytes: u64,
 }
 
 impl Room {
-    /// Without an entry there is no frame either.
+    /// Returns this room; without an entry there is no frame either.
     fn of(entries: u64, frame_bytes: usize) -> Room {
         Room {
             entries,
@@ -44,13 +44,13 @@ impl Room {
 /// The persist in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
-    /// Orders up to here are durable when it completes.
+    /// Orders up to this one are durable when the persist completes.
     upto: u64,
-    /// `applied` as its last two entries and its superblock state it, where it has them.
+    /// `applied` as stated by the last two entries and the superblock of this persist, if it has them.
     witnesses: [Option<u64>; 3],
 }
 
-/// An open log. One owner, one thread at a time.
+/// An open log. It has one owner, and is used by one thread at a time.
 #[derive(Debug)]
 pub struct Log<M> {
     media: M,
@@ -63,9 +63,9 @@ pub struct Log<M> {
     /// The highest `applied` that a durable witness states.
     stated: u64,
     released: u64,
-    /// The durable order that `persist_poll` last told its caller.
+    /// The durable order that `persist_poll` last reported to its caller.
     reported: u64,
-    /// First order of this lap of the frame ring, and of the one before.
+    /// First order of this lap of the frame ring, and of the previous lap.
     laps: [u64; 2],
     flight: Option<Flight>,
     release_wanted: bool,
@@ -74,7 +74,7 @@ pub struct Log<M> {
 }
 
 impl<M: Media> Log<M> {
-    /// A log whose superblock and entries were just made durable by repair.
+    /// Returns a log whose superblock and entries repair has just made durable.
     pub(crate) fn recovered(media: M, superblock: Superblock, frames: Frames) -> Log<M> {
         let Superblock {
             applied, durable, ..
@@ -98,55 +98,55 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Which log this is.
+    /// Returns the identity of the log.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.superblock.identity
     }
 
-    /// Its size.
+    /// Returns the size of the log.
     #[must_use]
     pub fn parameters(&self) -> &Parameters {
         &self.superblock.parameters
     }
 
-    /// Durable epoch; goes into every entry.
+    /// Returns the durable epoch, which every entry states.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.superblock.epoch
     }
 
-    /// Durable incarnation of the device; one more at every repair.
+    /// Returns the durable incarnation of the device, which every repair raises by one.
     #[must_use]
     pub fn incarnation(&self) -> u32 {
         self.superblock.incarnation
     }
 
-    /// Highest appended order, durable or not; `applied()` when the log is empty.
+    /// Returns the highest appended order, durable or not; `applied()` if the log is empty.
     #[must_use]
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Highest order whose whole prefix is durable.
+    /// Returns the highest order up to which all orders are durable.
     #[must_use]
     pub fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Orders up to here are reclaimed.
+    /// Returns the highest reclaimed order.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// True while a persist is under way.
+    /// Returns whether a persist is in flight.
     #[must_use]
     pub fn persist_in_flight(&self) -> bool {
         self.flight.is_some()
     }
 
-    /// What can be appended now. Reclaimed space counts from the next completed persist on.
+    /// Returns the space for new entries. Reclaimed space counts from the next completed persist on.
     #[must_use]
     pub fn room(&self) -> Room {
         let entries = self.parameters().entries - (self.last - self.released);
@@ -164,7 +164,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// What can be appended now with [`Log::append_in_place`]; nothing in a ring.
+    /// Returns the space for entries of [`Log::append_in_place`]; none if the frame space is a ring.
     #[must_use]
     pub fn room_in_place(&self) -> Room {
         let entries = self.parameters().entries - (self.last - self.released);
@@ -174,7 +174,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Entries of the log if nothing is in it.
+    /// Returns the number of entries that an empty log can take.
     #[must_use]
     pub fn entries_max(&self) -> u64 {
         match &self.frames {
@@ -183,7 +183,8 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Bytes of frames that the log can hold. Of packet buffers the largest number: there the entries are the bound.
+    /// Returns the number of bytes of frames that the log can hold. With packet buffers it is the largest number,
+    /// because only the entries are bounded.
     #[must_use]
     pub fn frame_bytes_max(&self) -> u64 {
         match &self.frames {
@@ -192,14 +193,14 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// How full the fuller of the two rings is with orders that are not reclaimed, in percent.
+    /// Returns, in percent, how full the fuller of the two rings is with orders that are not reclaimed.
     #[must_use]
     pub fn occupancy(&self) -> u8 {
         let parameters = self.parameters();
         let entries = (self.last - self.applied) * 100 / self.entries_max().max(1);
         let bytes = match &self.frames {
             Frames::Ring(ring) => self.oldest_frame_seen(self.applied).map_or(0, |oldest| {
-                // Bounded by the ring of 2^38 bytes, so the product fits.
+                // The ring has at most 2^38 bytes, so the product fits.
                 to_u64(ring.distance(oldest, ring.head())) * 100 / parameters.frame_bytes
             }),
             Frames::Buffers(_) => 0,
@@ -249,9 +250,9 @@ impl<M: Media> Log<M> {
         Ok(self.add(new, header, offset, len, payload_crc))
     }
 
-    /// Appends the packet that lies in a lent buffer ([`Log::lend_buffer`]): `frame` is where, in the frame space. Its
-    /// header is overwritten with `header`, which is as long as the one that came; its payload stays where it is.
-    /// `payload_crc` as for [`Log::append`]. The buffer is the log's from then on.
+    /// Appends a packet that is in a lent buffer ([`Log::lend_buffer`]). `frame` is its range in the frame space. The
+    /// packet's header is overwritten with `header`, which must have the same length; the payload is not moved.
+    /// `payload_crc` is as for [`Log::append`]. From then on the buffer belongs to the log.
     ///
     /// # Errors
     /// [`Full`]: the log is unchanged, and the buffer is still lent.
@@ -282,7 +283,7 @@ impl<M: Media> Log<M> {
         Ok(())
     }
 
-    /// Offset behind the newest frame of a ring.
+    /// Returns the offset of the end of the newest frame of a ring.
     const fn head(&self) -> usize {
         match &self.frames {
             Frames::Ring(ring) => ring.head(),
@@ -290,20 +291,20 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// The next order's frame goes to `offset`; the newest one ended at `before`.
+    /// Notes that the next order's frame begins at `offset`; the newest frame ended at `before`.
     fn note_lap(&mut self, before: usize, offset: usize) {
         if offset < before {
             self.laps = [self.last + 1, self.laps[0]];
         }
     }
 
-    /// What was reclaimed is wanted back.
+    /// Notes that an append needs reclaimed space, and returns the error.
     fn full(&mut self, full: Full) -> Full {
         self.release_wanted |= self.applied > self.released;
         full
     }
 
-    /// The entry of a frame whose payload is at its place.
+    /// Adds the entry of a frame whose payload is in its place.
     fn add(
         &mut self,
         new: &NewEntry,
@@ -339,26 +340,27 @@ impl<M: Media> Log<M> {
         order
     }
 
-    /// The entry of an order in `applied() < order ≤ last()`.
+    /// Returns the entry of an order in `applied() < order ≤ last()`.
     #[must_use]
     pub fn entry(&self, order: u64) -> Option<Entry> {
         (order > self.applied && order <= self.last).then(|| self.entry_at(order))
     }
 
-    /// The frame of an order in `applied() < order ≤ last()`: the bytes given to `append`.
+    /// Returns the frame of an order in `applied() < order ≤ last()`: the bytes given to `append`.
     #[must_use]
     pub fn frame(&self, order: u64) -> Option<&[u8]> {
         Some(self.media.part(self.frame_range(order)?))
     }
 
-    /// Where that frame is in the image.
+    /// Returns the range of such a frame in the image.
     #[must_use]
     pub fn frame_range(&self, order: u64) -> Option<Range<usize>> {
         Some(self.range_of(&self.entry(order)?))
     }
 
-    /// The same of an order at or below `applied()`, as long as nothing was written over it: only in a ring, only what was
-    /// appended since this log was opened, and not while a fast path appends, which this log sees later.
+    /// Returns the frame of an order at or below `applied()` if it was not overwritten. The frame space must be a ring,
+    /// the entry must have been appended since this log was opened, and no fast path may be appending, because this log
+    /// sees its appends only later.
     #[must_use]
     pub fn kept_frame(&self, order: u64) -> Option<&[u8]> {
         let Frames::Ring(ring) = &self.frames else {
@@ -379,26 +381,26 @@ impl<M: Media> Log<M> {
         start..start + entry.frame_bytes()
     }
 
-    /// File descriptor that becomes readable when `persist_poll` has something to do, if the medium
-    /// works in the background.
+    /// Returns a file descriptor that becomes readable when `persist_poll` has work, if the medium works in the
+    /// background.
     #[must_use]
     pub fn wakeup_fd(&self) -> Option<RawFd> {
         self.media.wakeup_fd()
     }
 
-    /// What an acknowledgement that rests on this medium alone survives.
+    /// Returns the failures that an acknowledgement on this medium alone survives.
     #[must_use]
     pub fn survives(&self) -> &'static str {
         self.media.survives()
     }
 
-    /// Short name of the medium.
+    /// Returns the short name of the medium.
     #[must_use]
     pub fn media_name(&self) -> &'static str {
         self.media.name()
     }
 
-    /// The medium, for status and tests.
+    /// Returns the medium, for status and tests.
     #[must_use]
     pub fn medium(&self) -> &M {
         &self.media
@@ -418,13 +420,13 @@ impl<M: Media> Log<M> {
         entry
     }
 
-    /// Where the oldest frame above `floor` begins.
+    /// Returns the offset of the oldest frame above `floor`.
     fn oldest_frame(&self, floor: u64) -> Option<usize> {
         (floor < self.last).then(|| self.entry_at(floor + 1).frame_offset())
     }
 
-    /// The same for an estimate, at any moment. `None` if the fast path, which may be ahead of this log, has used
-    /// that slot again.
+    /// Returns the same offset for an estimate, and may be called at any moment. `None`: the fast path, which may be
+    /// ahead of this log, has used that slot again.
     fn oldest_frame_seen(&self, floor: u64) -> Option<usize> {
         let parameters = self.parameters();
         let slot = parameters.slot(floor + 1);
@@ -433,7 +435,7 @@ impl<M: Media> Log<M> {
     }
 }
 
-/// The raw slot of a log that runs.
+/// Returns the bytes of a slot of a running log.
 fn raw_slot<M: Media>(media: &M, parameters: &Parameters, slot: u64) -> [u8; ENTRY_BYTES] {
     let start = parameters.slot_offset(slot);
     take(media.part(start..start + ENTRY_BYTES), 0)

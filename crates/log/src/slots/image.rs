@@ -13,8 +13,8 @@ pub const SLOTS_MAX: u32 = 1 << 15;
 pub const SLOT_BYTES_MIN: u32 = 128;
 /// Largest slot, in bytes.
 pub const SLOT_BYTES_MAX: u32 = 1 << 16;
-/// Limit of message numbers. No queue receives so many messages, so a higher number is refused: it could not be
-/// increased further.
+/// Limit of message numbers. A higher number is refused, because it could not be increased further. No queue receives
+/// so many messages.
 pub const NUMBER_MAX: u64 = 1 << 51;
 
 const MAGIC: [u8; 8] = *b"PMNETSLT";
@@ -60,7 +60,7 @@ pub enum SlotsError {
         /// Bytes that the queue needs.
         needed: usize,
     },
-    /// All bytes are zero.
+    /// All bytes are zero: there is no queue.
     #[error("the image is blank: make slots in it first (format)")]
     Blank,
     /// `format` was asked to overwrite data.
@@ -122,7 +122,7 @@ impl SlotParameters {
         }
     }
 
-    /// Bytes of the whole image.
+    /// Returns the number of bytes of the whole image.
     #[must_use]
     pub fn image_bytes(&self) -> usize {
         SLOTS_AT + size(self.slots) * size(self.slot_bytes)
@@ -142,7 +142,7 @@ impl SlotParameters {
     }
 }
 
-/// `u32` to `usize`.
+/// Converts a `u32` to a `usize`.
 fn size(value: u32) -> usize {
     usize::try_from(value).expect("u32 fits usize")
 }
@@ -275,8 +275,8 @@ fn seal(log_uuid: u128, number: u64) -> u64 {
     number << CHECK_BITS | u64::from(crc >> (u32::BITS - CHECK_BITS))
 }
 
-/// Returns the highest cursor in an image. One persist writes both cursors. So either of them was in effect, or nothing
-/// that depends on it had begun.
+/// Returns the highest cursor in an image. One persist writes both cursors. So the highest cursor is safe: either its
+/// persist was complete, or no action that depends on it had begun.
 pub(super) fn cursor(image: &[u8], head: &Head) -> Result<u64, SlotsError> {
     let uuid = head.identity.log_uuid;
     let one = |at: usize| {

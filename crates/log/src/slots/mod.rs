@@ -10,10 +10,10 @@
 //! slot has no header. The cursor is the number of the oldest message that is not *entered*: messages below it are
 //! durable in the ordered log, or have no effect. A slot is posted again when the durable cursor is past it.
 //!
-//! Purpose: pass on messages in the order of their slots, and find acknowledged messages again after a crash.
-//! Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; nothing after an open slot is passed on; the scan stores
-//! nothing. As everywhere in this crate, there is no IO, no clock and no packet. The caller decides whether a slot
-//! holds a message.
+//! Purpose: to deliver messages in the order of their slots, and to find acknowledged messages again after a crash.
+//! Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; a message is delivered only after all earlier slots are
+//! complete; the scan stores nothing. As everywhere in this crate, there is no IO, no clock and no packet. The caller
+//! decides whether a slot holds a message.
 
 mod image;
 mod queue;

@@ -1,4 +1,4 @@
-//! The ring while it runs: its slots are posted, complete, handed on, kept.
+//! The ring of a running queue: its slots are posted, completed, delivered, and kept.
 
 use std::ops::Range;
 
@@ -9,50 +9,51 @@ use crate::slots::image::{NUMBER_MAX, SlotParameters, SlotsError, store_cursor};
 /// The next slot to be posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Posting {
-    /// The message's number: the id of the work request.
+    /// Number of the message, which is the id of the work request.
     pub number: u64,
-    /// Where in the image the NIC shall put it.
+    /// Range of the image into which the NIC is to receive the message.
     pub place: Range<usize>,
 }
 
-/// Contents of a completion.
+/// The result of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A message of N bytes is in the slot.
     Message(u32),
-    /// An error: the slot holds no message, whatever its bytes are.
+    /// The receive failed: the slot holds no message, whatever its bytes are.
     Error,
 }
 
-/// The oldest slot that is not handed on.
+/// The oldest slot that was not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Oldest<'a> {
-    /// A message.
+    /// The slot holds a message.
     Message {
-        /// Its number.
+        /// Number of the message.
         number: u64,
-        /// The connection that it came from, as [`SlotQueue::complete`] was told.
+        /// Number of its connection, as given to [`SlotQueue::complete`].
         from: u32,
-        /// Its bytes.
+        /// Bytes of the message.
         bytes: &'a [u8],
     },
-    /// A hole: it has no place in the order.
+    /// A hole: the slot holds no message.
     Hole {
-        /// Its number.
+        /// Number of the slot.
         number: u64,
     },
 }
 
-/// An impossible completion: the NIC does not behave as slots need, or the caller made a mistake. The queue has not changed.
+/// An impossible completion: the NIC does not behave as slots need, or the caller made a mistake. The queue is
+/// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Odd {
-    /// No such number is posted.
+    /// No slot with this number is posted.
     #[error("message {0} is complete, and no slot was posted for it")]
     NotPosted(u64),
-    /// It was complete already.
+    /// The slot was already complete.
     #[error("message {0} is complete for the second time")]
     Twice(u64),
-    /// It is longer than its slot.
+    /// The message is longer than its slot.
     #[error("message {0} is longer than its slot")]
     TooLong(u64),
 }
@@ -63,17 +64,17 @@ enum State {
     Complete { from: u32, outcome: Outcome },
 }
 
-/// Slots of which some are posted. One persist is in flight at most.
+/// A ring of slots, some of which are posted. At most one persist is in flight.
 #[derive(Debug)]
 pub struct SlotQueue<M> {
     media: M,
     identity: Identity,
     parameters: SlotParameters,
-    /// By slot; means something from `processed` to `posted`.
+    /// State of each slot; valid from `processed` to `posted`.
     states: Vec<State>,
-    /// The cursor on the medium, for sure.
+    /// The cursor that is durable on the medium.
     kept: u64,
-    /// The one that is being persisted.
+    /// The cursor that is being persisted.
     keeping: Option<u64>,
     processed: u64,
     posted: u64,
@@ -99,8 +100,9 @@ impl<M: Media> SlotQueue<M> {
         }
     }
 
-    /// The next slot that may be posted. It counts as posted from now on. `None`: all slots whose messages are entered, as the medium says, are
-    /// posted. The caller posts slots in this order, all of them to one shared receive queue.
+    /// Returns the next slot to post, which counts as posted from now on. `None`: no slot is free, because only slots
+    /// whose messages are durably entered may be posted again. The caller posts slots in this order, all of them to one
+    /// shared receive queue.
     pub fn post(&mut self) -> Option<Posting> {
         let number = self.posted;
         if number == self.kept + u64::from(self.parameters.slots) || number > NUMBER_MAX {
@@ -114,8 +116,8 @@ impl<M: Media> SlotQueue<M> {
         })
     }
 
-    /// The NIC is done with a slot. Completions come in any order. `from`: the number of the connection, a new one each time that a
-    /// client connects.
+    /// Notes that the NIC has completed a slot. Completions come in any order. `from`: the number of the connection;
+    /// each connection has a new number.
     ///
     /// # Errors
     /// [`Odd`].
@@ -138,7 +140,7 @@ impl<M: Media> SlotQueue<M> {
         Ok(())
     }
 
-    /// The oldest slot that is not handed on, if the NIC is done with it. No message after an open slot is returned.
+    /// Returns the oldest slot that was not delivered, if it is complete. No message after an open slot is returned.
     #[must_use]
     pub fn oldest(&self) -> Option<Oldest<'_>> {
         let number = self.processed;
@@ -163,10 +165,10 @@ impl<M: Media> SlotQueue<M> {
         }
     }
 
-    /// The oldest message was handed on.
+    /// Notes that the oldest message was delivered.
     ///
     /// # Panics
-    /// If the NIC is not done with it.
+    /// The slot is not complete.
     pub fn advance(&mut self) {
         let done = matches!(self.state(self.processed), Some(State::Complete { .. }));
         assert!(done, "only what is complete is handed on");
@@ -177,8 +179,8 @@ impl<M: Media> SlotQueue<M> {
         (number < self.posted).then(|| self.states[self.parameters.slot(number)])
     }
 
-    /// The number of the oldest slot, if it is open and a later one is not: a client is in the middle of a message. If that lasts,
-    /// it must be cut off.
+    /// Returns the number of the oldest slot if it is open and a later one is complete: a client is in the middle of a
+    /// message. If this state lasts, the client must be disconnected.
     #[must_use]
     pub fn blocked(&self) -> Option<u64> {
         let open = self.state(self.processed) == Some(State::Open);
@@ -186,7 +188,7 @@ impl<M: Media> SlotQueue<M> {
         (open && later()).then_some(self.processed)
     }
 
-    /// The number of the newest complete message after the oldest slot. The NIC has taken all slots before it.
+    /// Returns the number of the newest complete message after the oldest slot. The NIC has taken all slots before it.
     #[must_use]
     pub fn newest(&self) -> Option<u64> {
         (self.processed + 1..self.posted)
@@ -194,21 +196,21 @@ impl<M: Media> SlotQueue<M> {
             .find(|&number| self.sender(number).is_some())
     }
 
-    /// Whether this connection cannot be the one that has the oldest slot: it has finished a message in a later one, and it takes a
-    /// slot only when it has finished the one before.
+    /// Returns whether this connection cannot have the oldest slot. It has completed a message in a later slot, and a
+    /// connection takes a slot only when its earlier message is complete.
     #[must_use]
     pub fn is_cleared(&self, connection: u32) -> bool {
         self.later().any(|from| from == connection)
     }
 
-    /// The connections of complete messages after the oldest slot.
+    /// Returns the connections of complete messages after the oldest slot.
     fn later(&self) -> impl Iterator<Item = u32> {
         (self.processed..self.posted)
             .skip(1)
             .filter_map(|number| self.sender(number))
     }
 
-    /// The connection of a complete message.
+    /// Returns the connection of a complete message.
     fn sender(&self, number: u64) -> Option<u32> {
         match self.state(number)? {
             State::Complete {
@@ -219,14 +221,14 @@ impl<M: Media> SlotQueue<M> {
         }
     }
 
-    /// Begins to store that each message below `entered` is durable in the log, or has no effect. False: that is stored
-    /// already, or another such store is in flight.
+    /// Begins to store that each message below `entered` is durable in the log, or has no effect. Returns false if this
+    /// is already stored, or if another such store is in flight.
     ///
     /// # Errors
     /// [`SlotsError::Media`]: nothing more may be posted.
     ///
     /// # Panics
-    /// If something below `entered` was not handed on.
+    /// A message below `entered` was not delivered.
     pub fn keep_start(&mut self, entered: u64) -> Result<bool, SlotsError> {
         assert!(
             entered <= self.processed,
@@ -241,7 +243,8 @@ impl<M: Media> SlotQueue<M> {
         Ok(true)
     }
 
-    /// True when no store is in flight; with `wait` it blocks until then. The slots below the cursor may then be posted again.
+    /// Returns whether no store is in flight; with `wait` it blocks until then. The slots below the cursor may then be
+    /// posted again.
     ///
     /// # Errors
     /// [`SlotsError::Media`]: nothing more may be posted.
@@ -256,7 +259,7 @@ impl<M: Media> SlotQueue<M> {
         Ok(self.keeping.is_none())
     }
 
-    /// Messages that the NIC can still take: the clients' credit.
+    /// Returns the number of messages that the NIC can still take: the clients' credit.
     #[must_use]
     pub fn credit(&self) -> u64 {
         let open = |number: &u64| self.state(*number) == Some(State::Open);
@@ -264,24 +267,24 @@ impl<M: Media> SlotQueue<M> {
         u64::try_from(open).expect("usize is at most 64 bits")
     }
 
-    /// The number of the oldest message that was not handed on.
+    /// Returns the number of the oldest message that was not delivered.
     #[must_use]
     pub fn processed(&self) -> u64 {
         self.processed
     }
 
-    /// The cursor on the medium: what is below it is entered.
+    /// Returns the cursor on the medium: all messages below it are entered.
     #[must_use]
     pub fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// The medium. In the simulator the NIC stores through it.
+    /// Returns the medium. In the simulator the NIC uses it to store messages.
     pub fn media_mut(&mut self) -> &mut M {
         &mut self.media
     }
 
-    /// Gives the medium back. The NIC must be done with it.
+    /// Returns the medium. The NIC must not use it any more.
     #[must_use]
     pub fn into_media(self) -> M {
         self.media

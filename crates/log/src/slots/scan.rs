@@ -8,7 +8,7 @@ use crate::media::{Media, persist_now};
 use crate::slots::image::{self, Head, SlotParameters, SlotsError, store_cursor};
 use crate::slots::queue::SlotQueue;
 
-/// Slots that were read, and none of which is posted.
+/// The slots of an image that was read; none of them is posted.
 #[derive(Debug)]
 pub struct SlotScan<M> {
     media: M,
@@ -21,7 +21,7 @@ impl<M: Media> SlotScan<M> {
     /// Reads heads and cursors. `expected`: the log to which the slots must belong.
     ///
     /// # Errors
-    /// Any of [`SlotsError`]; nothing is changed.
+    /// A [`SlotsError`]; nothing is changed.
     pub fn open(media: M, expected: Option<Identity>) -> Result<SlotScan<M>, SlotsError> {
         let head = image::read(media.bytes())?;
         let cursor = image::cursor(media.bytes(), &head)?;
@@ -46,13 +46,13 @@ impl<M: Media> SlotScan<M> {
         self.identity
     }
 
-    /// Number and size of the slots.
+    /// Returns number and size of the slots.
     #[must_use]
     pub fn parameters(&self) -> SlotParameters {
         self.parameters
     }
 
-    /// The medium.
+    /// Returns the medium.
     #[must_use]
     pub fn media(&self) -> &M {
         &self.media
@@ -64,16 +64,16 @@ impl<M: Media> SlotScan<M> {
         self.cursor
     }
 
-    /// Returns all slots, each once, in the order in which messages were received that are not entered. Some slots were
-    /// posted again and hold a message of an earlier lap, or parts of a message.
+    /// Returns all slots, each once, in the order in which they received the messages that are not entered. Some slots
+    /// were posted again, and hold a message of an earlier lap, or parts of a message.
     pub fn slots(&self) -> impl Iterator<Item = &[u8]> {
         let slots = u64::from(self.parameters.slots);
         (self.cursor..self.cursor + slots)
             .map(|number| self.media.part(self.parameters.place(number)))
     }
 
-    /// Begins with the queue, when all messages that count are durable in the log, so that no slot is needed any more.
-    /// The cursor moves past all slots, durably, and they can be posted.
+    /// Starts the queue. All messages that count must be durable in the log, so that no slot is needed any more. The
+    /// cursor moves durably past all slots, which can then be posted.
     ///
     /// # Errors
     /// [`SlotsError::Media`], or [`SlotsError::Damaged`] if the cursor is at its end; the slots are unchanged.
@@ -93,7 +93,7 @@ impl<M: Media> SlotScan<M> {
         Ok(SlotQueue::new(media, identity, parameters, next))
     }
 
-    /// Gives the medium back.
+    /// Returns the medium.
     #[must_use]
     pub fn into_media(self) -> M {
         self.media

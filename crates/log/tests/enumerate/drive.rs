@@ -1,4 +1,4 @@
-//! Drives a log through the operations of a script, and records what was promised.
+//! Drives a log through the operations of a script, and records its promises.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::{Content, Made, Promise};
 use crate::support::{EXPECTED, IDENTITY, Random};
 
-/// The smallest possible logs, in which space is used again soon.
+/// The smallest possible logs, which soon use their space again.
 pub const LOGS: [Parameters; 2] = [
     Parameters::ring(ENTRIES, 4096),
     Parameters::buffers(ENTRIES, 16 * 2048, 2048),
@@ -34,23 +34,24 @@ pub enum Op {
     Wait,
     /// `Start`, then `Wait`.
     Persist,
-    /// Reclaim all durable orders except this many.
+    /// Reclaim all durable orders except the last this many.
     ReclaimBut(u64),
     /// Raise the epoch by this number.
     Epoch(u32),
-    /// Set a lower epoch, and the present one: neither has an effect.
+    /// Set a lower epoch, then the current epoch. Neither has an effect.
     StaleEpoch,
-    /// Discard everything, and continue this many orders further on, or back.
+    /// Discard all entries, and continue this many orders after the last one (negative: before it).
     Reset(i64),
     /// Clean shutdown.
     Close,
-    /// The process dies. All of its stores stay visible, or some of them by this seed.
+    /// The process dies. All of its stores stay visible; with a seed, only some of them, which the seed chooses.
     Kill(Option<u64>),
-    /// Power is lost. Each line that was not settled has its old content, or one of its possible contents, chosen by this seed.
+    /// Power is lost. Each line that was not settled has its old content, or one of its possible contents, which this
+    /// seed chooses.
     Power(Option<u64>),
 }
 
-/// A log on a recorder, and the promise so far.
+/// A log on a recorder, and the current promise.
 #[derive(Debug)]
 pub struct Driver {
     /// State of the medium when the tape was empty.
@@ -63,7 +64,7 @@ pub struct Driver {
     pub promise: Promise,
 }
 
-/// The result of a driver.
+/// The result of a driver's run.
 pub struct Recording {
     pub initial: State,
     pub events: Vec<Event>,
@@ -339,7 +340,7 @@ impl Driver {
         self.promised();
         let crc = crc32c::crc32c(&payload);
         let buffers = self.parameters.space != FrameSpace::Ring;
-        // Two of three frames lie in the buffer into which they were received.
+        // Two of three frames stay in the buffer into which they were received.
         let lent = (buffers && !order.is_multiple_of(3))
             .then(|| log.lend_buffer())
             .flatten();
@@ -365,7 +366,7 @@ impl Driver {
             Err(full) => {
                 assert_ne!(full, Full::TooLarge, "scripts append what can fit");
                 self.promise = before;
-                // A refused append changed nothing, and contents stay counted.
+                // A refused append changed nothing, but `contents` counts it.
                 self.promise.facts.contents += 1;
                 false
             }

@@ -24,9 +24,10 @@ pub struct Counts {
     pub points: u64,
     /// Those moments that are the start or the end of a persist.
     pub persist_points: u64,
-    /// Different images: at the moments of scripts, of a recovery, and of the recovery from a crashed recovery.
+    /// Numbers of different images: at the moments of scripts, of a recovery, and of the recovery from a crashed
+    /// recovery.
     pub images: [u64; 3],
-    /// Those images in which one line is torn between its words.
+    /// The images among these in which one line is torn between its words.
     pub torn: u64,
     /// Moments of scripts with too many images to try all.
     pub sampled_points: u64,
@@ -34,7 +35,7 @@ pub struct Counts {
     pub kills: u64,
     /// Recoveries that were crashed again at each of their moments.
     pub crashed_again: u64,
-    /// Recoveries, of all images and kills.
+    /// Recoveries from all images and kills.
     pub recoveries: u64,
     /// Images with a line that reads as garbage, and number of them that were refused.
     pub poisoned: u64,
@@ -93,11 +94,11 @@ pub struct Explorer {
     effort: Effort,
     parameters: Parameters,
     pub counts: Counts,
-    /// Whether the recovery from an image with a promise was crashed again too, by the key of both.
+    /// Whether the recovery from an image was crashed again, by the key of the image and its promise.
     seen: HashMap<u64, bool, BuildHasherDefault<AsIs>>,
 }
 
-/// Runs a script and visits everything.
+/// Runs a script, and visits all its moments.
 pub fn explore(name: &str, ops: &[Op], parameters: Parameters, effort: &Effort) -> Counts {
     let blank = State::clean(vec![0; parameters.image_bytes()]);
     let mut driver = Driver::new(blank, parameters, Promise::none());

@@ -1,7 +1,7 @@
 //! Faults beyond a crash: a line that reads as garbage, or an old superblock.
 //!
-//! Such a fault may cost the log, but must not stay hidden. Either the image is refused and left alone, or everything
-//! that a witness still states is present, exactly as it was appended (`docs/spec/recovery.md` §1, §4).
+//! Such a fault may cost the log, but must be noticed. Either the image is refused and left unchanged, or all that a
+//! witness still states is present, exactly as it was appended (`docs/spec/recovery.md` §1, §4).
 
 use pmnet_log::{BLOCK_BYTES, Decision, Finding, LogError, Scan};
 
@@ -106,8 +106,8 @@ fn poison(
     Ok(())
 }
 
-/// Returns the highest order up to which all orders are stated to be durable, by entries that do not need `line` or by
-/// both superblocks.
+/// Returns the highest order up to which all orders are stated to be durable. The statement is in entries that do not
+/// need `line`, or in both superblocks.
 fn witnessed(image: &[u8], line: usize, promise: &Promise) -> u64 {
     let facts = &promise.facts;
     let entries = crate::drive::ENTRIES;

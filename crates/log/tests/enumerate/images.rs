@@ -3,7 +3,7 @@
 use crate::medium::{LINE, Line, State};
 use crate::support::Random;
 
-/// Number of dirty lines up to which every combination of their contents is tried, whatever it takes.
+/// Up to this number of dirty lines, every combination of their contents is tried, however many there are.
 pub const LINES_EXHAUSTIVE: usize = 4;
 
 /// Lines that replace the oldest contents in an image.
@@ -33,7 +33,7 @@ pub struct Effort {
     pub torn: usize,
     /// Most lines that are torn at a moment, one at a time; if there are more, this many of them are torn.
     pub torn_lines: usize,
-    /// Number of deaths of the process at each moment. The first one leaves every store visible.
+    /// How many times the process dies at each moment. After the first death every store is visible.
     pub kills: u32,
     /// One of this many recoveries is crashed again: from a whole image, from a sample, from a torn image, and from an
     /// image of a recovery.

@@ -1,4 +1,4 @@
-//! A medium that records every call, and computes what a crash at each moment may leave.
+//! A medium that records every call, and computes the images that a crash at each moment may leave.
 //!
 //! Fault model (`docs/spec/ordered-log.md` §2): stores between two completed persists have no order. Every 64-byte line
 //! that was stored to and is not covered by a completed persist may hold the state after any prefix of its stores; any
@@ -28,9 +28,9 @@ pub enum Event {
     Store(usize, Vec<u8>),
     PersistStart(Vec<Range<usize>>),
     PersistDone,
-    /// From this event on the outside world relies on the promise.
+    /// After this event the outside world relies on the promise.
     Promise(Arc<Promise>),
-    /// The script crashed by itself, and left this state.
+    /// A crash in the script, which left this state.
     Crash(Box<State>),
 }
 
@@ -57,7 +57,7 @@ impl Tape {
         std::mem::take(&mut self.recorded().events)
     }
 
-    /// Persists that were begun so far.
+    /// Number of persists that were begun so far.
     pub fn persists(&self) -> u64 {
         self.recorded().persists
     }
@@ -178,7 +178,7 @@ impl Media for Recorder {
 /// All states that the medium may be in at one moment.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// Contents of clean lines; of dirty lines, the oldest contents that are still possible.
+    /// Contents of the clean lines, and the oldest possible contents of the dirty lines.
     durable: Vec<u8>,
     /// Later contents of the dirty lines, oldest first. The CPU sees the last one.
     dirty: BTreeMap<usize, Vec<Line>>,
@@ -328,8 +328,8 @@ impl State {
         self.image(&lines)
     }
 
-    /// Returns the state after the death of the process: nothing is in flight any more, and nothing has become durable.
-    /// Of each dirty line, `keep` says how many of its later contents stay visible.
+    /// Returns the state after the death of the process: no persist is in flight any more, and nothing more has become
+    /// durable. `keep` states, for a dirty line, how many of its later contents stay visible.
     pub fn killed(&self, mut keep: impl FnMut(usize) -> usize) -> State {
         let mut left = self.clone();
         left.flight = None;

@@ -52,7 +52,7 @@ pub struct Facts {
     pub epoch: u32,
     /// Epoch that is being set, or else the one in force.
     pub epoch_tried: u32,
-    /// Highest incarnation that was handed out.
+    /// Highest incarnation that a log has had.
     pub incarnation: u32,
     /// The incarnation that was marked to serve.
     pub served: u32,

@@ -1,4 +1,4 @@
-//! The scripts: every way of using a log, short enough that each moment can be visited.
+//! The scripts: every use of a log, each script so short that all its moments can be visited.
 
 use crate::drive::Op::{
     self, Append, Close, Epoch, Format, Fragments, Kill, Persist, Poll, Power, ReclaimBut, Recover,
@@ -6,7 +6,7 @@ use crate::drive::Op::{
 };
 use crate::support::Random;
 
-/// Bytes of a payload whose frame is one line; three lines; sixteen lines.
+/// Bytes of payloads whose frames take one line, three lines, and sixteen lines.
 const SMALL: usize = 24;
 const MEDIUM: usize = 160;
 const LARGE: usize = 1000;

@@ -1,5 +1,5 @@
-//! Which of the messages in slots count after a crash (`docs/spec/verbs.md` §5). The tests have their own decision; in
-//! the product the device's state machine decides.
+//! The decision after a crash which messages in slots count (`docs/spec/verbs.md` §5). The tests make the decision
+//! themselves; in the product the device's state machine makes it.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ pub enum Found {
     Nothing,
     /// A whole message with the tag of its session, and with a seq (an update, an END).
     Message {
-        /// Its session.
+        /// Session of the message.
         session: u64,
-        /// Its seq in the session.
+        /// Seq of the message in this session.
         seq: u64,
     },
 }
@@ -28,7 +28,7 @@ pub enum Verdict {
     Duplicate,
     /// An earlier message of its session is missing, so it was never acknowledged.
     Gap,
-    /// The message is entered, in its turn.
+    /// The message is entered: it is the next one of its session.
     Enter,
 }
 
@@ -63,7 +63,7 @@ fn one_line_each() {
     let cases: &[(u64, &[Found], &[Verdict])] = &[
         (0, &[], &[]),
         (0, &[message(7, 1), message(7, 2)], &[Enter, Enter]),
-        // A hole says nothing about later slots.
+        // A hole does not affect later slots.
         (0, &[Found::Nothing, message(7, 1)], &[Hole, Enter]),
         // The message was sent again on a new connection.
         (0, &[message(7, 1), message(7, 1)], &[Enter, Duplicate]),
@@ -79,7 +79,8 @@ fn one_line_each() {
     }
 }
 
-/// Tries all contents of four slots by two sessions with three seqs, for every state of one session.
+/// Tries all contents of four slots, with messages of two sessions with three seqs each, for every state of one
+/// session.
 #[test]
 fn whatever_is_found_counts_once_and_in_the_order_of_its_session() {
     let kinds: Vec<Found> = std::iter::once(Found::Nothing)

@@ -1,5 +1,5 @@
-//! Slots that a NIC acknowledges by itself: lives of a queue with a crash at every moment, and every image that it may leave
-//! (`docs/spec/verbs.md` §5); bytes and checks of the image.
+//! Slots that a NIC acknowledges by itself: the runs of a queue with a crash at every moment, and every image that the
+//! crash may leave (`docs/spec/verbs.md` §5); bytes and checks of the image.
 
 mod decide;
 mod image;

@@ -63,7 +63,7 @@ pub fn formatted() -> Medium {
     medium
 }
 
-/// Connection of a client: the message under way, and the state of the NIC.
+/// Connection of a client: the message that is being sent, and the state of the NIC.
 #[derive(Clone, Debug, Default)]
 struct Connection {
     next: u64,
@@ -88,7 +88,7 @@ pub struct World {
     /// The entered messages, in order; a prefix of them is durable.
     log: Vec<Id>,
     durable: usize,
-    /// Handed on before everything in the log was durable.
+    /// Number of slots that were entered before the whole log was durable.
     entered: u64,
     times: BTreeMap<Id, Times>,
     clock: u64,

@@ -1,4 +1,4 @@
-//! A medium that forgets, and a model of what a log must remember.
+//! A medium that loses unpersisted stores in a crash, and a model of the data that a log must keep.
 //!
 //! Fault model: a crash leaves each aligned 8-byte word that was stored, and is not covered by a completed persist,
 //! with its old or its new value. Each word (or each 64-byte line) is independent, and a word may reach the medium at
@@ -126,7 +126,7 @@ impl Forgetful {
         self.reopened()
     }
 
-    /// Kills the process: nothing is forgotten yet, and nothing becomes durable.
+    /// Kills the process: all stores stay visible, and nothing becomes durable.
     pub fn kill(self) -> Forgetful {
         self.reopened()
     }
@@ -159,7 +159,7 @@ impl Media for Forgetful {
             self.dirty
                 .extend(offset / 8..=(offset + bytes.len() - 1) / 8);
         }
-        // Cache eviction: now and then a word becomes durable early.
+        // Cache eviction: sometimes a word becomes durable early.
         if self.random.below(4) == 0 && !self.dirty.is_empty() {
             let at = self.random.index(self.image.len() / 8);
             if let Some(word) = self.dirty.range(at..).next().copied() {
@@ -222,7 +222,7 @@ impl Media for Forgetful {
     }
 }
 
-/// What the outside world knows about the log.
+/// The outside world's knowledge about the log.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     contents: BTreeMap<u64, (NewEntry, Vec<u8>, usize)>,
@@ -472,7 +472,7 @@ pub fn filled(
     (log, model)
 }
 
-/// Checks that everything that the repair did not keep is zero, on the medium too, so that it can never come back.
+/// Checks that all that the repair did not keep is zero, also on the medium, so that it can never come back.
 fn assert_erased(log: &Log<Forgetful>) {
     let (entries, kept) = (log.parameters().entries, log.last() - log.applied());
     for index in kept..entries {

@@ -1,4 +1,4 @@
-//! A log whose contents follow from their orders, so that whoever reads it knows what must be there.
+//! A log whose contents follow from their orders, so a reader knows what it must find.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub fn make(path: &Path, kind: Kind) {
     format(media, &identity, &PARAMETERS).unwrap();
 }
 
-/// Does the same as a device at its start; the error in words.
+/// Opens and repairs a log, as a device does at its start. The error is a text.
 pub fn try_recover(path: &Path, kind: Kind) -> Result<Log<AnyMedia>, String> {
     let media = open(path, kind).map_err(|error| error.to_string())?;
     let scan = Scan::open(media, Some(EXPECTED)).map_err(|error| error.to_string())?;
@@ -31,7 +31,7 @@ pub fn try_recover(path: &Path, kind: Kind) -> Result<Log<AnyMedia>, String> {
     scan.repair(decision).map_err(|error| error.to_string())
 }
 
-/// As [`try_recover`], of a log that must be whole.
+/// As [`try_recover`], but panics if the log is refused.
 pub fn recover(path: &Path, kind: Kind) -> Log<AnyMedia> {
     try_recover(path, kind).unwrap()
 }

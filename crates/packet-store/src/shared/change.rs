@@ -56,8 +56,8 @@ impl<'r, M: Media> Change<'r, M> {
         found.is_some_and(|(_, payload, found)| (payload.len(), found) == (len, crc))
     }
 
-    /// Writes the records in the payload of a log entry. A payload of at least [`COPIED_BYTES_MAX`] bytes stays where
-    /// it lies. The order is stored in the lines of the records. Each order can be linked once, with all its records in
+    /// Writes the records in the payload of a log entry. A payload of at least [`COPIED_BYTES_MAX`] bytes is not
+    /// copied. The order is stored in the lines of the records. Each order can be linked once, with all its records in
     /// one call.
     ///
     /// # Errors
@@ -72,8 +72,9 @@ impl<'r, M: Media> Change<'r, M> {
         self.link_with(order, Prefix::NONE, records, room).map(drop)
     }
 
-    /// Does the same for records whose keys begin with `prefix`, which is not in the payload. Returns whether the
-    /// payload stays where it lies. In a region that an earlier version created, records with a prefix are copied.
+    /// Writes records as [`Change::link`] does, but their keys begin with `prefix`, which is not in the payload.
+    /// Returns whether the payload was not copied. In a region that an earlier version created, records with a prefix
+    /// are copied.
     ///
     /// # Errors
     /// As for [`Change::link`].
@@ -147,12 +148,12 @@ impl<'r, M: Media> Change<'r, M> {
         self.shared.store.remove(key)
     }
 
-    /// Makes everything durable, in one atomic step. Afterwards the log reclaims what the store has, and gets back the
-    /// frames that it gave.
+    /// Makes all changes durable, in one atomic step. Afterwards the log reclaims the orders that the store has
+    /// applied, and gets other frames for those that it gave.
     ///
     /// # Errors
-    /// [`Error::Media`]. It is unknown then whether the change is durable. The region must not be used until it is
-    /// opened again.
+    /// [`Error::Media`]. In this case it is unknown whether the change is durable. The region must not be used until it
+    /// is opened again.
     pub fn commit(self) -> Result<(), Error> {
         let upto = self.upto;
         let store = &mut self.shared.store;

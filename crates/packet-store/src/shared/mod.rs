@@ -3,7 +3,7 @@
 //!
 //! Invariants: no code stores into a frame that the log or the store needs; before the log reclaims an order, a commit
 //! of the store has made it durable; the log always has [`Shared::log_frames`] frames besides those with records of the
-//! store. This module does not move packets, and does not know what an entry means.
+//! store. This module does not move packets, and does not interpret entries.
 
 mod change;
 mod open;
@@ -22,7 +22,8 @@ pub(crate) use open::largest;
 pub use open::{SharedError, format_shared};
 pub use seat::Seat;
 
-/// A log and a store in one region; see the module's text. It has one owner, and is used by one thread at a time.
+/// A log and a store in one region, as the module's text describes. It has one owner, and is used by one thread at a
+/// time.
 pub struct Shared<M: Media> {
     log: Held<Log<Seat<M>>>,
     store: PacketStore<Seat<M>>,
@@ -77,9 +78,9 @@ impl<M: Media> Shared<M> {
         self.log.take_back(log);
     }
 
-    /// Reserves space for what the log may hold: a frame or two, and two lines, for each of the log's frames.
-    /// Acknowledged updates may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In a
-    /// region of less than about six times the log, half of the space that the log leaves is reserved.
+    /// Reserves space for the updates that the log may hold: one or two frames, and two lines, for each of the log's
+    /// frames. Acknowledged updates may take a quarter of the reserve besides ([`Room::Acknowledged`](crate::Room)). In
+    /// a region of less than about six times the log, half of the space that the log leaves is reserved.
     pub fn keep_ahead(&mut self) {
         let log = index(self.log_frames);
         let frames = &self.store.frames;
@@ -141,7 +142,7 @@ impl<M: Media> Shared<M> {
         self.log.append(new, header, payload, payload_crc)
     }
 
-    /// Appends a frame where it lies; see [`Log::append_in_place`].
+    /// Appends a frame in place; see [`Log::append_in_place`].
     ///
     /// # Errors
     /// As for [`Log::append_in_place`].
@@ -270,7 +271,7 @@ impl<M: Media> Shared<M> {
                 self.log.withhold_buffer(number);
                 self.own -= 1;
             } else if self.own > self.log_frames + self.store.frames.logged() {
-                // The log got another buffer for this one, and the records in it were removed before its release.
+                // The log got another buffer for this one. The records in it were removed before the log released it.
                 self.log.withhold_buffer(number);
                 self.store.give_back_frame(number);
                 self.own -= 1;
@@ -280,7 +281,7 @@ impl<M: Media> Shared<M> {
         }
     }
 
-    /// Returns the first frame about which log and store disagree. It is for tests.
+    /// Returns the first frame about which log and store disagree. For tests.
     #[must_use]
     pub fn contradiction(&self) -> Option<u32> {
         let frames = &self.store.frames;
@@ -289,7 +290,7 @@ impl<M: Media> Shared<M> {
             let (away, live) = (self.log.is_away(number), self.log.is_live(number));
             let agree = match (frames.is_lent(number), frames.is_logged(number)) {
                 (true, false) => !away,
-                // The buffer is released, and was not polled yet.
+                // The buffer is released, but was not polled yet.
                 (false, true) => !away,
                 (false, false) => away && !live,
                 (true, true) => false,
@@ -324,7 +325,7 @@ impl<M: Media> Shared<M> {
     }
 }
 
-/// Returns a failure of the log as one of the medium.
+/// Converts an error of the log to an error of the medium.
 fn medium(error: LogError) -> Error {
     match error {
         LogError::Media(error) => Error::Media(error),

@@ -152,7 +152,7 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// Returns the largest such region that fits into `bytes`.
+    /// Returns the largest geometry of such a region that fits into `bytes`.
     ///
     /// # Errors
     /// [`OpenError::Geometry`] if no region fits.
@@ -186,7 +186,7 @@ pub(crate) fn largest(
     );
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        // Below the smallest possible number of frames, more frames are needed.
+        // A number of frames below the smallest possible one is too low.
         let too_few = 2 * middle < FRAMES_MIN;
         if too_few || fits(middle) {
             low = middle;

@@ -1,11 +1,12 @@
-//! One medium for a log and a store: the one that is at work holds it.
+//! One medium for a log and a store: the one that works holds it.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
 
 use pmnet_log::{Media, MediaError};
 
-/// Holds a medium, or nothing while the other seat holds it. Its owner sees the image from byte `start` on.
+/// Holds a medium, or nothing while the other seat holds the medium. The seat's owner sees the image from byte `start`
+/// on.
 ///
 /// # Panics
 /// Every method panics while the medium is in the other seat; [`Shared`](super::Shared) moves it.

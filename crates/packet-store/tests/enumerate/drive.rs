@@ -1,4 +1,5 @@
-//! Drives a store through the operations of a script, on a medium that records, and keeps the promise that the world has.
+//! Drives a store through the operations of a script, on a recording medium, and keeps the promise to the outside
+//! world.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::Promise;
 use crate::support::{Content, IDENTITY, Random, content};
 
-/// The smallest stores there are: what they have is soon used again.
+/// The smallest possible stores, which soon use their space again.
 pub const STORES: [Geometry; 2] = [
     Geometry {
         lines: 128,
@@ -30,10 +31,10 @@ pub const STORES: [Geometry; 2] = [
 /// One change in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A key by number, and the length of its value.
+    /// Writes a key, given by its number, with a value of this length.
     Put(u8, usize),
     Remove(u8),
-    /// A packet with records of so many keys from this one on.
+    /// Keeps a packet with records of this many keys from this one on.
     InPlace(u8, u8),
 }
 
@@ -42,18 +43,18 @@ pub enum Change {
 pub enum Op {
     Commit(Vec<Change>),
     Abort(Vec<Change>),
-    /// Moves up to so many bytes.
+    /// Packs up to this many bytes.
     Pack(usize),
     Snapshot,
-    /// The oldest one.
+    /// Releases the oldest snapshot.
     Release,
-    /// The process dies; all that it stored can be seen. Then the store is opened again.
+    /// The process dies. All of its stores stay visible, and the store is opened again.
     Kill,
-    /// Power is lost: what was not settled is old or new, by this seed. Then the store is opened again.
+    /// Power is lost: each unsettled line is old or new, as this seed decides. Then the store is opened again.
     Power(u64),
 }
 
-/// A store on a recorder, and the promise so far.
+/// A store on a recorder, and the current promise.
 pub struct Driver {
     initial: State,
     tape: Tape,
@@ -65,13 +66,13 @@ pub struct Driver {
     stamp: u64,
 }
 
-/// The bytes of a key: most are short, two have the same first 16 bytes, one is longer than a frame.
+/// Returns the bytes of a key: most keys are short, two have the same first 16 bytes, one is longer than a frame.
 fn name(key: u8) -> Vec<u8> {
     match key {
         0 => Vec::new(),
         1 | 2 => format!("the same beginning {key}").into_bytes(),
         3 => vec![b'l'; 5000],
-        // What is in the first frame of the long one.
+        // The part of the long key that is in its first frame.
         30 => vec![b'l'; 2048],
         31 => vec![b'l'; 4096],
         _ => format!("k{key}").into_bytes(),
@@ -88,7 +89,7 @@ impl Driver {
         })));
     }
 
-    /// What the medium may hold now.
+    /// Returns all states that the medium may be in now.
     fn state(&mut self) -> State {
         self.events.append(&mut self.tape.take());
         let mut state = self.initial.clone();
@@ -123,7 +124,7 @@ impl World for Driver {
         }
     }
 
-    /// Scan, decide, repair; then the content that was found is the only one.
+    /// Scans, decides and repairs. From now on the found content is the only promised one.
     fn open(&mut self, image: Vec<u8>) -> Result<(), String> {
         let medium = Recorder::new(image, Some(self.tape.clone()));
         let scan = Scan::open(medium, Some(IDENTITY.shard)).map_err(|error| error.to_string())?;
@@ -257,7 +258,7 @@ impl World for Driver {
     }
 }
 
-/// A packet with its records, in a lent frame.
+/// A packet in a lent frame, with its records.
 type Prepared = (Packet, Vec<(InPlace, Vec<u8>, Vec<u8>)>);
 
 fn packet(

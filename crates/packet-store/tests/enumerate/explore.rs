@@ -1,4 +1,5 @@
-//! Visits every moment of a recording, with every image that a crash can leave there, and of the recoveries after it.
+//! Visits every moment of a recording, every image that a crash can leave at that moment, and every moment of the
+//! recoveries from these images.
 
 use std::sync::Arc;
 
@@ -8,29 +9,29 @@ use crate::images::{Effort, Kind, Lines, images};
 use crate::medium::{Event, State};
 use crate::promise::Promise;
 
-/// What is driven through a script, on a medium that records.
+/// A driver that runs a script on a recording medium.
 pub trait World: Sized {
     type Op: std::fmt::Debug;
-    /// Over a medium in this state; what it opens must keep the promise.
+    /// Returns a driver over a medium in this state. The store or region that it opens must keep the promise.
     fn new(left: State, promise: &Promise) -> Self;
-    /// Opens what is in an image.
+    /// Opens the store or region in an image.
     fn open(&mut self, image: Vec<u8>) -> Result<(), String>;
     fn step(&mut self, op: &Self::Op) -> Result<(), String>;
     fn finish(self) -> Recording;
-    /// What is done after a recovery that is crashed again.
+    /// Operations after a recovery that is crashed again.
     fn after_recovery() -> Vec<Self::Op>;
-    /// Opens what is in an image, without recording it.
+    /// Opens the store or region in an image, without recording.
     fn recover(image: Vec<u8>, promise: &Promise) -> Result<(), String>;
 }
 
-/// What a driver leaves behind.
+/// The result of a driver's run.
 pub struct Recording {
     pub initial: State,
     pub events: Vec<Event>,
     pub persists: u64,
 }
 
-/// What was visited.
+/// Numbers of visited states.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub scripts: u64,
@@ -44,12 +45,12 @@ pub struct Counts {
 struct Explorer<W> {
     effort: Effort,
     counts: Counts,
-    /// Image and promise → whether the recovery from it was crashed again too.
+    /// By the key of an image and its promise: whether the recovery from this image was crashed again.
     seen: FxHashMap<u64, bool>,
     world: std::marker::PhantomData<W>,
 }
 
-/// Runs a script in an image that keeps this promise, and explores it.
+/// Runs a script in an image that keeps this promise, and visits all its moments.
 pub fn explore<W: World>(
     name: &str,
     ops: &[W::Op],
@@ -79,8 +80,8 @@ pub fn explore<W: World>(
 }
 
 impl<W: World> Explorer<W> {
-    /// Visits every moment of a recording. `level` 0 is a script, 1 the recovery from an image of it, 2 the recovery from an
-    /// image of that.
+    /// Visits every moment of a recording. `level` 0 is a script, 1 is the recovery from an image of a script, 2 is the
+    /// recovery from an image of level 1.
     fn recording(
         &mut self,
         recording: &Recording,
@@ -113,7 +114,7 @@ impl<W: World> Explorer<W> {
         }
     }
 
-    /// Every way to crash at one moment.
+    /// Tries every kind of crash at one moment.
     fn moment(
         &mut self,
         state: &State,
@@ -149,7 +150,7 @@ impl<W: World> Explorer<W> {
         Ok(())
     }
 
-    /// Recovers; with `again` goes on a little, and crashes at every moment of it too.
+    /// Recovers. With `again`, runs a little further, and crashes at every moment of the recovery.
     fn recover(
         &mut self,
         left: State,

@@ -1,14 +1,14 @@
-//! Crash enumeration: scripts of operations, and a crash at every moment of each of them, with every image that the fault
-//! model allows there; then again at every moment of each recovery and of a transaction after it
+//! Crash enumeration: scripts of operations with a crash at every moment, with every image that the fault model allows
+//! at that moment; and again at every moment of each recovery and of a transaction after it
 //! (`docs/spec/packet-store.md` §9). The medium and its fault model are those of the log's enumeration.
 //!
-//! The quick form tries a part of the images, at every moment of every script. The full one:
-//! `cargo test --release -p pmnet-packet-store --test enumerate -- --ignored --nocapture`
+//! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
+//! test --release -p pmnet-packet-store --test enumerate -- --ignored --nocapture`
 
 mod drive;
 mod explore;
 #[path = "../../../log/tests/enumerate/images.rs"]
-#[allow(dead_code)] // The log's enumeration uses all of it.
+#[allow(dead_code)] // Only the log's enumeration uses all of it.
 mod images;
 #[path = "../../../log/tests/enumerate/medium.rs"]
 #[allow(dead_code)] // As above.

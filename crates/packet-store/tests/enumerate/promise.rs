@@ -1,12 +1,12 @@
-//! What the world relies on at one moment.
+//! The promise that the outside world relies on at one moment.
 
 use crate::support::{Content, Random};
 
-/// A store that is opened now must have one of these contents.
+/// A store that is opened at this moment must have one of these contents.
 #[derive(Clone, Debug, Default)]
 pub struct Promise {
     pub allowed: Vec<Content>,
-    /// Which moment of the script this is; for telling images apart.
+    /// Number of this moment in the script, to tell images apart.
     pub number: u64,
 }
 

@@ -1,10 +1,10 @@
-//! What is done before, and after, a crash.
+//! Operations before and after a crash.
 
 use crate::drive::Change::{self, InPlace, Put, Remove};
 use crate::drive::Op::{self, Abort, Commit, Kill, Pack, Power, Release, Snapshot};
 use crate::support::Random;
 
-/// Every kind of operation, and what follows it that could bring back what it did away with.
+/// Scripts with every kind of operation. Each is followed by operations that could bring back a value that it removed.
 pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     let put = |key, len| Commit(vec![Put(key, len)]);
     let remove = |key| Commit(vec![Remove(key)]);
@@ -195,14 +195,14 @@ pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// Packets with a record each, most of which die; then these operations.
+/// Stores packets with one record each, removes most of the records, then runs these operations.
 fn sparse(then: &[Op]) -> Vec<Op> {
     let mut ops: Vec<Op> = (4..20).map(|key| Commit(vec![InPlace(key, 1)])).collect();
     ops.extend_from_slice(then);
     ops
 }
 
-/// What comes after a recovery: it uses lines and frames again, and deletes.
+/// Operations after a recovery: they use lines and frames again, and remove records.
 pub fn after_recovery() -> Vec<Op> {
     vec![
         Commit(vec![Put(5, 33), Put(21, 12), Remove(4)]),
@@ -210,7 +210,7 @@ pub fn after_recovery() -> Vec<Op> {
     ]
 }
 
-/// Twenty operations by a seed.
+/// Returns twenty random operations for a seed.
 pub fn random(seed: u64) -> Vec<Op> {
     let mut random = Random(seed);
     let mut ops = Vec::new();

@@ -1,4 +1,4 @@
-//! Drives a log and a store in one region through the operations of a script, on a medium that records.
+//! Drives a log and a store in one region through the operations of a script, on a recording medium.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::medium::{Event, Recorder, State, Tape};
 use crate::promise::Promise;
 use crate::support::{Content, IDENTITY, Plain, Random, content};
 
-/// The smallest region that there is: what it has is soon used again.
+/// The smallest possible regions, which soon use their space again.
 pub const REGIONS: [Geometry; 2] = [
     Geometry {
         lines: 256,
@@ -30,58 +30,59 @@ pub const LOG: pmnet_log::Identity = pmnet_log::Identity {
     device: 7,
     shard: IDENTITY.shard,
 };
-/// Frames of the log: the fewest.
+/// The smallest possible number of the log's frames.
 pub const LOG_FRAMES: u32 = 16;
 
 /// One operation of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// A packet is received into a lent frame, and appended where it lies: a put of so many bytes.
+    /// Receives a packet into a lent frame, and appends it in place: a put with a value of this length.
     Receive(u8, usize),
-    /// The same, copied into the log.
+    /// Appends such a packet by a copy into the log.
     Copy(u8, usize),
     Remove(u8),
-    /// The log's persist, begun and complete.
+    /// Begins and completes a persist of the log.
     Persist,
-    /// The log's persist, begun.
+    /// Begins a persist of the log.
     Begin,
-    /// Applies so many orders, as far as they are durable.
+    /// Applies this many orders, as far as they are durable.
     Apply(u64),
-    /// The same, given up before its end.
+    /// Begins to apply this many orders, and undoes the change.
     Undo(u64),
-    /// Moves up to so many bytes.
+    /// Packs up to this many bytes.
     Pack(usize),
-    /// What nobody needs any more is given back.
+    /// Gives back all buffers that neither the log nor the store needs.
     Poll,
-    /// Every frame that can be received into gets a packet that nobody keeps, whose key is forged from this one.
+    /// Stores a packet that is not kept into every frame that can be received into. The packet has a key made from this
+    /// number.
     Forge(u8),
-    /// The process dies, and the region is copied into a larger image and opened there.
+    /// The process dies. The region is copied into a larger image, which is opened.
     Grow,
-    /// The process dies; all that it stored can be seen. Then the region is opened again.
+    /// The process dies. All of its stores stay visible, and the region is opened again.
     Kill,
-    /// Power is lost: what was not settled is old or new, by this seed. Then the region is opened again.
+    /// Power is lost: each unsettled line is old or new, as this seed decides. Then the region is opened again.
     Power(u64),
 }
 
-/// A region on a recorder, and the promise so far.
+/// A region on a recorder, and the current promise.
 pub struct Driver {
     initial: State,
     tape: Tape,
     events: Vec<Event>,
     shared: Option<Shared<Recorder>>,
     promise: Promise,
-    /// Changes that found no room.
+    /// Number of changes for which there was no space.
     pub refused: u64,
 }
 
-/// An image with an empty log and an empty store.
+/// Returns an image with an empty log and an empty store.
 pub fn made(geometry: &Geometry) -> Vec<u8> {
     let mut medium = Plain::new(vec![0; geometry.image_bytes()]);
     format_shared(&mut medium, &IDENTITY, &LOG, geometry).unwrap();
     medium.image
 }
 
-/// The same region in a larger image, with the same orders in its log.
+/// Returns the same region in a larger image, with the same orders in its log.
 fn grown(image: Vec<u8>) -> Result<Vec<u8>, String> {
     let told = |error: pmnet_packet_store::OpenError| error.to_string();
     let scan = Scan::open(Plain::new(image), Some(IDENTITY.shard)).map_err(told)?;
@@ -126,11 +127,11 @@ fn opened(medium: Recorder, promise: &Promise) -> Result<Shared<Recorder>, Strin
     Ok(shared)
 }
 
-/// What the log holds is applied; that gives what every order up to there was to give.
+/// Applies all orders in the log. After each, the store must have the promised contents.
 fn replayed(shared: &mut Shared<Recorder>, promise: &Promise) -> Result<(), String> {
     let last = shared.log().last();
     while shared.log().applied() < last {
-        // One after the other, so that the room that each gives back is there for the next.
+        // Orders are applied one by one, so that the space that one frees is available to the next.
         let next = shared.log().applied() + 1;
         match entry::apply(shared, next) {
             Ok(()) => {}
@@ -169,7 +170,7 @@ impl Driver {
             .push(Event::Promise(Arc::new(self.promise.clone())));
     }
 
-    /// What the medium may hold now.
+    /// Returns all states that the medium may be in now.
     fn state(&mut self) -> State {
         self.events.append(&mut self.tape.take());
         let mut state = self.initial.clone();
@@ -179,7 +180,7 @@ impl Driver {
         state
     }
 
-    /// What the store holds when this entry is applied as well. Nothing is promised by it yet.
+    /// Notes the contents of the store after this entry has been applied. They are not promised yet.
     fn note(&mut self, payload: &[u8]) {
         let contents = Arc::make_mut(&mut self.promise.contents);
         let mut after: Content = contents.last().expect("one at least").clone();
@@ -190,7 +191,7 @@ impl Driver {
     }
 
     fn append(&mut self, payload: &[u8], in_place: bool) {
-        // It may be on the medium as soon as it is stored.
+        // The entry may be on the medium as soon as it is stored.
         self.note(payload);
         let crc = crc32c::crc32c(payload);
         let shared = self.shared();
@@ -282,7 +283,7 @@ impl World for Driver {
         let shared = opened(medium, &self.promise)?;
         let (applied, last) = (shared.log().applied(), shared.log().last());
         self.shared = Some(shared);
-        // What the log does not have now is not there, and will not come back.
+        // Orders that the log does not have now are lost, and must not come back.
         Arc::make_mut(&mut self.promise.contents).truncate(at(last) + 1);
         self.promise.durable = last;
         self.promise.applied = [applied; 2];

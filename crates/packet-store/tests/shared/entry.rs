@@ -1,4 +1,4 @@
-//! What the entries of the log say, in the tests of a region: put a record, or remove one.
+//! The entries of the log in the tests of a region: each puts a record or removes one.
 
 use pmnet_log::{Log, Media, NewEntry};
 use pmnet_packet_store::{Change, Error, InPlace, Meta, Prefix, Room, Seat, Shared};
@@ -6,9 +6,9 @@ use pmnet_packet_store::{Change, Error, InPlace, Meta, Prefix, Room, Seat, Share
 use crate::support::{Content, Random};
 
 pub const HEADER: [u8; 24] = *b"the header of the entry.";
-/// Where a packet begins in its buffer: not at a line.
+/// Offset of a packet in its buffer, which is not that of a line.
 pub const FRONT: usize = 42;
-/// Byte of a payload that says what is done.
+/// First byte of a payload, which names the operation.
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 
@@ -20,12 +20,12 @@ pub const NEW: NewEntry = NewEntry {
     fragment_count: 1,
 };
 
-/// All have five bytes, so that one can be forged for another.
+/// Returns the name of a key. All names have five bytes, so that one can be forged from another.
 pub fn name(key: u8) -> Vec<u8> {
     format!("key{key:02}").into_bytes()
 }
 
-/// What the key of this name begins with: every other one has a prefix that is not in its packet.
+/// Returns the prefix of the key with this name: every second key has a prefix that is not in its packet.
 fn prefix(name: &[u8]) -> Prefix {
     let number = u64::from(name[4] % 4) << 16;
     let bytes = [&[1], &number.to_be_bytes()[..]].concat();
@@ -35,12 +35,12 @@ fn prefix(name: &[u8]) -> Prefix {
     }
 }
 
-/// The key with this name in the store.
+/// Returns the store's key for this name.
 pub fn stored(name: &[u8]) -> Vec<u8> {
     [prefix(name).bytes(), name].concat()
 }
 
-/// The key of this number in the store.
+/// Returns the store's key for this number.
 pub fn key(key: u8) -> Vec<u8> {
     stored(&name(key))
 }
@@ -59,9 +59,9 @@ pub fn remove(key: u8) -> Vec<u8> {
     payload
 }
 
-/// A put whose key has another name and the same checksum: what a sender can choose.
+/// Returns a put whose key has another name and the same checksum, as a hostile sender could choose it.
 pub fn forged(key: u8, len: usize) -> Vec<u8> {
-    // The polynomial of CRC32C as bytes of a message, lowest bit first: adding it changes no checksum.
+    // The polynomial of CRC32C as bytes of a message, lowest bit first: to add it changes no checksum.
     let mut message = [0_u8; 5];
     let polynomial = 1_u64 << 32 | 0x1edc_6f41;
     for bit in 0..33 {
@@ -85,7 +85,7 @@ fn meta(order: u64) -> Meta {
     }
 }
 
-/// What an entry does to what a store holds.
+/// Notes the effect of an entry on the contents of a store.
 pub fn note(content: &mut Content, order: u64, payload: &[u8]) {
     let key = stored(&payload[1..6]);
     match payload[0] {
@@ -94,19 +94,19 @@ pub fn note(content: &mut Content, order: u64, payload: &[u8]) {
     };
 }
 
-/// The payload of an order that is not applied.
+/// Returns the payload of an order that is not applied.
 pub fn payload<M: Media>(log: &Log<Seat<M>>, order: u64) -> Vec<u8> {
     log.frame(order).expect("the log has it")[HEADER.len()..].to_vec()
 }
 
-/// Applies the orders up to this one. `Full`: not at all.
+/// Applies the orders up to this one. `Full`: nothing was applied.
 pub fn apply<M: Media>(shared: &mut Shared<M>, upto: u64) -> Result<(), Error> {
     let first = shared.log().applied() + 1;
     let change = changed(shared, first, upto)?;
     change.commit()
 }
 
-/// The same, without the end.
+/// Makes the changes of these orders, but does not commit them.
 pub fn changed<M: Media>(
     shared: &mut Shared<M>,
     first: u64,

@@ -1,15 +1,15 @@
-//! A log and a store in one region (`docs/spec/packet-store.md` §11): crash enumeration over every change of owner of a frame, with
-//! the explorer and the fault model of the store's own enumeration, and long random histories.
+//! A log and a store in one region (`docs/spec/packet-store.md` §11): crash enumeration over every change of a frame's
+//! owner, with the explorer and the fault model of the store's own enumeration; and long random histories.
 //!
-//! The quick form tries a part of the images, at every moment of every script. The full one:
-//! `cargo test --release -p pmnet-packet-store --test shared -- --ignored --nocapture`
+//! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
+//! test --release -p pmnet-packet-store --test shared -- --ignored --nocapture`
 
 mod drive;
 mod entry;
 #[path = "../enumerate/explore.rs"]
 mod explore;
 #[path = "../../../log/tests/enumerate/images.rs"]
-#[allow(dead_code)] // The log's enumeration uses all of it.
+#[allow(dead_code)] // Only the log's enumeration uses all of it.
 mod images;
 #[path = "../../../log/tests/enumerate/medium.rs"]
 #[allow(dead_code)] // As above.
@@ -79,7 +79,7 @@ fn full_crash_enumeration() {
     assert!(sum.images[0] > 100_000 && sum.images[1] > 100_000 && sum.images[2] > 5000);
 }
 
-/// Does all of this in a new region, one after the other.
+/// Runs these operations in a new region, one after the other.
 fn walk(seed: u64, geometry: &Geometry, ops: &[drive::Op]) -> Driver {
     let image = made(geometry);
     let mut driver = Driver::new(State::clean(image.clone()), &Promise::empty());
@@ -92,7 +92,7 @@ fn walk(seed: u64, geometry: &Geometry, ops: &[drive::Op]) -> Driver {
     driver
 }
 
-/// Hundreds of operations, so that log and store lap; crashes among them. Each crash is tried once, as it came.
+/// Hundreds of operations, so that log and store wrap around; some of the operations are crashes, each with one image.
 #[test]
 fn random_histories_keep_every_promise() {
     let mut refused = 0;
@@ -102,7 +102,7 @@ fn random_histories_keep_every_promise() {
     assert!(refused > 50, "{refused}: the region was hardly ever full");
 }
 
-/// The same, in regions that are copied into larger ones now and then, whatever their logs hold.
+/// The same histories, in regions that are sometimes copied into larger ones, whatever their logs hold.
 #[test]
 fn regions_that_grow_keep_every_promise() {
     let mut grown = 0;

@@ -1,19 +1,19 @@
-//! What the world relies on at one moment.
+//! The promise that the outside world relies on at one moment.
 
 use std::sync::Arc;
 
 use crate::support::{Content, Random};
 
-/// A region that is opened now must keep all of this.
+/// A region that is opened at this moment must keep all of this.
 #[derive(Clone, Debug)]
 pub struct Promise {
-    /// What the store holds when it has applied so many orders: one for each that was appended, and for 0.
+    /// The store's contents after each number of applied orders, beginning with 0.
     pub contents: Arc<Vec<Content>>,
-    /// Orders up to here were acknowledged.
+    /// Orders up to this one were acknowledged.
     pub durable: u64,
-    /// The store has one of these orders, and what belongs to it.
+    /// The store has applied up to one of these orders, and has the contents that belong to it.
     pub applied: [u64; 2],
-    /// Which moment of the script this is; for telling images apart.
+    /// Number of this moment in the script, to tell images apart.
     pub number: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a region refuses, and what it does when it is full, when its medium fails, when bytes of it change.
+//! Requests that a region refuses; a full region; a failing medium; damaged bytes.
 
 use pmnet_log::{LogError, MediaError};
 use pmnet_packet_store::{Error, Geometry, OpenError, Scan, Shared, SharedError, format_shared};
@@ -17,7 +17,7 @@ fn opened(image: Vec<u8>) -> Shared<Plain> {
     open(Plain::new(image), LOG_FRAMES).unwrap()
 }
 
-/// A packet is received and appended, if the log has room.
+/// Receives a packet and appends it, if the log has room.
 fn receive(shared: &mut Shared<Plain>, payload: &[u8]) -> Option<u64> {
     while let Some(number) = shared.poll_released() {
         shared.give_back_buffer(number);
@@ -39,12 +39,12 @@ fn persist(shared: &mut Shared<Plain>) {
     shared.persist_poll(true).unwrap();
 }
 
-/// An update comes, is durable, and is applied.
+/// Receives an update, makes it durable, and applies it.
 fn whole(shared: &mut Shared<Plain>, payload: &[u8]) -> Result<u64, Error> {
     let order = receive(shared, payload).expect("the log has room");
     persist(shared);
     entry::apply(shared, order)?;
-    // Two more witnesses: what is applied is released.
+    // After two more witnesses, applied orders are released.
     persist(shared);
     persist(shared);
     Ok(order)
@@ -106,7 +106,7 @@ fn in_a_region_of_the_version_before_what_has_a_prefix_is_copied() {
 #[test]
 fn a_small_value_is_copied_and_its_frame_comes_back() {
     let mut shared = opened(made(&GEOMETRY));
-    // Five times the frames that there are.
+    // Five times the number of frames.
     for round in 0..200_u8 {
         whole(&mut shared, &entry::put(round % 10, 50, 1)).unwrap();
     }
@@ -120,7 +120,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
     let mut shared = opened(made(&GEOMETRY));
     let mut expected = std::collections::BTreeMap::new();
     let mut full = 0;
-    // Nothing but new keys: at some moment the store cannot take another one, and then the log has no room.
+    // Only new keys are written: at some moment the store cannot take another one, and then the log has no room.
     let mut key = 0;
     while let Some(order) = receive(&mut shared, &entry::put(key, 1900, u64::from(key))) {
         persist(&mut shared);
@@ -148,7 +148,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
         (shared.log().applied(), shared.log().last()),
         (applied, last)
     );
-    // Others have taken records away, not by the log. Then all that was acknowledged is applied.
+    // Records are removed by changes that are not in the log. Then all acknowledged updates are applied.
     for gone in 0..u8::try_from(full).unwrap() + 2 {
         let upto = shared.log().applied();
         let mut change = shared.change(upto).unwrap();
@@ -163,7 +163,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
         let wanted = &entry::put(*key, 1900, u64::from(*key))[8..];
         assert_eq!(value_of(&mut shared, *key).as_deref(), Some(wanted));
     }
-    // Two witnesses.
+    // The two witnesses.
     persist(&mut shared);
     persist(&mut shared);
     assert!(
@@ -201,8 +201,8 @@ fn space_is_bounded_however_long_it_goes_on() {
     assert_eq!(content(&*shared.store().unwrap()), before);
 }
 
-/// Packets of which two do not fit into a frame leave more than a third of each unused. Moving them as they are gives nothing, and was
-/// done again and again.
+/// If two packets do not fit into a frame, packets leave more than a third of each frame unused. Found: moving such
+/// packets unchanged freed nothing, and was repeated for ever.
 #[test]
 fn packing_long_packets_gives_room_and_ends() {
     let geometry = Geometry {
@@ -265,7 +265,7 @@ fn neither_half_is_opened_alone_and_what_does_not_fit_is_refused() {
         again,
         Err(SharedError::Store(OpenError::NotBlank))
     ));
-    // An ordinary store has no log.
+    // An ordinary store, without a log.
     let plain = Geometry {
         log_entries: 0,
         ..GEOMETRY
@@ -286,7 +286,7 @@ fn neither_half_is_opened_alone_and_what_does_not_fit_is_refused() {
 
 #[test]
 fn an_interrupted_format_is_said_and_a_half_that_is_older_is_not_taken() {
-    // A crash after each persist of making a region leaves nothing that opens, until it is whole.
+    // After a crash in any persist of a region's creation, the image cannot be opened, until the region is whole.
     let mut whole_after = None;
     for persists in 0..12 {
         let mut medium = Plain::new(vec![0; GEOMETRY.image_bytes()]);
@@ -299,7 +299,7 @@ fn an_interrupted_format_is_said_and_a_half_that_is_older_is_not_taken() {
         }
     }
     assert!(whole_after.is_some_and(|persists| persists >= 4));
-    // The log of an older image under the store of a newer one, and the other way round.
+    // The log of an older image is combined with the store of a newer one, and vice versa.
     let old = made(&GEOMETRY);
     let mut shared = opened(old.clone());
     let start = shared.image_start();

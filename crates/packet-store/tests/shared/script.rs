@@ -1,16 +1,17 @@
-//! What is done before, and after, a crash.
+//! Operations before and after a crash.
 
 use crate::drive::Op::{
     self, Apply, Begin, Copy, Forge, Grow, Kill, Pack, Persist, Poll, Power, Receive, Remove, Undo,
 };
 use crate::support::Random;
 
-/// An update comes, is acknowledged and applied.
+/// Returns the operations by which an update arrives, is acknowledged and applied.
 const fn whole(op: Op) -> [Op; 3] {
     [op, Persist, Apply(9)]
 }
 
-/// Every change of owner, and what follows it that could use a frame too early.
+/// Returns scripts with every change of a frame's owner. Operations that could use a frame too early follow each
+/// change.
 pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     let every = |ops: &[Op]| ops.iter().flat_map(|op| whole(*op)).collect::<Vec<_>>();
     let then = |ops: &[Op], more: &[Op]| [every(ops), more.to_vec()].concat();
@@ -216,7 +217,7 @@ pub fn scripts() -> Vec<(&'static str, Vec<Op>)> {
     ]
 }
 
-/// What comes after a recovery: what the log holds is applied, and frames are used again.
+/// Operations after a recovery: all orders of the log are applied, and frames are used again.
 pub fn after_recovery() -> Vec<Op> {
     vec![
         Poll,
@@ -230,12 +231,12 @@ pub fn after_recovery() -> Vec<Op> {
     ]
 }
 
-/// Operations by a seed.
+/// Returns `count` random operations for a seed.
 pub fn random(seed: u64, count: usize) -> Vec<Op> {
     random_with(seed, count, false)
 }
 
-/// The same; now and then the region grows.
+/// Returns `count` random operations for a seed; with `grows`, the region sometimes grows.
 pub fn random_with(seed: u64, count: usize, grows: bool) -> Vec<Op> {
     let mut random = Random(seed);
     let mut ops = Vec::new();

@@ -1,4 +1,4 @@
-//! What the tests share: a medium in memory, randomness by a seed, what a store holds.
+//! Helpers that the tests share: a medium in memory, seeded random numbers, the contents of a store.
 #![allow(dead_code)] // Not every test uses everything.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub const IDENTITY: Identity = Identity {
     shard: 4,
 };
 
-/// The same numbers for the same seed.
+/// A generator that gives the same numbers for the same seed.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -26,7 +26,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub fn index(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % u64::try_from(bound).unwrap()).unwrap()
     }
@@ -40,13 +40,13 @@ impl Random {
     }
 }
 
-/// Memory of this process. A persist is complete at once; one can be made to fail.
+/// A medium in the memory of this process. A persist is complete at once; one can be made to fail.
 #[derive(Debug, Default)]
 pub struct Plain {
     pub image: Vec<u8>,
-    /// Persists that are still done; `None`: all.
+    /// Number of persists that still succeed; `None`: all.
     pub persists_left: Option<u64>,
-    /// Persists begun.
+    /// Number of persists that were begun.
     pub persists: u64,
 }
 
@@ -91,7 +91,7 @@ impl Media for Plain {
     }
 }
 
-/// An image with an empty store.
+/// Returns an image with an empty store.
 pub fn made(geometry: &Geometry) -> Vec<u8> {
     let mut medium = Plain::new(vec![0; geometry.image_bytes()]);
     format(&mut medium, &IDENTITY, geometry).unwrap();
@@ -105,7 +105,7 @@ pub fn opened(image: Vec<u8>) -> PacketStore<Plain> {
     scan.repair().unwrap()
 }
 
-/// What a store holds.
+/// The contents of a store.
 pub type Content = BTreeMap<Vec<u8>, (Vec<u8>, Meta)>;
 
 pub const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);

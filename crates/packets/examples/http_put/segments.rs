@@ -1,5 +1,5 @@
-//! A region as the network interface of a TCP in user space (smoltcp). Segments that continue a connection's stream are held
-//! in their buffers, so that the server can keep them.
+//! A region as the network interface of a TCP in user space (smoltcp). It keeps segments that continue a connection's
+//! stream in their buffers, so that the server can use them.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -11,18 +11,18 @@ use smoltcp::phy::{self, Checksum, DeviceCapabilities, Medium};
 use smoltcp::time::Instant;
 use smoltcp::wire::{Ipv4Packet, TcpPacket};
 
-/// Bytes of an IP packet.
+/// Length of the longest IP packet, in bytes.
 const MTU: usize = 1500;
 
-/// Streams at the same time. Above that, those that no connection came of are forgotten.
+/// Most streams at the same time. If there are more, those without a connection are forgotten.
 const STREAMS_MAX: usize = 256;
 
-/// The part of a connection's stream that has come.
+/// The part of a connection's stream that has arrived.
 #[derive(Default)]
 struct Stream {
-    /// Number of the next byte.
+    /// Sequence number of the next byte.
     next: u32,
-    /// Packets, and where in them new bytes of the stream are.
+    /// Packets of the stream, each with the range in which it has new bytes.
     held: VecDeque<(Packet, Range<usize>)>,
 }
 
@@ -31,20 +31,20 @@ pub struct Segments {
     pub region: Region,
     burst: Vec<Packet>,
     incoming: VecDeque<Packet>,
-    /// The segment that the TCP looks at, if it will not be kept.
+    /// The segment that the TCP processes, if it will not be kept.
     seen: Option<Packet>,
     streams: HashMap<SocketAddr, Stream>,
-    /// What the TCP sends.
+    /// IP packets that the TCP has sent.
     out: Vec<Vec<u8>>,
 }
 
-/// What a segment is to its stream.
+/// The position of a segment in its stream.
 enum Place {
-    /// Its next bytes.
+    /// The segment has the next bytes of the stream.
     Next(Range<usize>),
-    /// Nothing new.
+    /// The segment has no new bytes.
     Nothing,
-    /// Something before it is missing. The sender will send both again.
+    /// An earlier segment is missing. The sender will send both again.
     TooEarly,
 }
 
@@ -70,7 +70,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Lets go what the TCP has sent. A packet that cannot be sent is lost; TCP sends it again.
+    /// Passes the TCP's packets to the interface. A packet that cannot be sent is lost; TCP sends it again.
     pub fn flush(&mut self) -> Result<(), Error> {
         for packet in self.out.drain(..) {
             if let Some((to, _, _)) = read(&packet, false) {
@@ -80,19 +80,20 @@ impl Segments {
         self.region.flush()
     }
 
-    /// The next bytes of this connection's stream, where they lie.
+    /// Returns the next bytes of this connection's stream: a packet, and their range in it.
     pub fn next(&mut self, from: SocketAddr) -> Option<(Packet, Range<usize>)> {
         self.streams.get_mut(&from)?.held.pop_front()
     }
 
-    /// The connection is gone.
+    /// Forgets the stream of a connection that has ended.
     pub fn end(&mut self, from: SocketAddr) {
         for (packet, _) in self.streams.remove(&from).unwrap_or_default().held {
             self.region.release(packet);
         }
     }
 
-    /// A peer that begins connections and completes none does not fill the memory.
+    /// Forgets streams without a connection, so that a peer that begins connections and completes none cannot fill the
+    /// memory.
     pub fn end_others(&mut self, is_known: impl Fn(&SocketAddr) -> bool) {
         if self.streams.len() > STREAMS_MAX {
             let all: Vec<SocketAddr> = self.streams.keys().copied().collect();
@@ -112,7 +113,7 @@ impl Segments {
         let Some(stream) = self.streams.get_mut(&from) else {
             return Place::Nothing;
         };
-        // So many of its bytes are here already.
+        // Number of the segment's bytes that had already arrived.
         let old = stream.next.wrapping_sub(tcp.number).cast_signed();
         match usize::try_from(old) {
             Err(_) => Place::TooEarly,
@@ -132,7 +133,7 @@ struct Tcp {
     syn: bool,
 }
 
-/// The other end of a segment (its sender, or to whom it goes), its numbers, and where its payload is.
+/// Returns the other end of a segment (its sender or its receiver), its numbers, and the range of its payload.
 fn read(packet: &[u8], received: bool) -> Option<(SocketAddr, Tcp, Range<usize>)> {
     let ip = Ipv4Packet::new_checked(packet).ok()?;
     let tcp = TcpPacket::new_checked(ip.payload()).ok()?;
@@ -150,9 +151,9 @@ fn read(packet: &[u8], received: bool) -> Option<(SocketAddr, Tcp, Range<usize>)
     Some((SocketAddr::new(IpAddr::V4(address), port), numbers, payload))
 }
 
-/// A segment for the TCP to look at.
+/// A received segment, for the TCP.
 pub struct Look<'a>(&'a [u8]);
-/// Where the TCP puts a segment of its own.
+/// The place into which the TCP writes a segment of its own.
 pub struct Put<'a>(&'a mut Vec<Vec<u8>>);
 
 impl phy::RxToken for Look<'_> {
@@ -209,7 +210,7 @@ impl phy::Device for Segments {
         let mut all = DeviceCapabilities::default();
         all.medium = Medium::Ip;
         all.max_transmission_unit = MTU;
-        // A network card has checked it, and between namespaces of one machine nobody computes it.
+        // A network card has verified the checksum, and between namespaces of one machine none is computed.
         all.checksum.tcp = Checksum::Tx;
         all
     }

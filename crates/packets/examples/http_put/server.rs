@@ -1,5 +1,5 @@
-//! HTTP over these segments. The log is the requests themselves: every segment of a PUT is kept with the request's number.
-//! A request is there when all of it is, and it is answered when it is durable.
+//! HTTP over these segments. The log consists of the requests: every segment of a PUT is kept with the request's
+//! number. A request exists when all of it is kept, and is answered when it is durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr};
 
 use super::segments::Segments;
 
-/// Connections at the same time; others wait until one ends.
+/// Most connections at the same time; others wait until one ends.
 const CONNECTIONS: usize = 16;
 /// Bytes of a connection's window, in each direction.
 const WINDOW: usize = 64 << 10;
@@ -22,10 +22,10 @@ const WINDOW: usize = 64 << 10;
 const HEAD_MAX: usize = 8 << 10;
 /// Longest body, in bytes.
 const BODY_MAX: usize = 1 << 30;
-/// A connection on which nothing comes for this long is closed.
+/// A connection is closed when nothing arrives on it for this long.
 const SILENCE_MAX: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(30);
 
-/// The body under a name: a part of each of these, which follow each other.
+/// The body under a name: ranges of kept packets, which follow each other.
 type Object = Vec<(u64, std::ops::Range<usize>)>;
 
 /// The head of a request.
@@ -33,12 +33,12 @@ type Object = Vec<(u64, std::ops::Range<usize>)>;
 struct Head {
     put: bool,
     name: String,
-    /// Bytes of the head itself, and of the body after it.
+    /// Bytes of the head, and of the body after it.
     bytes: usize,
     body: usize,
 }
 
-/// Reads the head of a request; `None` if it is not there yet.
+/// Reads the head of a request; `None` if it is not complete yet.
 fn head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
     let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") else {
         ensure!(bytes.len() <= HEAD_MAX, "the head is too long");
@@ -72,22 +72,22 @@ fn head(bytes: &[u8]) -> anyhow::Result<Option<Head>> {
 struct Connection {
     socket: SocketHandle,
     from: Option<SocketAddr>,
-    /// Number of its request, if it is stored.
+    /// Number of the connection's request, if it is stored.
     number: u64,
     head: Option<Head>,
-    /// The head so far, and the segments that it came in.
+    /// The head so far, and the segments in which it arrived.
     begun: Vec<u8>,
     waiting: Vec<(Packet, std::ops::Range<usize>)>,
-    /// Bytes of the request, and what of them is kept.
+    /// Number of bytes of the request so far, and the kept ranges.
     bytes: usize,
     kept: Object,
-    /// The request is stored, and is answered as soon as it is durable.
+    /// The request is stored, and is answered when it is durable.
     stored: bool,
-    /// The answer: text, then a part of each of these.
+    /// The answer: text, then these ranges of kept packets.
     sending: Option<(Vec<u8>, Object)>,
 }
 
-/// All objects, found again after a restart.
+/// Returns all objects that a restart finds.
 fn recover(region: &Region) -> (HashMap<String, Object>, u64) {
     let mut requests: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for one in region.kept() {
@@ -104,7 +104,7 @@ fn recover(region: &Region) -> (HashMap<String, Object>, u64) {
             head(&begun).ok().flatten()
         });
         let bytes: usize = kept.iter().map(|(_, part)| part.len()).sum();
-        // Of a PUT that was not acknowledged, something may be missing.
+        // A PUT that was not acknowledged may be incomplete.
         if let Some(head) = whole.filter(|head| head.bytes + head.body == bytes) {
             objects.insert(head.name.clone(), body(kept, head.bytes));
         }
@@ -112,7 +112,7 @@ fn recover(region: &Region) -> (HashMap<String, Object>, u64) {
     (objects, last)
 }
 
-/// The part of a request after its head.
+/// Returns the part of a request after its head.
 fn body(mut request: Object, mut head_bytes: usize) -> Object {
     for (_, part) in &mut request {
         let skipped = head_bytes.min(part.len());
@@ -205,7 +205,7 @@ impl Connection {
         }
     }
 
-    /// Sends as much of the answer as there is room for; then the connection ends.
+    /// Sends as much of the answer as fits; at its end, closes the connection.
     fn send(&mut self, region: &Region, socket: &mut Socket<'_>) -> anyhow::Result<()> {
         let Some((text, object)) = &mut self.sending else {
             return Ok(());
@@ -228,7 +228,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The connection is over: the next one can come.
+    /// Ends the connection, so that the next one can begin.
     fn end(&mut self, segments: &mut Segments) {
         for (packet, _) in self.waiting.drain(..) {
             segments.region.release(packet);
@@ -257,7 +257,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
     let mut config = Config::new(HardwareAddress::Ip);
     config.random_seed = getrandom::u64()?;
     let mut interface = Interface::new(config, &mut segments, now());
-    // Everybody is a neighbour: answers go the way the requests came.
+    // Every peer counts as a neighbour: answers use the path by which the requests came.
     interface.update_ip_addrs(|all| {
         let _ = all.push(IpCidr::new(own.into(), 0));
     });
@@ -283,7 +283,7 @@ pub fn serve(options: &Options) -> anyhow::Result<()> {
         interface.poll(now(), &mut segments, &mut sockets);
         for one in &mut connections {
             let socket: &mut Socket<'_> = sockets.get_mut(one.socket);
-            // The TCP has its own copy of the stream, which nobody needs.
+            // The TCP has its own copy of the stream, which is not used.
             while socket.can_recv() {
                 socket.recv(|bytes| (bytes.len(), ()))?;
             }

@@ -1,8 +1,9 @@
 //! Requests and answers of the server.
 //!
-//! A request is a letter, a number of 8 bytes that the answer repeats, the length of the key (1 byte), the key, and for a put the
-//! value: `P` puts, `D` deletes, `G` gets. An answer is the number, a letter, and for `V` the value: `S` done, `V` found, `N` not
-//! found, `F` full (nothing has happened), `B` not understood. A request that is sent twice counts twice.
+//! A request is a letter, a number of 8 bytes that the answer repeats, the length of the key (1 byte), the key, and for
+//! a put the value. The letters are `P` (put), `D` (delete) and `G` (get). An answer is the number, a letter, and for
+//! `V` the value. The letters are `S` (done), `V` (found), `N` (not found), `F` (full, nothing was changed) and `B`
+//! (not understood). A request that is sent twice is executed twice.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -10,9 +11,9 @@ use std::time::Duration;
 
 use pmnet_packets::{Error, InPlace, Meta, Packet, Records, RecordsOptions, Room};
 
-/// Bytes of the number.
+/// Length of a request's number, in bytes.
 const NUMBER: usize = 8;
-/// Where the key begins in the payload, which follows the letter.
+/// Offset of the key's length in the payload, which follows the letter.
 const KEY: usize = NUMBER + 1;
 
 /// A request, as ranges of its payload.
@@ -54,7 +55,7 @@ pub fn serve(options: &RecordsOptions) -> anyhow::Result<()> {
         for packet in burst.drain(..) {
             log(&mut records, packet, &mut done, &mut reads);
         }
-        // One fence for all of them, and only then the answers.
+        // One fence makes all requests durable; the answers follow it.
         records.persist()?;
         for (from, answer) in done {
             records.send(from, &answer)?;
@@ -72,7 +73,7 @@ pub fn serve(options: &RecordsOptions) -> anyhow::Result<()> {
 type Answers = Vec<(SocketAddr, Vec<u8>)>;
 type Reads = Vec<(SocketAddr, Vec<u8>, Range<usize>)>;
 
-/// A write goes into the log, where it lies; what cannot is answered.
+/// Logs a write in its buffer. If it cannot be logged, answers it.
 fn log(records: &mut Records, packet: Packet, done: &mut Answers, reads: &mut Reads) {
     let from = packet.from();
     let datagram = records.bytes(&packet);
@@ -102,7 +103,7 @@ fn log(records: &mut Records, packet: Packet, done: &mut Answers, reads: &mut Re
 }
 
 fn get(records: &mut Records, number: &[u8], key: &[u8]) -> anyhow::Result<Vec<u8>> {
-    // What was answered is in the log at least. A reader must not miss it.
+    // An answered write is at least in the log. A reader must not miss it.
     if records.waiting().next().is_some() {
         return Ok([number, b"F"].concat());
     }
@@ -113,7 +114,7 @@ fn get(records: &mut Records, number: &[u8], key: &[u8]) -> anyhow::Result<Vec<u
     })
 }
 
-/// The store takes what the log has: all at once, or if it is too full for that, as far as it can.
+/// Applies the log to the store: all orders at once, or if the store is too full for that, as many as possible.
 fn apply(records: &mut Records) -> Result<(), Error> {
     let last = records.applied() + u64::try_from(records.waiting().count()).unwrap_or(0);
     let mut upto = last;
@@ -122,7 +123,7 @@ fn apply(records: &mut Records) -> Result<(), Error> {
             Ok(()) => upto = last,
             Err(Error::Records(pmnet_packet_store::Error::Full { .. })) => {
                 let next = records.applied() + 1;
-                // What cannot be applied stays in the log. When that is full, it is said.
+                // Orders that cannot be applied stay in the log. When the log is full, writes are answered with `F`.
                 if records.pack()? == 0 && upto == next {
                     return Ok(());
                 }

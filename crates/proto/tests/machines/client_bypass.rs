@@ -1,4 +1,4 @@
-//! Bypasses of a client: one at a time, in its place, long ones in windows
+//! Bypasses of a client: one at a time, in order with the session's updates, long ones in windows
 //! (`docs/spec/protocol.md` §2 rule 8, §3).
 
 use crate::support::client::Bench;
@@ -56,7 +56,7 @@ fn a_bypass_is_asked_again_under_the_same_id() {
     let mut bench = Bench::open();
     bench.bypass(false);
     let first = only(bench.flush());
-    // The same, but for the time that its caller still has.
+    // The second packet equals the first, except for the time that its caller has left.
     let same = |sent: Sent| {
         let left = Bypass::read(&sent.header).left.nanos().expect("a deadline");
         assert!(
@@ -74,7 +74,7 @@ fn a_bypass_is_asked_again_under_the_same_id() {
     };
     same(only(bench.after(LONG)));
     assert_eq!(bench.flush(), []);
-    // The head had not admitted an update before it.
+    // The head asks for an update that the bypass follows, because it has not admitted that update.
     let nack = Header {
         seq: 1,
         request: raw(1),
@@ -103,7 +103,7 @@ fn what_a_late_bypass_is_worth() {
         bench.response(if read_only { 1 } else { 3 }, Flags(0), b"too late");
         assert_eq!(bench.outcomes(), [], "an old reply answers nothing");
         if !read_only {
-            // The session's own fence.
+            // The session sends a fence before the call.
             bench.response(4, Flags(0), b"+OK\r\n");
             bench.flush();
         }
@@ -139,7 +139,7 @@ fn a_long_bypass_moves_with_the_progress_of_the_server() {
     assert_eq!(indices(&bench.flush()), (0..32).collect::<Vec<_>>());
     progress(&mut bench, 8);
     assert_eq!(indices(&bench.flush()), (32..40).collect::<Vec<_>>());
-    // A fragment is missing: after the timeout everything from there goes again.
+    // A fragment is missing: after the timeout the client sends again from that fragment on.
     assert_eq!(indices(&bench.after(LONG)), (8..40).collect::<Vec<_>>());
     progress(&mut bench, 40);
     progress(&mut bench, 101);
@@ -178,7 +178,7 @@ fn a_long_reply_is_fetched_in_windows() {
         };
         bench.receive(&header, &index.to_be_bytes());
     };
-    // Part of another reply to the same read, made before the server restarted.
+    // The part belongs to an earlier reply to this read, which the server made before it restarted.
     fragment(&mut bench, 3, 1);
     for index in (0..32).rev() {
         fragment(&mut bench, index, crc);
@@ -205,8 +205,8 @@ fn a_long_reply_is_fetched_in_windows() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Reply(whole.into()))]);
 }
 
-/// A server that restarts remembers no reads: it executed a late copy of the command, given up by its
-/// caller, behind a later read, and behind what was passed through to the store after such a read.
+/// A server that restarts remembers no reads. Found: it executed a late copy of a command whose caller had given up.
+/// Since then the session had read, and operations had been passed through to the store.
 #[test]
 fn behind_an_unknown_outcome_something_is_recorded_first() {
     let mut bench = Bench::open();
@@ -218,7 +218,7 @@ fn behind_an_unknown_outcome_something_is_recorded_first() {
     let fence = only(bench.flush());
     assert!(!fence.header.flags.has(Flags::READ_ONLY) && fence.header.request == raw(2));
     assert_eq!(fence.payload, barrier());
-    // Lost, and asked again as any bypass.
+    // The fence is lost, and is sent again as any bypass is.
     assert_eq!(only(bench.after(LONG)).header.request, raw(2));
     bench.response(2, Flags(0), b"+OK\r\n");
     assert_eq!(bench.outcomes(), [], "nobody called it");
@@ -227,12 +227,12 @@ fn behind_an_unknown_outcome_something_is_recorded_first() {
     bench.response(3, Flags(0), b"value");
     let reply = Outcome::Reply(Bytes::from_static(b"value"));
     assert_eq!(bench.outcomes(), [(read, reply)]);
-    // Once is enough.
+    // One fence is enough.
     bench.bypass(true);
     assert_eq!(only(bench.flush()).header.request, raw(4));
 }
 
-/// A fence that is not answered in time leaves the call behind it unsent, and the doubt.
+/// If a fence is not answered in time, the call that waits for it is not sent, and the next call needs a fence too.
 #[test]
 fn a_fence_that_fails_has_sent_nothing_behind_it() {
     let mut bench = Bench::open();
@@ -255,6 +255,6 @@ fn a_fence_that_fails_has_sent_nothing_behind_it() {
         !only(bench.flush()).header.flags.has(Flags::READ_ONLY),
         "a fence again"
     );
-    // Updates need none: a late copy of the bypass knows how many there were.
+    // An update needs no fence: a late copy of the bypass states how many updates preceded it.
     bench.update();
 }

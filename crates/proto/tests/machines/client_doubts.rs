@@ -1,4 +1,4 @@
-//! What a client does not take for an answer (`docs/spec/protocol.md` §3).
+//! Packets that a client does not accept as an answer (`docs/spec/protocol.md` §3).
 
 use crate::support::client::{Bench, config};
 use crate::support::{SESSION, kinds, only, seqs};
@@ -12,7 +12,7 @@ fn at_least_two() -> ClientConfig {
     }
 }
 
-/// 0 is no session: everything that is sent under it would be refused.
+/// The id 0 belongs to no session: the head would refuse every packet of it.
 #[test]
 fn an_open_reply_without_a_session_opens_nothing() {
     let (mut bench, _) = Bench::opening(config());
@@ -30,8 +30,8 @@ fn an_open_reply_without_a_session_opens_nothing() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Committed { copies: 1 })]);
 }
 
-/// The chain was made shorter while the session was open: an update that fewer devices hold than
-/// its caller demands is not reported as committed.
+/// The chain was made shorter while the session was open. An update that fewer devices hold than its caller demands is
+/// not reported as committed.
 #[test]
 fn an_acknowledgement_by_fewer_copies_than_demanded_commits_nothing() {
     let (mut bench, _) = Bench::opening(at_least_two());
@@ -63,7 +63,7 @@ fn an_acknowledgement_by_fewer_copies_than_demanded_commits_nothing() {
     );
 }
 
-/// The head would refuse each of its packets, once for every update that it has not seen.
+/// If a bypass overtook updates, the head would refuse each of its packets once for every update that it had not seen.
 #[test]
 fn a_bypass_is_sent_behind_every_update_that_it_follows() {
     let mut bench = Bench::open();
@@ -80,8 +80,7 @@ fn a_bypass_is_sent_behind_every_update_that_it_follows() {
     assert_eq!(sent[8].header.kind, Kind::Bypass);
 }
 
-/// The server restarted and read again what it had read before: the two replies have as many
-/// fragments, and other bytes.
+/// The server restarted and executed the read again: the two replies have equally many fragments, with different bytes.
 #[test]
 fn fragments_of_two_replies_are_not_put_together() {
     const COUNT: u16 = 3;

@@ -1,4 +1,4 @@
-//! A client that was given several addresses finds the head (`docs/spec/protocol.md` §3).
+//! A client that has several addresses finds the head among them (`docs/spec/protocol.md` §3).
 
 use crate::support::client::{Bench, config};
 use crate::support::{EPOCH, Sent, datagram, only, peer};
@@ -36,7 +36,7 @@ impl Bench {
         self.answer_from(device, pong);
     }
 
-    /// What it sends in this time, a millisecond after the other.
+    /// The packets that the client sends during this time, in steps of a millisecond.
     fn during(&mut self, nanos: Nanos) -> Vec<Sent> {
         (0..nanos / MILLISECOND)
             .flat_map(|_| self.after(MILLISECOND))
@@ -66,7 +66,7 @@ fn while_the_head_is_silent_all_are_asked_who_it_is() {
     assert!((60..=300).contains(&asked.len()), "{}", asked.len());
     let updates = to(&sent, Kind::Update);
     assert!(updates.iter().all(|to| *to == peer(1)), "{updates:?}");
-    // The third is the head: it gets what is under way at once, and is asked alone from now on.
+    // The third device is the head: it gets the update in flight at once, and from now on the client asks it alone.
     bench.pong_from(3, EPOCH + 1);
     let sent = only(bench.flush());
     assert_eq!((sent.to, sent.header.kind), (peer(3), Kind::Update));
@@ -106,8 +106,8 @@ fn a_session_that_is_not_open_yet_asks_by_its_open() {
     }
 }
 
-/// A head that was left out of its chain, and that nobody can tell so (seeds 33953, 81444, 85287, 87079 of the simulator): it answered
-/// pings for ever, and the others were never asked.
+/// A head was left out of its chain, and no packet can reach it that says so (seeds 33953, 81444, 85287, 87079 of the
+/// simulator). It answered pings for ever, and the client never asked the other devices.
 #[test]
 fn who_only_says_that_it_is_there_does_not_keep_the_client() {
     let mut bench = Bench::open_with(three());
@@ -126,7 +126,7 @@ fn who_only_says_that_it_is_there_does_not_keep_the_client() {
     );
     bench.pong_from(2, EPOCH + 1);
     assert!(bench.flush().iter().all(|sent| sent.to == peer(2)));
-    // It goes on to speak, in its epoch.
+    // The head that was left out still answers, in its old epoch.
     bench.pong_from(1, EPOCH);
     assert_eq!(bench.client.counters().stale_epoch, 1);
     let sent = bench.during(50 * MILLISECOND);
@@ -172,7 +172,7 @@ fn what_was_given_up_is_no_reason_to_ask() {
     assert_eq!(sent.len(), 0, "{sent:?}");
 }
 
-/// Whoever has no session asks nobody; and does not want to be woken for it again and again.
+/// A client without a session sends no pings, and does not ask for timers.
 #[test]
 fn a_client_without_sessions_rests() {
     let mut bench = Bench::open_with(three());
@@ -206,7 +206,7 @@ fn an_answer_from_elsewhere_counts_for_nothing() {
     assert_eq!(bench.client.counters().unexpected, 1);
 }
 
-/// A fleet says where its devices are while the client runs.
+/// A fleet reports the addresses of its devices while the client runs.
 #[test]
 fn the_addresses_may_change_and_the_head_stays_the_head_if_it_is_among_them() {
     let mut bench = Bench::open_with(three());
@@ -216,7 +216,8 @@ fn the_addresses_may_change_and_the_head_stays_the_head_if_it_is_among_them() {
     assert_eq!(only(bench.flush()).to, peer(1));
     bench.ack_from(1, 1);
     bench.outcomes();
-    // It is not among them any more: whoever was named first is asked, and the others while nobody answers.
+    // The head's address is no longer in the list: the client asks the first address, and the others while none
+    // answers.
     bench.client.look_among(&[peer(5), peer(6)]);
     let call = bench.update();
     assert_eq!(only(bench.flush()).to, peer(5));

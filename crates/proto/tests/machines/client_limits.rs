@@ -9,7 +9,7 @@ use pmnet_proto::{Outbox, Random, Time};
 use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX, raw};
 
 const LONG: u64 = 600 * MILLISECOND;
-/// What a value of 16 MiB may have around it.
+/// The most bytes that an update may have besides a value of 16 MiB.
 const OVERHEAD: usize = 8 + 16 * 1024;
 
 #[test]
@@ -63,7 +63,7 @@ fn sessions_are_bounded_and_make_room_when_they_close() {
     let first = client.open(Time(0)).expect("room");
     client.open(Time(0)).expect("room");
     assert_eq!(client.open(Time(0)), Err(Refused::Sessions));
-    // An END that cannot even be sent closes the session at its deadline.
+    // If an END cannot be sent at all, it closes the session at its deadline.
     client.end(first, Time(SECOND));
     client.flush(Time(0), &mut Outbox::new());
     client.flush(Time(SECOND), &mut Outbox::new());
@@ -89,7 +89,7 @@ fn a_session_ends_behind_everything_before_it() {
     );
     let end = only(bench.flush());
     assert_eq!((end.header.kind, end.header.seq), (Kind::End, 2));
-    // There is no falling back from an END: it is sent again until the log has room.
+    // An END has no fallback: it is sent again until the log has room.
     bench.not_logged(2);
     assert_eq!(bench.flush(), []);
     assert_eq!(only(bench.after(LONG)), end);
@@ -109,15 +109,15 @@ fn an_end_gives_up_at_its_deadline() {
     assert_eq!(bench.client.next_timeout(), None, "nothing is left to do");
 }
 
-/// The log was declared lost with the session's OPEN in it: nobody is left who could say which seq
-/// is missing. What was acknowledged and is not known to be applied is reported, never passed over.
+/// The log was declared lost, and the session's OPEN with it: no process knows which seqs are missing. Updates that
+/// were acknowledged and are not known to be applied are reported as lost.
 #[test]
 fn a_session_that_a_later_epoch_does_not_know_may_have_lost_what_was_acknowledged() {
     for (applied, epoch, expected) in [
         (0, EPOCH + 1, Closed::DataLoss { from: 1, to: 2 }),
         (1, EPOCH + 1, Closed::DataLoss { from: 2, to: 2 }),
         (2, EPOCH + 1, Closed::Refused),
-        // It expired, behind everything that it sent.
+        // The session expired after all its packets.
         (0, EPOCH, Closed::Refused),
     ] {
         let mut bench = Bench::open();
@@ -180,7 +180,8 @@ fn an_idle_session_says_that_it_is_still_wanted() {
     assert_eq!(kinds(&bench.after(9 * SECOND)), [], "any packet counts");
 }
 
-/// The head ended the session by itself, and knew it: nothing is lost, also in a later epoch. A head that knew less of it has lost something.
+/// The head ended the session by itself. If it knew all acknowledged seqs, nothing is lost, also in a later epoch. If
+/// it knew fewer, the difference is lost.
 #[test]
 fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
     for (epoch, end, expected) in [
@@ -209,7 +210,7 @@ fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
     }
 }
 
-/// There are as many sessions as the head takes: a call that waits for one is told so.
+/// The head has its maximum of sessions, and a call that waits for a session learns that.
 #[test]
 fn a_call_for_which_there_is_no_session_is_told_so() {
     let (mut bench, open) = Bench::opening(config());
@@ -226,7 +227,7 @@ fn a_call_for_which_there_is_no_session_is_told_so() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Failed(CROWDED))]);
 }
 
-/// A client with a name says it with OPEN and PING.
+/// A client with a name states it in OPEN and PING.
 #[test]
 fn a_client_with_a_name_says_it_where_its_sessions_begin_and_go_on() {
     let named = ClientConfig {

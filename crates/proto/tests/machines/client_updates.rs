@@ -8,7 +8,7 @@ use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::{FRAGMENT_BYTES, Flags, Header, Kind, raw};
 
 const COMMITTED: Outcome = Outcome::Committed { copies: 1 };
-/// Longer than any retransmission timeout.
+/// A time that is longer than any retransmission timeout.
 const LONG: u64 = 600 * MILLISECOND;
 
 #[test]
@@ -50,7 +50,7 @@ fn the_window_bounds_what_is_under_way() {
     assert_eq!(seqs(&bench.flush()), (1..=32).collect::<Vec<_>>());
     bench.ack(32);
     assert_eq!(bench.flush().len(), 64, "it doubles while nothing is lost");
-    // Free space in the log bounds it too.
+    // Free space in the log bounds the window too.
     bench.receive(
         &Header {
             seq: 94,
@@ -60,7 +60,7 @@ fn the_window_bounds_what_is_under_way() {
         &[],
     );
     assert_eq!(seqs(&bench.flush()), [97]);
-    // Without any credit one packet still goes: it finds out when there is room again.
+    // Without credit the client still sends one packet, which finds out when the head has room again.
     let mut bench = Bench::open();
     bench.receive(
         &Header {
@@ -209,7 +209,7 @@ fn a_full_log_makes_an_update_fall_back() {
     let last = bench.update();
     assert_eq!(seqs(&bench.flush()), [1, 2, 3, 4]);
     bench.ack(1);
-    // The second fragment did not fit: the whole update goes to the server.
+    // The second fragment did not fit into the log: the whole update goes to the server.
     bench.not_logged(3);
     let sent = bench.flush();
     assert_eq!(kinds(&sent), [Kind::Bypass; 2]);
@@ -272,7 +272,7 @@ fn a_head_that_missed_the_fallback_hears_of_it_again() {
 
 #[test]
 fn a_nack_below_a_fallback_takes_it_back() {
-    // An update before it was lost; the server would never reach the fallback's seq.
+    // An earlier update was lost: the server would never reach the fallback's seq.
     let mut bench = Bench::open();
     bench.update();
     bench.update();
@@ -294,7 +294,7 @@ fn an_acknowledgement_ends_a_fallback_too() {
     bench.flush();
     bench.not_logged(1);
     bench.flush();
-    // The packet had been duplicated, and its copy found room.
+    // The network had duplicated the packet, and the copy was admitted.
     bench.ack(1);
     assert_eq!(bench.outcomes(), [(call, COMMITTED)]);
     bench.update();
@@ -367,7 +367,7 @@ fn a_lower_epoch_is_ignored_and_a_higher_one_is_passed_on() {
         &[],
     );
     let call = bench.update();
-    // The size of fragments may be another one in each epoch: it asks.
+    // Each epoch may have another size of fragments, so the client asks for it.
     let sent = bench.flush();
     assert_eq!(kinds(&sent), [Kind::Ping, Kind::Update]);
     assert!(sent.iter().all(|s| s.header.epoch == EPOCH + 1));
@@ -421,7 +421,7 @@ fn a_chain_that_forgot_what_it_acknowledged_is_reported() {
 
 #[test]
 fn too_few_copies_close_the_session() {
-    // A chain that has no entry yet gives no session.
+    // A chain without an entry grants no session.
     for session in [SESSION, 0] {
         let mut bench = Bench::opening(ClientConfig {
             copies_min: 2,

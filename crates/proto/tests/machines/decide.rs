@@ -1,11 +1,11 @@
-//! Who may belong to a chain: the table of `docs/spec/protocol.md` §5, and what no input may bring
-//! about.
+//! The devices that may belong to a chain: the table of `docs/spec/protocol.md` §5, and results that no input may
+//! cause.
 
 use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
 use pmnet_wire::record::Member;
 
-/// The present epoch, about which every word of the operator is that does not say otherwise.
+/// The current epoch. An operator's order is for this epoch unless the test states another.
 const EPOCH: u32 = 4;
 
 fn ids(members: &[Member]) -> Vec<u32> {
@@ -16,7 +16,7 @@ fn all(list: &[u32]) -> Vec<Member> {
     list.iter().map(|&id| member(id)).collect()
 }
 
-/// One word for a decision, and the chain that it makes.
+/// The name of a decision, and the chain that the decision makes.
 fn word(decision: &Decision) -> (&'static str, Vec<u32>) {
     match decision {
         Decision::Keep(members) => ("keep", ids(members)),
@@ -28,14 +28,14 @@ fn word(decision: &Decision) -> (&'static str, Vec<u32>) {
     }
 }
 
-/// Changes the first of these members.
+/// Changes the first of these members, whose order is for the current epoch.
 fn first(mut list: Vec<Member>, change: impl FnOnce(&mut Member)) -> Vec<Member> {
     list[0].word_epoch = EPOCH;
     change(&mut list[0]);
     list
 }
 
-/// Name, (present chain, A, whether there were sessions), path, decision, chain after it.
+/// Name, (current chain, A, whether there were sessions), path, decision, chain after it.
 type Row = (
     &'static str,
     (Vec<u32>, u64, bool),
@@ -120,7 +120,7 @@ fn the_table() {
     }
 }
 
-/// Every sequence of different devices out of 1, 2, 3, up to all of them.
+/// Every sequence of different devices out of 1, 2, 3, with none to three of them.
 fn sequences() -> Vec<Vec<u32>> {
     let mut list: Vec<Vec<u32>> = vec![vec![]];
     let mut from = 0;
@@ -135,7 +135,7 @@ fn sequences() -> Vec<Vec<u32>> {
     list
 }
 
-/// What one device may say of itself.
+/// All states that one device may report of itself.
 fn states() -> Vec<Member> {
     let mut list = Vec::new();
     for other_log in [false, true] {
@@ -160,8 +160,8 @@ fn states() -> Vec<Member> {
     list
 }
 
-/// Every chain of up to three devices × every path × what its origin says × what the rest says ×
-/// how far the store is: what must never come of it.
+/// Every chain of up to three devices × every path × every report of the origin × every report of the other devices ×
+/// every A: no combination may break a rule of membership.
 #[test]
 fn no_input_breaks_the_rules_of_membership() {
     let registered = |id: u32| Member {
@@ -191,7 +191,7 @@ fn no_input_breaks_the_rules_of_membership() {
                         decisions += 1;
                     }
                     if path.len() == 1 {
-                        break; // nobody else on the path
+                        break; // no other device on the path
                     }
                 }
             }

@@ -1,22 +1,22 @@
-//! Joining a chain that holds data: the rows of `docs/spec/protocol.md` §5 about it, and what no input may bring
-//! about.
+//! Joining a chain that holds data: the rows of `docs/spec/protocol.md` §5 about joining, and results that no input may
+//! cause.
 
 use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
 use pmnet_wire::record::Member;
 
-/// The present epoch.
+/// The current epoch.
 const EPOCH: u32 = 4;
 /// The device that is to join.
 const JOINER: u32 = 9;
-/// How far the store has applied.
+/// The last order that the store has applied.
 const APPLIED: u64 = 7;
 
 fn chain(ids: &[u32]) -> Vec<Member> {
     ids.iter().map(|&id| member(id)).collect()
 }
 
-/// A device with an empty log that has heard of the epoch.
+/// A device with an empty log that knows the current epoch.
 fn joiner() -> Member {
     Member {
         flags: Member::JOIN,
@@ -34,7 +34,7 @@ fn until(id: u32, tail: u64) -> Member {
     }
 }
 
-/// The operator states at this device that who is not on the path is stopped.
+/// A member whose operator states that all members outside the path are stopped.
 fn shrinking(member: Member) -> Member {
     Member {
         flags: member.flags | Member::SHRINK,
@@ -43,7 +43,7 @@ fn shrinking(member: Member) -> Member {
     }
 }
 
-/// It joined, and must have everything up to this order.
+/// A member that joined, and must hold every order up to `needs`.
 fn joined(id: u32, needs: u64) -> Member {
     Member {
         tail: needs,
@@ -56,7 +56,7 @@ fn ask(members: &[Member], path: &[Member]) -> Decision {
     decide(members, path, EPOCH, APPLIED, true)
 }
 
-/// The members of the new chain, and what the last one must hold.
+/// The members of the new chain, and the order up to which the last one must hold the log.
 #[track_caller]
 fn changed(decision: Decision) -> (Vec<u32>, u64) {
     let Decision::Change { members, .. } = decision else {
@@ -87,7 +87,7 @@ fn the_last_device_takes_the_joiner_in_with_what_it_must_hold() {
     };
     let two = ask(&chain(&[1]), &[until(1, 12), joiner(), second]);
     assert_eq!(changed(two), (vec![1, JOINER, 8], 12), "two at once");
-    // Behind one that joined: what that one must get first is what this one must have, too.
+    // The joiner follows a device that joined before. The joiner must hold all entries that this device must get first.
     let half = vec![member(1), joined(2, 11)];
     let behind = ask(&half, &[until(2, 9), joiner()]);
     assert_eq!(changed(behind), (vec![1, 2, JOINER], 11));
@@ -114,7 +114,7 @@ fn a_lost_device_is_replaced_in_one_step() {
     }
 }
 
-/// Name, members, path, what is said.
+/// Name, members, path, the reason that is given.
 type Row = (&'static str, Vec<Member>, Vec<Member>, &'static str);
 
 #[test]
@@ -178,7 +178,7 @@ fn who_may_not_join_yet_or_at_all() {
     }
 }
 
-/// One that joined is the head when it has what it must have, or the store has it; not before.
+/// A member that joined may stay alone only if it holds all that it must hold, or the store has applied that.
 #[test]
 fn who_joined_is_left_alone_only_with_everything() {
     let left_alone = |needs: u64, tail: u64| {
@@ -208,13 +208,13 @@ fn who_joined_is_left_alone_only_with_everything() {
             _ => panic!("{case}"),
         }
     }
-    // Behind the device that was there before it may stay, whatever it has.
+    // If it follows a member that did not join, the one that joined may stay, whatever its log holds.
     let members = vec![member(1), member(3), joined(2, 11)];
     let kept = ask(&members, &[shrinking(until(1, 12)), until(2, 9)]);
     assert_eq!(changed(kept), (vec![1, 2], 11));
 }
 
-/// A member that is started with `--join` is a member: its log is not erased.
+/// A member that starts with `--join` stays a member: its log is not erased.
 #[test]
 fn the_word_to_join_means_nothing_to_a_member() {
     for flags in [0, Member::JOIN] {
@@ -248,8 +248,8 @@ fn sequences() -> Vec<Vec<u32>> {
     list
 }
 
-/// Every chain of up to three devices, any of which may have joined × every path of up to three × what its devices say ×
-/// how far the store is.
+/// Every chain of up to three devices, any of which may have joined × every path of up to three devices × every report
+/// of these devices × every A: no combination may break a rule of joining.
 #[test]
 fn no_input_breaks_the_rules_of_joining() {
     let mut changes = 0u32;
@@ -270,7 +270,8 @@ fn no_input_breaks_the_rules_of_joining() {
     assert!(changes > 1_000, "{changes}");
 }
 
-/// This path over these members, with everything that its devices may say; how often the chain changes.
+/// Decides about this path over these members, with every report that its devices may make. Returns how often the chain
+/// changes.
 fn paths(members: &[Member], path: &[u32]) -> u32 {
     let mut changes = 0;
     for flags in [
@@ -294,7 +295,7 @@ fn paths(members: &[Member], path: &[u32]) -> u32 {
                     (said[last].tail, said[last].flags, said[last].word_epoch) =
                         (last_tail, last_flags, word_epoch);
                     if last > 0 && last_flags != 0 {
-                        // The one before it may be to join as well.
+                        // The device before the last may want to join as well.
                         said[last - 1].flags |= last_flags;
                         said[last - 1].word_epoch = word_epoch;
                         said[last - 1].tail = tail.min(last_tail);

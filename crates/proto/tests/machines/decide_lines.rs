@@ -1,4 +1,5 @@
-//! The tables of `docs/spec/protocol.md` §5 and the code, line for line: the same words, and each line decides what its words say.
+//! The tables of `docs/spec/protocol.md` §5 and the code, line for line: both have the same text, and each line makes
+//! the decision that its text states.
 
 use crate::support::server::member;
 use pmnet_proto::server::Decision;
@@ -9,7 +10,7 @@ use std::collections::BTreeSet;
 const EPOCH: u32 = 4;
 const DOCUMENT: &str = include_str!("../../../../docs/spec/protocol.md");
 
-/// The rows of the table under this heading.
+/// The rows of the table after this heading.
 fn rows(heading: &str) -> Vec<String> {
     let mut lines = DOCUMENT.lines().skip_while(|line| *line != heading);
     assert!(lines.next().is_some(), "{heading}");
@@ -31,7 +32,7 @@ fn the_tables_of_the_document_are_those_of_the_code() {
     assert_eq!(rows("| | members, path | decision |"), written(JOINING));
 }
 
-/// A device that comes: as it is registered, or otherwise in one respect.
+/// The members that a device may present: as registered, and with one difference each.
 fn comes(device: u32) -> Vec<Member> {
     let plain = Member {
         word_epoch: EPOCH,
@@ -107,7 +108,7 @@ fn paths() -> Vec<Vec<Member>> {
     paths.split_off(1)
 }
 
-/// Whether these are the words of such a decision.
+/// Whether this text describes this decision.
 fn says(words: &str, decision: &Decision) -> bool {
     match decision {
         Decision::Keep(_) => words.starts_with("keep"),
@@ -134,7 +135,7 @@ fn each_line_decides_what_its_words_say_and_none_is_in_vain() {
         vec![member(1), joined],
     ];
     let mut paths = paths();
-    // A chain of full length, and one more.
+    // A chain of full length, and a path with one more device.
     let full: Vec<Member> = (1..=8).map(member).collect();
     paths.push(vec![full[7], comes(9)[9]]);
     chains.push(full);
@@ -153,7 +154,7 @@ fn each_line_decides_what_its_words_say_and_none_is_in_vain() {
     }
     let all = TABLE.iter().chain(JOINING).map(|line| line.number);
     let in_vain: Vec<_> = all
-        // Another table decides.
+        // Line 9a refers to the other table, so it decides nothing.
         .filter(|number| *number != "9a" && !decided.contains(number))
         .collect();
     assert!(in_vain.is_empty(), "{in_vain:?}");

@@ -1,5 +1,5 @@
-//! What `decide` says and remembers, beyond which decision it is: whoever is refused must learn what
-//! is wrong with *its* log, and never be left to ask for ever (`docs/spec/protocol.md` §5).
+//! The text of a decision, and the part of it that the record keeps. A refused device must learn what is wrong with
+//! *its own* log, and must never ask for ever without an answer (`docs/spec/protocol.md` §5).
 
 use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
@@ -11,7 +11,7 @@ fn chain(ids: &[u32]) -> Vec<Member> {
     ids.iter().map(|&id| member(id)).collect()
 }
 
-/// Decides about the end of this chain that begins with `origin`, before the first session or later.
+/// Decides about the part of this chain from `origin` on, before the first session (`virgin`) or later.
 fn judge(ids: &[u32], origin: Member, virgin: bool) -> Decision {
     let members = chain(ids);
     let at = members.iter().position(|m| m.device == origin.device);
@@ -21,9 +21,8 @@ fn judge(ids: &[u32], origin: Member, virgin: bool) -> Decision {
     decide(&members, &path, EPOCH, applied, !virgin)
 }
 
-/// A log that is not the registered one, or an old copy of it, is refused as that: wherever its
-/// device stands, whether anything was written yet, and whatever word the operator gave, unless it
-/// is that the data is lost.
+/// A log that is not the registered one, or an old copy of the registered log, is refused as what it is: at every place
+/// in the chain, before and after the first entry, and with every operator's order except that the data is lost.
 #[test]
 fn the_wrong_log_is_refused_as_what_it_is() {
     type Change = fn(&mut Member);
@@ -63,8 +62,8 @@ fn the_wrong_log_is_refused_as_what_it_is() {
     }
 }
 
-/// What the record keeps of a device that comes back is what tells an old copy of its log later:
-/// the life that it is in, and the last one that its log served in.
+/// The record keeps two numbers of a device that comes back: its current incarnation, and the last one in which its log
+/// served. They later tell an old copy of its log.
 #[test]
 fn the_life_of_a_device_that_comes_back_is_remembered_and_no_other() {
     for device in 1..=3 {
@@ -79,7 +78,7 @@ fn the_life_of_a_device_that_comes_back_is_remembered_and_no_other() {
         }
         let decision = judge(&[1, 2, 3], origin, false);
         assert_eq!(decision, Decision::Keep(expected.clone()));
-        // From then on, what was enough before is an old copy.
+        // From then on, a log with the earlier numbers is an old copy.
         let path: Vec<Member> = expected[usize::try_from(device - 1).expect("small")..].to_vec();
         for (incarnation, served, enough) in
             [(9, 8, true), (10, 8, true), (10, 1, false), (8, 8, false)]

@@ -1,4 +1,4 @@
-//! The head: who may write and what is admitted (`docs/spec/protocol.md` §2 rules 1 and 2, §4).
+//! The head: which senders may write, and which updates are admitted (`docs/spec/protocol.md` §2 rules 1 and 2, §4).
 
 use crate::support::device::{
     Bench, ROOM, client, config, from_client, from_hop, refused, server, update,
@@ -176,7 +176,7 @@ fn an_open_makes_one_session_however_often_it_comes() {
         peer(201),
         "moved"
     );
-    // Its token is its payload, or it is not an OPEN.
+    // A packet is an OPEN only if its payload is its token.
     for (tag, payload) in [(0xabce, &token[..]), (0, &[0; 8]), (0xabcd, &[]), (5, &[5])] {
         let header = Header { tag, ..other };
         assert_eq!(bench.answer(client(), &header, payload), []);
@@ -257,7 +257,7 @@ fn a_silent_session_is_ended_by_the_head() {
     assert_eq!(bench.device.counters().expired_sessions, 1);
 }
 
-/// The head ended the session under a seq that its client then gives to an update.
+/// The head ends the session with an END whose seq the client then gives to an update.
 #[test]
 fn an_update_is_never_acknowledged_by_an_end_in_its_place() {
     let config = DeviceConfig {

@@ -1,5 +1,5 @@
-//! Followers: in order, without gaps, and what they tell the hop before
-//! (`docs/spec/protocol.md` §2 rules 3, 4, 7).
+//! Followers: they take entries in order, without gaps, and report to the hop before (`docs/spec/protocol.md` §2 rules
+//! 3, 4, 7).
 
 use crate::support::device::{Bench, ROOM, client, entry, from_client, from_hop, hop, server};
 use crate::support::{EPOCH, SESSION, TOKEN, kinds, only, peer};
@@ -8,7 +8,7 @@ use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::record::{DurableRow, read_durable};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
-/// Gives the follower the entries of these orders.
+/// Gives the follower the entries with these orders.
 fn append(bench: &mut Bench, orders: std::ops::RangeInclusive<u64>) {
     for order in orders {
         let (header, payload) = entry(order);
@@ -319,7 +319,7 @@ fn silence_of_the_next_hop_is_broken_by_sending_again_or_asking() {
         "nothing outstanding, nothing to wake up for"
     );
 
-    // The next device holds everything; only the server's word is missing.
+    // The next device holds all entries; only the server's APPLIED is missing.
     let mut bench = Bench::serving(3, 2);
     append(&mut bench, 1..=1);
     bench.device.persisted(1);

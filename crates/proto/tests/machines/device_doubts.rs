@@ -1,5 +1,5 @@
-//! What a serving device does when the server's words do not fit what it said before
-//! (`docs/spec/protocol.md` §5): it asks, and only a refusal stops it.
+//! A serving device whose server contradicts its own earlier packets (`docs/spec/protocol.md` §5): the device asks the
+//! server, and stops only if it is refused.
 
 use crate::support::device::{Bench, from_hop, member, server};
 use crate::support::{SHARD, Sent, only, peer};
@@ -8,7 +8,7 @@ use pmnet_proto::time::SECOND;
 use pmnet_wire::record::{read_path, write_path};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
-/// A head alone in its chain, whose only entry is applied.
+/// A head alone in its chain; its only entry is applied.
 fn drained() -> Bench {
     let mut bench = Bench::head(1);
     let applied = Header {
@@ -21,7 +21,7 @@ fn drained() -> Bench {
     bench
 }
 
-/// Words of a server that does not know what it had applied.
+/// Packets of a server that does not know what it had applied.
 fn doubtful() -> [(&'static str, Header); 3] {
     [
         (
@@ -84,8 +84,9 @@ fn it_asks_and_goes_on_serving() {
     }
 }
 
-/// A server says nothing final before it has read its records, and knows a question by its nonce. (Found: each question was a new one, so a store
-/// that was an old copy was noticed only when the device was started again; `SET`s were acknowledged meanwhile, and never applied.)
+/// A server decides nothing before it has read its records, and recognises a question by its nonce. (Found: each
+/// question had a new nonce, so an old copy of a store was noticed only when the device was started again. Until then
+/// `SET`s were acknowledged and never applied.)
 #[test]
 fn it_asks_the_same_until_it_is_answered_and_then_something_new() {
     for (what, header) in doubtful() {
@@ -146,8 +147,8 @@ fn an_old_packet_has_no_consequences() {
     }
 }
 
-/// Devices on several machines that listen on the same port get the same id unless they are given
-/// one. Found: the second one dropped the RECOVER of the first for ever, and nobody said why.
+/// Devices on several machines that listen on the same port get the same id unless each is given one. Found: the second
+/// device dropped the RECOVER of the first for ever, without a message.
 #[test]
 fn an_id_that_is_on_the_path_twice_is_said() {
     let mut bench = Bench::serving(2, 2);
@@ -170,8 +171,8 @@ fn an_id_that_is_on_the_path_twice_is_said() {
     assert!(text.contains("--id"), "{text}");
 }
 
-/// Once a reply passed as often as it came: among devices in a circle, of which each took the one before it for who had asked,
-/// for ever.
+/// A device once passed a reply on as often as it arrived. In a circle of devices, each took its predecessor for the
+/// asker, and the reply went round for ever.
 #[test]
 fn a_reply_passes_back_as_often_as_it_was_asked_for() {
     let mut bench = Bench::serving(2, 2);
@@ -188,7 +189,7 @@ fn a_reply_passes_back_as_often_as_it_was_asked_for() {
         ..recover
     };
     let path = write_path(&[member(7)]);
-    // The same word again and again for a question that was asked three times, by two.
+    // The server repeats its reply to a question that two devices have asked three times.
     for asker in [8, 9, 9] {
         let relayed = only(bench.answer(peer(asker), &recover, &path));
         assert_eq!((relayed.to, relayed.header.kind), (server(), Kind::Recover));
@@ -203,7 +204,7 @@ fn a_reply_passes_back_as_often_as_it_was_asked_for() {
     for _ in 0..3 {
         assert_eq!(bench.answer(server(), &reply, b"wait"), []);
     }
-    // Asked again, it is answered again.
+    // A question that is asked again is answered again.
     bench.answer(peer(9), &recover, &path);
     assert_eq!(only(bench.answer(server(), &reply, b"wait")).to, peer(9));
 }

@@ -1,5 +1,5 @@
-//! What the words DURABLE and APPLIED are worth, by whom and from which life they are
-//! (`docs/spec/protocol.md` §2 rules 1, 5, 7), and what a device that stopped still does: nothing.
+//! When DURABLE and APPLIED count, depending on their sender and its incarnation (`docs/spec/protocol.md` §2 rules 1,
+//! 5, 7); and that a stopped device does nothing.
 
 use crate::support::device::{
     Bench, client, entry, from_client, from_hop, hop, member, server, table, update,
@@ -10,7 +10,7 @@ use pmnet_proto::time::SECOND;
 use pmnet_wire::record::{DurableRow, write_durable, write_path};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
-/// The head of a chain of two with orders 1 to 3 durable in it, and only order 1 in the follower.
+/// The head of a chain of two with orders 1 to 3 durable in its own log, and order 1 in the follower's.
 fn ahead_of_its_follower() -> Bench {
     let mut bench = Bench::head(2);
     bench.admit(&update(1), b"payload");
@@ -21,7 +21,7 @@ fn ahead_of_its_follower() -> Bench {
     bench
 }
 
-/// DURABLE of device 2 up to `order`, said in this life of it.
+/// Gives a DURABLE of device 2 up to `order`, sent in this incarnation.
 fn says(bench: &mut Bench, incarnation: u32, order: u64) -> Verdict {
     let header = Header {
         order,
@@ -37,12 +37,12 @@ fn says(bench: &mut Bench, incarnation: u32, order: u64) -> Verdict {
     bench.give(hop(2, 2), &header, &write_durable(&[row]))
 }
 
-/// What a follower held before its restart, it may have lost with the end of its log.
+/// A follower may have lost entries that it held before its restart, with the end of its log.
 #[test]
 fn a_word_of_an_earlier_life_commits_nothing() {
     let mut bench = ahead_of_its_follower();
     assert_eq!(says(&mut bench, 2, 1), Verdict::Done);
-    // Sent before the restart, and overtaken on its way.
+    // This DURABLE was sent before the restart, and arrives late.
     assert_eq!(says(&mut bench, 1, 3), Verdict::Done);
     assert_eq!(bench.device.cursors().2, 1);
     assert_eq!(bench.finish(), [], "and nobody is acknowledged");
@@ -56,7 +56,7 @@ fn a_word_of_a_later_life_counts_from_its_first_packet_on() {
     assert_eq!(says(&mut bench, 2, 2), Verdict::Done);
     assert_eq!(bench.device.cursors().2, 2);
     assert_eq!(seqs(&bench.finish()), [1]);
-    // Also one that holds less than the life before: what that had is no copy any more.
+    // The new incarnation may also hold less than the one before: only entries that the new one holds are copies.
     let mut bench = ahead_of_its_follower();
     assert_eq!(says(&mut bench, 1, 2), Verdict::Done);
     assert_eq!(says(&mut bench, 2, 1), Verdict::Done);
@@ -64,7 +64,7 @@ fn a_word_of_a_later_life_counts_from_its_first_packet_on() {
     assert_eq!(bench.device.cursors().2, 3);
 }
 
-/// The next device passes on what it was told by those behind it: also such a word may be overtaken.
+/// The next device passes on the orders of the devices after it. These orders, too, may arrive late.
 #[test]
 fn a_word_of_an_earlier_life_that_another_device_passes_on_commits_nothing() {
     let mut bench = Bench::head(3);
@@ -92,7 +92,7 @@ fn a_word_of_an_earlier_life_that_another_device_passes_on_commits_nothing() {
     assert_eq!(seqs(&bench.finish()), [1]);
 }
 
-/// A follower has everything from the hop before it: more than that is another history.
+/// A follower has all its entries from the hop before it. If it holds more, the two logs have different histories.
 #[test]
 fn a_follower_that_holds_more_than_this_device_stops_the_shard() {
     let mut bench = ahead_of_its_follower();
@@ -105,8 +105,8 @@ fn a_follower_that_holds_more_than_this_device_stops_the_shard() {
     assert_eq!(bench.finish(), []);
 }
 
-/// The server has everything from the tail: every device of the chain holds it, also if DURABLE
-/// got lost.
+/// The server gets every entry from the tail: an applied entry is in every device of the chain, even if all DURABLEs
+/// were lost.
 #[test]
 fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
     let mut bench = ahead_of_its_follower();
@@ -122,12 +122,12 @@ fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
     assert_eq!((ack.header.seq, ack.header.order), (1, 2));
 }
 
-/// The entry that the server has applied at such an order is not the one that this log will hold there:
-/// two histories. The log's own must reach the server, which compares them; and the hop before must
-/// not free what it holds.
+/// If the server has applied an order that this log does not hold, the entry that arrives for this order may be another
+/// one: two histories. The log must send its entry to the server, which compares the two, and the hop before must not
+/// free its copy.
 #[test]
 fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
-    // The tail, and the device in the middle.
+    // The device is first the tail, then the device in the middle.
     for (chain, committed) in [(2, 4), (3, 2)] {
         let mut bench = Bench::serving(chain, 2);
         let take_in = |bench: &mut Bench, orders: std::ops::RangeInclusive<u64>| {
@@ -169,8 +169,8 @@ fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
     }
 }
 
-/// Whoever guesses the id of a session that is only being opened, or numbers an update 0, learns
-/// nothing of it before its OPEN is durable everywhere.
+/// A client that guesses the id of a session that is being opened, or gives an update the seq 0, gets no
+/// acknowledgement before the session's OPEN is durable in every device.
 #[test]
 fn a_session_whose_open_is_not_committed_is_acknowledged_to_nobody() {
     for seq in [0, 1] {
@@ -192,7 +192,7 @@ fn a_session_whose_open_is_not_committed_is_acknowledged_to_nobody() {
     }
 }
 
-/// The same order, the same session, the same seq, and other bytes.
+/// Two updates have the same order, session and seq, but other bytes.
 #[test]
 fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     let mut bench = Bench::serving(2, 2);
@@ -212,8 +212,8 @@ fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     }
 }
 
-/// It stopped because its log must be kept as it is and looked at by somebody. Until then it is
-/// not on anybody's path to the server either: a chain must not form around it.
+/// The device stopped because its log must be kept for inspection. Until then it passes no device's question on to the
+/// server: no chain may form through it.
 #[test]
 fn a_device_that_stopped_takes_nobody_to_the_server_and_no_reply_back() {
     let mut bench = Bench::serving(1, 1);
@@ -227,7 +227,7 @@ fn a_device_that_stopped_takes_nobody_to_the_server_and_no_reply_back() {
     let path = write_path(&[member(9)]);
     let passed = only(bench.answer(peer(9), &header(Kind::Recover), &path));
     assert_eq!(passed.to, server());
-    // It asks about a doubt, and is refused.
+    // The device asks the server about a doubt, and is refused.
     bench.now = bench.now + 2 * SECOND;
     let doubt = Header {
         tag: 0,

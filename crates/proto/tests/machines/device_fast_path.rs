@@ -1,5 +1,5 @@
-//! The device with a fast path beside it (`docs/spec/pipeline.md`): what it follows, what it tells, and
-//! the server that reads the log by itself.
+//! The device with a fast path beside it (`docs/spec/pipeline.md`): which entries it follows, which sessions it passes
+//! to the fast path, and a server that reads the log by itself.
 
 use crate::support::device::{
     Bench, client, config, from_client, from_hop, hop, member, server, update,
@@ -40,7 +40,8 @@ fn what_the_fast_path_acknowledged_is_committed_and_not_acknowledged_again() {
     bench.device.followed_alone(3);
     assert_eq!(bench.device.cursors(), (3, 3, 3, 0));
     assert_eq!(bench.finish(), []);
-    // Its state is that of a device that admitted them: the next one, and a duplicate.
+    // The machine's state is that of a device that admitted these updates itself: it admits the next update, and
+    // acknowledges a duplicate.
     let answer = bench.answer(client(), &update(2), b"payload");
     assert_eq!(answer, []);
     assert_eq!(bench.finish()[0].header.seq, 2, "acknowledged again");
@@ -62,7 +63,7 @@ fn in_a_chain_what_was_followed_waits_for_the_others() {
     );
 }
 
-/// The next device holds `held`; everything up to `sent` was sent to it.
+/// The work of a fast path whose next device holds orders up to `held`; orders up to `sent` were sent to it.
 fn hop_work(held: u64, sent: u64) -> HopWork {
     let mut work = HopWork {
         credit: 1_000,
@@ -74,7 +75,7 @@ fn hop_work(held: u64, sent: u64) -> HopWork {
     work
 }
 
-/// A head of two that has followed orders 2 to 4, all of them sent on by the fast path.
+/// A head of two that has followed orders 2 to 4. The fast path has sent all of them on.
 fn followed_to_four() -> Bench {
     let mut bench = with_fast_path(2);
     assert_eq!(bench.forwards().len(), 0, "the OPEN is confirmed");
@@ -99,7 +100,7 @@ fn what_the_fast_path_sent_on_is_not_sent_again() {
         ..from_hop(Kind::Retrans, 2)
     };
     bench.answer(hop(2, 2), &ask, b"");
-    // While the machine sends from further back, what the fast path sends meanwhile hurries nothing.
+    // While the machine resends from an earlier order, new sends of the fast path do not trigger another resend.
     bench.device.follow(bench.now, &frame(5, 4)).unwrap();
     bench.frames.push(frame(5, 4));
     let (before, work) = (hop_work(1, 4), hop_work(1, 5));
@@ -119,7 +120,7 @@ fn in_a_chain_the_fast_path_acknowledges_one_by_one_and_the_machine_what_it_skip
     let mut told = 0;
     bench.device.changed_sessions(|_, _| told += 1);
     assert_eq!(told, 0, "it knows");
-    // Two were confirmed at once: nobody was told.
+    // Two orders were confirmed at once: the fast path has acknowledged neither.
     let both = HopWork {
         skipped: 4,
         ..hop_work(4, 4)
@@ -137,7 +138,8 @@ fn in_a_chain_the_fast_path_acknowledges_one_by_one_and_the_machine_what_it_skip
     assert!(!bench.device.fast_path_lags(&both, None));
 }
 
-/// It held everything, and came back with less: what the fast path knows is about its earlier life.
+/// The next device held everything, and came back with less: the fast path's knowledge is about the device's earlier
+/// incarnation.
 #[test]
 fn what_a_device_held_before_it_came_back_does_not_count() {
     let mut bench = followed_to_four();
@@ -161,7 +163,7 @@ fn what_a_device_held_before_it_came_back_does_not_count() {
         "no other device holds the rest"
     );
     assert_eq!(bench.finish(), []);
-    // Once it has been told of that life, its word is about it.
+    // Once the fast path knows the new incarnation, its report counts.
     let state = bench.device.chain_state();
     assert_eq!((state.behind[0].incarnation, state.behind[0].order), (2, 1));
     bench.device.followed(bench.now, 4, &before, &work);
@@ -278,14 +280,14 @@ fn the_fast_path_is_told_of_every_session_that_changed() {
     assert_eq!((state.last, state.until), (0, u64::MAX));
     assert_eq!(state.address, Some(client()));
     assert_eq!(told(&mut bench), [], "once");
-    // The client speaks from elsewhere.
+    // The client sends from another address.
     let ping = from_client(Kind::Ping, 0);
     bench.answer(peer(201), &ping, b"");
     assert_eq!(told(&mut bench)[0].1.unwrap().address, Some(peer(201)));
-    // The session ends: nothing more may be admitted.
+    // The session ends: the fast path may admit nothing more of it.
     bench.admit(&from_client(Kind::End, 1), b"");
     assert_eq!(told(&mut bench)[0].1.unwrap().until, 0);
-    // The END is applied: it is over.
+    // The END is applied: the session is over.
     bench.device.persisted(2);
     bench.answer(
         server(),

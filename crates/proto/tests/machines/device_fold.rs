@@ -1,4 +1,4 @@
-//! The log of a device that comes back is folded entry by entry; what cannot be of this log is said
+//! A device that comes back folds its log entry by entry, and reports an entry that cannot belong to this log
 //! (`docs/spec/protocol.md` §5; recovery.md §5).
 
 use crate::support::device::{Bench, config, entry, from_client, server, table};
@@ -36,8 +36,8 @@ fn frame(order: u64) -> Vec<u8> {
     datagram(&header, &payload)
 }
 
-/// Every session's seqs and every order rest on it: a frame in the wrong place is never counted as
-/// the one that belongs there.
+/// Every session's seqs and every order depend on the position of a frame: a frame in a wrong place never counts as the
+/// one that belongs in that place.
 #[test]
 fn a_frame_of_another_order_is_refused() {
     for (kept, found) in [(0, 2), (1, 1), (1, 3), (2, 1)] {

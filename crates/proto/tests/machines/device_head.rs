@@ -1,4 +1,4 @@
-//! The head: when it acknowledges, what it forwards, what passes it
+//! The head: when it acknowledges, which entries it forwards, which packets it passes on without an order
 //! (`docs/spec/protocol.md` §2 rules 3, 5, 7, 8; §4).
 
 use crate::support::device::{
@@ -100,8 +100,8 @@ fn durable_of_a_part_or_of_others_is_not_enough() {
     }
 }
 
-/// Found: a follower whose log had lost its end came back, the head went on believing that it held
-/// what it had once said, and the chain stood still at the gap.
+/// Found: a follower came back without the end of its log. The head still believed that the follower held all entries
+/// that it had reported before. So the chain stopped for ever at the gap.
 #[test]
 fn a_follower_that_comes_back_with_less_is_filled_again() {
     let mut bench = Bench::head(2);
@@ -129,7 +129,7 @@ fn a_follower_that_comes_back_with_less_is_filled_again() {
     let again: Vec<u64> = bench.forwards().iter().map(|s| s.header.order).collect();
     assert_eq!(again, [2, 3], "what it lacks");
     assert_eq!(bench.device.cursors().2, 3, "what is committed stays so");
-    // A word of its life before, overtaken, changes nothing.
+    // A late DURABLE of the earlier incarnation changes nothing.
     let (header, rows) = says(1, 2);
     bench.answer(hop(2, 2), &header, &rows);
     assert_eq!(bench.forwards(), []);
@@ -157,7 +157,7 @@ fn what_the_server_applied_is_committed_and_reclaimed() {
         (2, 1),
         "committed 2, applied 1"
     );
-    // An older word changes nothing.
+    // An older APPLIED changes nothing.
     let older = Header {
         order: 1,
         ..applied
@@ -166,8 +166,8 @@ fn what_the_server_applied_is_committed_and_reclaimed() {
     assert_eq!(bench.device.cursors().3, 2);
 }
 
-/// Only the head gives orders. If the server has applied one that it never gave, a copy of its log
-/// is being served somewhere else, and one of the two acknowledges what will be lost.
+/// Only the head gives orders. If the server has applied an order that this head never gave, a copy of its log serves
+/// elsewhere, and one of the two acknowledges updates that will be lost.
 #[test]
 fn orders_that_the_head_never_gave_stop_it() {
     let mut bench = Bench::head(1);
@@ -303,8 +303,8 @@ fn a_packet_of_a_later_epoch_ends_service_until_the_server_has_spoken() {
     assert_eq!(kinds(&bench.tick()), [Kind::Recover]);
 }
 
-/// One packet of one client with an invented epoch took the head out of service for everybody, for
-/// as long as the server was away.
+/// Found: one packet of one client with an invented epoch took the head out of service for all clients until the server
+/// was reachable.
 #[test]
 fn a_clients_word_of_a_later_epoch_makes_the_head_ask_and_go_on() {
     for kind in [Kind::Update, Kind::Bypass, Kind::Ping] {
@@ -319,7 +319,7 @@ fn a_clients_word_of_a_later_epoch_makes_the_head_ask_and_go_on() {
         bench.admit(&update(1), b"payload");
         bench.device.persisted(2);
         assert_eq!(only(bench.finish()).header.kind, Kind::Ack, "{kind:?}");
-        // The server has heard of a later epoch: that counts.
+        // The server itself reports a later epoch: that counts.
         let reply = Header {
             epoch: EPOCH + 1,
             request: asked.header.request,
@@ -375,7 +375,7 @@ fn only_what_is_durable_is_forwarded_and_only_as_far_as_there_is_room() {
     };
     bench.answer(server(), &applied, &[]);
     assert_eq!(orders(bench.forwards()), (17..=21).collect::<Vec<_>>());
-    // The server misses 19: it gets it from the log, with what follows.
+    // The server lacks order 19: the device sends it from the log, with the entries that follow.
     let retrans = Header {
         order: 19,
         request: raw(19),
@@ -399,7 +399,7 @@ fn only_what_is_durable_is_forwarded_and_only_as_far_as_there_is_room() {
         (17..=21).collect::<Vec<_>>(),
         "not what is applied"
     );
-    // Silence: everything unconfirmed again.
+    // After silence the device sends all unconfirmed entries again.
     bench.tick_after(250 * MILLISECOND);
     assert_eq!(orders(bench.forwards()), (17..=21).collect::<Vec<_>>());
 }

@@ -1,4 +1,4 @@
-//! A device that is to join a chain that holds data: when it erases its log, when it never does, and what it says of
+//! A device that is to join a chain that holds data: when it erases its log, when it never does, and its reports about
 //! itself; and the device before it (`docs/spec/protocol.md` §5, "Joining").
 
 use crate::support::device::{Bench, config, entry, member, server, table};
@@ -7,7 +7,7 @@ use pmnet_proto::device::{DeviceConfig, LogState, Served, Verdict};
 use pmnet_wire::record::{Member, RecoverReply, read_path};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
-/// Its log is of a chain that it left: epoch 2, orders 1 to 3.
+/// A log of a chain that the device left: epoch 2, orders 1 to 3.
 const USED: LogState = LogState {
     log_uuid: 1,
     incarnation: 6,
@@ -16,7 +16,7 @@ const USED: LogState = LogState {
     last: 3,
     applied: 1,
 };
-/// A log that was just made.
+/// A new log.
 const NEW: LogState = LogState {
     log_uuid: 1,
     incarnation: 1,
@@ -43,7 +43,7 @@ fn started(log: LogState, flags: u32) -> (Bench, Sent) {
     (bench, recover)
 }
 
-/// An answer of the server to this question.
+/// The server's answer to this RECOVER.
 fn answer(recover: &Sent, flags: Flags) -> Header {
     Header {
         kind: Kind::RecoverReply,
@@ -67,7 +67,7 @@ fn a_used_log_is_erased_when_the_server_says_that_it_is_no_member() {
     let verdict = bench.give(server(), &answer(&recover, ERASE), b"no member");
     assert_eq!(verdict, Verdict::Erase);
     assert_eq!(bench.device.waits_for(), Some("no member"));
-    // As long as the log is not erased, it does not say that it is.
+    // Before its log is erased, the device does not report that it is ready to join.
     assert_eq!(bench.device.cursors(), (3, 3, 1, 1));
     assert_eq!(bench.device.ready_to_join(), None);
     bench.device.erased(bench.now);
@@ -87,7 +87,7 @@ fn a_used_log_is_erased_when_the_server_says_that_it_is_no_member() {
     assert_eq!(said(&again), joins, "empty, marked, in the server's epoch");
 }
 
-/// A member is restarted with its flag still there; or the answer is not one to this question of this life.
+/// A member is restarted with `--join`, or the reply does not answer a RECOVER of the device's current incarnation.
 #[test]
 fn nothing_else_erases_a_log() {
     let stays = |bench: &Bench| assert_eq!(bench.device.cursors(), (3, 3, 1, 1));
@@ -123,7 +123,7 @@ fn nothing_else_erases_a_log() {
     }
 }
 
-/// The log has served a later epoch than the chain is in: it cannot be a device that left this chain.
+/// The log has served in an epoch that this chain has not reached: its device cannot have left this chain.
 #[test]
 fn a_log_of_another_chain_is_not_erased() {
     for epoch in [EPOCH, EPOCH + 1] {
@@ -134,7 +134,7 @@ fn a_log_of_another_chain_is_not_erased() {
         };
         assert!(text.contains("Nothing was erased"), "{text}");
     }
-    // An empty one may have been a spare of any chain.
+    // The device of an empty log may have been a spare of any chain.
     let (mut bench, recover) = started(LogState { epoch: 1, ..NEW }, Member::JOIN);
     let verdict = bench.give(server(), &answer(&recover, ERASE), b"no member");
     assert_eq!(verdict, Verdict::Erase, "it is marked");
@@ -175,7 +175,8 @@ fn it_serves_behind_what_is_applied_and_takes_the_rest_in_order() {
     assert_eq!(bench.device.copies(), 2);
 }
 
-/// What a head must have: a controller leaves nobody out beside a device that lacks some of it.
+/// The joined device reports whether it holds all entries that a head must hold. A controller leaves no device out
+/// while the remaining device lacks some of them.
 #[test]
 fn who_joined_says_whether_it_holds_everything_that_it_must() {
     for (flags, must_hold, whole) in [
@@ -211,7 +212,7 @@ fn who_joined_says_whether_it_holds_everything_that_it_must() {
     }
 }
 
-/// The kernel may go on appending: where the log ends is not known from what its process says.
+/// The pipeline in the kernel may still append, so the device cannot state the end of its log.
 #[test]
 fn a_log_that_goes_on_says_so_until_it_serves() {
     let (mut bench, _) = started(USED, 0);
@@ -224,7 +225,7 @@ fn a_log_that_goes_on_says_so_until_it_serves() {
     };
     let verdict = bench.give(server(), &reply, &table(1, &[]));
     assert_eq!(bench.resume(&verdict), Served::Serving);
-    // Then it leaves service, and nobody else appends.
+    // The device then leaves service, and nothing else appends.
     let later = Header {
         epoch: EPOCH + 1,
         ..crate::support::device::from_hop(Kind::Applied, 0)

@@ -1,4 +1,4 @@
-//! A device with a lease: what it says to clients while it has one, and what it keeps to itself otherwise
+//! A device with leases: its answers to clients while it has a lease, and the answers that it withholds otherwise
 //! (`docs/spec/protocol.md` §14).
 
 use super::support::device::{Bench, ask, client, config, from_client, hop, update};
@@ -12,7 +12,7 @@ use pmnet_wire::{Header, Kind};
 
 const LENGTH: Nanos = 3 * SECOND;
 
-/// A head with leases that has none yet, and an open session.
+/// A head that uses leases and has none yet, with an open session.
 fn head(chain: u32) -> Bench {
     let mut config = config(1, hop(chain, 2));
     config.leased = true;
@@ -99,7 +99,7 @@ fn a_hit_that_the_node_has_written_is_taken_back_and_nothing_else_is() {
     ];
     assert_eq!(left, expected, "the last one is foreign");
     assert_eq!(bench.device.counters().silenced, 4);
-    // Whoever sends them together counts on neighbours that touch.
+    // A node sends the packets in one call, so each packet must begin where the previous one ends.
     let mut end = 0;
     for place in out.places() {
         assert_eq!(place.range.start, end);
@@ -160,7 +160,7 @@ fn the_agent_asks_for_what_serves_and_answers_by_leases() {
     assert!(unleased.device.may_answer(Time(u64::MAX)));
     let mut bench = head(1);
     assert_eq!(bench.device.needs_lease(), Some(EPOCH));
-    // Another device speaks of a later epoch: this one asks the server first.
+    // Another device reports a later epoch: this device first asks the server.
     let later = Header {
         epoch: EPOCH + 1,
         ..super::support::device::from_hop(Kind::Durable, 2)

@@ -1,4 +1,4 @@
-//! READs at the head: what is shown, and how fresh a store must be (`docs/spec/reads.md` §1, §2, §4, §5).
+//! READs at the head: which updates it shows, and how fresh a store must be (`docs/spec/reads.md` §1, §2, §4, §5).
 
 use super::support::device::{
     Bench, ask, client, config, from_client, from_hop, hop, server, update,
@@ -12,7 +12,7 @@ const KEY: u64 = 7;
 const OTHER: u64 = 8;
 /// The token of a mark.
 const MARK: u64 = TOKEN | 1;
-/// The first update's order: the session's OPEN is order 1.
+/// The order of the first update: the session's OPEN has order 1.
 const FIRST: u64 = 2;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ fn read(bench: &mut Bench, hashes: &[u64]) -> Answer {
     asked(bench, hashes, &ask())
 }
 
-/// What is applied may be shown, too.
+/// Sends a READ that allows applied updates to be shown.
 #[track_caller]
 fn read_kept(bench: &mut Bench, hash: u64) -> Answer {
     let ask = Header {
@@ -68,7 +68,7 @@ pub(super) fn changing(seq: u64, hash: u64) -> Header {
     }
 }
 
-/// Admits an update of this key, and makes it durable.
+/// Admits an update of this key, and makes it durable. Returns its order.
 pub(super) fn commit(bench: &mut Bench, seq: u64, hash: u64) -> u64 {
     let order = bench.admit(&changing(seq, hash), b"payload").order;
     bench.device.persisted(order);
@@ -83,7 +83,7 @@ pub(super) fn bypass(seq: u64, id: u64, hash: u64) -> Header {
     }
 }
 
-/// The server's answer, by when it had applied so much.
+/// The server's answer to request `id`, made when A was `applied`.
 pub(super) fn answered(id: u64, applied: u64) -> Header {
     Header {
         session: SESSION,
@@ -93,7 +93,7 @@ pub(super) fn answered(id: u64, applied: u64) -> Header {
     }
 }
 
-/// Opens a mark; it is not durable yet.
+/// Opens a mark, whose OPEN is not durable yet.
 pub(super) fn open_mark(bench: &mut Bench) -> u64 {
     let open = Header {
         session: 0,
@@ -103,7 +103,7 @@ pub(super) fn open_mark(bench: &mut Bench) -> u64 {
     bench.admit(&open, &MARK.to_be_bytes()).order
 }
 
-/// Ends a mark, durably.
+/// Ends a mark, with a durable END.
 pub(super) fn end_mark(bench: &mut Bench, mark: u64) -> u64 {
     let end = Header {
         session: mark,
@@ -155,13 +155,13 @@ fn what_is_applied_is_shown_to_whoever_asks_for_it() {
     apply(&mut bench, other);
     assert_eq!(read(&mut bench, &[KEY]), Miss(order));
     assert_eq!(read_kept(&mut bench, KEY), Hit(order));
-    // What has no order hides what is older, of its keys only.
+    // A request without an order hides older updates, but only those of its own keys.
     bench.answer(client(), &bypass(2, 1, KEY), b"INCR");
     assert_eq!(read_kept(&mut bench, KEY), Miss(order));
     bench.answer(server(), &answered(1, other), b":1");
     assert_eq!(read_kept(&mut bench, KEY), Miss(order));
     assert_eq!(read_kept(&mut bench, OTHER), Hit(other));
-    // A read says as well by when it was executed. It hides nothing.
+    // The answer to a read also states A at its execution. A read hides nothing.
     let reading = Header {
         flags: Flags::READ_ONLY,
         ..bypass(2, 2, OTHER)
@@ -169,7 +169,7 @@ fn what_is_applied_is_shown_to_whoever_asks_for_it() {
     bench.answer(client(), &reading, b"GET");
     bench.answer(server(), &answered(2, other), b"$1");
     assert_eq!(read_kept(&mut bench, OTHER), Hit(other));
-    // Of unknown keys: of all.
+    // A request of unknown keys hides the older updates of all keys.
     bench.answer(client(), &bypass(2, 3, 0), b"EVAL");
     bench.answer(server(), &answered(3, other), b":1");
     assert_eq!(read_kept(&mut bench, OTHER), Miss(other));
@@ -258,7 +258,7 @@ fn what_has_no_order_yet_closes_its_bucket_until_it_is_answered() {
         Hit(other),
         "and before this one"
     );
-    // The same again: it was answered, and is not executed any more.
+    // A copy of a request that was answered is not executed again.
     bench.answer(client(), &bypass(2, 1, OTHER), b"INCR");
     assert_eq!(read(&mut bench, &[OTHER]), Hit(other));
     bench.answer(
@@ -282,7 +282,7 @@ fn what_may_change_any_key_closes_all_and_all_must_be_applied() {
         let mut bench = Bench::head(1);
         let last = commit(&mut bench, 1, OTHER);
         bench.answer(client(), &bypass(1, 1, hash), b"EVAL");
-        // Another of the same session: between them they may change any key.
+        // With a second request of this session, the two may change any key.
         bench.answer(client(), &bypass(1, 2, KEY + 10), b"EVAL");
         assert_eq!(read(&mut bench, &[OTHER]), Miss(last));
         assert_eq!(read(&mut bench, &[KEY + 20]), Miss(last));
@@ -294,7 +294,7 @@ fn what_may_change_any_key_closes_all_and_all_must_be_applied() {
     }
 }
 
-/// It is executed before the next entry of its session, or never.
+/// An unanswered bypass whose caller has given up is executed before the next entry of its session, or never.
 #[test]
 fn what_was_given_up_takes_the_place_of_its_sessions_next_entry() {
     for (hash, others) in [(KEY, 0), (0, 3)] {
@@ -305,7 +305,7 @@ fn what_was_given_up_takes_the_place_of_its_sessions_next_entry() {
         assert_eq!(next, 3);
         assert_eq!(read(&mut bench, &[KEY]), Miss(next));
         assert_eq!(read(&mut bench, &[KEY + 1000]), Miss(others));
-        // Where its own keys are unknown, that entry may be of any key itself.
+        // If the keys of the bypass are unknown, they may include those of that entry.
         let its_own = if hash == 0 { Miss(next) } else { Hit(next) };
         assert_eq!(read(&mut bench, &[OTHER]), its_own);
     }
@@ -359,7 +359,7 @@ fn a_mark_closes_all_until_its_end_is_applied() {
     apply(&mut bench, end);
     assert_eq!(read(&mut bench, &[KEY]), Hit(newer));
     assert_eq!(read(&mut bench, &[OTHER]), Miss(end));
-    // What was passed through came behind what the log has from before the END.
+    // Operations that were passed through took effect after every entry that precedes the END in the log.
     apply(&mut bench, newer);
     assert_eq!(read_kept(&mut bench, KEY), Hit(newer));
 }
@@ -428,7 +428,7 @@ fn who_may_not_ask_or_asks_nonsense_gets_no_answer() {
 fn the_version_is_another_one_when_something_is_not_outstanding_any_more() {
     let mut bench = Bench::head(1);
     let mut versions = Vec::new();
-    // Gives whether it is another one than before, and never that of an earlier time.
+    // Returns whether the version has changed, and checks that no earlier version comes back.
     let mut changed = |bench: &mut Bench| {
         let sent = bench.answer(client(), &ask(), &write_hashes(&[OTHER]));
         let miss = only(sent).header;

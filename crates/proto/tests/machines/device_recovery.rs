@@ -1,4 +1,4 @@
-//! A device comes back: what it asks, what it believes, and when it stops instead
+//! A device that comes back: its questions, the answers that it believes, and the answers at which it stops
 //! (`docs/spec/protocol.md` §4, §5).
 
 use crate::support::device::{
@@ -20,7 +20,7 @@ const LOG: LogState = LogState {
     applied: 1,
 };
 
-/// Device 1 with orders 1 to 3 in its log, the first of them applied, and its RECOVER.
+/// Device 1 with orders 1 to 3 in its log, the first of which is applied, and its RECOVER.
 fn restarted() -> (Bench, Sent) {
     let frames = (1..=3)
         .map(|order| {
@@ -66,8 +66,8 @@ fn only_member(recover: &Sent) -> Member {
     path[0]
 }
 
-/// A controller knows which epoch its word is about (`docs/spec/protocol.md` §14). In another one it has no effect, however
-/// often it is refused.
+/// A controller's order names its epoch (`docs/spec/protocol.md` §14). In another epoch it has no effect, however often
+/// the device is refused.
 #[test]
 fn a_word_that_names_its_epoch_is_about_no_other() {
     let mut config = config(1, server());
@@ -90,8 +90,8 @@ fn a_word_that_names_its_epoch_is_about_no_other() {
     assert_eq!(only_member(&again).word_epoch, 7);
 }
 
-/// The word of the operator ends one epoch. A RECOVER that says it and arrives twice, the second
-/// time much later, must not end another.
+/// An operator's order ends one epoch. If a RECOVER with the order arrives twice, and the second copy much later, it
+/// must not end another epoch.
 #[test]
 fn the_operators_word_names_the_epoch_that_it_ends() {
     let (mut bench, recover) = restarted();
@@ -133,7 +133,7 @@ fn it_says_who_it_is_and_asks_again() {
     assert_eq!(only_member(&recover), me);
     assert_ne!(recover.header.request.raw(), 0, "a nonce");
     assert_eq!(bench.tick(), []);
-    // Every other time as an earlier version takes it, which knows one size of fragments only.
+    // Every second RECOVER has the length that an earlier version accepts, which knows only one size of fragments.
     let padded = |payload: usize, sent: Sent| {
         assert_eq!(sent.payload.len(), payload);
         assert_eq!(only_member(&sent), me);
@@ -144,8 +144,8 @@ fn it_says_who_it_is_and_asks_again() {
     padded(1144, only(bench.tick_after(300 * MILLISECOND)));
 }
 
-/// Found by the simulator (seed 34961): a device asked with the longest question when its path shrank, and went on with it for as long
-/// as nobody answered.
+/// Found by the simulator (seed 34961): a device asked with the longest RECOVER when its path MTU shrank, and repeated
+/// it until a reply came.
 #[test]
 fn a_question_becomes_shorter_when_the_path_does() {
     let (mut bench, recover) = restarted();
@@ -158,7 +158,7 @@ fn a_question_becomes_shorter_when_the_path_does() {
         let question = only(bench.tick_after(300 * MILLISECOND));
         assert!(question.payload.len() <= 1280, "{}", question.payload.len());
     }
-    // Those for further parts, too.
+    // The questions for further parts become shorter, too.
     let first = Header {
         fragment_count: 4,
         ..reply(&recover)
@@ -184,7 +184,7 @@ fn it_serves_what_the_log_holds_above_what_is_applied() {
         (EPOCH, SHARD_TOKEN),
         "in this epoch"
     );
-    // The session goes on where the log ends: seq 2 is order 3.
+    // The session continues from the end of the log: seq 2 is order 3.
     assert_eq!(
         bench.answer(client(), &from_client(Kind::Update, 2), b"payload"),
         []
@@ -274,7 +274,7 @@ fn a_refusal_stops_it_and_a_hold_does_not() {
         flags: hold,
         ..reply(&recover)
     };
-    // The first answer only tells it the epoch.
+    // The device takes only the epoch from the first answer.
     assert_eq!(bench.answer(server(), &header, b"say --shrink-chain"), []);
     let recover = only(bench.tick());
     let header = Header {
@@ -350,7 +350,7 @@ fn parts_of_two_states_are_not_mixed() {
     );
 }
 
-/// The server was restarted, and its table is shorter than the one of which a part is missing (simulator, seed 99218).
+/// While a part of the table is missing, the server restarts, and its table becomes shorter (simulator, seed 99218).
 #[test]
 fn a_table_that_became_shorter_is_asked_for_anew() {
     let (mut bench, recover) = restarted();
@@ -454,7 +454,7 @@ fn a_head_that_gets_a_new_head_admits_nothing_until_it_knows_its_place() {
         "the empty log that it reported stays empty"
     );
     assert_eq!(bench.device.waits_for(), None, "the server decides");
-    // It stood still for ever after this, and did not say why. (Simulator, seed 88451.)
+    // Found (simulator, seed 88451): after this reply the device stood still for ever, and did not report why.
     let refusal = Header {
         flags: Flags::REFUSED,
         device: 9,
@@ -493,9 +493,9 @@ fn its_place_in_the_chain_is_what_the_server_says() {
     );
 }
 
-/// A copy of the log from before is told by the incarnation that it last served in. So the server
-/// must know of a new one before the device serves in it. Found: an old copy, started often enough
-/// while nobody answered, came with a higher incarnation than the right log, and was believed.
+/// The server recognises an old copy of the log by the incarnation in which it last served. So the server must know of
+/// a new incarnation before the device serves in it. Found: an old copy was started repeatedly while no server
+/// answered. It came with a higher incarnation than the right log, and was believed.
 #[test]
 fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     let (mut bench, recover) = restarted();
@@ -523,7 +523,7 @@ fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     assert!(bench.device.is_serving());
 }
 
-/// Found by fuzzing: it took itself for the head of a chain that does not name it.
+/// Found by fuzzing: the device took itself for the head of a chain that does not name it.
 #[test]
 fn a_reply_that_does_not_name_it_is_dropped() {
     let (mut bench, recover) = restarted();

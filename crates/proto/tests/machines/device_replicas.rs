@@ -7,10 +7,10 @@ use pmnet_wire::{Flags, Header, Kind};
 
 const KEY: u64 = 7;
 const OTHER: u64 = 8;
-/// Nobody writes it.
+/// A key that no update writes.
 const THIRD: u64 = 9;
 
-/// What a replica must have applied, and whether that has been admitted; 0: none may be read from.
+/// The order that a replica must have applied, and whether the head has admitted that order; 0: no replica may be read.
 #[track_caller]
 fn replicas(bench: &mut Bench, hashes: &[u64]) -> (u64, bool) {
     let ask = Header {
@@ -24,7 +24,8 @@ fn replicas(bench: &mut Bench, hashes: &[u64]) -> (u64, bool) {
     (miss.replicas, !miss.behind)
 }
 
-/// A head whose log ends with an entry of the session, so that nothing is behind its recover-reply any more.
+/// A head that has admitted an entry since its recover-reply. So all that was executed before the reply now has an
+/// admitted order as its bound.
 fn head() -> (Bench, u64) {
     let mut bench = Bench::head(1);
     let order = commit(&mut bench, 1, OTHER);
@@ -78,7 +79,7 @@ fn what_has_no_order_closes_its_keys_until_the_next_entry_is_applied() {
     let next = commit(&mut bench, 2, OTHER);
     assert_eq!(next, other + 1);
     assert_eq!(replicas(&mut bench, &[KEY]), (next, true));
-    // Of unknown keys: of all.
+    // A request of unknown keys affects all keys.
     bench.answer(client(), &bypass(2, 2, 0), b"EVAL");
     assert_eq!(replicas(&mut bench, &[KEY]), (0, true));
     bench.answer(server(), &answered(2, next), b":1");

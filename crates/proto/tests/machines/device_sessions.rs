@@ -1,4 +1,4 @@
-//! Where a session begins and ends at the head (`docs/spec/protocol.md` §4).
+//! How sessions begin and end at the head (`docs/spec/protocol.md` §4).
 
 use crate::support::device::{
     Bench, ROOM, client, config, from_client, from_hop, server, table, update,
@@ -10,8 +10,8 @@ use pmnet_proto::time::SECOND;
 use pmnet_wire::record::SessionRow;
 use pmnet_wire::{Flags, Header, Kind, raw};
 
-/// The same OPEN again is the same session as long as nobody used it. One that comes later still, from
-/// a client that begins anew with seq 1, must not find a session that is further.
+/// A repeated OPEN gets the same session until that session is used. A later one, from a client that begins again with
+/// seq 1, must not get a session that has moved on.
 #[test]
 fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
     let mut bench = Bench::head(1);
@@ -37,8 +37,8 @@ fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
     bench.admit(&update(2), b"the first one goes on");
 }
 
-/// Who looks for the head may meet the only device of a new chain that is there yet. The first session would fix the chain
-/// at that length.
+/// A client that looks for the head may meet the only device of a new chain that is up. A first session would fix the
+/// chain at that length.
 #[test]
 fn a_chain_without_an_entry_takes_no_open_of_who_looks_for_the_head() {
     let token = TOKEN.to_be_bytes();
@@ -63,7 +63,8 @@ fn a_chain_without_an_entry_takes_no_open_of_who_looks_for_the_head() {
     assert_eq!((entry.order, entry.flags), (2, Flags::default()));
 }
 
-/// The rest of a new chain may be on its way. The first entry would leave it out, and be of no use to this client.
+/// The other devices of a new chain may be starting. A first entry would leave them out, and the client would not get
+/// the copies that it wants.
 #[test]
 fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
     let token = TOKEN.to_be_bytes();
@@ -80,7 +81,7 @@ fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
     );
     let entry = bench.admit(&open(1), &token);
     assert_eq!(entry.order, 1);
-    // Then nobody is left out by one more.
+    // After that, another session leaves no further device out.
     let another = Header {
         tag: TOKEN + 2,
         ..open(2)
@@ -103,8 +104,8 @@ fn bench_found_silent() -> Bench {
     bench
 }
 
-/// An update came, from a pipeline that was held too late to stop it, between the head's decision to end the silent
-/// session and its doing so.
+/// The head decides to end the silent session. Before it does, an update arrives from the fast path, which was held too
+/// late to stop it.
 #[test]
 fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
     let mut bench = bench_found_silent();
@@ -114,20 +115,20 @@ fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
     bench.admit(&update(2), b"the session goes on");
 }
 
-/// The client's own END came between the head's decision to end the silent session and its doing so.
+/// The head decides to end the silent session. Before it does, the client's own END arrives.
 #[test]
 fn a_session_is_ended_once() {
     let mut bench = bench_found_silent();
     bench.admit(&from_client(Kind::End, 1), b"");
-    // There was no room until it had been silent for as long again.
+    // The log had no room for the head's END until the session had been silent for that long again.
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
     assert_eq!(bench.device.counters().expired_sessions, 0);
     assert_eq!(bench.device.cursors().0, 2, "the OPEN and one END");
 }
 
-/// A NIC acknowledges messages of a session that says nothing to the head: they wait in slots. An END of the head took the place of the
-/// first of them.
+/// A NIC acknowledges messages of a session that sends nothing to the head: the messages wait in slots. Found: an END
+/// of the head took the seq of the first of them.
 #[test]
 fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
     let config = DeviceConfig {
@@ -144,14 +145,15 @@ fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
         assert_eq!(ended(&mut bench), []);
         bench.device.unbind(bench.now, SESSION);
     }
-    // Silence counts from the end of the last connection.
+    // The time of silence begins with the end of the last connection.
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(ended(&mut bench), [SESSION]);
     assert!(!bench.device.bind(SESSION, TOKEN), "it is over");
 }
 
-/// Messages that a NIC has acknowledged wait in slots while the epoch changes, and the client connects again before they are processed. The end of
-/// the old connection was taken for that of the new one, which the session had no more then.
+/// Messages that a NIC has acknowledged wait in slots while the epoch changes, and the client connects again before
+/// they are processed. Found: the end of the old connection was taken for that of the new one, and the session then
+/// counted no connection.
 #[test]
 fn a_new_epoch_keeps_the_connections_of_a_session() {
     let config = DeviceConfig {
@@ -183,7 +185,7 @@ fn a_new_epoch_keeps_the_connections_of_a_session() {
     bench.resume(&verdict);
     assert!(bench.device.is_serving());
     assert!(bench.device.bind(SESSION, TOKEN), "its new connection");
-    // The slots of the old one are processed.
+    // The slots of the old connection are processed.
     bench.device.unbind(bench.now, SESSION);
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(ended(&mut bench), [], "the new one is there");
@@ -198,7 +200,7 @@ fn a_session_that_connects_at_the_last_moment_is_not_ended() {
     bench.admit(&update(1), b"it waited in a slot");
 }
 
-/// OPEN of a client with this name, in this start.
+/// OPEN of a client with this name and this number of its start.
 fn open_of(client: u64, start: u64, token: u64) -> (Header, [u8; 8]) {
     let open = Header {
         session: 0,
@@ -210,14 +212,15 @@ fn open_of(client: u64, start: u64, token: u64) -> (Header, [u8; 8]) {
     (open, token.to_be_bytes())
 }
 
-/// Sessions that the head ends within a second, all of them.
+/// Sessions that the head ends within a second.
 fn ended(bench: &mut Bench) -> Vec<u64> {
     bench.tick_after(SECOND);
     let ends = std::iter::from_fn(|| bench.device.poll_own_entry(bench.now, ROOM));
     ends.map(|entry| entry.session).collect()
 }
 
-/// A front that crashes leaves its sessions behind. (After some crashes the head had room for no other one, for ten minutes.)
+/// A front that crashes leaves its sessions open. (Found: after some crashes the head had no room for other sessions,
+/// for ten minutes.)
 #[test]
 fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     const FRONT: u64 = 77;
@@ -236,10 +239,10 @@ fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     let present = open(&mut bench, FRONT, 6);
     assert_eq!(ended(&mut bench), former);
     assert_eq!(bench.device.counters().succeeded_sessions, 2);
-    // A late packet of the one before ends nothing. What it begins ends with the next one that is looked for.
+    // A late packet of the earlier start ends nothing. The session that it opens ends at the next search.
     let late = open(&mut bench, FRONT, 5);
     assert_eq!(ended(&mut bench), []);
-    // A copy of its machine at another address is no successor.
+    // A copy of the front's machine at another address is no successor.
     let (copy, payload) = open_of(FRONT, 7, 9_000);
     let elsewhere = crate::support::peer(201);
     assert!(matches!(
@@ -258,7 +261,8 @@ fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     );
 }
 
-/// A client that says a higher start with each packet made the head look at all sessions each time, and put all of them into its queue again.
+/// Found: a client stated a higher start in each packet. Each time the head looked at all sessions, and queued all of
+/// them again.
 #[test]
 fn a_start_that_rises_with_each_packet_is_looked_for_once_in_a_second() {
     const CLIENT: u64 = 77;
@@ -269,7 +273,7 @@ fn a_start_that_rises_with_each_packet_is_looked_for_once_in_a_second() {
         sessions.push(bench.admit(&open, &payload).session);
     }
     bench.tick_after(SECOND);
-    // The last one says that it is a later start, again and again.
+    // The last session states a later start in each PING.
     let ping = |start: u64| Header {
         session: *sessions.last().unwrap(),
         tag: 138,
@@ -288,7 +292,7 @@ fn a_start_that_rises_with_each_packet_is_looked_for_once_in_a_second() {
     assert_eq!(ended(&mut bench), sessions);
 }
 
-/// A head that has not seen the OPENs hears from the PINGs whose sessions they are.
+/// A head that has not seen the OPENs learns the clients of its sessions from PINGs.
 #[test]
 fn whose_a_session_is_may_be_heard_later() {
     let mut bench = Bench::head(1);
@@ -323,7 +327,7 @@ fn if_there_is_no_room_the_longest_silent_session_goes_and_none_that_is_used() {
         let (open, payload) = open_of(0, 0, 200);
         only(bench.answer(client(), &open, &payload)).header
     };
-    // Everybody is used.
+    // All sessions are in use.
     let said = refused(&mut bench);
     assert_eq!(
         (said.kind, said.session, said.copies),
@@ -343,7 +347,7 @@ fn if_there_is_no_room_the_longest_silent_session_goes_and_none_that_is_used() {
     refused(&mut bench);
     assert_eq!(ended(&mut bench), [2]);
     assert_eq!(bench.device.counters().crowded_out_sessions, 1);
-    // Its client is told why, and up to where it was: it has lost nothing.
+    // The client of the ended session learns the reason, and the last seq: it has lost nothing.
     bench.device.persisted(4);
     let late = Header {
         session: 2,
@@ -369,17 +373,17 @@ fn if_there_is_no_room_the_longest_silent_session_goes_and_none_that_is_used() {
         (Kind::Nack, Flags::UNKNOWN_SESSION)
     );
     assert_eq!((said.seq, said.copies), (1, raw(2)));
-    // Now there is room.
+    // The table has a free place now.
     let (open, payload) = open_of(0, 0, 200);
     bench.admit(&open, &payload);
-    // Nobody is told that of a session that never was.
+    // The head gives no such answer about a session that never existed.
     let forged = Header { tag: 999, ..late };
     let said = only(bench.answer(client(), &forged, b"x")).header;
     assert_eq!((said.seq, said.copies), (0, raw(0)));
 }
 
-/// A command that a front had passed to the store, and that waits there, may be executed after the front is gone: its mark stays for as long as
-/// ever.
+/// A command that a front passed to the store, and that waits in the store, may be executed after the front has gone.
+/// So the front's mark stays for the usual time.
 #[test]
 fn a_mark_goes_neither_with_its_clients_former_start_nor_to_make_room() {
     let config = DeviceConfig {
@@ -399,7 +403,7 @@ fn a_mark_goes_neither_with_its_clients_former_start_nor_to_make_room() {
     assert_eq!(bench.device.counters().expired_sessions, 1);
 }
 
-/// There may be very many of them: clients that are there do not wait for the end of all.
+/// A start may leave very many sessions: other clients do not wait until all have ended.
 #[test]
 fn many_sessions_end_a_few_at_a_time() {
     const MANY: u64 = 600;

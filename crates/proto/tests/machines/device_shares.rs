@@ -8,10 +8,10 @@ use pmnet_proto::time::SECOND;
 use pmnet_wire::packet::{Identity, LetGo, Nack, NotLogged};
 use pmnet_wire::{FrontKey, Header, Kind, MacKey};
 
-/// Entries of the log.
+/// Number of entries that the log can hold.
 const ENTRIES: u64 = 64;
 
-/// A session of a front, as its client knows it.
+/// A session of a front, with its client's state.
 struct Client {
     front: FrontKey,
     token: u64,
@@ -20,7 +20,7 @@ struct Client {
 }
 
 impl Client {
-    /// A mark has an odd token; these are none.
+    /// The tokens are even: a mark would have an odd one.
     fn new(front: &str, number: u64) -> Client {
         Client {
             front: front_named(front),
@@ -88,7 +88,7 @@ impl Head {
         }
     }
 
-    /// The end of a burst, as the node ends it.
+    /// Ends a burst as the node does.
     fn turn(&mut self) -> Vec<Sent> {
         let (last, ..) = self.bench.device.cursors();
         self.bench.tick();
@@ -102,7 +102,7 @@ impl Head {
         self.bench.finish()
     }
 
-    /// The server has applied this many more.
+    /// The server has applied this many more entries.
     fn apply(&mut self, entries: u64) {
         let (.., applied) = self.bench.device.cursors();
         let order = applied + entries;
@@ -116,7 +116,7 @@ impl Head {
         self.turn();
     }
 
-    /// The client begins its session, or hears why not.
+    /// The client begins its session, or is refused.
     fn begin(&mut self, who: &mut Client) -> Result<(), NotLogged> {
         let (open, said) = who.open();
         match self.bench.give(client(), &open, &said) {
@@ -135,7 +135,7 @@ impl Head {
         }
     }
 
-    /// An update of the client, in a burst of its own. False: it was refused.
+    /// The client sends an update, in a burst of its own. False: it was refused.
     fn write(&mut self, who: &mut Client) -> bool {
         self.send(who, Kind::Update)
     }
@@ -153,7 +153,7 @@ impl Head {
         admitted
     }
 
-    /// As many updates as are admitted.
+    /// Sends updates until one is refused; returns the number of admitted ones.
     fn flood(&mut self, who: &mut Client) -> u64 {
         (0..).take_while(|_| self.write(who)).count() as u64
     }
@@ -179,12 +179,12 @@ fn a_front_that_floods_leaves_the_others_their_share() {
     let mut others = opened(&mut head, "web", 1);
     let mut floods: Vec<_> = (2..6).map(|at| opened(&mut head, "flood", at)).collect();
     let admitted: u64 = floods.iter_mut().map(|one| head.flood(one)).sum();
-    // Five OPENs are in the log, too; the last quarter is not for who holds half of it.
+    // The log also holds five OPENs. Its last quarter is not for a front that holds half of the log.
     assert_eq!(admitted, ENTRIES * 3 / 4 - 5);
     assert!(head.bench.device.counters().over_share >= 4);
     let all = head.bench.device.most_over_share();
     assert_eq!(all.expect("refused").0, front_named("flood").id());
-    // The others get what is left, and all that becomes free, up to their half.
+    // The other front gets the remaining entries, and all that become free, up to its half.
     let mut held = 1;
     for _turn in 0..ENTRIES {
         while head.write(&mut others) {
@@ -198,7 +198,7 @@ fn a_front_that_floods_leaves_the_others_their_share() {
         held -= u64::from(head.bench.device.cursors().3 == 1);
     }
     assert_eq!(held, ENTRIES / 2);
-    // What is applied of the flood gives it no more than that leaves free.
+    // When entries of the flood are applied, the flood gets only what the other front leaves free.
     let before = head.bench.device.counters().admitted;
     for _turn in 0..4 {
         head.apply(1);
@@ -210,7 +210,7 @@ fn a_front_that_floods_leaves_the_others_their_share() {
     assert!(more <= 4, "{more}");
 }
 
-/// An END frees something, and takes one entry for each session: it is never refused for its front's sake.
+/// An END frees a place, and takes one entry for each session. So it is admitted even if its front is over its share.
 #[test]
 fn an_end_of_a_front_over_its_share_is_taken() {
     let mut head = Head::new(keyed(1, 1));
@@ -220,8 +220,8 @@ fn an_end_of_a_front_over_its_share_is_taken() {
     assert!(head.send(&mut flood, Kind::End));
 }
 
-/// Regression of a first draft: with a log that one front had filled alone, another front's first OPEN was never admitted. It had nothing there
-/// that counted, so nobody was over a share.
+/// Regression of a first draft: if one front had filled the log alone, another front's first OPEN was never admitted.
+/// The second front held no entries, so the first one did not count as over its share.
 #[test]
 fn a_newcomer_gets_into_a_log_that_one_front_has_filled() {
     let mut head = Head::new(keyed(1, 1));
@@ -233,7 +233,7 @@ fn a_newcomer_gets_into_a_log_that_one_front_has_filled() {
     assert!(!head.write(&mut flood), "another front waits");
     head.begin(&mut newcomer)
         .expect("it has less than its share");
-    // It gave up: the log is the other front's again.
+    // The newcomer gave up: the whole log is the first front's again.
     let mut gone = Client::new("gone", 3);
     head.apply(1);
     assert!(head.begin(&mut gone).is_ok());
@@ -281,7 +281,8 @@ fn a_front_with_many_sessions_leaves_places_to_others() {
     }
 }
 
-/// Sessions stay. So one of a front that has more than its share goes for each that another front may have.
+/// Sessions do not end by themselves. So for each session that another front may have, a session of a front over its
+/// share is ended.
 #[test]
 fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     let mut head = Head::with_sessions(8);
@@ -296,12 +297,12 @@ fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     assert_eq!(refused.crowded, 1);
     let counters = head.bench.device.counters();
     assert_eq!(counters.over_share_sessions, 1);
-    // The END is applied.
+    // The END of the first session is applied.
     head.apply(2);
     head.begin(&mut newcomer).expect("a place is free");
     let none = head.begin(&mut Client::new("flood", 200)).unwrap_err();
     assert_eq!(none.crowded, 1, "not for who had it");
-    // The client of the one that went is told why.
+    // The client of the ended session is told the reason.
     let first = &floods[0];
     let ping = Header {
         session: first.session,
@@ -314,7 +315,8 @@ fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     assert_eq!(LetGo::from_byte(why), Some(LetGo::OverShare));
 }
 
-/// A front beyond the number of rows shares one with others. It is served, and no row is taken from a front that has something there.
+/// A front for which no row is free shares a row with others. It is served, and no row is taken from a front that has
+/// entries or sessions.
 #[test]
 fn more_fronts_than_rows_are_served() {
     let mut head = Head::new(keyed(1, 1));

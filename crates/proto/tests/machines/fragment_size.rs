@@ -1,5 +1,5 @@
-//! Messages are cut into fragments that every hop carries (`docs/spec/protocol.md` §7): the server keeps the size, the head tells
-//! it, and whoever sends keeps to it.
+//! Messages are cut into fragments that every hop carries (`docs/spec/protocol.md` §7): the server records the size,
+//! the head announces it, and every sender keeps to it.
 
 use crate::support::client::{self, Bench as ClientBench};
 use crate::support::device::{self, Bench as DeviceBench, from_client, server};
@@ -16,7 +16,7 @@ fn size(bytes: u64) -> FragmentSize {
     FragmentSize::from_wire(bytes)
 }
 
-/// A client whose head said this when the session was opened.
+/// A client whose head announced this size when the session was opened.
 fn told(bytes: u64) -> ClientBench {
     let (mut bench, _) = ClientBench::opening(client::config());
     let reply = Header {
@@ -39,13 +39,14 @@ fn a_client_cuts_updates_as_the_head_says() {
     assert_eq!(lengths(&sent), [1280, 1280, 1]);
     let last = Update::read(&sent[2].header).fragment;
     assert_eq!((last.index, last.count), (2, 3));
-    // Its own path carries even less: that is for what begins now. An update that has its seqs keeps its bytes.
+    // The client's own path carries even less. That applies to new updates: an update that has its seqs keeps its
+    // fragments.
     bench.client.set_path(size(1144));
     bench.try_update(1281).expect("accepted");
     assert_eq!(lengths(&bench.flush()), [1144, 137]);
     bench.nack(1);
     assert_eq!(lengths(&bench.flush()), [1280, 1280, 1, 1144, 137]);
-    // A head of an earlier version says nothing.
+    // A head of an earlier version announces no size.
     let mut bench = told(0);
     bench.try_update(1345).expect("accepted");
     assert_eq!(lengths(&bench.flush()), [1344, 1]);
@@ -109,7 +110,7 @@ fn a_client_says_which_answers_it_can_receive() {
         let read = sent.into_iter().find(|sent| sent.header.kind == Kind::Read);
         ReadKeys::read(&read.expect("asked").header).size
     };
-    // The session of the reads.
+    // The head announces the size to the session for READs, too.
     let deadline = bench.now + SECOND;
     let asked = bench.client.read(bench.now, &[9], false, deadline);
     asked.expect("accepted");
@@ -126,7 +127,7 @@ fn a_client_says_which_answers_it_can_receive() {
     assert_eq!(read(&mut bench), 1144);
 }
 
-/// Two parts of 1344 and 656 bytes, or of 1144 and 856: the reply and the number of parts are the same.
+/// A reply has two parts in both sizes: of 1344 and 656 bytes, or of 1144 and 856.
 #[test]
 fn parts_of_two_sizes_are_not_put_together() {
     let whole: Vec<u8> = (0u8..=249).cycle().take(2000).collect();
@@ -156,7 +157,8 @@ fn parts_of_two_sizes_are_not_put_together() {
     }
 }
 
-/// Nobody says that large packets are lost. The head has not got the oldest one, sent again and again, and answers small ones.
+/// No error reports that large packets are lost. The head has not received the oldest packet, which was sent
+/// repeatedly, and still answers small ones.
 #[test]
 fn a_client_notices_that_large_packets_are_lost() {
     let mut bench = told(1344);
@@ -177,7 +179,7 @@ fn a_client_notices_that_large_packets_are_lost() {
         assert_eq!(pong(&mut bench, 1), [], "it may be a loss like any other");
     }
     bench.after(SECOND / 2);
-    // The head has it: the others of the chain do not.
+    // The head has the packet, but other devices of the chain do not.
     assert_eq!(pong(&mut bench, 2), []);
     assert!(!bench.client.take_large_lost());
     let sent = pong(&mut bench, 1);
@@ -203,7 +205,7 @@ fn small_packets_that_are_lost_are_no_sign() {
     assert!(!bench.client.take_large_lost());
 }
 
-/// What the server got of it, it must not take for a part of what comes now: 2000 bytes are two parts of 1344, and two of 1144.
+/// The server must not combine fragments of both sizes: 2000 bytes make two parts of 1344, and two parts of 1144.
 #[test]
 fn a_bypass_that_nobody_answers_goes_in_small_packets() {
     for (bytes, parts) in [
@@ -254,7 +256,7 @@ fn the_server_keeps_the_size_of_the_narrowest_hop() {
         size(1328),
         "its own path to the tail"
     );
-    // It is on record.
+    // The size is in the record.
     let bench = bench.restarted();
     assert_eq!(bench.server.chain(), Some(&chain));
 }
@@ -277,7 +279,7 @@ fn a_path_that_shrinks_begins_an_epoch() {
     let said = bench.server.poll_notice();
     let said = std::iter::successors(said, |_| bench.server.poll_notice()).last();
     assert!(said.unwrap().contains("1280 bytes"));
-    // The same again changes nothing; a larger size is noted, and is told to whoever comes back.
+    // The same report changes nothing. A larger size is recorded, and every device that comes back is told it.
     bench.recover(91, &[serving]);
     assert_eq!(bench.server.chain(), Some(&chain));
     let larger = Member {
@@ -290,7 +292,7 @@ fn a_path_that_shrinks_begins_an_epoch() {
         (noted.epoch, noted.members[0].size),
         (EPOCH + 1, size(1328))
     );
-    // The server's own path.
+    // Now the server's own path shrinks.
     bench.server.set_path(size(1144));
     bench.work();
     let chain = bench.server.chain().expect("made").clone();
@@ -346,13 +348,13 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
     let said = read_path(&asked.payload).expect("a path");
     assert_eq!((said[0].size, said[0].flags), (size(1280), Member::SERVING));
     assert!(bench.device.is_serving(), "it goes on meanwhile");
-    // Clients hear of it at once.
+    // The head tells clients the size at once.
     let ping = from_client(Kind::Ping, 0);
     let pong = only(bench.answer(device::client(), &ping, &[]));
     let said = Pong::read(&pong.header);
     assert_eq!((said.size, said.expected), (1280, 1));
     assert_eq!(bench.device.epoch(), epoch);
-    // Asked no more often than any other doubt.
+    // The device asks the server no more often than about any other doubt.
     bench.device.set_path(bench.now, size(1280), &mut out);
     assert_eq!(take(&mut out), []);
     bench
@@ -361,16 +363,16 @@ fn a_device_says_what_its_paths_carry_and_asks_when_they_shrink() {
     assert_eq!(kinds(&take(&mut out)), [Kind::Recover]);
 }
 
-/// Its link to the server loses what is large, and no system says so.
+/// The device's link to the server loses large packets, and no system reports it.
 #[test]
 fn a_device_notices_that_large_entries_are_lost() {
     for (bytes, received, room, lost) in [
         (1300, 1, 100, true),
-        // Small ones are lost, too: no device is there.
+        // Small packets are lost, too: no device answers.
         (1144, 1, 100, false),
-        // The server has it, and its store is slow.
+        // The server has the entry, and its store is slow.
         (1300, 2, 100, false),
-        // It has no room.
+        // The server has no room.
         (1300, 1, 0, false),
     ] {
         let mut bench = DeviceBench::head(1);

@@ -1,4 +1,5 @@
-//! The three machines with keys (`docs/spec/keys.md`): each verifies before it looks at anything else, and seals all that it sends.
+//! The three machines with keys (`docs/spec/keys.md`): each verifies a packet before it uses anything else of the
+//! packet, and seals every packet that it sends.
 
 use super::support::client::head as head_address;
 use super::support::device::{Bench, client, config, from_client, from_hop, hop, member, update};
@@ -45,7 +46,7 @@ fn identity() -> Vec<u8> {
     said.write().to_vec()
 }
 
-/// The life that a server has begun, as its recover-reply says.
+/// The life of the shard that the server has begun, as its recover-reply states it.
 fn life_of(reply: &Sent) -> Life {
     let said = RecoverReply::read(&reply.payload).expect("a recover-reply");
     Life {
@@ -81,7 +82,7 @@ pub fn keyed(chain: u32, id: u32) -> DeviceConfig {
     }
 }
 
-/// Device `id` of the chain 1 … `chain`, serving, with the session of `rows`.
+/// Device `id` of the chain 1 … `chain`, serving, with the sessions of `rows`.
 fn serving(chain: u32, id: u32, rows: &[SessionRow]) -> Bench {
     serving_with(chain, keyed(chain, id), rows)
 }
@@ -177,7 +178,7 @@ fn what_nobody_sealed_has_no_effect_and_no_answer() {
     let mut bench = head();
     let right = sealed(session().to_head, &update(1), b"payload");
     let forgeries = [
-        // With the token, as without keys.
+        // The packet has the token, as without keys.
         (update(1).for_payload(b"payload"), &b"payload"[..]),
         (right, b"Payload"),
         (Header { seq: 2, ..right }, b"payload"),
@@ -189,7 +190,7 @@ fn what_nobody_sealed_has_no_effect_and_no_answer() {
             },
             b"payload",
         ),
-        // The key of another direction, and of another front.
+        // The packets are sealed with the key of the other direction, and with that of another front.
         (
             sealed(session().to_client, &update(1), b"payload"),
             b"payload",
@@ -219,7 +220,7 @@ fn an_open_names_its_front_and_is_sealed_by_it() {
         tag: 0,
         ..from_client(Kind::Open, 0)
     };
-    // Of a client without keys, and of a cluster with another key.
+    // The OPENs are of a client without keys, and of a cluster with another key.
     let token = TOKEN.to_be_bytes();
     let unkeyed = Header { tag: TOKEN, ..open };
     assert_eq!(bench.answer(client(), &unkeyed, &token), []);
@@ -235,7 +236,8 @@ fn an_open_names_its_front_and_is_sealed_by_it() {
     assert_eq!(bench.device.sessions(), 0);
 }
 
-/// The head cannot verify packets of a session that it does not know, except PING, which carries token and front.
+/// The head cannot verify packets of a session that it does not know. PING is the exception, because it carries token
+/// and front.
 #[test]
 fn only_a_ping_is_told_that_a_session_is_over() {
     let mut bench = head();
@@ -257,7 +259,7 @@ fn only_a_ping_is_told_that_a_session_is_over() {
     is_sealed(&nack, session().to_client);
 }
 
-/// A holder of one front's key who has seen the token of another front is not taken for that front.
+/// A client that holds one front's key, and has seen the token of another front, cannot act as the other front.
 #[test]
 fn a_token_of_another_front_is_another_session() {
     let mut bench = serving(1, 1, &[]);
@@ -299,7 +301,8 @@ fn a_new_head_has_the_keys_of_a_session_from_token_and_front() {
     assert_eq!(bench.admit(&next, b"payload").seq, 5);
 }
 
-/// An entry that the first device has sealed is refused by the third: otherwise the third could have an entry that the second lacks.
+/// The third device refuses an entry that the first has sealed: otherwise the third could hold an entry that the second
+/// lacks.
 #[test]
 fn a_hop_takes_an_entry_of_its_neighbour_only_and_seals_it_anew() {
     let mut bench = serving(3, 3, &[]);
@@ -351,7 +354,7 @@ fn a_durable_counts_if_the_next_device_has_sealed_it() {
     }
 }
 
-/// A RECOVER that its sender meant for another hop, and that an adversary leads past that hop.
+/// An adversary leads a RECOVER past the hop for which its sender meant it.
 #[test]
 fn a_recover_is_for_the_hop_that_it_names() {
     let mut bench = serving(2, 2, &[]);
@@ -372,7 +375,7 @@ fn a_recover_is_for_the_hop_that_it_names() {
     assert_eq!(passed.header.seq, 1, "for the server");
 }
 
-/// A device that has just started knows neither epoch nor sessions.
+/// A device that has just started knows neither the epoch nor the sessions.
 #[test]
 fn until_it_serves_a_device_takes_recover_and_its_reply_only() {
     let state = LogState {
@@ -410,7 +413,7 @@ fn until_it_serves_a_device_takes_recover_and_its_reply_only() {
     is_sealed(&passed, CLUSTER.asking(SHARD, 2));
 }
 
-/// Entries that were stored before the device served with these keys are sealed when they are sent.
+/// Entries that were stored before the device had these keys are sealed when they are sent.
 #[test]
 fn entries_of_before_are_sealed_anew() {
     let state = LogState {
@@ -439,7 +442,8 @@ fn entries_of_before_are_sealed_anew() {
     is_sealed(&only(bench.forwards()), hop_key(1));
 }
 
-/// The pipeline in the kernel of the last device appends entries without a MAC, and its process makes that when it sends them.
+/// The pipeline in the kernel of the last device appends entries without a MAC. Its process makes the MAC when it sends
+/// them.
 #[test]
 fn an_entry_without_a_mac_is_sealed_when_it_is_sent() {
     let mut bench = head();
@@ -456,7 +460,8 @@ fn an_entry_without_a_mac_is_sealed_when_it_is_sent() {
     }
 }
 
-/// A packet of another epoch is verified with the key of its own: it may be of a hop that was left out, or that knows a later chain.
+/// A packet of another epoch is verified with that epoch's key: its sender may be a hop that was left out, or one that
+/// knows a later chain.
 #[test]
 fn what_a_hop_has_sealed_in_another_epoch_is_genuine() {
     let mut bench = serving(2, 2, &[]);
@@ -522,7 +527,7 @@ fn with_keys() -> ClientConfig {
     }
 }
 
-/// A client with keys, its OPEN, and its keys.
+/// A client with keys, the content of its OPEN, and its session's keys.
 fn opening() -> (support::client::Bench, Identity, SessionKeys) {
     let (bench, open) = support::client::Bench::opening(with_keys());
     let said = Identity::read(&open.payload).expect("an OPEN says whose it is");
@@ -538,7 +543,7 @@ fn opened() -> (support::client::Bench, Identity, SessionKeys) {
         order: said.token,
         ..bench.reply(Kind::OpenReply)
     };
-    // Not sealed; sealed for an earlier session of this front.
+    // The replies are not sealed, or sealed for an earlier session of this front.
     bench.receive(&reply, &[]);
     let earlier = front().session(SHARD, said.token + 2).to_client;
     bench.receive(&sealed(earlier, &reply, &[]), &[]);
@@ -624,7 +629,7 @@ fn a_server_takes_entries_of_the_tail_only() {
         seq: 1,
         ..Header::new(Kind::Recover)
     };
-    // Unsealed; led past the second device; as it is.
+    // The RECOVER without a seal, the one that was led past the second device, and the genuine one.
     let asking = CLUSTER.asking(SHARD, 2);
     let plain = recover.for_payload(&path);
     assert_eq!(bench.try_give(&plain, &path), Ok(vec![]));
@@ -663,7 +668,7 @@ fn a_server_takes_entries_of_the_tail_only() {
     assert_eq!((applied.header.kind, applied.to), (Kind::Applied, tail()));
     is_sealed(&applied, key(0));
 
-    // The front is on record, and in the next recover-reply.
+    // The front is in the record, and in the next recover-reply.
     let record = bench
         .store
         .records
@@ -678,7 +683,7 @@ fn a_server_takes_entries_of_the_tail_only() {
         },
         &path,
     );
-    // The first time, the records have to be looked at.
+    // The first time, the server has to read its records.
     let mut replies = Vec::new();
     for _ in 0..2 {
         replies.extend(bench.try_give(&again, &path).expect("asked once more"));
@@ -701,7 +706,7 @@ fn a_nic_acknowledges_nothing_of_a_session_with_keys() {
     assert!(without.device.bind(SESSION, TOKEN));
 }
 
-/// All processes get the next cluster key as the second one, then send under it, then forget the one before.
+/// All processes get the next cluster key as their second key, then seal with it, then forget the old key.
 #[test]
 fn two_cluster_keys_are_accepted_and_one_is_sent_under() {
     let next = ClusterKey::new(*b"the next of them");
@@ -733,7 +738,7 @@ fn two_cluster_keys_are_accepted_and_one_is_sent_under() {
     assert_eq!(bench.answer(hop(2, 1), &forged, &payload), []);
 }
 
-/// A front has its key of either cluster key, until it is refused.
+/// A front may have its key from either cluster key, until it is refused.
 #[test]
 fn a_front_that_is_refused_opens_no_session() {
     let next = ClusterKey::new(*b"the next of them");
@@ -758,7 +763,7 @@ fn a_front_that_is_refused_opens_no_session() {
     }
 }
 
-/// Without keys nothing is written into a RECOVER that passes.
+/// Without keys a device writes nothing into a RECOVER that it passes on.
 #[test]
 fn without_keys_a_recover_is_passed_on_as_it_came() {
     let mut bench = Bench::serving(2, 2);
@@ -780,7 +785,8 @@ fn next_cluster() -> ClusterKeys {
     }
 }
 
-/// A device that gets other keys while it serves (keys.md §7): what it stored before is sealed anew, and the open session goes on.
+/// A device gets other keys while it serves (keys.md §7): it seals entries that it stored before again, and the open
+/// session continues.
 #[test]
 fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     let mut bench = head();
@@ -799,7 +805,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     bench.device.persisted(2);
     is_sealed(&only(bench.finish()), session().to_client);
     is_sealed(&only(bench.forwards()), sealed_now);
-    // The server still sends under the one before.
+    // The server still seals with the old key.
     let applied = |key: MacKey, order: u64| {
         let header = Header {
             order,
@@ -811,7 +817,7 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     let server = CLUSTER.hop(LIFE, EPOCH, 0);
     bench.give(hop(1, 2), &applied(server, 1), &[]);
     assert_eq!(bench.device.cursors().3, 1);
-    // The last step: the key before is forgotten.
+    // The last step: the old key is forgotten.
     bench.device.rekey(ClusterKeys {
         other: None,
         ..next.clone()
@@ -823,8 +829,8 @@ fn what_was_stored_before_other_keys_came_is_sealed_anew() {
     assert_eq!(bench.device.cursors().3, 2);
 }
 
-/// A session that was opened under a key of the cluster that is forgotten is served no more: whoever stole that key has no use of it. What was
-/// acknowledged is in the log, goes on to the server, and is reclaimed when that has applied it.
+/// A session that was opened under a forgotten key of the cluster is not served any more: a thief cannot use a stolen
+/// key. Acknowledged updates are in the log: they go on to the server, and are reclaimed when it has applied them.
 #[test]
 fn the_session_of_a_forgotten_key_is_served_no_more() {
     let mut bench = head();
@@ -851,14 +857,15 @@ fn the_session_of_a_forgotten_key_is_served_no_more() {
     };
     bench.give(hop(1, 2), &sealed(server, &applied, &[]), &[]);
     assert_eq!(bench.device.cursors().3, 2);
-    // Nobody can end it, so it ends by its silence, as any other.
+    // No client can end the session, so it ends by its silence, as any other.
     bench.tick_after(config(1, hop(1, 2)).session_idle);
     let end = bench.device.poll_own_entry(bench.now, bench.room);
     assert_eq!(end.expect("an END").session, SESSION);
 }
 
-/// The token of a shard is no secret: a hop's PING says it. A session that had it for its own was taken for a hop: its bypass of a later epoch made the head
-/// ask the server, out of service each time, and one of the present epoch led the answers of the next hop to the client.
+/// The token of a shard is no secret: a hop's PING carries it. Found: a session with the shard's token was taken for a
+/// hop. A bypass of it with a later epoch made the head leave service and ask the server each time. A bypass with the
+/// current epoch directed the answers of the next hop to the client.
 #[test]
 fn a_session_with_the_token_of_the_shard_is_no_hop() {
     let said = Identity {
@@ -898,7 +905,8 @@ fn a_session_with_the_token_of_the_shard_is_no_hop() {
     }
 }
 
-/// Packets of another epoch cost many MACs each. So only some of them are verified in a burst; a genuine one comes again.
+/// Each packet of another epoch costs many MACs, so only some of them are verified in a burst. A genuine packet is sent
+/// again.
 #[test]
 fn of_a_flood_of_another_epoch_little_is_verified() {
     let mut bench = serving(2, 2, &[]);
@@ -920,7 +928,7 @@ fn of_a_flood_of_another_epoch_little_is_verified() {
     let genuine = CLUSTER.hop(LIFE, EPOCH - 1, 1);
     let genuine = sealed(genuine, &of_epoch(EPOCH - 1), &[]);
     assert_eq!(bench.answer(hop(2, 1), &genuine, &[]), [], "none is left");
-    // Those of its own epoch are taken in meanwhile.
+    // Packets of the current epoch are processed meanwhile.
     let present = sealed(hop_key(1), &of_epoch(EPOCH), &[]);
     bench.answer(hop(2, 1), &present, &[]);
     assert_eq!(bench.finish().len(), 2, "DURABLE and APPLIED");
@@ -946,7 +954,8 @@ fn the_session_of_a_front_that_is_refused_now_is_served_no_more() {
     assert_eq!(bench.device.counters().unknown_key, 1);
 }
 
-/// What of it was under way is not answered: without its keys that would be an answer with the plain token, and with the data of a reply.
+/// Updates and requests of the refused front that are in progress get no answer. Without its keys an answer would have
+/// the plain token, and could carry the data of a reply.
 #[test]
 fn a_front_that_is_refused_now_is_sent_nothing_more() {
     let mut bench = head();
@@ -972,7 +981,8 @@ fn a_front_that_is_refused_now_is_sent_nothing_more() {
     assert_eq!(bench.device.counters().no_route, 1, "the reply");
 }
 
-/// A client that gets another key: the session with the one before takes no more calls, ends when it has none, and a new one begins.
+/// A client gets another key: the session with the old key takes no more calls, and ends when it has none. A new
+/// session begins.
 #[test]
 fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     let (mut bench, said, keys) = opened();
@@ -981,7 +991,7 @@ fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     let other = front_named("web-2");
     bench.client.rekey(bench.now, other);
     assert_eq!(bench.try_update(5), Err(Refused::Busy));
-    // It is asked for with the id that it began with.
+    // The session's PING states the id under which it was opened.
     for sent in bench.after(SECOND / 4) {
         is_sealed(&sent, keys.to_head);
         if sent.header.kind == Kind::Ping {
@@ -1020,8 +1030,8 @@ fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     );
 }
 
-/// The last step of a rollover came too early: no head has the key of the session any more, and nobody answers it. (Simulator, seed 55 with keys: its caller
-/// was told for ever to wait.)
+/// The last step of a rollover came too early: no head has the session's key any more, and none answers the session.
+/// (Simulator, seed 55 with keys: the caller was told for ever to wait.)
 #[test]
 fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
     for (update, again) in [(true, false), (false, false), (false, true)] {
@@ -1032,7 +1042,7 @@ fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
         };
         bench.flush();
         if again {
-            // An unknown outcome is settled in its session, under the old key.
+            // An unknown outcome is settled in the session of the call, under the old key.
             bench.after(SECOND);
             assert_eq!(bench.outcomes(), [(call, Outcome::Unknown)]);
         }
@@ -1057,7 +1067,8 @@ fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
     }
 }
 
-/// An update without an answer at its deadline, and only then another key: the session is left at once.
+/// An update gets no answer before its deadline, and another key arrives only after that: the client leaves the session
+/// at once.
 #[test]
 fn a_session_whose_calls_are_over_is_left_when_there_is_another_key() {
     let (mut bench, _, _) = opened();
@@ -1070,7 +1081,8 @@ fn a_session_whose_calls_are_over_is_left_when_there_is_another_key() {
     assert_eq!(bench.closed(), (vec![], Closed::Ended));
 }
 
-/// The file of a key that was edited by hand has the right id and a wrong key: no head can verify the OPEN. Then the file is put right.
+/// A key file that was edited by hand has the right id and a wrong key: no head can verify the OPEN. Then the file is
+/// corrected.
 #[test]
 fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let wrong = FrontKey::new(front().id(), *b"not derived here");
@@ -1097,7 +1109,8 @@ fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     is_sealed(&sent, keys.to_head);
 }
 
-/// The session for READs goes on like that, too. (Simulator, seed 409 with keys: there were two then, and nobody ended the first one.)
+/// The session for READs continues with the new key, too. (Simulator, seed 409 with keys: there were then two such
+/// sessions, and the first one was never ended.)
 #[test]
 fn a_session_for_reads_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let (mut bench, _, _) = opened();
@@ -1136,7 +1149,7 @@ fn an_idle_session_ends_by_itself_when_there_is_another_key() {
     is_sealed(&end, keys.to_head);
 }
 
-/// The server's part of the same.
+/// The server's part of a change of keys.
 #[test]
 fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one() {
     let config = ServerConfig {
@@ -1188,7 +1201,7 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
         (bench.server.received(), bench.server.counters().forged),
         (2, 1)
     );
-    // Of a flood of another epoch little is verified.
+    // Of a flood of packets of another epoch, the server verifies little.
     let mut of_another = append(3, CLUSTER);
     of_another.epoch = 7;
     for _ in 0..100 {
@@ -1199,7 +1212,7 @@ fn a_server_with_other_keys_takes_entries_under_both_and_sends_under_the_new_one
     assert_eq!((counters.forged, counters.other_epoch), (9, 92));
 }
 
-/// What comes from a process of the other mode is counted, as far as it can be told, and has no effect.
+/// A packet of a process of the other mode is counted, as far as it can be recognised, and has no effect.
 #[test]
 fn packets_of_the_other_mode_are_counted() {
     let open = |payload: &[u8]| {
@@ -1250,7 +1263,8 @@ fn a_server_without_keys_stops_at_sessions_of_fronts_that_have_them() {
     }
 }
 
-/// A store that was emptied, or another shard of the same number: its epochs begin at 1 again, and its server's words are not believed.
+/// The store was emptied, or it is that of another shard with the same number: its epochs begin at 1 again, and the
+/// head does not believe its server.
 #[test]
 fn what_was_sealed_in_another_life_of_the_shard_is_forged() {
     let mut bench = head();
@@ -1272,7 +1286,8 @@ fn what_was_sealed_in_another_life_of_the_shard_is_forged() {
     assert_eq!(bench.device.counters().forged, before + 1);
 }
 
-/// A server without a record of the chain verifies a PING under the token that it says, and answers that it knows no such epoch.
+/// A server without a record of the chain verifies a PING under the token that the PING states, and answers that it
+/// does not know the epoch.
 #[test]
 fn a_server_that_has_lost_its_record_says_so_to_a_ping_only() {
     let config = ServerConfig {

@@ -1,6 +1,5 @@
-//! The three machines alone, without a network, a log or a store: packets in, packets out
-//! (`docs/spec/protocol.md`). What the whole does under faults is the simulator's business; here
-//! every rule is seen at the one place where it lives.
+//! The three machines alone, without a network, a log or a store: packets in, packets out (`docs/spec/protocol.md`).
+//! The simulator tests the whole system under faults; these tests show each rule in the one machine that applies it.
 
 mod client_bypass;
 mod client_doubts;

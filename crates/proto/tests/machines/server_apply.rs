@@ -7,7 +7,7 @@ use pmnet_proto::server::{ServerConfig, Work};
 use pmnet_proto::time::MILLISECOND;
 use pmnet_wire::{Header, Kind, raw};
 
-/// One fragment of an update that begins at `first`.
+/// Gives fragment `index` of an update whose first seq is `first`.
 fn fragment(bench: &mut Bench, order: u64, first: u64, index: u16, count: u16) {
     let header = Header {
         order,
@@ -131,7 +131,7 @@ fn fragments_are_staged_durably_and_applied_as_one() {
         "staged counts as applied"
     );
     assert_eq!((bench.store.count("stage/"), effects(&bench)), (2, vec![]));
-    // The process dies; the log no longer holds them, the store does.
+    // The process dies. The log no longer holds the first fragments, but the store does.
     let mut bench = bench.restarted();
     fragment(&mut bench, 4, 1, 2, 3);
     bench.update(5, 4);
@@ -140,7 +140,7 @@ fn fragments_are_staged_durably_and_applied_as_one() {
     assert_eq!(bench.store.count("stage/"), 0);
 }
 
-/// Each batch copied all that its sessions had staged: with 112,000 fragments a GET waited for 120 ms.
+/// Found: each batch copied all fragments that its sessions had staged. With 112,000 fragments a GET waited for 120 ms.
 #[test]
 fn a_batch_holds_of_what_is_staged_its_own_part_only() {
     let mut bench = Bench::new();
@@ -158,7 +158,7 @@ fn a_batch_holds_of_what_is_staged_its_own_part_only() {
         .iter()
         .filter(|(key, _)| key.starts_with(b"stage/"));
     assert_eq!(staged.count(), 1);
-    // What lies there, what came now in the queue and in the batch.
+    // The server holds the parts that were staged before, and the new one in the queue and in the batch.
     let parts = format!("{:?}", bench.server).matches("Part {").count();
     assert_eq!(parts, 101);
 }
@@ -179,7 +179,7 @@ fn fragments_in_one_batch_leave_no_trace() {
 #[test]
 fn a_torso_is_dropped() {
     for staged_in_another_batch in [false, true] {
-        // The session ends.
+        // The session ends before the update is complete.
         let mut bench = Bench::new();
         fragment(&mut bench, 2, 1, 0, 2);
         if staged_in_another_batch {
@@ -188,7 +188,7 @@ fn a_torso_is_dropped() {
         bench.append(3, Kind::End, SESSION, 2, b"");
         bench.work();
         assert_eq!((bench.store.count("stage/"), effects(&bench)), (0, vec![]));
-        // A client numbers its fragments wrongly: no effect, and the session goes on.
+        // A client numbers its fragments wrongly: they have no effect, and the session continues.
         let mut bench = Bench::new();
         fragment(&mut bench, 2, 1, 0, 3);
         if staged_in_another_batch {
@@ -213,12 +213,11 @@ fn a_torso_is_dropped() {
     }
 }
 
-/// Fragments of different updates are never put together, also when a client numbers them so that
-/// their indexes fit.
+/// Fragments of different updates are never combined, even if a client numbers them so that their indexes fit.
 #[test]
 fn fragments_of_two_updates_have_no_effect() {
     for restarts in [false, true] {
-        // Another update between them.
+        // Another update lies between the fragments.
         let mut bench = Bench::new();
         fragment(&mut bench, 2, 1, 0, 2);
         bench.update(3, 2);
@@ -234,7 +233,7 @@ fn fragments_of_two_updates_have_no_effect() {
             (0, vec!["u2".to_owned(), "u4".to_owned()])
         );
         assert_eq!(bench.server.counters().rejected, 1);
-        // Parts of a shorter one and of a longer one.
+        // The fragments are those of a shorter update and of a longer one.
         let mut bench = Bench::new();
         fragment(&mut bench, 2, 1, 0, 2);
         bench.work();
@@ -298,7 +297,7 @@ fn a_work_that_failed_is_forgotten_and_done_again() {
             panic!("a batch")
         };
         if done {
-            // The store did it, and its answer was lost.
+            // The store applied the batch, and its answer was lost.
             for (key, value) in &effects.records {
                 bench
                     .store
@@ -434,7 +433,7 @@ fn strangers_are_dropped_and_old_epochs_are_told() {
         epoch: EPOCH + 1,
         ..append
     };
-    // Once it has looked whether the store knows that epoch.
+    // The server stops after it has checked whether the store knows that epoch.
     assert_eq!(bench.give(&later, b"x"), []);
     bench.work();
     let stop = bench.try_give(&later, b"x");
@@ -453,8 +452,8 @@ fn a_ping_is_answered_with_applied() {
     );
 }
 
-/// A copy of a log serves beside it: the same order with other contents stops the shard, also when the
-/// first one has been applied. It was told to be applied, and what came second was lost.
+/// A copy of a log serves beside the log: the same order with other contents stops the shard, even if the first
+/// contents have been applied. Found: the copy was told that its entry was applied, and its update was lost.
 #[test]
 fn another_history_stops_the_shard_also_behind_the_watermark() {
     for applied in [false, true] {

@@ -1,5 +1,5 @@
-//! A store that takes its time: what arrives while it is at work, and a node that asks for work
-//! without letting the server answer first (`docs/spec/protocol.md` §2 rules 6 to 8, §4 "Fallback").
+//! A slow store: packets that arrive while it works, and a node that asks for work before it lets the server answer
+//! (`docs/spec/protocol.md` §2 rules 6 to 8, §4 "Fallback").
 
 use crate::support::server::Bench;
 use crate::support::{SESSION, kinds, only, seqs};
@@ -17,7 +17,7 @@ fn bypass(bench: &Bench, seq: u64, request: u64) -> Header {
     }
 }
 
-/// Update `seq` as it falls back.
+/// Update `seq` as a fallback.
 fn fallback(bench: &Bench, seq: u64) -> Header {
     Header {
         flags: Flags::FALLBACK,
@@ -25,8 +25,8 @@ fn fallback(bench: &Bench, seq: u64) -> Header {
     }
 }
 
-/// Nothing changes in memory until the store has the work, so a second one would be made of the
-/// same entries, and applied twice.
+/// The server's memory does not change until the store has the work. So a second work would be made of the same
+/// entries, and they would be applied twice.
 #[test]
 fn one_work_is_under_way_at_a_time() {
     type Prepare = fn(&mut Bench);
@@ -93,7 +93,7 @@ fn one_work_is_under_way_at_a_time() {
     }
 }
 
-/// Devices forget what is applied. What the server only holds in memory it would lose with its process.
+/// Devices forget applied entries. An entry that the server holds only in memory would be lost with its process.
 #[test]
 fn what_is_received_and_not_in_the_store_is_not_called_applied() {
     let mut bench = Bench::new();
@@ -114,8 +114,8 @@ fn what_is_received_and_not_in_the_store_is_not_called_applied() {
     assert_eq!(word(&mut bench), 3);
 }
 
-/// A confirmation is a promise: it is given for the update that the store has, not for the one that
-/// its session has sent meanwhile.
+/// A confirmation is a promise. The server gives it for the update that the store has, not for a later one that the
+/// session has sent meanwhile.
 #[test]
 fn the_end_of_one_fallback_confirms_no_other_one() {
     let mut bench = Bench::new();
@@ -133,13 +133,13 @@ fn the_end_of_one_fallback_confirms_no_other_one() {
     sent.retain(|s| s.is(Kind::Response, Flags::FALLBACK));
     assert_eq!(seqs(&sent), [2]);
     assert_eq!(bench.store.effects, [b"u1", b"u2"]);
-    // Asked for again, the first one is confirmed too, and not applied again.
+    // When the first fallback is sent again, it is confirmed too, and not applied again.
     bench.give(&fallback(&bench, 1), b"u1");
     assert_eq!(seqs(&bench.answers()), [1]);
     assert_eq!(bench.store.effects.len(), 2);
 }
 
-/// A bypass behind a fallback that is under way is neither refused nor executed before it.
+/// A bypass after a fallback in progress is neither refused nor executed before the fallback.
 #[test]
 fn a_bypass_behind_a_fallback_under_way_is_answered_after_it() {
     let mut bench = Bench::new();
@@ -158,7 +158,7 @@ fn a_bypass_behind_a_fallback_under_way_is_answered_after_it() {
     );
 }
 
-/// The client gave the first request up and asks for something else while the store executes it.
+/// The client gives the first request up, and sends another while the store executes the first.
 #[test]
 fn a_reply_goes_to_the_request_that_it_answers() {
     for read_only in [Flags(0), Flags::READ_ONLY] {
@@ -186,8 +186,8 @@ fn a_reply_goes_to_the_request_that_it_answers() {
     }
 }
 
-/// Nobody knows whether the store did it: the records are loaded, they say that it did not, and the client
-/// asks again.
+/// It is unknown whether the store executed the request: the server loads the records, they show that it did not, and
+/// the client asks again.
 #[test]
 fn a_failed_execution_is_asked_for_again() {
     let mut bench = Bench::new();
@@ -200,8 +200,8 @@ fn a_failed_execution_is_asked_for_again() {
     assert_eq!(bench.store.executed, [b"INCR"]);
 }
 
-/// A read that takes longer than the store's adaptor waits was tried again and again, and nothing else
-/// got its turn, as long as the server lived: also not the entries, nor the END of that session.
+/// Found: a read that takes longer than the store's adaptor waits was tried again and again until the server ended.
+/// Neither the entries nor the END of that session were processed.
 #[test]
 fn a_read_that_fails_lets_the_others_go_first() {
     let mut bench = Bench::new();
@@ -227,7 +227,7 @@ fn a_read_that_fails_lets_the_others_go_first() {
     bench.work();
     assert_eq!(bench.store.effects, [b"u1", b"u2"]);
     assert_eq!(bench.store.executed, [b"SLOW"], "asked for once more");
-    // And without anybody who asks, it is not executed again.
+    // If no client asks again, the read is not executed again.
     let next = Header {
         request: raw(2),
         ..again
@@ -239,7 +239,8 @@ fn a_read_that_fails_lets_the_others_go_first() {
     assert_eq!(bench.store.executed, [b"SLOW"]);
 }
 
-/// There is always somebody with a bypass, and its client asks again until the store has done it. Entries that waited for a moment without any would wait for ever, and fill the devices' logs.
+/// A bypass is always waiting, and its client asks again until the store has executed it. If entries waited until no
+/// bypass was waiting, they would wait for ever, and fill the devices' logs.
 #[test]
 fn between_two_executions_the_entries_have_their_turn() {
     for fails in [false, true] {
@@ -274,7 +275,8 @@ fn between_two_executions_the_entries_have_their_turn() {
     }
 }
 
-/// What the store cannot answer holds up nobody for long: it is executed alone, and the others in between.
+/// A request that the store cannot answer delays other requests only briefly: it is executed alone, and the others in
+/// between.
 #[test]
 fn requests_beside_one_that_fails_are_answered() {
     let mut bench = Bench::new();
@@ -289,7 +291,7 @@ fn requests_beside_one_that_fails_are_answered() {
     };
     let mut answered = Vec::new();
     for _round in 0..12 {
-        // Whoever has no answer asks again.
+        // A session without an answer asks again.
         for session in 2..=4u64 {
             if !answered.contains(&session) {
                 let payload: &[u8] = if session == 2 { b"BAD" } else { b"GET" };
@@ -300,7 +302,7 @@ fn requests_beside_one_that_fails_are_answered() {
             panic!("an execution");
         };
         if let Some(bad) = executions.iter().position(|e| &e.payload[..] == b"BAD") {
-            // As the node does it: what was answered before the failure, then the failure.
+            // As the node does: first the answers from before the failure, then the failure.
             let replies = vec![b"+1".to_vec().into(); bad];
             answered.extend(
                 bench
@@ -321,8 +323,8 @@ fn requests_beside_one_that_fails_are_answered() {
     assert_eq!(answered, [3, 4]);
 }
 
-/// The store did it, and its answer was lost. What its records say is applied is not looked at again:
-/// an OPEN would make its session forget what it has applied.
+/// The store applied the batch, and its answer was lost. Entries that the records show as applied are not processed
+/// again: an OPEN would make its session forget what it has applied.
 #[test]
 fn what_the_store_has_after_all_is_not_applied_again() {
     let mut bench = Bench::new();
@@ -333,7 +335,7 @@ fn what_the_store_has_after_all_is_not_applied_again() {
     };
     bench.store.apply(&effects);
     bench.server.failed();
-    // What comes meanwhile is not lost: it waits behind the load.
+    // Entries that arrive during the load are not lost: they wait until it has ended.
     bench.append(4, Kind::Update, 2, 2, b"u2");
     assert_eq!(bench.pending(), Work::Load);
     bench.done(&Work::Load);
@@ -343,11 +345,10 @@ fn what_the_store_has_after_all_is_not_applied_again() {
     assert_eq!(bench.server.counters().repeated, 0);
 }
 
-/// A node may ask for work before it lets the server answer: what is only to be answered is not
-/// executed then.
+/// A node may ask for work before it lets the server answer. A request that needs only an answer is not executed then.
 #[test]
 fn what_needs_an_answer_only_is_never_work() {
-    // Its session's update is missing, or went past it.
+    // The session's update is missing, or is newer than the request.
     for seq in [2, 0] {
         let mut bench = Bench::new();
         bench.update(2, 1);
@@ -355,7 +356,7 @@ fn what_needs_an_answer_only_is_never_work() {
         bench.give(&bypass(&bench, seq, 1), b"INCR");
         assert_eq!(bench.server.next_work(bench.now), Ok(None), "seq {seq}");
     }
-    // It has been executed, by this process or by the one before; only its reply is asked for.
+    // The request has been executed, by this process or by an earlier one. Only its reply is asked for.
     for restarts in [false, true] {
         let mut bench = Bench::new();
         bench.give(&bypass(&bench, 0, 1), b"INCR");
@@ -371,7 +372,7 @@ fn what_needs_an_answer_only_is_never_work() {
         );
         assert_eq!(only(bench.answers()).payload, b":0\r\n");
     }
-    // Nor is a bypass of a session that nobody knows.
+    // A bypass of an unknown session is not work either.
     let mut bench = Bench::new();
     let stranger = Header {
         session: SESSION + 1,

@@ -1,4 +1,4 @@
-//! Bypasses at the server: after their barrier, at most once, answered as often as asked
+//! Bypasses at the server: executed after their barrier, at most once, and answered as often as asked
 //! (`docs/spec/protocol.md` §2 rule 8, §4 "Fallback").
 
 use crate::support::server::{Bench, config};
@@ -38,7 +38,7 @@ fn fallback(barrier: u64, first: u64, last: u64) -> Header {
     }
 }
 
-/// Gives it, stamped by the head.
+/// Gives the packet to the server, stamped by the head.
 #[track_caller]
 fn give(bench: &mut Bench, header: &Header, payload: &[u8]) -> Vec<Sent> {
     bench.give(
@@ -50,7 +50,7 @@ fn give(bench: &mut Bench, header: &Header, payload: &[u8]) -> Vec<Sent> {
     )
 }
 
-/// Gives it, and what is answered after everything has been done.
+/// Gives the packet to the server, and returns its answers after all work is done.
 #[track_caller]
 fn ask(bench: &mut Bench, header: &Header, payload: &[u8]) -> Vec<Sent> {
     let mut sent = give(bench, header, payload);
@@ -80,7 +80,8 @@ fn a_bypass_waits_for_its_barrier() {
     assert_eq!(reply.payload, b":2\r\n", "it saw both updates");
 }
 
-/// Redis that answers WAITAOF after a second, and ten updates in each second: with the newest barrier no other command was ever executed.
+/// Redis answers WAITAOF after a second, and ten updates arrive in each second. Found: a command that was sent again
+/// waited for the barrier of its newest copy, and no command was ever executed.
 #[test]
 fn who_asks_again_while_updates_come_does_not_wait_for_those() {
     let mut bench = Bench::new();
@@ -90,7 +91,7 @@ fn who_asks_again_while_updates_come_does_not_wait_for_those() {
     let sent = bench.work();
     let replies = sent.iter().filter(|s| s.header.kind == Kind::Response);
     assert_eq!(replies.count(), 1, "order 3 was never given to it");
-    // In whatever order its packets come.
+    // The copies of a packet may arrive in any order.
     assert_eq!(give(&mut bench, &bypass(9, 2, 2), b"INCR"), []);
     assert_eq!(give(&mut bench, &bypass(3, 2, 2), b"INCR"), []);
     bench.update(3, 2);
@@ -107,7 +108,7 @@ fn a_bypass_that_changes_state_is_executed_once() {
         assert_eq!(only(ask(&mut bench, &bypass(1, 0, 1), b"INCR")), first);
     }
     assert_eq!(bench.server.counters().answered_again, 3);
-    // Also by a server that died after the store had done it.
+    // The reply is the same after a restart of the server, which died after the store had executed the request.
     let mut bench = bench.restarted();
     assert_eq!(only(ask(&mut bench, &bypass(1, 0, 1), b"INCR")), first);
     assert_eq!(bench.store.executed.len(), 1);
@@ -137,12 +138,12 @@ fn a_read_may_be_executed_again() {
 fn a_retry_replaces_the_copy_that_waits() {
     let mut bench = Bench::new();
     ask(&mut bench, &bypass(9, 0, 1), b"INCR");
-    // The head has another epoch behind it and stamps a barrier that can be reached.
+    // A head of a later epoch stamps a barrier that can be reached.
     assert_eq!(
         kinds(&ask(&mut bench, &bypass(1, 0, 1), b"INCR")),
         [Kind::Response]
     );
-    // The next request of the session replaces one that nobody waits for any more.
+    // The next request of the session replaces the one before, for which no caller waits any more.
     ask(&mut bench, &bypass(9, 0, 2), b"OLD");
     only(ask(&mut bench, &bypass(1, 0, 3), b"NEW"));
     assert_eq!(
@@ -156,8 +157,8 @@ fn a_retry_replaces_the_copy_that_waits() {
 #[test]
 fn a_bypass_that_its_session_has_overtaken_is_dropped() {
     let mut bench = Bench::new();
-    // Request 1 was sent after seq 0 and given up; then came seq 1. Executed now, it would come
-    // after what the session sent later.
+    // Request 1 was sent after seq 0, and its caller gave up; then seq 1 was applied. If request 1 were executed now,
+    // it would take effect after a later update of its session.
     bench.update(2, 1);
     bench.work();
     assert_eq!(ask(&mut bench, &bypass(1, 0, 1), b"INCR"), []);
@@ -165,7 +166,7 @@ fn a_bypass_that_its_session_has_overtaken_is_dropped() {
         (bench.store.executed.len(), bench.server.counters().dropped),
         (0, 1)
     );
-    // Also if the update is only in the queue when it arrives.
+    // The same holds if the update is still in the queue when the request arrives.
     give(&mut bench, &bypass(3, 1, 2), b"INCR");
     bench.update(3, 2);
     bench.work();
@@ -173,7 +174,7 @@ fn a_bypass_that_its_session_has_overtaken_is_dropped() {
     only(ask(&mut bench, &bypass(3, 2, 3), b"INCR"));
 }
 
-/// The head that stamped it died with an update of the session that was not durable yet.
+/// The head that stamped the bypass died before an update of the session was durable.
 #[test]
 fn a_bypass_whose_own_updates_were_lost_is_sent_back() {
     let mut bench = Bench::new();
@@ -228,7 +229,7 @@ fn a_fallback_is_applied_once_in_its_place() {
         done,
         "asked again"
     );
-    // The packet that was not logged, delayed for long: the head admits it, no effect.
+    // A delayed copy of the update that the head had refused is admitted now: it has no effect.
     bench.update(3, 2);
     bench.update(4, 3);
     bench.work();
@@ -259,7 +260,7 @@ fn a_fallback_out_of_its_place_is_refused_with_the_expected_seq() {
             "{what}"
         );
     }
-    // Without a payload it confirms what is applied.
+    // A fallback without a payload asks only whether the update is applied.
     let confirmed = only(ask(&mut bench, &fallback(2, 1, 1), b""));
     assert!(confirmed.is(Kind::Response, Flags::FALLBACK));
     assert_eq!(bench.store.effects.len(), 1);
@@ -377,7 +378,7 @@ fn a_long_reply_is_kept_and_fetched() {
             ..header
         };
         assert_eq!(ask(&mut bench, &beyond(70), b""), got[69..]);
-        // It has parts of another size.
+        // The request counts 83 parts, so it assumes another size: the server sends the first parts.
         assert_eq!(ask(&mut bench, &beyond(83), b""), got[..32]);
     }
 }
@@ -440,7 +441,7 @@ fn executions_and_batches_take_turns() {
     assert_eq!(bench.store.watermark(), 3);
 }
 
-/// A server with sessions 2 to 9, of the fronts that are given (0: none).
+/// A server with sessions 2 to 9, of these fronts (0: no front).
 fn of_fronts(config: ServerConfig, fronts: [u64; 8]) -> Bench {
     let mut bench = Bench::with(config);
     for (session, front) in (2u64..).zip(fronts) {
@@ -454,7 +455,7 @@ fn of_fronts(config: ServerConfig, fronts: [u64; 8]) -> Bench {
     bench
 }
 
-/// One with room for four incomplete bypasses of 4,200 bytes each: a hundred places and one part.
+/// A server with room for four incomplete bypasses, each of 4,200 bytes: a table of 100 parts, and one part.
 fn small_room(fronts: [u64; 8]) -> Bench {
     let small = ServerConfig {
         waiting_bytes_max: 2 * 4 * 4_200,
@@ -463,7 +464,7 @@ fn small_room(fronts: [u64; 8]) -> Bench {
     of_fronts(small, fronts)
 }
 
-/// Part `index` of a hundred.
+/// Part `index` of a bypass of 100 parts.
 fn begun(session: u64, index: u16) -> Header {
     Header {
         session,
@@ -478,21 +479,21 @@ fn lost(bench: &Bench) -> (u64, u64) {
     (counters.no_room, counters.abandoned)
 }
 
-/// Bypasses that were begun and left filled the waiting room for everybody, until 256 further packets had come.
+/// Found: incomplete bypasses whose clients had gone filled the waiting room until 256 further packets had come.
 #[test]
 fn what_was_begun_and_left_gives_its_place_to_others() {
     let mut bench = small_room([0; 8]);
     for session in 2..=5 {
         give(&mut bench, &begun(session, 0), &[7; 1000]);
     }
-    // A request of one packet has its place all the same.
+    // A request of one packet still finds a place.
     let whole = Header {
         session: 9,
         ..bypass(1, 0, 1)
     };
     let sent = ask(&mut bench, &whole, &[8; 1000]);
     assert!(kinds(&sent).contains(&Kind::Response));
-    // A long one waits for those that are not silent yet, and so do their own parts.
+    // A long request is refused while the other bypasses are not silent yet, and so are further parts of those.
     give(&mut bench, &begun(6, 0), &[7; 1000]);
     assert_eq!(lost(&bench), (1, 0));
     bench.now = bench.now + 1900 * MILLISECOND;
@@ -503,17 +504,17 @@ fn what_was_begun_and_left_gives_its_place_to_others() {
     assert_eq!(lost(&bench), (2, 4), "however few packets come");
 }
 
-/// Sessions of one front that touched their incomplete bypasses in turn kept everybody else out.
+/// Found: sessions of one front touched their incomplete bypasses in turn, and kept all other fronts out.
 #[test]
 fn a_front_has_its_share_of_the_waiting_room() {
     let mut bench = small_room([11, 11, 11, 11, 11, 22, 22, 33]);
     for session in 2..=5 {
         give(&mut bench, &begun(session, 0), &[7; 1000]);
     }
-    // It takes nothing from itself.
+    // The front takes no place from itself.
     give(&mut bench, &begun(6, 0), &[7; 1000]);
     assert_eq!(lost(&bench), (1, 0));
-    // Another front gets its half, and a third one its third.
+    // The second front gets half of the places, and the third front a third.
     for (session, lost_by_it) in [(7, 2), (8, 2), (9, 3)] {
         bench.now = bench.now + 60 * MILLISECOND;
         give(&mut bench, &begun(session, 0), &[7; 1000]);
@@ -526,7 +527,8 @@ fn a_front_has_its_share_of_the_waiting_room() {
     assert_eq!(lost(&bench), (3, 3), "which are not taken from them");
 }
 
-/// Each session of a front kept 16 MiB, in memory and on record, until the records could not be loaded any more.
+/// Found: each session of a front kept 16 MiB, in memory and in the records, until the records could not be loaded any
+/// more.
 #[test]
 fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
     let bounded = || ServerConfig {
@@ -547,7 +549,7 @@ fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
         let key = [&b"reply/"[..], &session.to_be_bytes()].concat();
         bench.store.records[&key].len() > 4000
     };
-    // The first is the other front's, and stays, however much comes after it.
+    // The first reply is the other front's. It is kept, however many replies follow.
     for session in [2, 5, 6, 7, 8] {
         let sent = ask(&mut bench, &of(session), b"EVAL");
         assert!(sent.iter().any(|sent| sent.header.kind == Kind::Response));
@@ -559,7 +561,7 @@ fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
     assert_eq!(bench.server.kept_bytes(), 8000);
     assert_eq!(bench.server.counters().replies_let_go, 3);
     assert!(is_said(&mut bench, "PM2609 "));
-    // Executed once all the same, also under the next process.
+    // A request whose reply was dropped is still executed only once, also after a restart.
     let mut bench = with_fronts([0; 8]);
     for session in [5, 6, 7] {
         ask(&mut bench, &of(session), b"EVAL");
@@ -573,7 +575,7 @@ fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
     }
 }
 
-/// A bypass whose caller waits for so many milliseconds more.
+/// A bypass whose caller waits for `millis` milliseconds more.
 fn hurried(header: Header, millis: u64) -> Header {
     Header {
         copies: raw(TimeLeft::of_nanos(millis * 1_000_000).byte()),
@@ -581,8 +583,7 @@ fn hurried(header: Header, millis: u64) -> Header {
     }
 }
 
-/// A request that hangs the store, or kills it, was executed again and again, also when its client had
-/// long gone.
+/// Found: a request that hangs the store, or kills it, was executed again and again, even after its client had gone.
 #[test]
 fn what_the_store_could_not_execute_is_executed_again_for_a_client_that_asks_only() {
     for header in [bypass(1, 0, 1), read(1, 0, 1)] {
@@ -612,7 +613,7 @@ fn a_bypass_is_not_executed_after_its_deadline() {
     }
 }
 
-/// What is late is no work either if the node asks for work first.
+/// A late bypass is not executed, even if the node asks for work first.
 #[test]
 fn a_late_bypass_is_never_work() {
     let mut bench = Bench::new();
@@ -638,8 +639,8 @@ fn a_bypass_is_executed_before_its_deadline_and_at_any_time_without_one() {
     }
 }
 
-/// Copies of one bypass are about one deadline: the soonest that one of them told is the truest, since
-/// the others were longer on their way.
+/// Copies of one bypass have one deadline. The earliest deadline that a copy states is the most accurate, since the
+/// other copies travelled longer.
 #[test]
 fn an_old_copy_does_not_put_off_a_deadline() {
     let mut bench = Bench::new();
@@ -649,7 +650,7 @@ fn an_old_copy_does_not_put_off_a_deadline() {
     bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
     bench.work();
     assert!(bench.store.executed.is_empty());
-    // The next call of the session has a deadline of its own.
+    // The next call of the session has its own deadline.
     only(ask(&mut bench, &hurried(bypass(2, 0, 2), 500), b"INCR"));
 }
 
@@ -663,7 +664,7 @@ fn what_is_late_makes_room_for_others() {
     bench.work();
     give(&mut bench, &hurried(bypass(9, 0, 1), 100), b"INCR");
     for _ in 0..300 {
-        // It counts how much comes, not how long it takes.
+        // The server looks for late requests after a number of packets, not after a time.
         give(&mut bench, &hurried(bypass(9, 0, 1), 100), b"INCR");
     }
     let other = Header {
@@ -679,14 +680,14 @@ fn what_is_late_makes_room_for_others() {
     assert_eq!(bench.store.executed.len(), 1);
 }
 
-/// A store that was set back to an older copy went on serving, if only bypasses had been executed since.
+/// Found: a store that was set back to an older copy was still served, if only bypasses had been executed since.
 #[test]
 fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
     let before = |bench: &mut Bench| {
         ask(bench, &bypass(1, 0, 1), b"INCR");
         bench.store.records.clone()
     };
-    // Of a request, of a fallback, and of the session as a whole.
+    // The confirmed state is that of a request, of a fallback, and of the session as a whole.
     type After = fn(&mut Bench);
     let after: [(&str, After); 3] = [
         ("now it has update 0, request 1.", |bench| {
@@ -713,12 +714,13 @@ fn a_store_that_lost_what_it_confirmed_of_a_session_stops_the_shard() {
     }
 }
 
-/// What an earlier life of the store confirmed is there, and so is what nobody was told of; a session may have ended.
+/// The store has all that it had confirmed earlier, and also requests whose answers were lost. A session may have ended
+/// meanwhile.
 #[test]
 fn a_store_that_has_more_than_it_confirmed_is_served_on() {
     let mut bench = Bench::new();
     ask(&mut bench, &bypass(1, 0, 1), b"INCR");
-    // Executed, and the answer was lost.
+    // The request was executed, and the answer was lost.
     give(&mut bench, &bypass(1, 0, 2), b"INCR");
     let Work::Execute(work) = bench.pending() else {
         panic!("an execution")
@@ -728,7 +730,7 @@ fn a_store_that_has_more_than_it_confirmed_is_served_on() {
     bench.store.records.insert(key, value.into());
     bench.server.failed();
     bench.work();
-    // An END of unknown fate was applied.
+    // An END whose outcome was unknown was applied.
     bench.append(2, Kind::End, SESSION, 1, b"");
     let Work::Apply(effects) = bench.pending() else {
         panic!("a batch")

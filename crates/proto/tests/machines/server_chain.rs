@@ -1,5 +1,4 @@
-//! Chain, epoch and recovery at the server: it goes first
-//! (`docs/spec/protocol.md` §5).
+//! Chain, epoch and recovery at the server, which are processed before everything else (`docs/spec/protocol.md` §5).
 
 use crate::support::server::{Bench, config, member};
 use crate::support::{EPOCH, SESSION, SHARD, TOKEN, kinds, only};
@@ -66,7 +65,7 @@ fn a_device_of_the_chain_gets_the_state() {
     let table = RecoverReply::read(&reply.payload).expect("a table");
     let row = table.sessions[0];
     assert_eq!((row.session, row.last_seq, row.token), (SESSION, 1, TOKEN));
-    // The same question again: the same answer, whatever was applied meanwhile.
+    // The same question gets the same answer, even if entries were applied in between.
     bench.update(3, 2);
     bench.work();
     let (header, path) = recover(&[known], 50);
@@ -101,7 +100,7 @@ fn a_new_incarnation_is_registered_before_the_reply() {
     );
 }
 
-/// Whoever waits to be registered waits for the entries that came before, but for no execution.
+/// A device that waits to be registered waits for entries that came before it, but for no execution.
 #[test]
 fn a_device_is_registered_before_anything_is_executed() {
     let mut bench = Bench::new();
@@ -233,7 +232,7 @@ fn a_change_waits_for_what_is_queued_and_fences_the_rest() {
         (told.header.kind, told.header.epoch),
         (Kind::StaleEpoch, EPOCH + 1)
     );
-    // The bypass that waited is gone; its client asks again through the new head.
+    // The waiting bypass is dropped; its client asks again through the new head.
     let new_epoch = |order| Header {
         order,
         seq: order - 1,
@@ -305,9 +304,8 @@ fn nothing_is_decided_before_the_records_are_loaded() {
     assert_eq!(bench.server.chain().expect("a chain").epoch, EPOCH);
 }
 
-/// The store says that it has failed, and had written the change: the epoch begins with the load.
-/// A bypass of the last one waited on, and after a declared loss it was executed for the session
-/// that got the number of its own.
+/// The store reported a failure after it had written the change: the epoch begins with the load. Found: a bypass of the
+/// old epoch still waited. After a declared loss it was executed for the session that got the same id.
 #[test]
 fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     let mut bench = Bench::new();
@@ -345,7 +343,8 @@ fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     assert_eq!(bench.store.executed, Vec::<Vec<u8>>::new());
 }
 
-/// Another server had its turn while this one stood still, and applied more. (The device was refused: "the store lost data. Restore it".)
+/// Another server ran while this one stood still, and applied more. (Found: the device was refused: "the store lost
+/// data. Restore it".)
 #[test]
 fn nobody_is_refused_because_of_what_a_server_remembers() {
     let mut bench = Bench::new();
@@ -354,7 +353,7 @@ fn nobody_is_refused_because_of_what_a_server_remembers() {
     let mut known = bench.server.chain().expect("a chain").members[0];
     known.applied = 3;
     known.tail = 3;
-    // The other one has written this.
+    // The other server has written this watermark.
     let watermark = bench
         .store
         .records
@@ -368,7 +367,7 @@ fn nobody_is_refused_because_of_what_a_server_remembers() {
         (told.kind, told.flags.has(Flags::REFUSED), told.order),
         (Kind::RecoverReply, false, 3)
     );
-    // A device that knows more than the store has is refused, as ever: after a look.
+    // A device that knows a higher order than the store has is still refused, after the server has read its records.
     known.applied = 4;
     assert_eq!(bench.ask(51, &[known]), []);
     bench.work();
@@ -376,11 +375,12 @@ fn nobody_is_refused_because_of_what_a_server_remembers() {
     assert!(refused.header.flags.has(Flags::REFUSED));
     let text = String::from_utf8_lossy(&refused.payload).into_owned();
     assert!(text.contains("Before you restore anything"), "{text}");
-    // Each look is worth one answer.
+    // For each answer the server reads the records anew.
     assert_eq!(bench.ask(51, &[known]), []);
 }
 
-/// The same for a device that serves a later epoch than this server remembers.
+/// A device serves a later epoch than this server remembers: the server stops only if its store does not know that
+/// epoch either.
 #[test]
 fn a_later_epoch_stops_a_server_only_if_its_store_does_not_know_it() {
     let mut bench = Bench::new();
@@ -405,7 +405,7 @@ fn a_later_epoch_stops_a_server_only_if_its_store_does_not_know_it() {
         Some(EPOCH + 1)
     );
     bench.give(&later, &[]);
-    // The store is an old copy: it says so when it was looked at.
+    // The store is an old copy: the server reports it after it has read the records.
     let mut bench = Bench::new();
     assert_eq!(bench.store.records[&b"chain"[..]].len(), before.len());
     bench.give(&later, &[]);

@@ -1,4 +1,4 @@
-//! Packets that arrive late, and what is left of what has ended: neither has an effect
+//! Packets that arrive late, and remains of sessions, updates and epochs that have ended: neither has an effect
 //! (`docs/spec/protocol.md` §2 rule 8, §3 fragments, §5).
 
 use crate::support::server::{Bench, member};
@@ -23,9 +23,9 @@ fn read(bench: &Bench, request: u64) -> Header {
     }
 }
 
-/// The session's caller gave request 1 up, and read something with request 2. A copy of the first
-/// that comes now would take effect behind what its session saw later, and no reply is kept of a
-/// read that could tell.
+/// The session's caller gave request 1 up, and read with request 2. If a copy of request 1 that arrives now were
+/// executed, it would change a state that the session has already read. The server keeps no replies of reads, so no
+/// record shows that there was a later read.
 #[test]
 fn a_request_from_before_a_read_is_never_executed() {
     for failed in [false, true] {
@@ -33,7 +33,7 @@ fn a_request_from_before_a_read_is_never_executed() {
         bench.give(&read(&bench, 2), b"GET");
         bench.work();
         if failed {
-            // A work of unknown fate: the records are loaded again. They know of no read.
+            // The outcome of a work is unknown: the records are loaded again. They do not contain the read.
             bench.server.failed();
             bench.work();
         }
@@ -47,7 +47,7 @@ fn a_request_from_before_a_read_is_never_executed() {
     }
 }
 
-/// The same, where the read arrived before its session's OPEN was applied.
+/// The same case, but the read arrives before its session's OPEN is applied.
 #[test]
 fn a_request_from_before_an_early_read_is_never_executed() {
     let mut bench = Bench::new();
@@ -66,7 +66,7 @@ fn a_request_from_before_an_early_read_is_never_executed() {
 
 #[test]
 fn an_old_copy_does_not_take_the_place_of_what_waits() {
-    // A bypass of a session whose OPEN is not applied yet.
+    // The OPEN of the bypass's session is not applied yet.
     let mut bench = Bench::new();
     bench.append(2, Kind::Open, 2, 0, &2u64.to_be_bytes());
     for (request, payload) in [(2, b"NEW"), (1, b"OLD")] {
@@ -80,7 +80,7 @@ fn an_old_copy_does_not_take_the_place_of_what_waits() {
     sent.retain(|s| s.header.kind == Kind::Response);
     assert_eq!(only(sent).header.request, raw(2));
     assert_eq!(bench.store.executed, [b"NEW"]);
-    // An update that falls back, and the confirmed one before it.
+    // An update as a fallback, and the confirmed fallback before it.
     let mut bench = Bench::new();
     let fallback = |bench: &Bench, barrier, seq| Header {
         flags: Flags::FALLBACK,
@@ -98,7 +98,8 @@ fn an_old_copy_does_not_take_the_place_of_what_waits() {
     assert_eq!(bench.store.effects, [b"u1", b"u2"]);
 }
 
-/// Nobody can ask for it any more, and it would stay for ever: ids of sessions are not used again.
+/// After an END no client can ask for the reply, and ids of sessions are not used again: the reply would be kept for
+/// ever.
 #[test]
 fn an_end_takes_the_kept_reply_with_it() {
     let mut bench = Bench::new();
@@ -113,7 +114,7 @@ fn an_end_takes_the_kept_reply_with_it() {
     );
 }
 
-/// The first fragments of an update that its client never finished are no part of the next one.
+/// The first fragments of an update that its client never finished do not become part of the next update.
 #[test]
 fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
     for (fragments, staged_before) in [(1, false), (1, true), (2, false), (2, true)] {
@@ -145,7 +146,7 @@ fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
     }
 }
 
-/// The same order, the same session, the same seq, and other bytes: one of the two was acknowledged.
+/// Two updates have the same order, session and seq, but other bytes. One of the two was acknowledged.
 #[test]
 fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     let mut bench = Bench::new();
@@ -162,7 +163,7 @@ fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     assert!(bench.store.effects.is_empty());
 }
 
-/// A device with another log, by the operator's word: the next epoch.
+/// A device comes with another log, and its operator declares the data lost: the next epoch begins.
 fn replaced(bench: &mut Bench, nonce: u64) {
     let lost = Member {
         log_uuid: 99,
@@ -174,7 +175,7 @@ fn replaced(bench: &mut Bench, nonce: u64) {
     assert_eq!(bench.server.chain().expect("a chain").epoch, EPOCH + 1);
 }
 
-/// Its barrier was an order of the old chain. In the new one another entry may have that order.
+/// The barrier is an order of the old chain. In the new chain another entry may have that order.
 #[test]
 fn a_bypass_of_an_earlier_epoch_is_not_executed_in_the_next_one() {
     let mut bench = Bench::new();
@@ -193,7 +194,8 @@ fn a_bypass_of_an_earlier_epoch_is_not_executed_in_the_next_one() {
     assert!(bench.store.executed.is_empty(), "its client asks again");
 }
 
-/// A head that came back has forgotten what it stamped: executed now, that would be behind what it has shown since.
+/// A head that came back has forgotten its stamps. If the bypass were executed now, it would take effect after values
+/// that the head has shown since.
 #[test]
 fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
     let mut bench = Bench::new();
@@ -223,7 +225,8 @@ fn a_bypass_of_an_earlier_life_of_the_head_is_not_executed() {
     assert_eq!(bench.store.executed.len(), 1);
 }
 
-/// Readers compare epochs: a store that was left behind must not name the one in which something is executed elsewhere.
+/// Readers compare epochs. So a store that is no longer in use must not name the epoch in which another store executes
+/// requests.
 #[test]
 fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
     let mut bench = Bench::new();
@@ -232,7 +235,7 @@ fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
         (None, EPOCH),
         (Some("a"), EPOCH + 1),
         (Some("a"), EPOCH + 1),
-        // It takes no writes, and is read from as it is.
+        // The store takes no writes, and is only read.
         (None, EPOCH + 1),
         (Some("b"), EPOCH + 2),
     ] {
@@ -253,7 +256,7 @@ fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
     assert_eq!(&named[..], b"b");
 }
 
-/// A controller asks for it: what was reported in this epoch lets nobody join any more (protocol.md §14).
+/// A controller asks for a new epoch: reports of the old one then let no device join (protocol.md §14).
 #[test]
 fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_joiner_joins() {
     let joins = |bench: &mut Bench| {
@@ -278,7 +281,7 @@ fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_jo
     }
     bench.server.end_epoch(EPOCH);
     bench.server.end_epoch(EPOCH);
-    // It is written first.
+    // The new epoch is written first.
     assert!(matches!(bench.pending(), Work::Apply(_)));
     assert_eq!(bench.server.chain(), Some(&before));
     bench.server.failed();
@@ -296,8 +299,8 @@ fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_jo
     assert_eq!(bench.server.chain(), Some(&after));
 }
 
-/// The nonce of a question that was answered in an earlier epoch is not worth an answer in this
-/// one: the device that asked may be out of the chain now.
+/// A nonce that was answered in an earlier epoch gets no such answer in this one: the device that asked may no longer
+/// be in the chain.
 #[test]
 fn a_question_from_an_earlier_epoch_is_decided_anew() {
     let mut bench = Bench::new();
@@ -318,7 +321,8 @@ fn a_question_from_an_earlier_epoch_is_decided_anew() {
     );
 }
 
-/// The same nonce in two epochs: the answer is of the present one, with what was applied since.
+/// The same nonce arrives in two epochs: the second answer is that of the current epoch, with all that was applied
+/// since.
 #[test]
 fn a_nonce_that_was_answered_in_an_earlier_epoch_gets_the_present_state() {
     let mut bench = Bench::blank(crate::support::server::config());
@@ -351,8 +355,8 @@ fn a_nonce_that_was_answered_in_an_earlier_epoch_gets_the_present_state() {
     assert_eq!(table.sessions.len(), 1);
 }
 
-/// Two devices restart together. What the first one registered must not be overwritten by a record
-/// that was made before the store had it: an old copy of its log would pass later.
+/// Two devices restart together. A chain record that was made before the store had the first device's registration must
+/// not overwrite it: an old copy of that device's log would be accepted later.
 #[test]
 fn one_change_of_the_chain_at_a_time() {
     let restarted = |id| Member {

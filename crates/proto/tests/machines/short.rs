@@ -1,4 +1,5 @@
-//! A store that is short of room: from the server to the clients, and nothing is promised meanwhile (`docs/spec/protocol.md` §4).
+//! A store that is short of room: the server tells the devices, the head tells the clients, and no update is promised
+//! meanwhile (`docs/spec/protocol.md` §4).
 
 use crate::support::device::{
     Bench, client, config, from_client, from_hop, hop, refused, server, update,
@@ -45,7 +46,8 @@ fn a_head_admits_no_update_but_lets_sessions_begin_and_end() {
     assert!(bench.device.admits());
 }
 
-/// An update that a NIC had acknowledged waited in its slot for the store's room, and all bypasses after it waited, too.
+/// Found: an update that a NIC had acknowledged waited in its slot until the store had room, and all bypasses after it
+/// waited, too.
 #[test]
 fn what_a_nic_has_acknowledged_is_admitted_all_the_same() {
     let config = DeviceConfig {
@@ -172,7 +174,7 @@ fn a_client_asks_for_no_promise_while_the_store_is_short() {
         "what has its seq falls back"
     );
     bench.confirm_fallback(1);
-    // One after the other, in the order of the calls, and the store answers.
+    // The calls are sent one after the other, in their order, and the store answers.
     for (request, call, reply) in [(1, second, "-OOM full\r\n"), (2, third, "+OK\r\n")] {
         let asked = only(bench.flush());
         assert_eq!(
@@ -200,7 +202,7 @@ fn a_client_asks_for_no_promise_while_the_store_is_short() {
     );
 }
 
-/// A bypass of unknown outcome is followed by a fence, whatever the next call was to be.
+/// After a bypass of unknown outcome a fence is sent, whatever the next call is.
 #[test]
 fn an_update_that_goes_as_a_bypass_waits_for_the_fence_too() {
     let mut bench = clients::Bench::open();
@@ -242,7 +244,7 @@ fn an_update_that_goes_as_a_bypass_waits_for_the_fence_too() {
 #[test]
 fn while_the_store_is_full_no_session_begins_and_the_client_is_told() {
     let full = Flags::SHORT.with(Flags::FULL);
-    // From the server to the tail, from there to the head.
+    // The report goes from the server to the tail, and from the tail to the head.
     let mut server = servers::Bench::new();
     server.work();
     server.finish();
@@ -253,7 +255,7 @@ fn while_the_store_is_full_no_session_begins_and_the_client_is_told() {
     tail.finish();
     applied(&mut tail, 0, full);
     assert_eq!(only(tail.finish()).header.flags, full);
-    // The head takes no OPEN, and says why; whoever has a session goes on.
+    // The head refuses an OPEN and states the reason. Open sessions continue.
     let mut head = Bench::head(1);
     applied(&mut head, 1, full);
     let open = Header {
@@ -270,7 +272,7 @@ fn while_the_store_is_full_no_session_begins_and_the_client_is_told() {
     head.admit(&from_client(Kind::End, 1), b"");
     applied(&mut head, 1, Flags::SHORT);
     head.admit(&open, &(TOKEN + 2).to_be_bytes());
-    // The client's calls end at once, with a sentence.
+    // The client's calls end at once, with an error text.
     let (mut bench, _) = clients::Bench::opening(clients::config());
     let call = bench.update();
     let refused = Header {

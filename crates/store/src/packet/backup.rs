@@ -1,8 +1,8 @@
 //! Copies a packet store, even while a server uses it (`docs/spec/packet-store.md` §14; known gap G61).
 //!
-//! No client waits for the copy. The copy is read back and checked: its last commit says the number of records and the
-//! sum over their lines, and each record has a checksum. If the store changed during the copy, the check fails, and the
-//! copy is made again. A copy that passes is the store as of one commit. A copy that did not pass must never be kept.
+//! No client waits for the copy. The copy is read back and checked: its last commit states the number of records and
+//! the sum over their lines, and each record has a checksum. If the store changed during the copy, the check fails, and
+//! the copy is made again. A copy that passes is the store as of one commit. A copy that fails must never be kept.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub struct Backup {
     pub commit: u64,
     /// Number of records in the copy.
     pub records: u64,
-    /// Number of attempts that it took.
+    /// Number of attempts that the copy took.
     pub tries: u32,
 }
 
@@ -70,7 +70,7 @@ fn try_once(path: &Path, copy: &Path) -> Result<Option<(u64, u64)>, GrowError> {
     image.save(copy).map_err(|error| told(&error))?;
     let scan = match Scan::open(image, None) {
         Ok(scan) => scan,
-        // The copy caught a commit record that was being written.
+        // The copy has read a commit record while it was being written.
         Err(pmnet_packet_store::OpenError::Unreadable { .. }) if in_use => return Ok(None),
         Err(error) => return Err(told(&error)),
     };

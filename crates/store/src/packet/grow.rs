@@ -1,9 +1,9 @@
-//! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13; known gap G62).
+//! Makes a packet store, or a region of a device, larger while no process uses it (`docs/spec/packet-store.md` §13;
+//! known gap G62).
 //!
-//! The whole image is copied to a second file beside the first, and read back. Then the copy takes the name of the old
-//! file in one step. Both files are locked until then, so no process ever uses both. If the process or the machine
-//! dies, the name leads to the whole old file or to the whole new one. A copy that is left over is removed by the next
-//! attempt.
+//! The whole image is copied to a second file in the same folder, and read back. Then the copy takes the name of the
+//! old file in one step. Both files are locked until then, so no process ever uses both. If the process or the machine
+//! dies, the name leads to the whole old file or to the whole new one. The next attempt removes a left-over copy.
 
 use std::ffi::OsString;
 use std::fs;
@@ -51,9 +51,9 @@ pub struct Grown {
     pub unapplied: Option<u64>,
 }
 
-/// Makes the store in the file `path` larger; `size` is what `size=` would say in its address. `progress` gets the
-/// number of bytes copied and their total, and is called a last time before the copy takes the file's name. If
-/// `progress` returns an error, the old store stays as it is.
+/// Makes the store in the file `path` larger; `size` is a number of bytes as for `size=` in the store's address.
+/// `progress` gets the number of bytes copied and their total, and is called a last time before the copy takes the
+/// file's name. If `progress` returns an error, the old store stays as it is.
 ///
 /// # Errors
 /// [`GrowError`]: what is wrong, and what to do.
@@ -128,7 +128,7 @@ fn make_copy(
         progress(done, total)
     })?;
     drop(target);
-    // Read the copy as the store will read it.
+    // Reads the copy as the store will read it.
     let found = Scan::open(open(copy, kind)?, None)?;
     let same = found.geometry() == to
         && found.identity() == source.identity()

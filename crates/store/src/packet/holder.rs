@@ -13,7 +13,7 @@ use super::place::Place;
 use super::rows::fault;
 use crate::rows::{Fault, Update};
 
-/// Changes that take effect together, or none of them does.
+/// Changes that take effect together or not at all.
 pub trait Writing {
     /// Medium of the records.
     type Medium: Media;
@@ -101,8 +101,8 @@ pub trait Holder: Send {
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
     /// Calls `look` with the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
-    /// Reserves space for further records of `bytes` bytes, one for each key from `prefix` on. Returns whether the
-    /// store is short afterwards, and whether it is crowded.
+    /// Reserves space for further records of `bytes` bytes, one for each key that begins with `prefix` or follows it.
+    /// Returns whether the store is short afterwards, and whether it is crowded.
     fn settle(&mut self, prefix: u8, bytes: usize) -> Result<(bool, bool), Fault>;
     /// Drops the state in memory, which is of no use after a failure of the medium.
     fn close(&mut self);

@@ -3,8 +3,8 @@
 //!
 //! Each `apply`, and each request that changes something, is one transaction over rows and records. The protocol's
 //! records are records of the same map, under a prefix that no row has. If the store is full, an update is tried again
-//! later, and a request gets an error. A damaged record is never returned. What the store does is part of
-//! `pmnet-packet-store`; what commands do is part of `crate::types`.
+//! later, and a request gets an error. A damaged record is never returned. The crate `pmnet-packet-store` implements
+//! the store; `crate::types` implements the commands.
 
 mod backup;
 mod grow;
@@ -31,14 +31,14 @@ pub use backup::{Backup, back_up_packet_store};
 pub use grow::{GrowError, Grown, grow_packet_store};
 pub use region::{RegionAddress, RegionStore};
 
-/// First byte of the keys of the protocol's records. The rows of the data types begin with others.
+/// First byte of the keys of the protocol's records. No row of the data types begins with this byte.
 const RECORDS: u8 = 0xff;
 /// Bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
 /// Longest value that may use the reserve, in bytes: the record of a reply, or a row of a command that frees space. A
 /// longer reply needs the same space as data. If there is none, the request is refused with a short reply.
 const SHORT_BYTES: usize = 512;
-/// Most bytes that are packed before a full store refuses something. The packing takes less than a second.
+/// A full store packs at most this many bytes before it refuses something. The packing takes less than a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
 /// Bytes of frames that are kept for each existing record of the protocol, so that a session finds room for its reply.
 const RECORD_BYTES: usize = 640;
@@ -81,7 +81,7 @@ pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
 /// A packet store that has its medium for itself.
 pub type PacketStore = Served<Alone>;
 
-/// Serves the records of a holder as a store; see the module's text.
+/// Serves the records of a holder as a store, as the module's text describes.
 pub struct Served<H> {
     holder: H,
     told: Told,
@@ -89,11 +89,11 @@ pub struct Served<H> {
     /// Result of the last check for free space; see [`Store::is_short`], [`Store::is_crowded`].
     short: bool,
     crowded: bool,
-    /// Time of the last search for space that found none, in ms since 1970.
+    /// Time of the last search for space that freed none, in ms since 1970.
     cleared: u64,
 }
 
-/// Counts of events, each logged less and less often.
+/// Numbers of events; each kind is logged less and less often.
 #[derive(Debug, Default)]
 struct Told {
     rejected: Rejections,
@@ -107,8 +107,8 @@ impl Served<Alone> {
     /// Opens the store that `address` names, or creates it: `PATH[?size=BYTES][&media=file|dram|pmem][&lines=N]`.
     ///
     /// # Errors
-    /// [`OpenError::Packet`] when it is in use, is something else, belongs to another shard, is damaged, or cannot be read or
-    /// made; [`OpenError::Random`].
+    /// [`OpenError::Packet`]: the file is in use, holds something else, belongs to another shard, is damaged, or cannot
+    /// be read or made; [`OpenError::Random`].
     pub fn open(address: &str, shard: u32) -> Result<PacketStore, OpenError> {
         let place = Place::parse(address, shard)?;
         Ok(Served {
@@ -284,7 +284,7 @@ impl<H: Holder> Served<H> {
 }
 
 fn keep_replies(requests: &[Request], replies: &[Bytes], rows: &mut dyn Keep) -> Result<(), Fault> {
-    // A reply that contains what was removed takes no more space than the removal frees.
+    // A reply that contains the removed data takes no more space than the removal frees.
     let mut freed = rows.freed();
     for (request, reply) in requests.iter().zip(replies) {
         if let Some((key, prefix)) = &request.record {

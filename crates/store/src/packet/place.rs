@@ -1,4 +1,4 @@
-//! Place of a packet store, and how the store is created there.
+//! The path of a packet store, and the creation of a store at this path.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use crate::OpenError;
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Size of a frame in bytes: a block device writes this much at once, and a packet buffer can have this size.
 const FRAME_BYTES: u32 = 4096;
-/// One frame and one line in this many stay free beside the reserve, for updates that the devices' logs may hold. A
-/// store does not know their number.
+/// One frame and one line in this many stay free in addition to the reserve, for updates that the devices' logs may
+/// hold. A store does not know the number of these updates.
 const AHEAD_FRACTION: u32 = 16;
 
 /// Path and settings of a store.

@@ -1,4 +1,5 @@
-//! A store in one region with the log of a device: its place, and how it is created (`docs/spec/packet-store.md` §12).
+//! A store that shares a region with the log of a device: the region's path and its creation
+//! (`docs/spec/packet-store.md` §12).
 
 use std::fmt;
 use std::path::Path;
@@ -19,7 +20,7 @@ use crate::embedded::cursors;
 pub type RegionStore<M> = Served<Beside<M>>;
 
 impl<M: Media + Send> Served<Beside<M>> {
-    /// Returns the store of a region. It also holds the log until a device takes the log. `name` is for messages.
+    /// Returns the store of a region. The store also holds the log until a device takes it. `name` is for messages.
     ///
     /// # Errors
     /// [`OpenError::Random`].
@@ -222,7 +223,8 @@ impl RegionAddress {
     }
 }
 
-/// Returns the size of a frame in bytes: on a file, one block, which is written at once; otherwise what a packet needs.
+/// Returns the size of a frame in bytes. On a file, it is one block, which is written at once; on other media, it is
+/// the size that a packet needs.
 fn frame_bytes(kind: Kind) -> u32 {
     match kind {
         Kind::File => 4096,

@@ -31,7 +31,7 @@ pub struct WriteRows<'t, W> {
     pub refused: u64,
     /// The update that is being applied, while its payload can still be kept.
     update: Option<Update>,
-    /// Number of strings of updates that stayed where they lie, and number of those that were copied.
+    /// Number of strings of updates that stayed in their log entries, and number of those that were copied.
     pub kept: [u64; 2],
 }
 
@@ -49,7 +49,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
         }
     }
 
-    /// If key and value are parts of the current update, keeps them where this update lies in the log. Returns whether
+    /// If key and value are parts of the current update, keeps them in the log entry of this update. Returns whether
     /// they were kept there.
     fn link(&mut self, key: &[u8], meta: Meta, value: &[u8]) -> Result<bool, Fault> {
         let Some(update) = &self.update else {
@@ -90,7 +90,7 @@ pub trait Keep {
     /// [`Fault`].
     fn put_record(&mut self, key: &[u8], value: Option<&[u8]>, room: Room) -> Result<(), Fault>;
 
-    /// Returns the bytes of the rows that a command which frees space has removed.
+    /// Returns the number of bytes in the rows that a space-freeing command has removed.
     fn freed(&self) -> usize;
 }
 
@@ -109,7 +109,7 @@ impl<W: Writing> Keep for WriteRows<'_, W> {
     }
 }
 
-/// Returns the error for the types.
+/// Converts an error of the store into a fault of the rows.
 pub fn fault(error: Error) -> Fault {
     match error {
         Error::Full { .. } => Fault::Full,
@@ -119,7 +119,7 @@ pub fn fault(error: Error) -> Fault {
             damage.order,
             damage.why
         )),
-        // Keys and values have bounds before they come here.
+        // The caller has already checked the bounds of keys and values.
         Error::TooLong | Error::Media(_) => Fault::Storage(error.to_string()),
     }
 }
@@ -192,7 +192,7 @@ fn scan<M: Media>(
     Ok(())
 }
 
-/// Returns facts about a packet store.
+/// Returns the facts about a packet store for INFO.
 fn about<M: Media>(map: &PacketStore<M>, refused: u64) -> About {
     let stat = map.stat();
     let frame = u64::from(stat.frame_bytes);

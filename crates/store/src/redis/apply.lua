@@ -1,13 +1,13 @@
 -- Applies one batch: its records first, then its effects, all in one atomic step.
--- ARGV: hash, expected owner, expected watermark, number of keys for slots.lua and these keys (of a Redis Cluster only),
+-- ARGV: hash, expected owner, expected watermark, number of keys for slots.lua and these keys (in a Redis Cluster only),
 -- number of records to remove and their names, number of records to write and their names and values; then runs of
--- commands alike: what they have in common, number of commands, and the arguments of all of them. In common they have "KIND DATABASE WIDTH NAME", where WIDTH is the number of arguments
--- besides the name, and KIND 'plain' (SET key value), 'promised' (another one acknowledged early), 'assumed' (clients may have been told OK), 'flush' or 'other'.
+-- similar commands: their common properties, the number of commands, and the arguments of all of them. The common properties are "KIND DATABASE WIDTH NAME". WIDTH is the number of arguments
+-- besides the name. KIND is 'plain' (SET key value), 'promised' (another command acknowledged early), 'assumed' (clients may have been told OK), 'flush' or 'other'.
 --
--- Redis undoes nothing of a script that fails. So all that could fail is tried before anything changes: rights to the
--- commands (redis.acl_check_cmd, Redis 7), and what this script itself calls. Nobody can change rights meanwhile: in a
--- MULTI they can change between a command's turn to be queued and EXEC. If something of ours fails behind that line
--- nevertheless, the first word says so: BROKEN, then the number of the first command that has not run, or 'records'.
+-- Redis does not undo the effects of a script that fails. So every step that could fail is tried before anything changes: the
+-- rights to the commands (redis.acl_check_cmd, Redis 7), and the commands of this script itself. Rights cannot change while a
+-- script runs; in a MULTI they can change between the queueing of a command and EXEC. If a command of this script still fails after
+-- the records have begun to change, the error's first word is BROKEN; then comes the number of the first command that has not run, or 'records'.
 local HASH, OWNER, WATERMARK = ARGV[1], ARGV[2], ARGV[3]
 local owner = redis.call('HGET', HASH, 'owner')
 if owner and owner ~= OWNER then return {err = 'FENCED'} end
@@ -31,8 +31,8 @@ local function in_common(text)
   end
   return run
 end
--- Calls f for each run: what its commands have in common, how many they are, the number of the first one from 0, and
--- where its arguments are.
+-- Calls f for each run: with its common properties, its number of commands, the number of its first command from 0, and
+-- the index of its arguments.
 local function each_run(f)
   local at, ordinal = runs, 0
   while at <= values do
@@ -45,7 +45,7 @@ end
 local function error_of(reply) return type(reply) == 'table' and reply.err and string.gsub(reply.err, '^-', '') end
 -- Most SETs in one MSET: Lua's stack holds about 8,000 values.
 local TOGETHER = 2000
--- Calls f for each piece of a run of SETs: number of its first command from 0, how many they are, where its arguments are.
+-- Calls f for each piece of a run of SETs: number of its first command from 0, number of its commands, index of its arguments.
 local function each_piece(count, at, f)
   for first = 0, count - 1, TOGETHER do
     local answer = f(first, math.min(TOGETHER, count - first), at + 2 * first)
@@ -54,10 +54,10 @@ local function each_piece(count, at, f)
 end
 
 local may = redis.acl_check_cmd
--- What Redis refuses for good and nobody was promised: all of them, so that one answer names them.
+-- All commands that Redis refuses for good and that were not promised, so that one answer names all of them.
 local refusals = {'REFUSED'}
 local function refuse(ordinal, why) refusals[#refusals + 1] = ordinal .. ' ' .. why end
--- Why one of `count` commands is not allowed, from number `ordinal` on. What clients may have been told OK for waits for the right.
+-- Checks `count` commands from number `ordinal` on; returns an error if one is not allowed and may not be dropped. An update for which clients may have been told OK waits for the right.
 local function refusal(run, count, ordinal, at)
   for i = 0, count - 1 do
     local from = at + i * run.width
@@ -74,7 +74,7 @@ end
 local refused = may and each_run(function(run, count, ordinal, at)
   if run.kind ~= 'plain' then return refusal(run, count, ordinal, at) end
   return each_piece(count, at, function(first, n, from)
-    -- MSET looks at all keys at once.
+    -- MSET checks all keys at once.
     local asked, allowed = pcall(function()
       return may('MSET', unpack(ARGV, from, from + 2 * n - 1)) and may('SET', ARGV[from], ARGV[from + 1])
     end)
@@ -82,8 +82,8 @@ local refused = may and each_run(function(run, count, ordinal, at)
   end)
 end)
 if refused then return refused end
--- Whether Redis takes writes shows at the first one. Then it is not asked again. This changes nothing, and neither
--- does the rest of what is tried.
+-- The first write shows whether Redis accepts writes; later writes of a script are not checked again. This write changes nothing, and
+-- neither do the other checks.
 local unwritten = error_of(redis.pcall('HSET', HASH, 'owner', OWNER)) or error_of(redis.pcall('HDEL', HASH, ''))
 if unwritten then return {err = unwritten} end
 local tried, moved = {['0'] = true}, false
@@ -134,7 +134,7 @@ local whole, why = pcall(function()
     end
     if run.kind ~= 'plain' then return one_by_one(run, count, ordinal, at) end
     each_piece(count, at, function(first, n, from)
-      -- An MSET that is refused has changed nothing, and SET may be allowed where MSET is not.
+      -- A refused MSET has changed nothing, and SET may be allowed where MSET is not.
       local refused = error_of(redis.pcall('MSET', unpack(ARGV, from, from + 2 * n - 1)))
       if refused then return one_by_one(run, n, ordinal + first, from) end
       ran = ordinal + first + n

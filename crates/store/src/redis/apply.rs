@@ -18,8 +18,8 @@ use super::runs::Runs;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, promise};
 
-/// How often a batch is sent again without effects that Redis refused while queueing. Redis names
-/// all of them at once, so once is usual; more often means that its answers change.
+/// How often a batch is sent again without effects that Redis refused to queue. Redis names all of them at once, so one
+/// time is usual. If more are needed, Redis's answers change.
 const RESENDS_MAX: usize = 4;
 
 /// Most updates that an error names when only a part of a batch was executed.
@@ -80,7 +80,7 @@ impl RedisStore {
         ))
     }
 
-    /// Checks one payload: the effect, or (inner error) why it is rejected for good.
+    /// Checks one payload. Returns the effect, or as inner error the reason why it is rejected for good.
     fn admit<'a>(
         &mut self,
         link: &mut Link,
@@ -113,7 +113,8 @@ impl RedisStore {
                 shown(),
             )));
         }
-        // A front names a database only once Redis has selected it. One that this shard's Redis never had, nobody was promised.
+        // A front uses a database only after Redis has selected it. So no client was promised an update in a database
+        // that this shard's Redis never had.
         if database >= self.databases && has_no_such(&error) {
             return Ok(Err(format!("{}: {error}", shown())));
         }
@@ -125,8 +126,9 @@ impl RedisStore {
         )))
     }
 
-    /// Of a Redis Cluster: why these keys can never be written here. They are of a slot that is none of this shard's, and that the master did not
-    /// serve when it was connected to; or one command has keys of several.
+    /// In a Redis Cluster: returns the reason why these keys can never be written in this shard. Either their slot is
+    /// not this shard's, and the master did not serve it when it was connected, or one command has keys of several
+    /// slots.
     fn misplaced(&self, link: &Link, commands: &Commands<'_>) -> Option<String> {
         self.home?;
         commands.iter().find_map(|command| {
@@ -157,8 +159,8 @@ impl RedisStore {
         batch: &Batch,
         after: &[u8],
     ) -> Result<Outcome, StoreError> {
-        // If the transaction had a SELECT inside and its right were taken away, the next commands would run in the
-        // wrong database.
+        // If the transaction contained a SELECT, and the right to it were taken away, the next commands would run in
+        // the wrong database.
         let mut databases = effects.iter().flatten().map(|e| e.commands.database);
         let database = databases.next().unwrap_or(0);
         let mut transaction = Transaction::begin(link, &self.hash, database, None)?;
@@ -187,7 +189,7 @@ impl RedisStore {
         )
     }
 
-    /// Applies the batch by the script: all of it, or nothing.
+    /// Applies the batch by the script, as a whole or not at all.
     fn run_script(
         &self,
         link: &mut Link,
@@ -206,8 +208,8 @@ impl RedisStore {
             }
         }
         let (removed_count, written_count) = (removed.clone().count(), written.clone().count());
-        // In a Redis Cluster the script also gets the name of the records' hash, after the number of keys: a Redis that
-        // is no longer the master reports it as moved.
+        // In a Redis Cluster the script also gets the name of the records' hash as a key: a Redis that is no longer the
+        // master then reports that the slot has moved.
         let keys = usize::from(self.home.is_some());
         let values = 3 + keys + 6 + slots.len() + removed_count + 2 * written_count + runs.values();
         let number =
@@ -297,8 +299,8 @@ impl RedisStore {
         slots
     }
 
-    /// Returns the result of the batch: the number of effects that were rejected, or `None`: it must be sent again
-    /// without those that Redis refuses.
+    /// Returns the number of effects of the batch that were rejected. `None`: the batch must be sent again without
+    /// those that Redis refuses.
     fn conclude(
         &mut self,
         outcome: Outcome,
@@ -341,7 +343,7 @@ impl RedisStore {
             Outcome::Refused(items) => {
                 for (index, error) in items {
                     if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
-                        // An operator's mistake with rights must not lose what clients were told.
+                        // If an operator sets wrong rights, no update may be lost that a client was told of.
                         let waits =
                             error.starts_with("NOPERM ") && promise::is_assumed(&effect.commands);
                         if effect.nature.promised || waits {
@@ -359,7 +361,7 @@ impl RedisStore {
 /// Checks whether an acknowledged update failed while others ran.
 ///
 /// # Errors
-/// `Fatal` with the first one.
+/// `Fatal` with the first such update.
 fn check_promises(
     effects: &[Option<Effect<'_>>],
     replies: &[(usize, Bytes)],
@@ -374,7 +376,7 @@ fn check_promises(
     Ok(())
 }
 
-/// Returns whether Redis says that it has no such database, now and later.
+/// Returns whether Redis says that it has no such database, and never will.
 fn has_no_such(error: &str) -> bool {
     [
         "DB index is out of range",
@@ -439,7 +441,7 @@ fn unfinished(rest: &str, runs: &Runs<'_>, effects: &[Option<Effect<'_>>]) -> St
     })
 }
 
-/// Returns the error for a batch of which Redis has executed only a part, or a part in another database.
+/// Returns the error for a batch if Redis has executed only a part of it, or has executed a part in another database.
 fn half_done(torn: &Torn, effects: &[Option<Effect<'_>>]) -> StoreError {
     let then = if torn.recorded {
         "The batch counts as applied, so write these keys again, where they belong, and look for them in the database before"

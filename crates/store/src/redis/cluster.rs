@@ -1,4 +1,5 @@
-//! Redis Cluster as the store: which node serves what, and what may be sent to it (`docs/spec/sharding.md`, §5).
+//! Redis Cluster as the store: the slots that each node serves, and the commands that may be sent to it
+//! (`docs/spec/sharding.md`, §5).
 //!
 //! The store writes to one master of the cluster, in all slots that this master serves. A script may write in several
 //! slots in one atomic step if it does not declare those keys; a transaction may write in only one slot. But Redis
@@ -20,10 +21,10 @@ use super::plan::Plan;
 use super::url::RedisUrl;
 use super::{Link, RedisStore};
 
-/// First words of the errors by which Redis says that the keys of a command are, or may be, at another node.
+/// First words of the errors by which Redis reports that the keys of a command are, or may be, at another node.
 const ELSEWHERE: [&str; 5] = ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "CROSSSLOT"];
 
-/// Redis Cluster's reply to a transaction with keys of several slots.
+/// Redis Cluster's reply to a transaction whose keys are in several slots.
 const CROSSSLOT: &[u8] = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n";
 /// Returns the name of pmnet's records for a shard, in this slot.
 pub fn records_name(shard: u32, slot: u16) -> String {
@@ -42,13 +43,13 @@ pub fn probe(slot: u16) -> Vec<u8> {
     format!("pmnet:{}", in_slot(slot, ":none")).into_bytes()
 }
 
-/// Returns whether the error says that keys are at another node.
+/// Returns whether the error reports that keys are at another node.
 pub fn is_elsewhere(error: &str) -> bool {
     let code = error.split(' ').next().unwrap_or("");
     ELSEWHERE.contains(&code)
 }
 
-/// Error for a client if a slot is in the wrong place and pmnet does not know which. The client's command was not
+/// Error for a client if a slot is in the wrong place and pmnet does not know which slot. The client's command was not
 /// executed.
 pub const ELSEWHERE_TEXT: &str = "TRYAGAIN pmnet: the slot of its keys is not with the master of its shard, or is being moved; the \
                                   command was not executed";
@@ -215,7 +216,7 @@ impl Node {
 }
 
 impl RedisStore {
-    /// Returns whether this slot is none of this shard's, and the master did not serve it, either.
+    /// Returns whether this slot is not one of this shard's, and the master did not serve it either.
     pub(super) fn is_foreign(&self, slot: u16) -> bool {
         let guides = self.url.guides.as_ref().map(|guides| &guides.wanted);
         let Some(Wanted::Slots(wanted)) = guides else {
@@ -226,7 +227,7 @@ impl RedisStore {
     }
 
     /// Checks whether the node serves the slots of its shard. If it does not, a server that is starting refuses the
-    /// master. A server that already runs goes on, and what needs a missing slot waits.
+    /// master. A server that already runs continues, and commands that need a missing slot wait.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
         let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)
         else {

@@ -1,9 +1,9 @@
 //! Facts about a command that pmnet needs before it sends it to Redis.
 //!
-//! Three questions: would the command break the adaptor's own connection or transaction (then it is never sent); would
-//! it touch the protocol's records (then it is never sent either); can it run inside a Lua script (otherwise `execute`
-//! uses MULTI)? Facts about single commands come from the server itself (`COMMAND`), so they are right for Redis 6, 7
-//! and Valkey.
+//! There are three questions. Would the command break the adaptor's own connection or transaction? Then it is never
+//! sent. Would it touch the protocol's records? Then it is never sent either. Can it run inside a Lua script? If not,
+//! `execute` uses MULTI. Facts about single commands come from the server itself (`COMMAND`), so they are right for
+//! Redis 6, 7 and Valkey.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
 }
 
 /// Subcommands of CLIENT that do not change the connection. Fronts use HELP, INFO and UNBLOCK to answer their own
-/// clients. They send LIST and KILL with conditions to find out whether the store accepts these conditions.
+/// clients. To find out whether the store accepts some conditions, they send LIST and KILL with these conditions.
 const HARMLESS_CLIENT: [&[u8]; 5] = [b"HELP", b"INFO", b"KILL", b"LIST", b"UNBLOCK"];
 
 /// Returns whether a request may be this command although an update may not.
@@ -89,15 +89,15 @@ pub fn is_flush(name: &[u8]) -> bool {
     matches!(name, b"FLUSHALL" | b"FLUSHDB")
 }
 
-/// Returns the setting that this `CONFIG SET` could weaken and on which promises depend. `unlimited`: Redis has no
+/// Returns the setting on which promises depend and which this `CONFIG SET` could weaken. `unlimited`: Redis has no
 /// memory limit.
 #[must_use]
 pub fn sets_guarded(arguments: &[&[u8]], unlimited: bool) -> Option<&'static str> {
     guard::sets_guarded(arguments.len(), |index| arguments[index], unlimited)
 }
 
-/// Commands of the modules that come with Redis 8 which change one key, or a few that they name, in a time that depends on their size, as with
-/// Redis's own commands.
+/// Commands of the modules of Redis 8 that change one key, or a few named keys, in a time that depends on the size of
+/// these keys, as Redis's own commands do.
 const QUICK: &[&str] = &[
     "BF.ADD",
     "BF.INSERT",
@@ -134,8 +134,8 @@ pub fn is_quick(name: &[u8], arguments: &[&[u8]]) -> bool {
         let within = |argument: &&[u8]| argument.windows(text.len()).any(|part| part == text);
         arguments.iter().any(within)
     };
-    // A path that descends or filters may take longer than the size of its document suggests. A new filter is as large
-    // as the client asks.
+    // A path that descends or filters may take longer than the size of its document suggests. The size of a new filter
+    // is the client's choice.
     let is_wide = name.starts_with(b"JSON.") && (has(b"..") || has(b"?("));
     let is_made = |word: &&[u8]| word.eq_ignore_ascii_case(b"CAPACITY");
     QUICK.iter().any(|quick| quick.as_bytes() == name) && !is_wide && !arguments.iter().any(is_made)
@@ -164,7 +164,7 @@ pub fn blocks(name: &[u8], arguments: &[&[u8]]) -> bool {
     }
 }
 
-/// Answer of the server about one command or subcommand.
+/// The server's description of one command or subcommand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spec {
     arity: i64,
@@ -275,7 +275,7 @@ impl CommandTable {
         }
         let mut family = Vec::with_capacity(subcommands.len());
         for subcommand in subcommands {
-            // Names of subcommands come as "config|get".
+            // Names of subcommands have the form "config|get".
             family.push(self.add(subcommand, None)?);
         }
         // If one command of a family sets a state, the others may use the state.
@@ -299,8 +299,8 @@ impl CommandTable {
         Some(spec)
     }
 
-    /// Adds what the reply of `COMMAND INFO` says of this command (in capitals). The server got the command after the
-    /// table was read, or its configuration gave the command this name.
+    /// Adds the server's description of this command (in capitals) from the reply of `COMMAND INFO`. The server got the
+    /// command after the table was read, or its configuration gave the command this name.
     pub fn learn(&mut self, name: &[u8], reply: &[u8]) {
         for row in elements(reply).unwrap_or_default() {
             // The reply is null if the server has no command of this name.
@@ -401,8 +401,8 @@ impl CommandTable {
         })
     }
 
-    /// Returns keys of a command from which its slots follow in a Redis Cluster. Of a script, these are all keys that
-    /// it declares. Of other commands, the first key is enough, since Redis refuses keys in several slots. The result
+    /// Returns keys of a command from which its slots follow in a Redis Cluster. For a script, these are all keys that
+    /// it declares. For other commands, the first key is enough, since Redis refuses keys in several slots. The result
     /// is empty if the command has no keys, or if they are not known.
     #[must_use]
     pub fn slot_keys<'k, 'a>(&self, name: &[u8], arguments: &'k [&'a [u8]]) -> &'k [&'a [u8]] {
@@ -433,8 +433,8 @@ impl CommandTable {
         }
     }
 
-    /// Returns whether the command names a key of pmnet's own. The server says which arguments are keys; if that is
-    /// not known, any argument that looks like such a key counts.
+    /// Returns whether the command names a key of pmnet's own. The server reports which arguments are keys. If it does
+    /// not, every argument that looks like such a key counts.
     #[must_use]
     pub fn touches_records(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
         let looks = |a: &&[u8]| a.starts_with(pmnet_wire::promise::RECORDS_PREFIX);

@@ -1,4 +1,4 @@
-//! The server's settings, and how durable an effect is when it replies.
+//! The server's settings, and the durability of an effect at the time of the reply.
 //!
 //! The settings are checked at every load, not between loads. If an operator weakens a running Redis with CONFIG SET,
 //! pmnet notices it at the next reconnect.
@@ -18,19 +18,19 @@ const REDIS_VERSION_MIN: (u32, u32) = (6, 2);
 /// First Redis with WAITAOF.
 const WAITAOF_VERSION: (u32, u32) = (7, 2);
 
-/// Which writes wait for Redis's sync if Redis does not sync before it replies (`--store-sync`).
+/// The writes that wait for Redis's sync if Redis does not sync before it replies (`--store-sync`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreSync {
-    /// All writes: replies wait, and devices keep updates that were acknowledged early until the sync.
+    /// All writes: replies wait for the sync, and devices keep updates that were acknowledged early until the sync.
     #[default]
     Replies,
     /// Only updates that were acknowledged early. A reply to a request does not wait for the sync.
     Updates,
-    /// No writes: what Redis has replied to counts as applied.
+    /// No writes: a write counts as applied when Redis has replied.
     None,
 }
 
-/// The purpose of a wait.
+/// The writes for which the adaptor waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitFor {
     /// Writes that were acknowledged early, or pmnet's own records.
@@ -39,7 +39,7 @@ pub enum WaitFor {
     Reply,
 }
 
-/// Durability of a write when a reply of this server is passed on.
+/// Durability of a write at the time when the reply of this server is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
     /// `appendfsync always`: Redis syncs before it replies.
@@ -54,9 +54,9 @@ pub enum Persistence {
     ExceptRewrites,
     /// AOF synced every second, and no command that waits for the sync.
     EverySecond,
-    /// AOF synced whenever the kernel does it (`appendfsync no`).
+    /// AOF synced by the kernel at times of its own (`appendfsync no`).
     Kernel,
-    /// No AOF: snapshots at most.
+    /// No AOF; there may be snapshots.
     Off,
 }
 
@@ -134,9 +134,9 @@ struct Aof {
     /// The AOF was seen complete, by this pmnet server or by the one that asked for the rewrite.
     known_whole: bool,
     fsync: Option<String>,
-    /// Redis pauses syncs during a rewrite (`no-appendfsync-on-rewrite`).
+    /// Redis does not sync during a rewrite (`no-appendfsync-on-rewrite`).
     pauses: bool,
-    /// The server has WAITAOF. It counts only what is synced in a complete AOF.
+    /// The server has WAITAOF, which counts only syncs of a complete AOF.
     waitaof: bool,
     /// The operator's choice of the writes that wait.
     sync: StoreSync,
@@ -145,10 +145,10 @@ struct Aof {
 impl Persistence {
     /// Returns how durable an effect is when the server replies.
     ///
-    /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does
-    /// not distinguish that rewrite from others (`aof_base_size` is 0 in a new AOF too, and in one that was switched
-    /// off and on it is that of the former AOF). So every rewrite is waited for, unless this server process saw a
-    /// complete AOF at the last check, or the rewrite is the one that pmnet asks for ([`super::torn`]).
+    /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does not
+    /// show whether a rewrite is the first one (`aof_base_size` is also 0 in a new AOF, and if the AOF was off for a
+    /// while, it is that of the former AOF). So the store waits for every rewrite, with two exceptions: this server
+    /// process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
     ///
     /// # Errors
     /// `Retry` while that rewrite runs.
@@ -195,9 +195,10 @@ pub struct Facts {
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// Step that the AOF needs before anything is written.
+    /// Action that the end of the AOF needs before anything is written.
     pub torn_end: TornEnd,
-    /// Databases (`databases`). 0: it does not say, or it is a node of a Redis Cluster, which may have one only.
+    /// Number of databases (the setting `databases`). 0: Redis does not report it, or is a node of a Redis Cluster,
+    /// which may have only one.
     pub databases: u32,
 }
 
@@ -279,8 +280,8 @@ impl Facts {
     }
 }
 
-/// Returns whether the AOF is a setting of the operator. `BACKUP` of Redis 8.10 has an AOF for a while, and INFO calls
-/// that enabled. WAITAOF is refused during that time, and the AOF is gone afterwards.
+/// Returns whether the operator has switched the AOF on. INFO does not show this: while `BACKUP` of Redis 8.10 runs,
+/// there is an AOF, which INFO calls enabled. During that time Redis refuses WAITAOF, and afterwards the AOF is gone.
 fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
     Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }
@@ -311,7 +312,7 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// Refuses a Redis that evicts keys: it may drop the records, and then nobody knows what was applied.
+/// Refuses a Redis that evicts keys: it may drop the records, and it would then be unknown what was applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {
@@ -323,7 +324,7 @@ fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// One CONFIG setting; `None` (with a warning) when CONFIG is forbidden or renamed.
+/// Returns one CONFIG setting; `None` (with a warning) if CONFIG is forbidden or renamed.
 pub fn setting(connection: &mut Connection, name: &str) -> Result<Option<String>, StoreError> {
     let reply = connection.call(&[b"CONFIG", b"GET", name.as_bytes()])?;
     if let Some(error) = error(&reply) {
@@ -401,7 +402,7 @@ mod tests {
         assert_eq!(seen_durable, 16);
     }
 
-    /// Returns whether Redis itself syncs before it replies, according to this report.
+    /// Returns whether Redis itself syncs before it replies, according to [`judge`].
     fn judged_right(aof: &Aof) -> bool {
         let off = Aof {
             enabled: false,

@@ -11,7 +11,7 @@
 //!
 //! - Between calls of the store the connection is in database 0, outside MULTI.
 //!
-//! This module does not decide what a reply means.
+//! This module does not interpret replies.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -42,21 +42,21 @@ const ALIVE_EVERY: Duration = Duration::from_secs(2);
 const ALIVE_TIMES: u32 = 3;
 /// Bytes read from the socket at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// Limits of replies. Redis's own largest string has 512 MiB. The longest line is longer than the longest reply
-/// that can be passed on. A whole reply is bounded by what arrives within [`CALL_SECONDS`].
+/// Limits of replies. Redis's own largest string has 512 MiB. The longest line is longer than the longest reply that
+/// can be passed on. Only the time limit [`CALL_SECONDS`] bounds a whole reply.
 const REPLIES: ReplyLimits = ReplyLimits {
     line_bytes: 17 << 20,
     bulk_bytes: 1 << 30,
     reply_bytes: usize::MAX,
 };
 
-/// Options of the URL that an operator can mend.
+/// Names of the URL's options, for messages to an operator.
 const FLAGS: Flags = Flags {
     ca: "ca=FILE",
     certificate: "cert=FILE&key=FILE",
 };
 
-/// A socket, with TLS or without.
+/// A TCP socket, with or without TLS.
 enum Wire {
     Plain(TcpStream),
     Tls(Box<Stream<TcpStream>>),
@@ -100,7 +100,7 @@ impl Write for Wire {
 pub struct Connection {
     stream: Wire,
     name: String,
-    /// Address at which to ask whether Redis runs a script; `None` for the connection that asks this.
+    /// Address of the Redis, to ask it whether it runs a script; `None` for the connection that asks this.
     url: Option<RedisUrl>,
     /// Address to which the host name was resolved.
     pub peer: SocketAddr,
@@ -110,7 +110,7 @@ pub struct Connection {
     scanner: Scanner,
     begun: Instant,
     deadline: Instant,
-    /// RESP version that the server answers in: 2 or 3.
+    /// RESP version of the server's replies: 2 or 3.
     pub protocol: u8,
     /// Database that is selected once all commands written so far have run.
     pub database: u32,
@@ -213,7 +213,7 @@ impl Connection {
         true
     }
 
-    /// Writes what was added and starts the clock of the exchange.
+    /// Writes the added commands, and starts the time of the exchange.
     ///
     /// # Errors
     /// `Retry` on any failure.
@@ -275,7 +275,7 @@ impl Connection {
         self.reply()
     }
 
-    /// Called when the time of the exchange is over. If Redis runs a script, the exchange gets more time.
+    /// Called when the time of the exchange is over: if Redis runs a script, extends this time.
     fn wait_for_script(&mut self) -> Result<(), StoreError> {
         let until = self.begun + Duration::from_secs(SCRIPT_SECONDS);
         let more = self.deadline < until && self.url.as_ref().is_some_and(is_busy);
@@ -299,7 +299,7 @@ impl Connection {
     }
 }
 
-/// Returns an error as a text. For an error about certificates, the text says what to do.
+/// Returns an error as a text. For an error about certificates, the text contains advice.
 fn text(error: &std::io::Error) -> String {
     match Distrust::of(error) {
         Some(why) => format!("{error}. That is: {}", why.sentence(FLAGS)),

@@ -1,12 +1,14 @@
-//! Replies that a script hands back unchanged.
+//! Commands whose replies a script returns unchanged.
 //!
 //! A script gets a reply as a Lua value and encodes it as bytes again. This conversion loses information: nulls end an
 //! array, maps and sets lose their order, a null array and a null string become equal, and integers beyond 53 bits are
-//! rounded. Also, a client's code that may only read could write inside a script. So a script runs only the commands
-//! listed here, whose replies have none of these forms. All other commands, including unknown ones (of modules, of
-//! later versions of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes (`execute`).
+//! rounded. Also, a client's code that may only read could write inside a script. So a script runs only the commands in
+//! the lists of this module, whose replies have none of these forms. All other commands, including unknown ones (of
+//! modules, of later versions of Redis), run between MULTI and EXEC, and their replies are Redis's own bytes
+//! (`execute`).
 
-/// Their replies are integers, statuses, strings, nulls, or arrays of these, in both protocols. `request.lua` runs them under RESP2.
+/// The replies of these commands are integers, statuses, strings, nulls, or arrays of these, in both protocols.
+/// `request.lua` runs them under RESP2.
 const BOTH: &[&str] = &[
     // strings
     "APPEND",
@@ -149,7 +151,7 @@ const BOTH: &[&str] = &[
     "FLUSHDB",
     "SCRIPT",
 ];
-/// Under RESP2 the replies of these commands have such forms too. Under RESP3 they are maps, sets, or arrays of pairs
+/// The replies of these commands have such forms under RESP2 only. Under RESP3 they are maps, sets, or arrays of pairs
 /// or doubles.
 const RESP2: &[&str] = &[
     "HGETALL",
@@ -175,7 +177,7 @@ const RESP2: &[&str] = &[
 /// Widest field of `BITFIELD` whose numbers Lua does not round, in bits.
 const FIELD_BITS_MAX: u32 = 53;
 
-/// Returns whether a script hands the reply to this command back unchanged.
+/// Returns whether a script returns the reply to this command unchanged.
 #[must_use]
 pub fn survives_script(name: &[u8], arguments: &[&[u8]], resp3: bool) -> bool {
     let is_in = |names: &[&str]| names.iter().any(|known| known.as_bytes() == name);

@@ -32,7 +32,8 @@ use super::{LOST_REPLY, Link, RedisStore};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// Requests after which a group is sent.
 const GROUP_REQUESTS_MAX: usize = 1024;
-/// Most scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more, all are checked again.
+/// Most scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more, the process forgets all
+/// of them, and checks each again.
 const READ_SCRIPTS_MAX: usize = 10_000;
 /// Most scripts that Redis keeps for clients, as in `request.lua`.
 const SCRIPTS_MAX: usize = 10_000;
@@ -43,7 +44,7 @@ const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous 
 /// Most attempts to send a transaction again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
-/// Returns whether the number of keys lets Redis run this `EVAL_RO`.
+/// Returns whether Redis would run this `EVAL_RO`, given its number of keys.
 fn counts_keys(arguments: &[&[u8]]) -> bool {
     let count = arguments.get(2).and_then(|count| parse_integer(count));
     let count = count.and_then(|count| usize::try_from(count).ok());
@@ -222,16 +223,16 @@ impl RedisStore {
         Ok(databases)
     }
 
-    /// Returns the facts with which fronts reach and recognise the store directly. They travel unencrypted and
-    /// therefore contain no password. The address is numeric, because fronts must not wait for a resolver.
+    /// Returns the facts by which fronts reach and recognise the store directly. They are sent unencrypted, so they
+    /// contain no password. The address is numeric, because fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
             address: link.connection.peer,
             run_id: link.facts.run_id.clone(),
             records: String::from_utf8_lossy(&self.hash).into_owned(),
             owner: String::from_utf8_lossy(&link.owner).into_owned(),
-            // Where replies wait for a sync or for replicas, a plain read may show more than is durable. In a Redis Cluster a
-            // transaction cannot have the records beside keys of another slot.
+            // If replies wait for a sync or for replicas, a plain read may show values that are not durable. In a Redis
+            // Cluster a transaction cannot have the records beside keys of another slot.
             reads: self.home.is_none()
                 && self.url.wait_replicas == 0
                 && !link.facts.persistence.waits(WaitFor::Reply),
@@ -427,7 +428,7 @@ impl RedisStore {
             }));
             return Ok(());
         }
-        // Scripts change the watched hash, and any EXEC ends the watch.
+        // A script changes the watched hash, and any EXEC ends the watch.
         let unwatched = wrote
             || group
                 .iter()
@@ -458,7 +459,7 @@ impl RedisStore {
             link.read_watch(&self.hash, true, &self.watermark)?;
         }
         if looks {
-            // A Redis that is no longer the master answered for every key that it is at another node.
+            // A Redis that is no longer the master answers for every key that it is at another node.
             expect_ok(&link.connection.reply()?)?;
         }
         if wrote {
@@ -532,7 +533,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // The reply of this item is read after the reply to WAIT.
+                // The reply of this item comes after the reply to WAIT.
                 None,
                 Items::Asked,
             )?;
@@ -557,7 +558,7 @@ impl RedisStore {
                     self.owed.add(link, [record(field, prefix, &reply)]);
                     return Err(error);
                 }
-                // Commands that need no memory must get their replies.
+                // Commands that need no memory must still be executed and answered.
                 Outcome::NoMemory(_) if plan.parts.is_some_and(|parts| parts > 1) => {
                     plan.keep_first();
                 }
@@ -592,7 +593,7 @@ impl RedisStore {
     }
 }
 
-/// Returns the error for requests of which Redis has executed a part, named by their records.
+/// Returns the error for requests of which Redis has executed only a part. It names them by their records.
 pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     let kept = if torn.recorded { "" } else { "not " };
     let (what, records) = match fields {
@@ -625,7 +626,7 @@ pub(super) fn record(field: &[u8], prefix: &[u8], reply: &[u8]) -> RecordChange 
     (field.to_vec(), Some([prefix, reply].concat().into()))
 }
 
-/// Returns the replies as an array of one for each part, if the request is a pack.
+/// If the request is a pack, returns the replies as an array with one element for each part.
 pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(PACK_HEADER_BYTES_MAX + replies.len());
     if let Some(parts) = plan.parts {

@@ -1,18 +1,18 @@
--- Empties databases and carries pmnet's own hashes over it, of every shard, in one atomic step.
+-- Empties databases, but keeps pmnet's own hashes of every shard, in one atomic step.
 local function pmnet_is_ours(key)
   local shard = string.match(key, '^pmnet:{(%d+)}$') or string.match(key, '^pmnet:{(%d+)}:scripts$')
-    -- Of a Redis Cluster: behind it a number that makes the slot.
+    -- In a Redis Cluster the shard is followed by a number that determines the slot.
     or string.match(key, '^pmnet:{(%d+)%-%d+}$') or string.match(key, '^pmnet:{(%d+)%-%d+}:scripts$')
   return shard and string.format('%.0f', tonumber(shard)) == shard and tonumber(shard) <= 4294967295
     and redis.call('TYPE', key).ok == 'hash'
 end
--- What is to be carried over the command `name` in database `db`: names and values, by key. Raises if Redis does not
--- let us read it, or write it as it is; changes nothing.
+-- The hashes to keep over the command `name` in database `db`: names and values, by key. Raises an error if Redis does not
+-- allow reading a hash, or writing it back unchanged. Changes nothing.
 local function pmnet_kept(db, name)
   local kept = {}
   redis.setresp(2)
   redis.call('SELECT', 0)
-  -- They are in database 0 only.
+  -- pmnet's hashes are in database 0 only.
   if tonumber(db) == 0 or string.upper(name) == 'FLUSHALL' then
     local cursor = '0'
     repeat
@@ -20,7 +20,7 @@ local function pmnet_kept(db, name)
       cursor = page[1]
       for _, key in ipairs(page[2]) do
         if not kept[key] and pmnet_is_ours(key) then
-          -- It can be written again behind the flush, as it can be written now: nothing may fail then.
+          -- If this hash can be written now, it can be written after the flush, when nothing may fail.
           redis.call('HDEL', key, '')
           local all = redis.call('HGETALL', key)
           if #all > 0 then redis.call('HSET', key, all[1], all[2]) end

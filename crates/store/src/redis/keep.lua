@@ -1,5 +1,5 @@
 -- Keeps the text of a script that Redis has run by EVAL_RO, so that EVALSHA finds it.
--- KEYS: records hash, scripts hash; ARGV: expected owner, text, most scripts.
+-- KEYS: records hash, scripts hash. ARGV: expected owner, text, largest number of scripts.
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 local field = 'script/' .. redis.sha1hex(ARGV[2])
 if redis.call('HEXISTS', KEYS[2], field) == 1 then return 0 end

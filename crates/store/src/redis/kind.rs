@@ -1,8 +1,8 @@
-//! Which server the store is: Redis, Valkey, or a server that speaks their protocol and is built otherwise.
+//! The kind of the store's server: Redis, Valkey, or a server of another design with the same protocol.
 //!
-//! pmnet needs more than the commands: a script takes effect as a whole and in the order of its connection; after a
-//! crash its effects are kept as a whole or not at all; `INFO` names each process by a `run_id`. Servers of other
-//! makers answer the same commands without these properties.
+//! pmnet needs three properties besides the commands: a script takes effect as a whole and in the order of its
+//! connection; after a crash its effects are kept as a whole or not at all; `INFO` names each process by a `run_id`.
+//! Servers of other makers answer the same commands without these properties.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ pub fn check_kind(
             )));
         }
     }
-    // Only KeyDB has this role and these settings.
+    // Only KeyDB has this role, and the settings that follow.
     let mut several = info.get("role") == Some(&"active-replica");
     if info.contains_key("mvcc_depth") || several {
         for name in SEVERAL_MASTERS {

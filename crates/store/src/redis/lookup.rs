@@ -1,6 +1,6 @@
 //! Looks up the names of hosts without waiting long for a slow resolver.
 //!
-//! The system's resolver may need many seconds, so a thread asks it. The caller waits for a moment, and then gets an
+//! The system's resolver may need many seconds, so a thread asks it. The caller waits 300 ms at most, and then gets an
 //! error that tells it to ask again. The answer is kept until the next call.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a caller waits for an answer.
+/// Time for which a caller waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 type Answer = Receiver<Result<Vec<SocketAddr>>>;
@@ -45,7 +45,7 @@ fn within(
             let (tell, answer) = channel();
             let place = name.clone();
             let ask = move || {
-                // The caller may no longer exist.
+                // The caller may have stopped waiting.
                 let _ = tell.send(resolve((&place.0, place.1)));
             };
             std::thread::Builder::new()

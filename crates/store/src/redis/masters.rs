@@ -3,8 +3,8 @@
 //! Sentinels are asked for the master of a name (`super::sentinel`); nodes of a Redis Cluster are asked for the master
 //! that serves a slot (`super::cluster`). A majority of them must have answered lately. The answer with the highest
 //! configuration epoch counts, because it is the outcome of the latest failover. An answer is only an address. As with
-//! any Redis, the store itself checks whether it may write there, and whether everything that was confirmed is present:
-//! by role, records and owner (`super::owner`).
+//! any Redis, the store itself checks role, records and owner (`super::owner`): whether it may write there, and whether
+//! all that was confirmed is present.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,19 +19,19 @@ use super::url::RedisUrl;
 use super::{cluster, sentinel};
 use crate::OpenError;
 
-/// Most processes that may be asked.
+/// Most Sentinels or nodes that a URL may name.
 pub const ASKED_MAX: usize = 16;
 /// Pause between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Time for one question to one of them, in seconds.
+/// Longest time of one question to a Sentinel or node, in seconds.
 pub const ASK_SECONDS: u64 = 1;
-/// How long a store waits for the first answers before it says that there are none.
+/// Time for which a store waits for the first answers before it reports that there are none.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
 /// The master to find.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Sentinels know it by this name.
+    /// The master that Sentinels know by this name.
     Named(String),
     /// The master that serves these slots of a Redis Cluster. pmnet's records are in the first slot.
     Slots(Vec<RangeInclusive<u16>>),
@@ -40,11 +40,11 @@ pub enum Wanted {
 /// Processes to ask for a master, and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guides {
-    /// Hosts and ports of these processes.
+    /// Hosts and ports of the Sentinels or nodes.
     pub places: Vec<(String, u16)>,
     /// The master to find.
     pub wanted: Wanted,
-    /// User for the Sentinels, which do not know the users of Redis.
+    /// User for the Sentinels, which have users of their own.
     pub user: Option<String>,
     /// Password for Sentinels.
     pub password: Option<String>,
@@ -104,9 +104,9 @@ pub fn endpoint((host, port): &(String, u16)) -> String {
 /// A master, as a Sentinel or node names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Master {
-    /// Its host name or address.
+    /// The master's host name or address.
     pub host: String,
-    /// Its TCP port.
+    /// The master's TCP port.
     pub port: u16,
     /// Configuration epoch: each failover has a higher one.
     pub epoch: u64,
@@ -164,7 +164,7 @@ impl Masters {
         StoreError::Retry(format!("PM2509 none of the {} has answered yet", self.kind))
     }
 
-    /// Returns the present address of the master. The store uses it from now on.
+    /// Returns the current address of the master. From now on it counts as the address in use.
     ///
     /// # Errors
     /// `Retry`: no majority names one.
@@ -205,7 +205,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // The thread may be in the middle of a question, and ends after it.
+        // The thread may be waiting for an answer, and ends after that.
         self.shared.over.store(true, Ordering::Release);
     }
 }
@@ -235,7 +235,7 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // The processes that answered have not heard yet of a failover that others had reported before.
+        // The processes that answered do not know of a failover yet that others had reported before.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
             "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),

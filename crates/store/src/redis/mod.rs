@@ -1,4 +1,4 @@
-//! A Redis or Valkey server as the store: unmodified, possibly used by others at the same time.
+//! A Redis or Valkey server as the store. The server is unmodified, and other clients may use it at the same time.
 //!
 //! **Where the records are.** One hash `pmnet:{SHARD}` in database 0, with one field for each record;
 //! scripts of clients in `pmnet:{SHARD}:scripts`. Commands that name such keys are refused.
@@ -7,40 +7,40 @@
 //! use all slots that the master serves; before anything else they check that it serves the slots they need. A
 //! transaction has keys of only one slot, and scripts inside it change the records.
 //!
-//! **A batch** (`apply`) is one script. First it tries everything that could fail, for the whole batch
-//! (rights, SELECT, what a flush needs); then the records change; then the effects happen. Redis writes
-//! what a script did to its AOF as one transaction, and drops a torn one when it loads (for good only if the AOF is
-//! rewritten then: [`torn`]). So effects and records are kept or lost together.
-//! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails
-//!   and nothing ran. A command that is refused for good (unknown command) is left out, and the rest is
-//!   sent again. A command that fails while it runs (wrong type, …) fails alone.
-//! - MULTI … EXEC is not safe here: rights can change between queueing and EXEC, so EXEC could refuse an
-//!   acknowledged command and still write its watermark. It is used only for a batch that cannot run in a
-//!   script (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
+//! **A batch** (`apply`) is one script. First it tries, for the whole batch, every step that could fail (rights,
+//! SELECT, the needs of a flush). Then the records change, and then the effects happen. Redis writes a script's effects
+//! to its AOF as one transaction, and drops a torn transaction when it loads (for good only if it then rewrites the
+//! AOF: [`torn`]). So effects and records are kept or lost together.
+//! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails and nothing has
+//!   run. A command that is refused for good (unknown command) is left out, and the rest is sent again. If a command
+//!   fails while it runs (wrong type, …), the other commands still take effect.
+//! - MULTI … EXEC is not safe for a batch: rights can change between queueing and EXEC, so EXEC could refuse an
+//!   acknowledged command and still write its watermark. It is used only for a batch that cannot run in a script
+//!   (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
 //! - Neighbouring plain SETs are called as one MSET ([`runs`]), because in a script a call costs more than
 //!   its effect.
 //! - A command that a front acknowledged early by its own rule ([`promise`]) is never left out. If Redis refuses
 //!   it, the batch waits until Redis has been put right, or the shard stops.
 //!
-//! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the
-//! replies itself and writes them into the record. So effect and reply are one atomic step, in the AOF and
-//! in replicas too (Redis replicates effects, not scripts). Before the first effect the script writes
-//! [`LOST_REPLY`] into the record. If Redis accepts no writes now (memory, replicas, rights, disk, …), it
-//! says so at that point; nothing has happened, and the request can be tried again. After that point
-//! nothing is ever tried again. When memory is short, only commands that need memory are refused, with
-//! Redis's own error, which is a reply like others. A difference from plain Redis: a script of a client that
-//! raises has a shorter error text.
+//! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the replies and
+//! writes them into the record. So effect and reply are one atomic step, in the AOF and in replicas too (Redis
+//! replicates effects, not scripts). Before the first effect the script writes [`LOST_REPLY`] into the record. If Redis
+//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses this write: nothing has happened,
+//! and the request can be tried again. After this write nothing is ever tried again. When memory is short, only
+//! commands that need memory are refused, with Redis's own error, which is a reply like others. One thing differs from
+//! plain Redis: if a client's script raises an error, the error's text is shorter.
 //!
-//! Commands that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose replies would not come back from one as they
-//! were ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown ones, …), use MULTI instead: one transaction has a record with the reply [`LOST_REPLY`] and the command; then the record gets the true
-//! reply. Requests of several clients that wait at the same time share both steps ([`together`]). Only if this process crashes between the two does [`LOST_REPLY`] become visible, and even then
-//! nothing runs twice. Redis checks rights again for each command in EXEC, and goes on after one that it
-//! refuses. So the commands run in the database that was selected before MULTI, and scripts change the
-//! records, in their own database or not at all. A record that Redis refuses there, or later, is *owed*:
-//! this process keeps it until Redis accepts it. If Redis is restarted meanwhile, a record of which nothing
-//! had been written becomes [`LOST_REPLY`].
+//! Some commands use MULTI instead: those that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose
+//! replies a script cannot return unchanged ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown commands, …).
+//! One transaction contains the command, and a record with the reply [`LOST_REPLY`]; a second step writes the true
+//! reply into the record. Requests of several clients that wait at the same time share both steps ([`together`]).
+//! [`LOST_REPLY`] becomes visible only if this process crashes between the two steps, and even then nothing runs twice.
+//! In EXEC, Redis checks rights again for each command, and continues after a command that it refuses. So the commands
+//! run in the database that was selected before MULTI, and scripts change the records, in their own database or not at
+//! all. A record that Redis refuses in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If
+//! Redis is restarted meanwhile and has nothing of the record, the record becomes [`LOST_REPLY`].
 //!
-//! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards, in the same step.
+//! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards in one atomic step with the flush.
 //!
 //! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true one nor the
 //! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run
@@ -55,10 +55,10 @@
 //!
 //! **pmnet's keys are hidden** from KEYS, SCAN, RANDOMKEY and DBSIZE, but not from code of clients ([`own_keys`]).
 //!
-//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a command of a connection that was given
-//! up): at their start, scripts compare the watermark and the owner, which every `load` changes ([`owner`]). For MULTI
-//! the hash is WATCHed between calls. If a comparison fails, `load` finds the reason. Three reasons are fatal: another
-//! process took over; the records are gone or older than known; the records are newer than known.
+//! **Interference** (FLUSHALL on Redis itself, a second server for the shard, a late command of an abandoned
+//! connection): at their start, scripts compare the watermark and the owner, which every `load` changes ([`owner`]).
+//! For MULTI the hash is WATCHed between calls. If a comparison fails, `load` finds the reason. Three reasons are
+//! fatal: another process took over; the records are gone or older than known; the records are newer than known.
 //!
 //! **Durable** means what the server's configuration allows ([`config::Persistence`]). WAITAOF and WAIT
 //! follow the batch on the same connection. Any failure drops the connection; only `load` connects again.
@@ -111,9 +111,9 @@ pub(crate) use url::RedisUrl;
 
 /// Field of the records whose value only grows (compared as big-endian bytes).
 const WATERMARK: &[u8] = b"watermark";
-/// How long WAIT and WAITAOF may take, in milliseconds; below the deadline of a call.
+/// Longest time of WAIT and WAITAOF, in milliseconds; below the deadline of a call.
 const WAIT_MILLISECONDS: &str = "4000";
-/// Stored as the reply from before a request's first effect until its true reply is known.
+/// The reply that a record has from before a request's first effect until its true reply is known.
 const LOST_REPLY: &[u8] = b"-ERR pmnet: applied, reply lost in a crash\r\n";
 /// Runs a FLUSHALL that keeps the records.
 const FLUSH_LUA: &str = include_str!("flush.lua");
@@ -132,7 +132,7 @@ const APPLY_LUA: &str = concat!(
     include_str!("apply.lua")
 );
 
-/// A Redis or Valkey server that holds the data and the records of one shard; see the module's text.
+/// A Redis or Valkey server that holds the data and the records of one shard, as the module's text describes.
 pub struct RedisStore {
     url: RedisUrl,
     /// The Sentinels or nodes that name the Redis to connect to, if `url` asks for them.
@@ -146,7 +146,7 @@ pub struct RedisStore {
     /// Hashes of the texts that this process has run with `EVAL_RO`.
     read_scripts: std::collections::HashSet<u64>,
     link: Option<Link>,
-    /// Commands of the Redis process with this run id; they cannot change while it runs.
+    /// The commands of the Redis process with this run id, which cannot change while it runs.
     known_commands: Option<(String, CommandTable)>,
     /// Run id of the server process whose AOF was seen to be whole.
     whole_aof_of: Option<String>,
@@ -154,11 +154,11 @@ pub struct RedisStore {
     owed: Owed,
     /// Last value of the field `watermark` that this process wrote or read.
     watermark: Bytes,
-    /// Value of the field `watermark` after a batch that was sent, until the outcome of that batch is known.
+    /// Value of the field `watermark` after the batch in flight, until the outcome of that batch is known.
     in_flight: Option<Bytes>,
-    /// Databases that a Redis of this shard had at some time, as far as is known.
+    /// Highest number of databases that a Redis of this shard is known to have had.
     databases: u32,
-    /// Of a Redis Cluster: the slots that the master served when it was connected to.
+    /// In a Redis Cluster: the slots that the master served when it was connected.
     served_slots: Vec<RangeInclusive<u16>>,
     seen_records: bool,
     /// Whether the configured Redis has once passed all checks.
@@ -179,7 +179,8 @@ struct Link {
     apply_sha: Vec<u8>,
     /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// Reason why Redis accepts no writes, if so. The records were only read in this case, and nothing may be written.
+    /// The reason why Redis accepts no writes, if there is one. In this case the records were only read, and nothing
+    /// may be written.
     writes_refused: Option<String>,
     /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,
@@ -228,8 +229,8 @@ impl RedisStore {
         })
     }
 
-    /// Turns a fault that would stop a server at its start into a wait of a running server: Redis was changed while the
-    /// server ran, and can be changed back. The devices keep what was acknowledged.
+    /// Makes a running server wait for the end of a fault that would stop a server at its start: Redis was changed
+    /// while the server ran, and can be changed back. The devices keep acknowledged updates meanwhile.
     fn patient(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Fatal(text) if self.served => StoreError::Retry(format!(
@@ -335,7 +336,7 @@ impl RedisStore {
     /// Counts and reports an effect that will never be applied and was not promised.
     fn reject(&mut self, why: &str) {
         self.rejected += 1;
-        // Logged less and less often, so that a flood of them does not flood the log.
+        // Rejections are logged less and less often, so that they do not flood the log.
         if self.rejected.is_power_of_two() {
             tracing::warn!(
                 total = self.rejected,
@@ -347,12 +348,12 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands that wait until the server's state is as durable as this purpose needs.
+    /// Adds the commands that wait until earlier writes are as durable as this purpose needs.
     fn add_wait(&mut self, what: WaitFor, replicas: u32) {
         let replicas_text = replicas.to_string();
         match (self.facts.persistence.waits(what), replicas) {
             (true, _) => {
-                // Counts replicas that have the data on disk; a replica without an AOF never counts.
+                // This counts replicas that have the data on disk; a replica without an AOF never counts.
                 let arguments: [&[u8]; 4] = [
                     b"WAITAOF",
                     b"1",

@@ -1,9 +1,9 @@
-//! pmnet's own keys are not shown: commands that list or count the keys of a database leave them out.
+//! Hides pmnet's own keys: commands that list or count the keys of a database leave them out.
 //!
 //! pmnet's keys are only in database 0. There, a script runs the client's command and removes pmnet's keys from its
 //! reply. Answers to code of a client (`redis.call('KEYS', …)`) are not changed.
 
-/// ARGV: pmnet's two keys, the prefix of such keys, and the command.
+/// ARGV: pmnet's two keys, the common prefix of pmnet's keys, and the command.
 const WITHOUT_OWN_LUA: &str = "local records, scripts, prefix = unpack(ARGV, 1, 3)
 local function own(key) return string.sub(key, 1, #prefix) == prefix end
 local function shown(keys)
@@ -47,7 +47,8 @@ pub struct OwnKeys<'a> {
 }
 
 impl<'a> OwnKeys<'a> {
-    /// Returns the command that is sent in place of the client's command, if any. `name`: in upper case.
+    /// Returns the command that is sent in place of the client's command, if the client's must be changed. `name`: in
+    /// upper case.
     #[must_use]
     pub fn hidden(
         &self,

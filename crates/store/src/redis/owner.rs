@@ -9,9 +9,9 @@
 //! A refusal on the present connection therefore has only one reason: another process has taken over.
 //! Then this process stops; otherwise the two would take the shard from each other for ever.
 //!
-//! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records
-//! without becoming the owner anew. Reads go on, and every write leads to another `load`. A process that was never the
-//! owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis lets it, and the
+//! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records,
+//! but does not become the owner again. Reads go on, and every write leads to another `load`. A process that was never
+//! the owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis lets it, and the
 //! values read by this process would be old. A device that receives an old watermark or epoch assumes that the store
 //! lost data.
 
@@ -26,21 +26,23 @@ use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
 use crate::OpenError;
 
-/// Field of the hash that names the owner; no record.
+/// Field of the hash that names the owner. It is not a record.
 pub const OWNER: &[u8] = b"owner";
-/// Field of the hash with the highest number of databases that a Redis of this shard had; no record.
+/// Field of the hash with the highest number of databases that a Redis of this shard had. It is not a record.
 const DATABASES: &[u8] = b"databases";
-/// Field of the hash that is there while code of a client runs, and stays if the code changed the records (`transaction`).
+/// Field that the hash has while code of a client runs, and keeps if the code changed the records (`transaction`); no
+/// record.
 const SEAL: &[u8] = b"seal";
-/// Fields of one piece of the records, at least and at most, and its bytes: with more, the next piece has the fewest fields. (A reply has up to
-/// 16 MiB.)
+/// Least and most fields in one piece of the records, and a number of bytes: after a piece with more bytes, the next
+/// piece has the least number of fields. (A reply has up to 16 MiB.)
 const PIECE_FIELDS_MIN: usize = 16;
 const PIECE_FIELDS_MAX: usize = 8192;
 const PIECE_BYTES: usize = 4 << 20;
 /// First word of the error of pmnet's scripts if the records have another owner.
 pub const FENCED: &str = "FENCED";
-/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], notes that its Redis has had ARGV[3] databases. Returns the watermark.
-/// HDEL comes first because Redis permits it when memory is short, and then all that follows.
+/// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and notes that its Redis has had ARGV[3]
+/// databases. Returns the watermark. HDEL comes first: Redis permits it when memory is short, and then permits all that
+/// follows.
 const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
   return {err = 'TRYAGAIN another process loads the records, too'}
 end
@@ -51,10 +53,10 @@ if tonumber(ARGV[3]) > (tonumber(redis.call('HGET', KEYS[1], 'databases')) or 0)
   redis.call('HSET', KEYS[1], 'databases', ARGV[3])
 end
 return redis.call('HGET', KEYS[1], 'watermark') or ''";
-/// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; then come their names, then
-/// names and values of records to write. HDEL comes first for the same reason. The script selects database 0 itself:
-/// see `transaction`. If no key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its
-/// keys in another slot.
+/// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; their names follow, then names
+/// and values of records to write. HDEL comes first for the same reason. The script selects database 0 itself: see
+/// `transaction`. If no key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its keys
+/// in another slot.
 pub const RECORDS_LUA: &str = "redis.call('SELECT', 0)
 local hash, last_value = KEYS[1], #ARGV
 if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
@@ -75,7 +77,7 @@ while at < last_value do
 end
 return 'OK'";
 
-/// Lua code that checks the rights which [`RECORDS_LUA`] needs. Only Redis 7 and newer can tell.
+/// Lua code that checks the rights which [`RECORDS_LUA`] needs. Only Redis 7 and newer can check them.
 pub const MAY_RECORD_LUA: &str = "local may = redis.acl_check_cmd
 for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSET', KEYS[1], 'f', 'v'},
   {'HDEL', KEYS[1], 'f'}} or {}) do
@@ -83,11 +85,11 @@ for _, command in ipairs(may and {{'SELECT', '0'}, {'HGET', KEYS[1], 'f'}, {'HSE
 end
 return 'OK'";
 
-/// Name of this process and of each of its loads.
+/// The name of this process, and the names of its loads.
 pub struct Owner {
     process: String,
     loads: u64,
-    /// Whether this process was once the owner, so that any other owner came later.
+    /// Whether this process was once the owner, so that any other owner took over later.
     was: bool,
 }
 
@@ -104,7 +106,7 @@ impl Owner {
         })
     }
 
-    /// Returns a name that no process has.
+    /// Returns a new name that no other process has.
     pub fn some_name(&self) -> String {
         format!("{}-{}", self.process, self.loads)
     }
@@ -194,7 +196,7 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Returns the present owner in the hash (empty: none). If another process became the owner after this one, returns
+    /// Returns the current owner in the hash (empty: none). If another process became the owner after this one, returns
     /// an error.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
@@ -248,13 +250,13 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Reads all records, in pieces: each has its own deadline, so there may be as many bytes of them as there are. Nobody but their owner
-    /// changes them, and it is the same one afterwards.
+    /// Reads all records in pieces. Each piece has its own deadline, so the total is not bounded. Only the owner
+    /// changes the records, and the owner is the same at the end.
     fn read_records(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         let not_understood =
             || StoreError::Retry("Redis's answer to HSCAN is not understood".into());
         let (mut cursor, mut count) = (b"0".to_vec(), PIECE_FIELDS_MIN);
-        // A field can come twice.
+        // A field may appear in two pieces.
         let mut found = HashMap::new();
         loop {
             let number = count.to_string();
@@ -303,7 +305,7 @@ impl RedisStore {
         Ok(found.into_iter().collect())
     }
 
-    /// Compares the loaded records with what this process knows of them.
+    /// Compares the loaded records with this process's knowledge of them.
     fn check_progress(&mut self, records: &[(RecordKey, Bytes)]) -> Result<(), StoreError> {
         let watermark = watermark_of(records);
         let hash = String::from_utf8_lossy(&self.hash);
@@ -317,7 +319,7 @@ impl RedisStore {
         if watermark < self.watermark {
             return Err(older(&self.hash, &watermark, &self.watermark));
         }
-        // Only the owner writes records, and only the last of our batches has an unknown outcome.
+        // Only the owner writes records, and only the last batch has an unknown outcome.
         if self.owner.was
             && watermark != self.watermark
             && self.in_flight.as_ref() != Some(&watermark)
@@ -386,7 +388,7 @@ impl Link {
     }
 }
 
-/// Returns the two elements of a reply to HMGET; what is missing is empty.
+/// Returns the two elements of a reply to HMGET; a missing element is empty.
 fn two_texts(reply: &[u8]) -> (&[u8], &[u8]) {
     let texts = read::elements(reply).unwrap_or_default();
     let at = |i: usize| texts.get(i).and_then(|t| read::text(t)).unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Temporary errors: Redis refused before any command ran, so the call can be tried again.
 //!
-//! This list is the only one. The request script gets it at the start of its text (`passing_lua!`).
+//! No other code lists these errors. The request script gets the list at the start of its text (`passing_lua!`).
 
-/// First words of the errors by which Redis says "not now".
+/// First words of the errors by which Redis refuses a command for now.
 macro_rules! not_now {
     () => {
         "OOM READONLY LOADING BUSY MISCONF NOREPLICAS MASTERDOWN CLUSTERDOWN TRYAGAIN NOAUTH"
@@ -26,7 +26,7 @@ fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or("")
 }
 
-/// Returns whether the error is temporary ("not now"). The refused command may be pmnet's or a client's.
+/// Returns whether the error is temporary. The refused command may be pmnet's or a client's.
 #[must_use]
 pub fn is_not_now(error: &str) -> bool {
     not_now!().split(' ').any(|word| word == code(error))

@@ -1,4 +1,4 @@
-//! Requests of one group, from the time they are added to the output until their replies are read.
+//! Requests of one group, from their encoding into the output until their replies are read.
 
 use bytes::Bytes;
 use pmnet_resp::read::{error, text_range};
@@ -16,7 +16,7 @@ use super::owner::{FENCED, taken_over};
 use super::passing::{is_not_now, is_passing};
 use super::plan::{Item, Plan};
 
-/// First word of the request script's error when something may have taken effect.
+/// First word of the request script's error if some commands may have taken effect.
 const PARTLY: &str = "PARTLY ";
 /// First word of the request script's error if nothing has happened and the refusal does not come from Redis. The rest
 /// of the error may be a client's text.
@@ -32,7 +32,7 @@ pub enum Answer {
     Here(Bytes),
     /// Redis will send the answer.
     Comes {
-        /// Code of the client runs, so any error may come from that code.
+        /// The client's own code runs, so any error may come from that code.
         code: bool,
     },
 }
@@ -219,7 +219,7 @@ pub fn read_pending(
                 // so it is cut off.
                 reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
-                // The request would fail again in the same manner. It must not stop the shard.
+                // The request would fail again in the same manner, so it must not be tried again and stop the shard.
                 tracing::warn!(
                     error,
                     "PM2212 the request script failed; nothing has happened"
@@ -235,9 +235,9 @@ pub fn read_pending(
     Ok(None)
 }
 
-/// Returns the answer to a read, and whether it is final even if it is an error. `cluster`: Redis's errors about slots
-/// are not for clients, who would follow them past pmnet. The end of the group shows whether this Redis is still the
-/// master.
+/// Returns the answer to a read, and whether it is final even if it is an error. `cluster`: clients must not see
+/// Redis's errors about slots, because they would connect to another node and bypass pmnet. The end of the group shows
+/// whether this Redis is still the master.
 fn answer(reply: Bytes, code: bool, cluster: bool) -> (Bytes, bool) {
     match error(&reply) {
         Some(error) if cluster && is_elsewhere(error) && !error.starts_with("CROSSSLOT") => {

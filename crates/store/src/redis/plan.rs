@@ -32,13 +32,13 @@ pub enum Item<'a> {
 /// A request that has been checked.
 #[derive(Debug)]
 pub struct Plan<'a> {
-    /// Relation between the commands.
+    /// How the commands belong together.
     pub form: Form,
     /// RESP version of the reply.
     pub resp3: bool,
     /// Database of the commands.
     pub database: u32,
-    /// The commands.
+    /// The commands of the request, checked.
     pub items: Vec<Item<'a>>,
     /// For a pack: most parts that this plan runs. The reply is the array of their replies.
     pub parts: Option<usize>,
@@ -57,9 +57,9 @@ impl<'a> Plan<'a> {
     }
 
     /// Checks the commands of a request. `unlimited`: Redis has no memory limit. `databases`: the databases that its
-    /// SELECTs may name; empty if it may have no SELECT, or has no record. `recorded`: the request has a record. In a
-    /// recorded transaction, a command that names pmnet's own keys is refused alone, and the others run, because the
-    /// AOF of a Redis that pmnet uses contains such transactions.
+    /// SELECTs may name; empty if the request may contain no SELECT, or has no record. `recorded`: the request has a
+    /// record. In a recorded transaction, a command that names pmnet's own keys is refused alone, and the others run,
+    /// because the AOF of a Redis that pmnet uses contains such transactions.
     pub fn new(
         commands: &Commands<'a>,
         table: &CommandTable,
@@ -94,7 +94,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Returns whether the request script can run the plan and hand its replies back unchanged.
+    /// Returns whether the request script can run the plan and return its replies unchanged.
     pub fn runs_in_script(&self, table: &CommandTable) -> bool {
         let fits = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             table.scriptable(name, arguments) && survives_script(name, arguments, self.resp3)
@@ -193,11 +193,11 @@ fn objection(
 /// Facts about an update, found before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// A front acknowledged it without knowing any data.
+    /// A front acknowledged the update without knowing the data.
     pub promised: bool,
-    /// It empties a database.
+    /// The update empties a database.
     pub flushes: bool,
-    /// A script can run it.
+    /// A script can run the update.
     pub scriptable: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Which updates were promised, that is, acknowledged to their client before Redis received them.
+//! The promised updates: those that were acknowledged to their client before Redis received them.
 //!
 //! The front acknowledges four commands early, in forms that Redis accepts whatever the data is
 //! ([`pmnet_wire::promise::is_promised`], used by the front and by the store). If Redis refuses such a command, its
@@ -25,7 +25,7 @@ const ASSUMABLE: [&[u8]; 8] = [
 ];
 /// Databases that a Redis can have at most (`databases`).
 pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
-/// Bytes of a key that are shown.
+/// Most bytes of a key that a text shows.
 const SHOWN_BYTES_MAX: usize = 64;
 
 /// Returns whether a front acknowledges this command without knowing the data, because Redis always accepts the command
@@ -70,7 +70,7 @@ pub fn is_assumable(name: &[u8]) -> bool {
     ASSUMABLE.contains(&upper(name).as_slice())
 }
 
-/// Returns whether that is so for all commands of an update.
+/// Returns whether clients may have been told OK, because of `--assume-ok`, for all commands of an update.
 pub fn is_assumed(commands: &Commands<'_>) -> bool {
     let mut names = commands.iter().map(|mut a| a.next().unwrap_or_default());
     commands.count > 0 && names.all(is_assumable)

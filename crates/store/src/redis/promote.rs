@@ -5,8 +5,8 @@
 //!
 //! - Sentinels watch the master. They are told to fail over.
 //!
-//! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, waits until the replica has
-//!   everything, and then both change roles, so nothing is lost.
+//! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, and waits until the replica has
+//!   all data. Then both change roles, so nothing is lost.
 //!
 //! - The master is stopped for good, which only a person can know. The replica that has applied most is promoted, and
 //!   the others follow it.
@@ -25,25 +25,25 @@ use super::url::RedisUrl;
 use super::{WATERMARK, cluster, records_name, sentinel};
 use crate::Passwords;
 
-/// Host and port.
+/// Host and port of a Redis or Sentinel.
 type Place = (String, u16);
 
 /// Milliseconds for which a master that hands over waits for its replica. After this time it remains the master.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
-/// A following replica is online at its master within this time.
+/// Longest time until the master counts a following replica as online.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
 const ONLINE_LOOK: Duration = Duration::from_millis(100);
 
-/// A replica, or the master, as it describes itself.
+/// The state of a replica or the master, as it describes itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     place: Place,
     is_master: bool,
-    /// For a replica: it is connected to its master, and has received all of the master's data once.
+    /// For a replica: it is connected to its master, and has completed its first synchronisation.
     follows: bool,
-    /// Bytes of the replication stream that it has received.
+    /// Bytes of the replication stream that the replica has received.
     offset: i64,
-    /// Updates up to this order are applied at this Redis; 0: none.
+    /// Highest order that is applied at this Redis; 0: none.
     applied: u64,
     /// Name of the server's last load that claimed the records; empty: none.
     owner: Vec<u8>,
@@ -77,19 +77,19 @@ pub struct Promotion {
 /// Progress of the promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The promotion goes on; this sentence says what is missing.
+    /// The promotion continues; this sentence says what is missing.
     Waits(String),
     /// This Redis is the master, and a server serves the shard with it.
     Served(String),
 }
 
 impl Promotion {
-    /// Looks at all processes, and plans the promotion. `url` is the server's `--store`; `password` takes the place of
-    /// one in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with Sentinels, which
-    /// choose themselves. `is_stopped`: the operator knows that the master is stopped for good.
+    /// Reads the state of all processes, and plans the promotion. `url` is the server's `--store`; `password` takes the
+    /// place of one in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with
+    /// Sentinels, which choose themselves. `is_stopped`: the operator knows that the master is stopped for good.
     ///
     /// # Errors
-    /// A sentence that says why not, and what to do.
+    /// A sentence that says why the promotion is not possible, and what to do.
     pub fn plan(
         url: &str,
         passwords: Passwords<'_>,
@@ -133,7 +133,8 @@ impl Promotion {
         }
     }
 
-    /// Returns a sentence for the operator: the planned steps, and what an acknowledged write survives meanwhile.
+    /// Returns a sentence for the operator. It names the planned steps, and the failures that an acknowledged write
+    /// survives during these steps.
     #[must_use]
     pub fn text(&self) -> String {
         let from = endpoint(&self.from);
@@ -173,7 +174,7 @@ impl Promotion {
         (endpoint(&self.from), self.to().map(endpoint))
     }
 
-    /// Returns what the operator has to do afterwards if the server does not find the new master.
+    /// Returns advice for the operator for the case that the server does not find the new master.
     #[must_use]
     pub fn then(&self) -> Option<String> {
         let to = self.to()?;
@@ -286,8 +287,8 @@ impl Promotion {
         })
     }
 
-    /// Returns Redis's name for the state of the hand-over while the old master is still one; `None` if it is a replica
-    /// or does not answer.
+    /// Returns Redis's name for the state of the hand-over, as long as the old master is still a master. Returns `None`
+    /// if the old master is a replica by now, or does not answer.
     fn hands_over(&self) -> Option<String> {
         let mut link = cluster::open(&self.from, &self.url).ok()?;
         let info = ask(&mut link, &self.from, &[b"INFO", b"replication"]).ok()?;

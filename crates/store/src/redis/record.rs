@@ -1,7 +1,7 @@
 //! Records that are written after the effects that they belong to.
 //!
 //! Invariants: an owed record is written before anything else is executed, and the records that this process returns to
-//! its caller include it. This module does not decide what a record says.
+//! its caller include it. This module does not decide the contents of a record.
 
 use bytes::Bytes;
 use pmnet_resp::read::error;
@@ -11,24 +11,25 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Most bytes of owed records that one call writes, if it writes several. The call must end within its deadline.
+/// Most bytes of owed records that one call writes, if it writes several records. This bounds the time of the call,
+/// which must end within its deadline.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
-/// A change of a record that belongs to what a Redis has executed.
+/// A change of a record that belongs to commands that a Redis has executed.
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// Commands for a Redis that was restarted since, and has nothing of the record. `None`: no command, because that
-    /// Redis has lost the effect of the record too.
+    /// Commands to send to a Redis that was restarted since then and has no such record. `None`: no commands, because
+    /// that Redis has lost the effect too.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// Returns the commands for a Redis that was restarted since and that has `records`.
+    /// Returns the change for a Redis that was restarted since then and that has `records`.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);
-        // In the record of a pack, each part has that reply.
+        // In the record of a pack, each part has the reply [`LOST_REPLY`].
         let begun = found.and_then(|(_, found)| found.strip_suffix(LOST_REPLY));
         let begun = begun.map(|mut found| {
             while let Some(shorter) = found.strip_suffix(LOST_REPLY) {
@@ -47,8 +48,8 @@ impl Debt {
     }
 }
 
-/// Record changes that Redis refused although it executed their commands. While this process lives, these changes count
-/// as written; the next load writes them before anything else.
+/// Changes of records that Redis refused, although it executed the commands to which the records belong. While this
+/// process lives, these changes count as written; the next load writes them before anything else.
 #[derive(Default)]
 pub struct Owed {
     /// Run id of the Redis process that executed the commands. A later process may have lost their effects.
@@ -57,9 +58,9 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Adds changes that belong to what the Redis behind `link` has executed, and whose records it began in the same
-    /// step: if the record is missing, the commands have had no effect. (The watermark of a batch is treated in the
-    /// same manner, because it is better to apply a batch again than not at all.)
+    /// Adds changes that belong to commands of the Redis behind `link`. It began their records in the same step: if the
+    /// record is missing, the commands have had no effect. (The watermark of a batch is treated in the same manner,
+    /// because it is better to apply a batch again than not at all.)
     pub fn add(&mut self, link: &Link, changes: impl IntoIterator<Item = RecordChange>) {
         let debts = changes.into_iter().map(|change| Debt {
             change,
@@ -69,8 +70,8 @@ impl Owed {
         self.debts.extend(debts);
     }
 
-    /// Adds the record of a request that the Redis behind `link` executed without writing anything of the record, so a
-    /// missing record proves nothing. `begun`: the record of a request whose reply is lost.
+    /// Adds the record of a request that the Redis behind `link` executed without beginning the record. So a missing
+    /// record proves nothing. `begun`: the record of a request whose reply is lost.
     pub fn add_unrecorded(&mut self, link: &Link, change: RecordChange, begun: Bytes) {
         self.run_id.clone_from(&link.facts.run_id);
         self.debts.push(Debt {
@@ -203,7 +204,7 @@ impl RedisStore {
         let owed: Vec<RecordChange> = self.owed.changes().cloned().collect();
         match &link.writes_refused {
             None => self.write_owed(link)?,
-            // Redis has the effects of a batch, but not their watermark, so nothing may be read yet either.
+            // Redis has the effects of a batch, but not their watermark, so nothing may be read yet.
             Some(error) if self.owed.value(WATERMARK).is_some() => return Err(unrecorded(error)),
             Some(_) => {}
         }

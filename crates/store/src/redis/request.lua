@@ -1,24 +1,24 @@
 -- Runs the commands of one request and writes their replies, as RESP bytes, into a record.
 -- ARGV: db, RESP version of the reply, form ('s', or 'k' for a pack, which may end early), records hash, field, prefix,
--- scripts hash, expected watermark, expected owner, reply of a request that has begun, length of the longest reply that
--- can be handed on, what is answered instead of a longer one, number of keys for slots.lua and these keys (of a Redis
--- Cluster only); then for each command its argument count and arguments, or 0 and a finished reply; in front of those of a
--- transaction, how many they are as a negative number.
--- In front of this text: slots.lua, flush.lua, NOT_NOW, the first words of errors that pass (passing.rs), KNOWN, the names of all
--- commands, and UNNAMED, those that change keys without naming one (commands.rs).
+-- scripts hash, expected watermark, expected owner, reply in a record whose request has begun, length of the longest reply that
+-- can be passed on, reply in place of a longer one, number of keys for slots.lua and these keys (in a Redis
+-- Cluster only); then for each command its number of arguments and the arguments, or 0 and a finished reply; before the commands of a
+-- transaction, their number as a negative number.
+-- Before this text: slots.lua, flush.lua; NOT_NOW, the first words of temporary errors (passing.rs); KNOWN, the names of all
+-- commands; and UNNAMED, the commands that change keys without naming one (commands.rs).
 --
--- Nothing takes effect before the record says that the request has begun. Redis checks whether it takes
--- writes at the first write of a script only, so what follows cannot fail for a reason that passes, and
--- the true reply can be written at the end. An error that leaves this script says by its first word which
--- side of that line it is on: PARTLY behind it; before it, RAISED if it was not Redis that refused, else Redis's words.
+-- No command takes effect before the record states that the request has begun. Redis checks whether it accepts
+-- writes only at the first write of a script. So later writes cannot fail for a temporary reason, and the
+-- true reply can be written at the end. The first word of an error of this script tells whether the request had begun: PARTLY if it
+-- had. If it had not: RAISED if the refusal is not Redis's; otherwise the error is Redis's own.
 local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN, REPLY_MAX, TOO_LONG = unpack(ARGV, 1, 12)
 local SLOTS = 14
 local COMMANDS = SLOTS + tonumber(ARGV[SLOTS - 1])
 RESP, REPLY_MAX = tonumber(RESP), tonumber(REPLY_MAX)
 local SCRIPTS_MAX, DEPTH_MAX, WHY_MAX = 10000, 64, 1000
 local EXACT = 9007199254740992
--- Of a pack: bytes of replies, and microseconds, after which it ends; longest reply of a read; after how many of its parts the time is
--- looked at; room for the head of its reply.
+-- Limits of a pack: bytes of replies and microseconds after which it ends; longest reply of a read; number of parts between two checks
+-- of the time; space for the head of its reply.
 local PACK_REPLIES_MAX, PACK_MICROSECONDS_MAX, PACK_READ_MAX, PACK_LOOKS, PACK_HEADER = 262144, 20000, 16384, 16, 16
 
 local function set(names)
@@ -26,13 +26,13 @@ local function set(names)
   for name in string.gmatch(names, '%S+') do t[name] = true end
   return t
 end
--- Errors that mean "not now". Those of commands of ours or of a client that come before the request has
--- begun: nothing has happened, and the whole of it can be tried again.
+-- Temporary errors. If a command of pmnet or of a client gets one before the request has
+-- begun, nothing has happened, and the whole request can be tried again.
 local PASSING = set(NOT_NOW)
--- Strings in the replies of these are doubles in RESP3.
+-- Strings in the replies of these commands are doubles in RESP3.
 local DOUBLES = set('ZADD ZINCRBY ZMSCORE ZSCORE')
 
--- Commands that change nothing: a request that has run no others may be killed, or tried again.
+-- Commands that change nothing: a request that has run only such commands may be killed, or tried again.
 local READS = set([[GET MGET GETRANGE SUBSTR STRLEN EXISTS TYPE TTL PTTL EXPIRETIME PEXPIRETIME KEYS SCAN RANDOMKEY
   DBSIZE DUMP BITCOUNT BITPOS GETBIT BITFIELD_RO LCS SORT_RO HGET HMGET HGETALL HKEYS HVALS HLEN HEXISTS HSTRLEN
   HRANDFIELD HSCAN LRANGE LLEN LINDEX LPOS SMEMBERS SISMEMBER SMISMEMBER SCARD SRANDMEMBER SDIFF SINTER SUNION
@@ -46,7 +46,7 @@ local function passing(message)
   return PASSING[string.match(message, '^-?(%u+)') or ''] ~= nil
 end
 
--- The database that is selected now; `begun`; and whether Redis would refuse commands that need memory.
+-- The database that is selected now; whether the request has begun; and whether Redis would refuse commands that need memory.
 local current, begun, short_of_memory = '0', false, false
 local function in_records(f, ...)
   local before = current
@@ -55,20 +55,20 @@ local function in_records(f, ...)
   redis.call('SELECT', before)
   return result
 end
--- Writes `value` into the record, as the first write or as a later one. Returns nil, or the reason why it cannot be written.
+-- Writes `value` into the record, as the first write or as a later one. Returns nil, or the reason why the write failed.
 local function write_record(value)
   local reply = redis.pcall('HSET', HASH, FIELD, value)
   if type(reply) == 'table' and reply.err and string.match(reply.err, '^-?OOM') then
-    -- Not if the script has changed something, as this counts, which needs no memory.
+    -- Redis does not refuse HSET if the script has changed something before. This HDEL counts as a change, and needs no memory.
     short_of_memory = true
     reply = redis.pcall('HDEL', HASH, '')
     if type(reply) ~= 'table' then reply = redis.pcall('HSET', HASH, FIELD, value) end
   end
   local why = type(reply) == 'table' and reply.err
-  -- Whatever the reason is, an operator can end it.
+  -- An operator can remove the reason, whatever it is, so the request is tried again.
   return why and 'TRYAGAIN the record of a request cannot be written: ' .. string.gsub(why, '^-', '') or nil
 end
--- Before anything takes effect. False: it cannot be, and nothing has happened.
+-- Begins the request in its record, before anything takes effect. False: the record cannot be written, and nothing has happened.
 local function begin()
   if not begun then
     aborted = in_records(write_record, PREFIX .. BEGUN)
@@ -77,19 +77,19 @@ local function begin()
   return begun
 end
 local OOM = "OOM command not allowed when used memory > 'maxmemory'."
--- Whether Redis would refuse commands that need memory. It is asked by a write only if that may be: what has written cannot be killed.
+-- Whether Redis would refuse commands that need memory. A write checks it, but only if INFO shows a shortage: a script that has written cannot be killed.
 local function lacks_memory()
   local info = redis.call('INFO', 'memory')
   local used, most = string.match(info, '\nused_memory:(%d+)'), string.match(info, '\nmaxmemory:(%d+)')
   if not used or not most or tonumber(most) == 0 or tonumber(used) <= tonumber(most) then return false end
   return begin() and short_of_memory
 end
--- What Redis says of the command of this name, if it has it.
+-- Redis's description of the command with this name, if it has the command.
 local function row_of(name)
   local reply = redis.pcall('COMMAND', 'INFO', name)
   return type(reply) == 'table' and not reply.err and reply[1]
 end
--- What is in a column, which is a set in RESP3.
+-- The elements of a column, which is a set in RESP3.
 local function members_of(column)
   if not column or not column.set then return column or {} end
   local found = {}
@@ -102,7 +102,7 @@ local function row_has(row, flag)
   end
   return false
 end
--- Whether Redis says that the command has this flag; what it does not know has none.
+-- Whether Redis reports this flag for the command; an unknown command has no flags.
 local function has_flag(flag, name, argument)
   for _, full in ipairs({type(argument) == 'string' and name .. '|' .. argument or name, name}) do
     local row = row_of(full)
@@ -111,14 +111,14 @@ local function has_flag(flag, name, argument)
   return false
 end
 
--- The reply, in pieces. All records are read at each load, so one that is too long to be handed on is not kept.
+-- The reply, in pieces. Each load reads all records, so a reply that is too long to be passed on is not kept.
 local out, out_bytes = {}, 0
 local function add(s)
   out_bytes = out_bytes + #s
   if out_bytes <= REPLY_MAX then out[#out + 1] = s else out = {} end
 end
 local function add_bulk(s)
-  -- No copy of what may be very long, here and below.
+  -- No copy is made of a string that may be very long, in this function and later.
   if #s > REPLY_MAX then return add(s) end
   add('$' .. #s .. '\r\n' .. s .. '\r\n')
 end
@@ -135,9 +135,9 @@ local function add_integer(n)
     add(':' .. string.format('%.0f', n < 0 and math.ceil(n) or math.floor(n)) .. '\r\n')
   end
 end
--- Version of Valkey, or 0; then that of Redis, which Valkey has, too.
+-- Version number of Valkey, or 0. (Valkey also reports a version of Redis.)
 local VALKEY = redis.SERVER_NAME == 'valkey' and (redis.VALKEY_VERSION_NUM or 0x80000) or 0
--- Redis 7.2 and newer write the shortest number that is this one, in their own way; before, 17 digits.
+-- Redis 7.2 and newer write the shortest text of a number, in a format of their own; older ones write 17 digits.
 local SHORTEST = (redis.REDIS_VERSION_NUM or 0) >= 0x70200
 local function double_text(v)
   if not SHORTEST then return string.format('%.17g', v) end
@@ -149,7 +149,7 @@ local function double_text(v)
     if tonumber(text) == v then break end
   end
   local sign, first, rest, exponent = string.match(text, '^(%-?)(%d)%.?(%d*)e([+-]%d+)$')
-  -- Infinite, or none.
+  -- The number is infinite, or not a number.
   if not sign then return text end
   exponent = tonumber(exponent)
   local digits, far = first .. rest, math.abs(exponent)
@@ -167,12 +167,12 @@ local function add_double(s)
 end
 
 local function one_line(s) return #s > REPLY_MAX and s or (string.gsub(s, '[\r\n]', ' ')) end
--- A field of a table that a client's code may have made, without running any of that code.
+-- Returns a field of a table that a client's code may have made, without running any of that code.
 local function field(v, name, kind)
   local found = rawget(v, name)
   return type(found) == kind and found or nil
 end
--- v as produced under RESP version `from`; `opts.user`: arrays end at their first nil, as in Redis.
+-- Adds v, which was produced under RESP version `from`. `opts.user`: arrays end at their first nil, as in Redis.
 local function add_value(v, from, opts, depth)
   local kind = type(v)
   if depth > DEPTH_MAX then
@@ -222,7 +222,7 @@ local function add_value(v, from, opts, depth)
     if RESP == 3 then add('(' .. big .. '\r\n') else add_bulk(big) end
   elseif text and format then
     if RESP == 3 then
-      -- Three characters, whatever it is.
+      -- The format has three characters in any case.
       format = string.sub(format .. '   ', 1, 3)
       add('=' .. #text + 4 .. '\r\n' .. format .. ':' .. text .. '\r\n')
     else
@@ -240,12 +240,12 @@ local function add_value(v, from, opts, depth)
   end
 end
 
--- What a client's script sees as `redis`: watched for errors that must stop everything, and kept
--- away from the records. `user_wrote`: from then on Redis asks no more whether there is memory.
--- `user_reads`: it has said that it writes nothing (no-writes); `user_fills`: that it may use memory that is short (allow-oom). `raised_by`, `raised_at`: the last error that was raised for a
--- command, and where, if that can be seen.
+-- The object that a client's script sees as `redis`. It watches for errors that must stop the request, and cannot
+-- reach the records. `user_wrote`: from then on Redis no longer checks whether there is memory.
+-- `user_reads`: the script has declared that it writes nothing (no-writes). `user_fills`: it has declared that it may use scarce memory (allow-oom). `raised_by`, `raised_at`: the last error that was raised for a
+-- command, and its position, if that is known.
 local user_resp, user_wrote, user_reads, user_fills, raised_by, raised_at
--- These count as writes there, which COMMAND does not say.
+-- In read-only scripts these commands count as writes, which COMMAND does not report.
 local TELLS = set('PFCOUNT PUBLISH SPUBLISH')
 local READ_ONLY = 'ERR Write commands are not allowed from read-only scripts.'
 local function call_guarded(name, arguments, ...)
@@ -259,7 +259,7 @@ local function call_guarded(name, arguments, ...)
       user_wrote = has_flag('write', name, arguments[2])
     end
   end
-  -- This avoids unpack, which takes fewer elements.
+  -- `...` is passed on without unpack, which takes fewer elements.
   local reply = redis.pcall(...)
   local failed = type(reply) == 'table' and reply.err
   if name == 'SELECT' and not failed then current = tostring(arguments[2]) end
@@ -269,19 +269,19 @@ local function call_guarded(name, arguments, ...)
   end
   return reply
 end
--- Raises an error for the client's function that has called the one that calls this.
+-- Raises an error in the client's function, which has called the function that calls this one.
 local function raise_at_caller(err)
-  -- Empty if that function ended with its call.
+  -- The position is empty if the client's function ended with this call.
   local _, at = pcall(error, '', 4)
   raised_by, raised_at = err, at
   error(err, 0)
 end
--- They could remove or show pmnet's own keys without naming them (pmnet_wire::guard).
+-- These commands could remove or show pmnet's own keys without naming them (pmnet_wire::guard).
 local REACHES_RECORDS = [[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
   TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]]
 local reaches_records
--- Whether a command that Redis has got since it was asked for all may be called by no script (commands.rs): its name says nothing of what
--- it does (rename-command), or it changes keys without naming one. A row has subcommands as its tenth column.
+-- Whether no script may call a command that Redis has got since pmnet read its commands (commands.rs): its name does not tell what
+-- it does (rename-command), or it changes keys without naming one. The tenth column of a row has the subcommands.
 local later = {}
 local function is_unfit(name, sub)
   if string.find(KNOWN, ' ' .. name .. ' ', 1, true) then return false end
@@ -301,7 +301,7 @@ end
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
-    -- With those that are nil.
+    -- The arguments include those that are nil.
     local arguments = {n = select('#', ...), ...}
     local name = type(arguments[1]) == 'string' and string.upper(arguments[1]) or ''
     local reply
@@ -322,10 +322,10 @@ local function guarded(raise)
     return reply
   end
 end
--- All that a client's script can reach. The names in HIDDEN are locals of its chunk, so that it meets
--- neither the true redis nor anything that leads to it: the global table, and chunks that are compiled
--- in it. (setfenv would do, but Redis 7 has none.)
--- Valkey's other name of redis is hidden wherever there is one, whatever the store calls itself. (Redis fails where it is read.)
+-- The environment of a client's script. The names in HIDDEN are locals of the script's chunk, so the script reaches
+-- neither the true redis nor anything through which it could be found: the global table, and chunks that are compiled
+-- in that table. (setfenv would serve too, but Redis 7 lacks it.)
+-- Valkey's other name for redis is hidden if it exists, whatever name the server reports. (In Redis, reading the name is an error.)
 local HAS_SERVER = pcall(function() return server end)
 local HIDDEN = (HAS_SERVER and 'server ' or '') .. 'KEYS ARGV redis _G loadstring load getmetatable getfenv setfenv newproxy module require '
   .. 'package debug dofile loadfile'
@@ -342,7 +342,7 @@ local function proxy()
   end
   function t.setresp(...)
     local ok, why = pcall(redis.setresp, ...)
-    -- Redis's pcall makes a text of it.
+    -- Redis's pcall turns the error into a text.
     if not ok then raise_at_caller(type(why) == 'string' and {err = why} or why) end
     user_resp = ...
   end
@@ -352,7 +352,7 @@ local function proxy()
   end
   return t
 end
--- Values of the hidden names, in their order; what has none is nil.
+-- Values of the hidden names, in their order; a name without a value gets nil.
 local function shadows(keys, args)
   local t, names, values = {KEYS = keys, ARGV = args, redis = proxy()}, set(HIDDEN), {}
   local true_G, true_getmetatable = _G, getmetatable
@@ -370,7 +370,7 @@ local function shadows(keys, args)
   end
   function t.loadstring(code, name)
     if type(code) ~= 'string' then error('bad argument #1 to loadstring (string expected)', 2) end
-    -- Bytecode is a syntax error behind the head.
+    -- Bytecode after the head is a syntax error.
     local f, message = load_hidden(code, name or code)
     if not f then return nil, message end
     return f(unpack(values, 1, values.n))
@@ -397,12 +397,12 @@ local function keep_script(sha, body)
   redis.call('HSET', SCRIPTS, 'script/' .. sha, body)
   return true
 end
--- Scripts that EVAL made known: kept when all has run, for a script that has changed nothing may be killed.
+-- Scripts that EVAL made known. They are kept at the end of the request, because only a script that has changed nothing may be killed.
 local seen_scripts = {}
--- Valkey 8.1 and newer look at the engine last: it may be a module's.
+-- Valkey 8.1 and newer check the engine last, because it may be a module's.
 local ENGINE_LAST = VALKEY >= 0x80100
 local SCRIPT_FLAGS = set('no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys')
--- The flags in a first line `#!lua …`, if there is one. Otherwise returns nil and Redis's error.
+-- Returns the flags in a first line `#!lua …`, or false if there is no such line. If the line is wrong, returns nil and Redis's error.
 local function shebang(body)
   if string.sub(body, 1, 2) ~= '#!' then return false end
   local line = string.match(body, '^([^\n]*)\n')
@@ -425,14 +425,14 @@ local function shebang(body)
   if engine ~= '#!lua' then return nil, "ERR Could not find scripting engine '" .. string.sub(engine, 3) .. "'" end
   return found
 end
--- The function, and the flags of its first line; or nil, and Redis's error.
+-- Returns the function, and the flags of its first line; or nil, and Redis's error.
 local function compile(body)
   local flags, wrong = shebang(body)
   if wrong then return nil, wrong end
   body = string.gsub(body, '^#![^\n]*', '')
   local f, message = load_hidden(body, '@user_script')
   if f then return f, flags end
-  -- What is wrong, and where, without what was added.
+  -- Compiles the text without pmnet's additions, so that the error has the client's text and position.
   local alone, why = loadstring(body, '@user_script')
   return nil, 'ERR Error compiling script (new function): ' .. (alone and message or why)
 end
@@ -450,7 +450,7 @@ local function line_of_return(body)
 end
 
 local INTEGER_MAX = '9223372036854775807'
--- A number as Redis reads it: no zeros in front, 64 bits. It may be rounded.
+-- Reads a number as Redis does: no leading zeros, 64 bits. The result may be rounded.
 local function integer(text)
   local digits = string.match(text, '^-?([1-9]%d*)$')
   local fits = digits and (#digits < #INTEGER_MAX or (#digits == #INTEGER_MAX and digits <= INTEGER_MAX))
@@ -492,7 +492,7 @@ local function user_script(name, first, last)
     if raised_by ~= nil and rawequal(e, raised_by) then
       at = raised_at
     else
-      -- Of what has called this function; if that is a function of Redis or of Lua itself, of what has called that.
+      -- The position of the caller of this function. If the caller is a function of Redis or of Lua, the position of its caller.
       local _, first = pcall(error, '', 3)
       local _, second = pcall(error, '', 4)
       at = first ~= '' and first or second
@@ -508,7 +508,7 @@ local function user_script(name, first, last)
   local text
   if type(raised) == 'table' then
     text = field(raised, 'err', 'string') or 'ERR the script raised what is no error'
-    -- Redis 6 puts a place of this script there.
+    -- Redis 6 puts a position in this script there.
     if not redis.REDIS_VERSION_NUM then text = (string.gsub(text, '^@user_script: %d+:', 'ERR')) end
   else
     text = 'ERR ' .. tostring(raised)
@@ -520,7 +520,7 @@ local function user_script(name, first, last)
   add_error(text .. ' script: ' .. where)
 end
 
--- SCRIPT LOAD or EXISTS; Redis itself does the others.
+-- SCRIPT LOAD and EXISTS; Redis itself executes the other subcommands.
 local function script_command(first, last)
   local sub = string.upper(ARGV[first + 1])
   if sub == 'LOAD' then
@@ -546,27 +546,27 @@ local function plain(name, first, last)
     if not begin() then return end
     if short_of_memory and has_flag('denyoom', name, ARGV[first + 1]) then return add_error(OOM) end
   end
-  -- Under RESP2, where a null is false: under RESP3 it is nil, which ends an array. What would lose something else
-  -- does not run here (exact.rs).
+  -- The command runs under RESP2, where a null is false: under RESP3 it is nil, which ends an array. Commands whose replies would
+  -- lose other facts are not executed in this script (exact.rs).
   local v = redis.pcall(unpack(ARGV, first, last))
   if not begun and type(v) == 'table' and v.err and passing(v.err) then
     aborted = v.err
     return
   end
   if type(v) == 'number' and (v >= EXACT or v <= -EXACT) then
-    -- Rounded on its way through Lua: the stored text is exact.
+    -- Lua has rounded the number; the stored text is exact.
     local exact
     if BY_KEY[name] then exact = redis.call('GET', ARGV[first + 1]) end
     if name == 'HINCRBY' then exact = redis.call('HGET', ARGV[first + 1], ARGV[first + 2]) end
     if exact then return add(':' .. exact .. '\r\n') end
   end
-  -- "Nothing there" is a null array for these; Lua cannot tell it from a null string.
+  -- If there is no element, these commands reply with a null array, which Lua cannot tell from a null string.
   local popped_none = (name == 'LPOP' or name == 'RPOP') and last > first + 1
   add_value(v, 2, {doubles = DOUBLES[name], null_array = popped_none}, 0)
 end
 
--- Calls f with the place of each of `count` commands, the first of them at `at`: upper-case name (nil: a finished reply), first and
--- last argument. Returns what is behind them.
+-- Calls f for each of `count` commands, the first of which is at index `at`: upper-case name (nil: a finished reply), indexes of its first
+-- and last argument. Returns the index after them.
 local function each_command(at, count, f)
   for _ = 1, count do
     local arguments = tonumber(ARGV[at])
@@ -593,8 +593,8 @@ local function run(name, first, last)
     add_value(pmnet_flush(DB, {unpack(ARGV, first, last)}), 2, {}, 0)
   end
 end
--- Runs a transaction of `count` commands. Redis discards every transaction when memory is short. One of scripts and reads runs
--- nevertheless, since it is not asked before it changes something. Returns the rest after it.
+-- Runs a transaction of `count` commands. When memory is short, Redis discards every transaction, except one of scripts and reads, because
+-- such a transaction is not checked before it changes something. Returns the index after the transaction.
 local function transaction(at, count)
   local changes = false
   local after = each_command(at, count, function(name)
@@ -608,7 +608,7 @@ local function transaction(at, count)
   end
   return after
 end
--- Runs what is at `at`, a transaction or a command. Returns what is behind it, and whether it is a read alone.
+-- Runs the transaction or the command at index `at`. Returns the index after it, and whether it is a single read.
 local function unit(at)
   local count = tonumber(ARGV[at])
   if count < 0 then return transaction(at + 1, -count), false end
@@ -619,8 +619,8 @@ local function now()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end
--- Runs commands and transactions of a pack until there is a reason to stop, and returns the array of their replies: all have been
--- asked for together, and what is left will be asked for again. A read with a long reply has no place here, since it would be kept.
+-- Runs commands and transactions of a pack until there is a reason to stop, and returns the array of their replies. All of them were
+-- sent together, and the front sends the rest again. A read with a long reply is not run in a pack, because its reply would be kept.
 local function pack()
   local replies, bytes, longest, at, until_ = {}, 0, REPLY_MAX, COMMANDS, nil
   while at <= #ARGV and bytes <= PACK_REPLIES_MAX do
@@ -669,7 +669,7 @@ local elsewhere = pmnet_elsewhere(SLOTS, COMMANDS - 1)
 if elsewhere then return elsewhere end
 local ok, result = pcall(request)
 if ok and not aborted then return result end
--- What raised may have been a client's code: its words are never taken for ours, or for Redis's.
+-- A client's code may have raised the error: its text is never taken for pmnet's own, or for Redis's.
 local why = aborted or type(result) == 'table' and field(result, 'err', 'string') or tostring(result)
 why = string.sub(why, 1, WHY_MAX)
 return {err = (begun and 'PARTLY ' or aborted and '' or 'RAISED ') .. string.gsub(why, '^-', '')}

@@ -1,8 +1,8 @@
-//! Puts the commands of a batch into the form for the batch script: runs of similar neighbours.
+//! Encodes the commands of a batch for the batch script, as runs of similar neighbours.
 //!
 //! Every value passed to a script and every command that the script calls has a cost. So values that all commands of a
 //! run share are passed once, and a run of plain SETs is called as one MSET. The order of the commands is kept. This
-//! module does not decide what is sent: [`super::plan`] has checked it.
+//! module does not check the commands: [`super::plan`] has done so.
 
 use pmnet_wire::command::Arguments;
 use pmnet_wire::promise::is_promised;
@@ -21,7 +21,7 @@ enum Kind {
     Promised,
     /// FLUSHALL, FLUSHDB.
     Flush,
-    /// Another one for which clients may have been told OK.
+    /// Another command for which clients may have been told OK.
     Assumed,
     Other,
 }
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// Returns the name of this fact in `apply.lua`.
+    /// Returns the name of this kind in `apply.lua`.
     fn word(self) -> &'static str {
         match self {
             Kind::Plain => "plain",
@@ -67,7 +67,7 @@ struct Run<'a> {
     commands: usize,
 }
 
-/// Number of values that describe a run: what its commands share, and their number.
+/// Number of values that describe a run: the facts that its commands share, and the number of commands.
 const RUN_HEADER: usize = 2;
 
 /// Most arguments in one piece of a command that is too long for a script, without the name and the arguments that

@@ -1,4 +1,4 @@
-//! Redis Sentinel: what one Sentinel says of a master (`super::masters` asks all of them).
+//! Redis Sentinel: one Sentinel's answer about a master (`super::masters` asks all of them).
 
 use pmnet_resp::read;
 use pmnet_server::StoreError;

@@ -1,6 +1,6 @@
-//! Settings and rights that would make Redis refuse what a front acknowledges early.
+//! Settings and rights with which Redis would refuse updates that a front acknowledges early.
 //!
-//! They are checked whenever the store connects, and so also after each change that breaks the connection. Settings are
+//! They are checked whenever the store connects, so also after each change that closes the connection. Settings are
 //! read with CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: a MULTI that is discarded checks
 //! names and rights of its commands and runs nothing. `docs/operate/redis.md` has a table of all settings.
 
@@ -19,7 +19,7 @@ const MAXMEMORY_CLIENTS_VERSION: (u32, u32) = (7, 0);
 /// reply.
 ///
 /// # Errors
-/// `Fatal` with what to do.
+/// `Fatal` with advice.
 pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<(), StoreError> {
     for (name, least) in [
         ("proto-max-bulk-len", BULK_BYTES_MIN),
@@ -77,13 +77,13 @@ impl RedisStore {
     /// user may run them.
     ///
     /// # Errors
-    /// `Fatal` with what to do; `Retry` if Redis does not answer.
+    /// `Fatal` with advice; `Retry` if Redis does not answer.
     pub(super) fn rehearse(
         &self,
         connection: &mut Connection,
         request_sha: &[u8],
     ) -> Result<(), StoreError> {
-        // Any key will do: it is not known which keys clients will use.
+        // Any key serves this check, because the clients' keys are not known yet.
         let name = self.owner.some_name();
         let key = match self.home {
             None => name,
@@ -173,8 +173,8 @@ impl RedisStore {
     }
 }
 
-/// Returns whether the error of a queued command lasts, and does not only mean that Redis accepts no writes at the
-/// moment.
+/// Returns whether the error of a queued command is permanent. An error is not permanent if it only means that Redis
+/// accepts no writes at the moment.
 fn is_lasting(error: &str) -> bool {
     !super::passing::is_not_now(error)
 }

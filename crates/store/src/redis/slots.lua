@@ -1,5 +1,5 @@
--- Redis Cluster: whether the slots of the keys ARGV[first] to ARGV[last], none of which exists, are all served here, and none is being
--- moved. Nil, or an error: ELSEWHERE, the number of the first such key from 0, and Redis's words. It changes nothing.
+-- Redis Cluster: checks that this node serves the slots of the keys ARGV[first] to ARGV[last], and moves none of them. The keys do not
+-- exist. Returns nil, or an error: ELSEWHERE, the number of the first key that fails from 0, and Redis's text. It changes nothing.
 local function pmnet_elsewhere(first, last)
   for at = first, last do
     local reply = redis.pcall('EXISTS', ARGV[at])

@@ -1,17 +1,17 @@
 //! Requests of several clients that run between one MULTI and EXEC.
 //!
-//! A request whose reply no script can hand back (`exact`) costs three round trips to Redis and two syncs. Several such
-//! requests that wait at the same time share this cost. Each keeps its own record and reply, and fails alone: a request
-//! that Redis refuses to queue is left out, and the others are sent again; nothing has run by then. If memory is short,
-//! each request is sent alone, and gets Redis's error for itself.
+//! A request whose reply a script cannot return unchanged (`exact`) costs three round trips to Redis and two syncs.
+//! Several such requests that wait at the same time share this cost. Each keeps its own record and reply, and fails
+//! alone: a request that Redis refuses to queue is left out, and the others are sent again; nothing has run by then. If
+//! memory is short, each request is sent alone, and gets Redis's error for itself.
 //!
 //! Some requests never run together:
 //! - transactions of clients, which take effect as a whole or not at all;
 //! - code and flushes, around which pmnet's records are guarded;
 //! - commands about scripts;
-//! - commands of modules, except a few known to be quick: a slow one could outlast the deadlines of the others, and all replies would be
-//!   lost;
-//! - everything in a Redis Cluster, where the keys must be of one slot.
+//! - commands of modules, except a few that are known to be quick: a slow one could exceed the deadlines of the others,
+//!   and all replies would be lost;
+//! - all requests in a Redis Cluster, where the keys of a transaction must be in one slot.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -25,11 +25,12 @@ use super::record::unrecorded;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
-/// Most requests that run together. The number bounds how long the others wait, and how many replies a crash can lose.
+/// Most requests that run together. The number bounds the time for which other requests wait, and the number of replies
+/// that a crash can lose.
 const TOGETHER_MAX: usize = 128;
 /// Bytes of arguments above which no further request joins.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
-/// How often the requests are sent again without the commands that Redis refused while queueing.
+/// How often the requests are sent again without the commands that Redis refused to queue.
 const RESENDS_MAX: usize = 4;
 
 /// A request that cannot run in a script.
@@ -97,7 +98,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Runs the requests in one transaction. `false`: nothing has run, and each request must be run alone.
+    /// Runs the requests in one transaction. Returns false if nothing has run: each request must then be run alone.
     fn run_together(
         &mut self,
         link: &mut Link,
@@ -123,7 +124,7 @@ impl RedisStore {
             let outcome = transaction.run(
                 &self.watermark,
                 &self.watermark,
-                // The reply of this item comes after the owed wait.
+                // The reply of this item comes after the replies to the wait commands.
                 None,
                 Items::Asked,
             )?;
@@ -185,7 +186,8 @@ impl RedisStore {
     }
 }
 
-/// Returns the records of the requests of which a part is missing. If these are not known, returns the records of all.
+/// Returns the records of the requests that were executed only in part. If these are not known, returns the records of
+/// all requests.
 fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     let fields = all
         .iter()
@@ -197,7 +199,7 @@ fn torn_fields<'r>(torn: &Torn, all: &'r [Asked<'_>]) -> Vec<&'r [u8]> {
     found
 }
 
-/// Returns the reply to a request of which only `plan` is known.
+/// Returns the reply to a request that has only the plan `plan`.
 fn in_pack(plan: &Plan<'_>) -> Bytes {
     super::execute::in_pack(plan, &LOST_REPLY.repeat(plan.parts.unwrap_or(1)))
 }

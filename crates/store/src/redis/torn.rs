@@ -3,9 +3,9 @@
 //! Suppose that Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. The next start applies
 //! nothing of the transaction. But with `aof-load-truncated yes` it cuts the file after the last whole *command*, so
 //! the open `MULTI` and the first effects stay in the file. Later writes follow them, and the next `EXEC` ends the old
-//! transaction. A further start of Redis then applies the old effects, although they were never part of the data, and
-//! applies a second time what pmnet had applied anew. (Redis up to 8 and Valkey up to pull request 4342 do this. If no
-//! `EXEC` follows, the start drops everything after the open `MULTI`.)
+//! transaction. A further start of Redis then applies the old effects, although they were never part of the data. If
+//! pmnet has applied the same effects again meanwhile, they take effect twice. (Redis up to 8 and Valkey up to pull
+//! request 4342 do this. If no `EXEC` follows, the start drops everything after the open `MULTI`.)
 //!
 //! So pmnet writes nothing after such an end of the file:
 //!
@@ -67,8 +67,8 @@ impl TornEnd {
     }
 }
 
-/// Returns whether the running rewrite in `info` is one of a whole AOF, because [`RedisStore::leave_torn_end`]
-/// requested it.
+/// Returns whether the rewrite that runs according to `info` rewrites a whole AOF, because
+/// [`RedisStore::leave_torn_end`] requested it.
 ///
 /// # Errors
 /// `Retry` if Redis does not answer.

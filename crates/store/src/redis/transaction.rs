@@ -1,7 +1,7 @@
 //! One MULTI … EXEC: sent with one write, and every reply checked.
 //!
-//! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a
-//! request), and our own (the change of the records, checks of the records, SELECT).
+//! A transaction is a list of slots: commands that belong to an item (an effect, or a command of a request), and
+//! pmnet's own commands (the change of the records, checks of the records, SELECT).
 //!
 //! Redis checks rights again when EXEC runs each command, and goes on after a command that it refuses. Such a refusal
 //! must do no harm: commands run in the database that was selected before MULTI, and scripts that select their own
@@ -32,9 +32,11 @@ enum Slot {
     Seal,
 }
 
-/// A digest of a hash of database 0 that does not depend on the order of its fields: ARGV has the hash, a secret of this transaction, and whether it
-/// is to `begin` or to `end`. In between the digest stands in the hash. If it does not fit at the end, it stays there, so that no process takes the
-/// records for its own, also if the answer to this transaction is lost. Who changes the hash in between does not know the secret.
+/// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV has the hash, a
+/// secret of this transaction, and `begin` or `end`. The call with `begin` stores the digest in the hash. The call with
+/// `end` removes the digest if it is still right, and otherwise leaves a broken one. With a broken digest no process
+/// takes the records for its own, even if the answer to this transaction is lost. A client's code that changes the hash
+/// between the two calls cannot make a right digest, because it does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
 local hash = ARGV[1]
 local all, names, of, out = redis.call('HGETALL', hash), {}, {}, {}
@@ -57,14 +59,14 @@ return digest";
 /// The result of a transaction.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It ran: the reply of each command of an item, in order, with the item's number.
+    /// The transaction ran: the reply of each command of an item, in order, with the item's number.
     Ran(Vec<(usize, Bytes)>),
     /// Nothing ran, because Redis refused these items for good, with these errors.
     Refused(Vec<(usize, String)>),
-    /// Nothing ran: with this error Redis says that memory is short, and queues nothing.
+    /// Nothing ran: Redis reported with this error that memory is short, and queued nothing.
     NoMemory(String),
-    /// It ran, with these replies, except for the change of the records, for this reason. The connection must
-    /// not be used any more.
+    /// It ran, with these replies, except for the change of the records, which failed for this reason. The connection
+    /// must not be used any more.
     Unrecorded(Vec<(usize, Bytes)>, String),
     /// The transaction ran only in part, or in another database; see [`Torn`]. The connection must not be used any
     /// more.
@@ -102,7 +104,7 @@ pub struct Transaction<'a> {
     /// Database in which the transaction began.
     home: u32,
     database: u32,
-    /// Of its seals; zeros: it has none yet.
+    /// The secret of the transaction's seals; zeros: the transaction has no seal yet.
     secret: [u8; 16],
 }
 
@@ -152,7 +154,7 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Selects the existing `database` for the next commands. (If it did not exist, they would run in another one.)
+    /// Selects `database` for the next commands. It must exist: otherwise they would run in another database.
     pub fn select(&mut self, database: u32) {
         if self.database != database {
             self.database = database;
@@ -171,11 +173,12 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Adds a check of the records before (`"begin"`) and after (`"end"`) commands that run code. If a client's code, which we do not
-    /// control, changes them between the two, this cannot be prevented, but it stops the shard, and each server that is started after.
+    /// Adds a check of the records before (`"begin"`) or after (`"end"`) commands that run code. A client's code could
+    /// change the records between the two checks. pmnet cannot prevent such a change, but the change stops the shard,
+    /// and every server that is started later.
     ///
     /// # Errors
-    /// `Retry`: no randomness.
+    /// `Retry`: the system gave no random numbers.
     pub fn seal(&mut self, moment: &str) -> Result<(), StoreError> {
         if self.secret == [0; 16] {
             getrandom::fill(&mut self.secret)
@@ -220,8 +223,8 @@ impl<'a> Transaction<'a> {
         self.command(item, &call);
     }
 
-    /// Deletes the hash with the scripts of clients before a `SCRIPT FLUSH` with these arguments, unless Redis refuses
-    /// the arguments. (Redis forgets pmnet's own scripts too. The next call reports it, and the server connects again
+    /// Deletes the hash with the scripts of clients before a `SCRIPT FLUSH`, unless Redis would refuse the arguments of
+    /// that command. (Redis forgets pmnet's own scripts too. The next call reports it, and the server connects again
     /// and loads them.)
     pub fn forget_scripts(&mut self, scripts: &[u8], arguments: &[&[u8]]) {
         let is_mode =
@@ -328,7 +331,7 @@ impl<'a> Transaction<'a> {
         let mut seal = None;
         let mut unsealed = None;
         let mut unrecorded = None;
-        // The first difference between the wanted database and the actual one.
+        // The first command that ran in another database than the wanted one: its number, and that database.
         let mut misplaced: Option<(u32, String)> = None;
         let mut torn: Option<(u32, String, Vec<usize>)> = None;
         for (slot, result) in slots.iter().zip(results) {
@@ -400,7 +403,7 @@ struct Unqueued {
     /// Items that are refused for good.
     refused: Vec<(usize, String)>,
     no_memory: Option<String>,
-    /// Reason why the whole transaction waits.
+    /// The reason why the whole transaction waits, if it does.
     stop: Option<StoreError>,
 }
 
@@ -419,11 +422,11 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             _ if items == Items::Asked && error.starts_with("OOM ") => {
                 found.no_memory.get_or_insert_with(|| error.to_owned());
             }
-            // Of an item that was promised the caller makes a wait.
+            // For a promised item the caller turns this error into a wait.
             Slot::Item(item) if error.starts_with("NOPERM ") => {
                 found.refused.push((*item, error.to_owned()));
             }
-            // The keys of this command could not be determined before.
+            // pmnet could not determine the keys of this command beforehand.
             Slot::Item(item) if link.home.is_some() && is_elsewhere(error) => {
                 found.refused.push((*item, ELSEWHERE_TEXT.to_owned()));
             }
@@ -433,7 +436,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
                     .get_or_insert_with(|| StoreError::Retry(error.to_owned()));
             }
             Slot::Item(item) => found.refused.push((*item, error.to_owned())),
-            // Nothing has run. `load` finds the reason, and what to do.
+            // Nothing has run. `load` finds the reason, and the text for the operator.
             _ => {
                 found.stop = Some(StoreError::Retry(format!(
                     "PM2304 Redis refuses the commands that keep pmnet's records: {error}"

@@ -1,4 +1,4 @@
-//! Parses the address of a Redis. There are three forms: `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`
+//! Parses the address of a Redis. There are three forms. `redis://[[user]:password@]host[:port][/0][?wait_replicas=N]`
 //! (with TLS `rediss://…[?ca=FILE&cert=FILE&key=FILE]`) is a Redis.
 //! `redis+sentinel://[[user]:password@]host[:port],…/NAME[?wait_replicas=N]` is the master that Sentinels name.
 //! `redis+cluster://[[user]:password@]host[:port],…/SLOTS[?wait_replicas=N]` is the master of a Redis Cluster that
@@ -33,15 +33,15 @@ pub struct RedisUrl {
     pub wait_replicas: u32,
     /// Settings of TLS, if it is used.
     pub tls: Option<ClientTls>,
-    /// Name that all certificates have; `None`: each certificate has the host by which its server is reached.
+    /// The name in all certificates. `None`: each certificate has the host name by which its server is reached.
     pub tls_name: Option<String>,
     /// Processes that are asked for the master's host and port, if it is found through Sentinels or nodes.
     pub guides: Option<Guides>,
 }
 
 impl RedisUrl {
-    /// Returns the settings for another process of this kind, at `host` and `port`: with the same user and password,
-    /// and with TLS for the name in its certificate.
+    /// Returns the settings for another Redis at `host` and `port`. User and password stay the same; TLS expects the
+    /// name in that Redis's certificate.
     ///
     /// # Errors
     /// A sentence: no certificate can have that name.
@@ -80,7 +80,7 @@ impl RedisUrl {
     /// Reads the URL of a Redis; `None` if it is that of another store. `passwords` take the place of those in the URL.
     ///
     /// # Errors
-    /// [`OpenError::Url`] with what is wrong; a password is never repeated.
+    /// [`OpenError::Url`] with the reason; a password is never repeated.
     pub fn read(url: &str, passwords: Passwords<'_>) -> Result<Option<RedisUrl>, OpenError> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Ok(None);
@@ -122,7 +122,7 @@ impl RedisUrl {
     /// have answered.
     ///
     /// # Errors
-    /// [`OpenError::Url`] with what is wrong; the password is never repeated.
+    /// [`OpenError::Url`] with the reason; the password is never repeated.
     pub fn parse_sentinel(rest: &str, secure: bool) -> Result<RedisUrl, OpenError> {
         RedisUrl::parse_guided(rest, secure, SENTINEL_PORT_DEFAULT, |name| {
             if name.is_empty() || name.contains('/') {
@@ -206,7 +206,7 @@ impl RedisUrl {
     /// Parses the text after `redis://`, or with `secure` the text after `rediss://`.
     ///
     /// # Errors
-    /// [`OpenError::Url`] with what is wrong; the password is never repeated.
+    /// [`OpenError::Url`] with the reason; the password is never repeated.
     pub fn parse(rest: &str, secure: bool) -> Result<RedisUrl, OpenError> {
         let wrong = |why: String| OpenError::Url { why };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -397,8 +397,8 @@ mod tests {
         assert_eq!(login(&url.at("c", 2).unwrap()), both("u", "p"));
         assert_eq!(login(&url.guide(&place).unwrap()), both("s@", "q"));
         assert_eq!(url.wait_replicas, 1);
-        // If the URL names no user or password for Sentinels, nothing is sent to log in there, least of all the
-        // password of Redis.
+        // If the URL names no user or password for Sentinels, no login is sent to them. In particular, they never get
+        // the password of Redis.
         let url = read("redis+sentinel://u:@a/m", None).unwrap();
         assert_eq!(login(&url.guide(&place).unwrap()), (None, None));
         let url = read("redis+cluster://u:@a/0-9", None).unwrap();

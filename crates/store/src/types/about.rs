@@ -1,4 +1,4 @@
-//! Facts about a store: `INFO`, `CONFIG`, `COMMAND` and others that clients and tools ask first.
+//! Facts about a store: `INFO`, `CONFIG`, `COMMAND` and other commands that clients and tools send first.
 //!
 //! Answers have the form of Redis 7.0.15. An unknown fact is left out, never invented.
 
@@ -11,18 +11,18 @@ use super::members::ALL;
 use super::{Call, glob, size, table};
 use crate::rows::{About, Order};
 
-/// Version of Redis whose commands and replies this store has.
+/// The version of Redis whose commands and replies this store implements.
 const REDIS_VERSION: &str = "7.0.15";
 /// Largest number of members, and of bytes in each, of a hash or sorted set that Redis keeps as a list; largest number
 /// of members of a set of integers.
 const LISTPACK_ENTRIES: u64 = 128;
 const LISTPACK_BYTES: usize = 64;
 const INTSET_ENTRIES: u64 = 512;
-/// Longest string that Redis keeps beside its object, in bytes.
+/// Longest string that Redis keeps in one allocation with its object (`embstr`), in bytes.
 const EMBEDDED_BYTES: usize = 44;
 /// Approximate number of bytes that a row takes besides key and value: its line, and its entry in the index.
 const ROW_BYTES: usize = 128;
-/// Number of members that `MEMORY USAGE` looks at if the client does not say.
+/// Number of members that `MEMORY USAGE` reads if the client gives no number.
 const SAMPLES: u64 = 5;
 
 const NO_CLUSTER: Stop = error("ERR This instance has cluster support disabled");
@@ -249,7 +249,7 @@ pub fn command(call: &mut Call<'_, '_>) -> Outcome {
                 reply_command(call, name);
             }
         }
-        // This store has no documentation of commands: Redis's own is better.
+        // This store has no documentation of commands, because Redis's own is better.
         () if is(word, "DOCS") => call.reply.map(0),
         () => return Err(unknown(call, word)),
     }
@@ -270,7 +270,7 @@ fn reply_command(call: &mut Call<'_, '_>, name: &[u8]) {
     for number in [first, last, step] {
         call.reply.integer(number);
     }
-    // Categories, hints, where keys are in more detail, subcommands.
+    // Empty lists: categories, hints, details of key positions, subcommands.
     for _ in 0..4 {
         call.reply.array(0);
     }
@@ -285,7 +285,7 @@ pub fn time(call: &mut Call<'_, '_>) -> Outcome {
 }
 
 pub fn lastsave(call: &mut Call<'_, '_>) -> Outcome {
-    // All data is durable at any time.
+    // All data is always durable, so the last save is now.
     let now = call.keys.now() / 1000;
     call.reply.count(now);
     Ok(())

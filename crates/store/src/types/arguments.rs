@@ -103,12 +103,12 @@ pub fn double(text: &[u8]) -> Outcome<f64> {
     float::double(text).ok_or(NOT_A_FLOAT)
 }
 
-/// Checks for how long, in seconds, a client wants to wait. The store itself does not wait: the client's front asks
-/// again. `now` is in ms since 1970.
+/// Checks the time for which a client wants to wait, in seconds. The store itself does not wait: the client's front
+/// asks again. `now` is in ms since 1970.
 pub fn timeout(text: &[u8], now: u64) -> Outcome {
     /// 2^63 milliseconds, one more than a signed integer holds.
     const MILLIS_MAX: f64 = 9_223_372_036_854_775_808.0;
-    // Redis reads it as a long double.
+    // Redis reads the number as a long double.
     let seconds = Long::parse(text).and_then(|_| float::limit(text));
     let seconds = seconds.ok_or(error("ERR timeout is not a float or out of range"))?;
     let millis = (seconds * 1000.0).ceil();
@@ -161,7 +161,7 @@ pub fn slice(start: i64, end: i64, length: u64) -> Option<(u64, u64)> {
     (start <= end).then_some((start.unsigned_abs(), end.unsigned_abs()))
 }
 
-/// Returns the arguments of `LMPOP` and `ZMPOP`: keys, end, count.
+/// Returns the arguments of `LMPOP` and `ZMPOP`: keys, end of the collection, count.
 pub fn many<'a, T>(
     arguments: &'a [&'a [u8]],
     side: impl FnOnce(&[u8]) -> Outcome<T>,

@@ -1,6 +1,6 @@
 //! Floating-point numbers as C reads and writes them: `strtod` and `%.17g`.
 //!
-//! Redis hands the text of its clients to the C library, so these rules are part of its replies.
+//! Redis passes the text of its clients to the C library, so its replies depend on these rules.
 
 use std::cmp::Ordering;
 
@@ -8,7 +8,7 @@ use super::big::Big;
 
 /// Significant digits of `%.17g`.
 const SIGNIFICANT: i32 = 17;
-/// Number of digits after the point if one digit is before it.
+/// Number of significant digits after the point if one digit is before it.
 const PLACES_BEHIND_ONE: usize = 16;
 /// Exponents beyond this are infinity or zero in every format.
 const EXPONENT_MAX: i64 = 100_000;
@@ -160,7 +160,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     let mut low = low;
     let mut up = half == Ordering::Greater || (half == Ordering::Equal && mantissa & 1 == 1);
     if mantissa >> format.bits != 0 {
-        // The quotient has one bit too many. This bit decides how to round, and the rest lies below it.
+        // The quotient has one bit too many. This bit and the remainder decide how to round.
         let (odd, behind) = (mantissa & 1 == 1, !rest.is_zero());
         mantissa >>= 1;
         low += 1;
@@ -264,7 +264,7 @@ fn assemble(mantissa: u64, low: i64) -> f64 {
     f64::from_bits((exponent << explicit) | (mantissa & (hidden - 1)))
 }
 
-/// Returns the bytes before the first NUL: the C library sees no more of an argument.
+/// Returns the bytes before the first NUL, where an argument ends for the C library.
 pub fn c_string(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| *byte == 0);
     &text[..end.unwrap_or(text.len())]
@@ -380,7 +380,7 @@ mod tests {
         }
     }
 
-    /// The standard library reads doubles correctly, too, where it reads the same texts.
+    /// Texts that the standard library accepts too must give the same double.
     #[test]
     fn random_doubles_are_read_as_by_the_standard_library() {
         let mut state = 1u64;

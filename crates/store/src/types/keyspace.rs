@@ -1,4 +1,4 @@
-//! Keys and collections over rows: what all types share.
+//! Keys and collections over rows: the part that all types share.
 //!
 //! If a key is removed, overwritten or expired, its members are no longer reachable, because the number of its
 //! collection is not used again. Their rows are removed later, a bounded number in each transaction that writes
@@ -372,7 +372,7 @@ impl<'r> Keyspace<'r> {
         self.live(head)
     }
 
-    /// Empties a database: its keys are gone at once, their rows later.
+    /// Empties a database. Its keys are unreachable at once; their rows are removed later.
     pub fn flush(&mut self, database: u32) -> Result<(), Fault> {
         let space = self.space(database)?;
         if self.keys_in(&layout::heads_of(space), 1)?.is_empty() {
@@ -393,7 +393,7 @@ impl<'r> Keyspace<'r> {
     }
 
     /// Visits about `most` heads of the store. It begins where the last visit ended, or with the first head. Returns
-    /// `false` at the end, after which the next visit begins anew.
+    /// `false` at the end; the next visit then begins with the first head.
     fn next_heads(
         &mut self,
         most: usize,

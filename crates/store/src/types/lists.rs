@@ -301,7 +301,7 @@ pub fn lrange(call: &mut Call<'_, '_>) -> Outcome {
     }
 }
 
-/// Returns the index that a client means if the list has this element.
+/// Returns the index from the start for a client's index, if the list has such an element.
 fn index_in(list: &Head, index: i64) -> Option<u64> {
     slice(index, index, list.count).map(|(start, _)| start)
 }

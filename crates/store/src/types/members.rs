@@ -72,7 +72,7 @@ impl Call<'_, '_> {
         Ok(())
     }
 
-    /// Returns the existing member with this rank.
+    /// Returns the member with this rank, which must exist.
     fn nth(&self, head: &Head, at: u64) -> Outcome<Pair> {
         let (mut found, ascending) = (None, Order::Ascending);
         self.keys.members_from(
@@ -92,7 +92,8 @@ impl Call<'_, '_> {
 
     /// Returns `count` different random members, or all if there are no more.
     pub(super) fn draw(&self, head: &Head, count: u64) -> Outcome<Vec<Pair>> {
-        // For few of many members, different ranks are drawn (Floyd), and each member is found by its rank.
+        // If only a few of many members are wanted, different ranks are drawn (Floyd's algorithm), and each member is
+        // found by its rank.
         if count < head.count / 16 {
             let mut chosen = BTreeSet::new();
             for last in head.count - count..head.count {
@@ -125,8 +126,8 @@ impl Call<'_, '_> {
         Ok(found)
     }
 
-    /// Replies with random members: `SRANDMEMBER`, `HRANDFIELD` and `ZRANDMEMBER`. `with`: the option that also asks
-    /// for their stored values.
+    /// Replies with random members: `SRANDMEMBER`, `HRANDFIELD` and `ZRANDMEMBER`. `with`: the name of the option that
+    /// also requests their stored values.
     pub(super) fn reply_random(&mut self, kind: Kind, with: Option<&str>) -> Outcome {
         let [key, options @ ..] = self.arguments else {
             return Err(SYNTAX);

@@ -1,6 +1,6 @@
 //! Makes the rows of collections consistent again after some rows were given up (`docs/spec/embedded-store.md` §2).
 //!
-//! It never invents a member: the content of a lost row is known only if another row has the same content.
+//! It never invents a member: a lost row is restored only if another row has its content.
 
 use std::ops::ControlFlow;
 
@@ -124,7 +124,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
         let bytes = score.as_deref().and_then(|score| score.try_into().ok());
         let bytes: [u8; 8] =
             bytes.ok_or_else(|| Fault::Corrupted("a score of another length".into()))?;
-        // In names, both zeros have the same bytes.
+        // In the names of rows, both zeros have the same bytes.
         let place = layout::score(layout::score_of(bytes));
         let by_score = layout::member(head.id, Part::Scores, &[&place[..], member].concat());
         if value(rows, &by_score)?.is_none() {

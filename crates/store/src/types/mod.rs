@@ -4,20 +4,20 @@
 //! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all changes of a
 //! command are in the transaction of its rows; no input causes a panic. Tests with random commands compare the replies
 //! with those of a real Redis (`tests/store/types/`). `docs/spec/embedded-store.md` says how keys and members become
-//! rows. These modules do not know where rows are kept, or what a session, an order or a record is.
+//! rows. These modules do not know where rows are kept, and do not know sessions, orders or records.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `table` | all commands by name; which arguments are refused at once |
+//! | `table` | all commands by name; the checks of arguments before a command runs |
 //! | `arguments`, `float`, `long_double`, `big` | numbers and options as Redis reads and writes them |
 //! | `reply` | replies in RESP2 and RESP3 |
 //! | `layout` | rows: how keys, members and scores are encoded |
 //! | `keyspace` | keys and collections in one transaction |
 //! | `strings`, `bits`, `hashes`, `lists`, `sets`, `sorted_sets` | the commands of each type |
-//! | `members` | what hashes, sets and sorted sets have in common |
+//! | `members` | the common parts of hashes, sets and sorted sets |
 //! | `score_ranges`, `score_sets` | ranges of sorted sets; their unions, intersections and differences |
 //! | `sort` | `SORT` |
-//! | `names` | what rows are called by people |
+//! | `names` | names of rows for people |
 //! | `keys`, `expiry`, `scan`, `glob` | commands for keys of any type; iteration |
 //! | `items` | items of memcached |
 //! | `waiting` | keys that clients watch, or wait for |
@@ -69,9 +69,9 @@ use reply::Reply;
 struct Call<'c, 'r> {
     keys: &'c mut Keyspace<'r>,
     database: u32,
-    /// Its name in small letters.
+    /// The command's name in small letters.
     name: &'static str,
-    /// Its arguments after the name.
+    /// The command's arguments after the name.
     arguments: &'c [&'c [u8]],
     reply: Reply,
 }
@@ -109,7 +109,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Returns a count as an index; everything counted with it is in memory.
+/// Converts a count to an index. Everything that is counted is in memory, so the count fits.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -8,7 +8,7 @@ use crate::rows::Row;
 /// Keys of collections, and databases of key spaces, as far as the rows read so far reveal them.
 #[derive(Debug, Default)]
 pub struct Names {
-    /// Key space and key of a collection.
+    /// Key space and key of each collection, by the collection's number.
     owners: HashMap<u64, (u64, Vec<u8>)>,
     databases: HashMap<u64, u32>,
 }
@@ -75,5 +75,5 @@ impl Names {
     }
 }
 
-/// Bytes of a member's row key before its name.
+/// In a row key the name of a member begins after this many bytes.
 const _: () = assert!(MEMBER_PREFIX == 10, "as `row_of` reads it");

@@ -28,13 +28,13 @@ impl Reply {
         self.out.len()
     }
 
-    /// Replaces everything that was written by an error.
+    /// Replaces all that was written by an error.
     pub fn fail(&mut self, text: &[u8]) {
         self.out.clear();
         write_error(&mut self.out, text);
     }
 
-    /// Returns the whole.
+    /// Returns the bytes of the reply.
     pub fn finish(self) -> Vec<u8> {
         self.out
     }

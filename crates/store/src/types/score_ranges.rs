@@ -59,7 +59,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Returns whether a member is not before a range that begins at this end.
+    /// Returns whether a range with this lower end may contain the member.
     fn is_below(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => true,
@@ -69,7 +69,7 @@ impl<'a> MemberEnd<'a> {
         }
     }
 
-    /// Returns whether a member is not after a range that ends at this end.
+    /// Returns whether a range with this upper end may contain the member.
     fn is_above(self, member: &[u8]) -> bool {
         match self {
             MemberEnd::Least => false,
@@ -187,15 +187,15 @@ fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
 
 /// Place of the members of a range.
 enum Place<'a> {
-    /// There are none.
+    /// There are no members.
     Nowhere,
-    /// Neighbours between two names of the form that [`ranked`] makes.
+    /// Members that are neighbours in the order of [`ranked`], between these two names.
     Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
-    /// Somewhere among all.
+    /// Members anywhere in the set, between these ends.
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Returns the place of the members between two. If all scores are equal, as they should be for such a range, the
+/// Returns the place of the members between two ends. If all scores are equal, as they should be for such a range, the
 /// members are neighbours.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,

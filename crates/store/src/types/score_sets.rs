@@ -82,7 +82,7 @@ impl Source {
     }
 }
 
-/// Meaning of the arguments.
+/// The parsed arguments of a command.
 struct Question {
     sources: Vec<Source>,
     aggregate: Aggregate,
@@ -90,7 +90,7 @@ struct Question {
     limit: usize,
 }
 
-/// Options of a command beside its keys.
+/// The options that a command may have besides its keys.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// The command may have WITHSCORES.

@@ -1,4 +1,5 @@
-//! `SORT` and `SORT_RO`: the elements of a list, set or sorted set, in an order of their own or of other keys' values.
+//! `SORT` and `SORT_RO`: the elements of a list, set or sorted set, sorted by themselves or by the values of other
+//! keys.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;

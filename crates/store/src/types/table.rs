@@ -26,14 +26,14 @@ pub struct Context {
     pub resp3: bool,
 }
 
-/// A command as the table has it.
+/// A command in the table.
 struct Command {
     name: &'static str,
     /// Number of arguments with the name, as in Redis; a negative number is a minimum.
     arity: i32,
-    /// It may change data.
+    /// The command may change data.
     writes: bool,
-    /// It removes more than it writes, so a full store must still accept it.
+    /// The command removes more than it writes, so a full store must still accept it.
     frees: bool,
     run: fn(&mut Call<'_, '_>) -> Outcome,
 }
@@ -65,7 +65,7 @@ const fn free(name: &'static str, arity: i32, run: fn(&mut Call<'_, '_>) -> Outc
     }
 }
 
-/// In the order of their names.
+/// The commands in the order of their names.
 #[rustfmt::skip]
 static COMMANDS: &[Command] = &[
     write("append", 3, strings::append),
@@ -229,7 +229,7 @@ static COMMANDS: &[Command] = &[
     write("zunionstore", -4, score_sets::zunionstore),
 ];
 
-/// For fronts of memcached; no client of Redis sends it.
+/// A command for fronts of memcached; no client of Redis sends it.
 static ITEM: Command = write(pmnet_wire::item::COMMAND, -3, items::item);
 
 fn find(name: &[u8]) -> Option<&'static Command> {
@@ -243,14 +243,14 @@ fn find(name: &[u8]) -> Option<&'static Command> {
 
 /// Facts about a command.
 pub struct Fact {
-    /// Its name in small letters.
+    /// The command's name in small letters.
     pub name: &'static str,
     /// Number of arguments with the name; negative: a minimum.
     pub arity: i32,
-    /// It may change data.
+    /// The command may change data.
     pub writes: bool,
-    /// Positions of its keys: the first, the last (negative: from the end), and the distance between two. 0: it has
-    /// none, or one of its arguments says how many.
+    /// Positions of its keys: the first, the last (negative: from the end), and the distance between two keys. 0: the
+    /// command has no keys, or an argument gives their number.
     pub keys: [i64; 3],
 }
 
@@ -291,7 +291,7 @@ pub fn fact(name: &[u8]) -> Option<Fact> {
     })
 }
 
-/// Error for a command that changes data but was sent as a read.
+/// Returns the error for a command that changes data but was sent as a read.
 pub fn refuse_as_read(mut arguments: Arguments<'_>) -> Option<Bytes> {
     let command = find(arguments.next()?)?;
     let writes = match command.name {

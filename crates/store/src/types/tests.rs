@@ -1,4 +1,4 @@
-//! Commands over rows in memory: what the store has after the replies.
+//! Commands over rows in memory: their replies, and the rows that they leave.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -68,7 +68,7 @@ impl Rows for Memory {
     }
 }
 
-/// A store at a certain time.
+/// A store with a clock that the test sets.
 #[derive(Default)]
 struct Server {
     rows: Memory,
@@ -96,7 +96,7 @@ impl Server {
         self.run(&command.split(' ').collect::<Vec<_>>())
     }
 
-    /// Sweeps until nothing changes; returns how often, and the most rows that went at once.
+    /// Sweeps until nothing changes. Returns the number of sweeps, and the most rows that one sweep removed.
     fn sweep(&mut self) -> (usize, usize) {
         let (mut times, mut most) = (0, 0);
         loop {
@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// Rows of the table of numbers: the next one, and the key space of a database that was emptied.
+/// Number of rows in the table of numbers: the next number, and the key space of a database that was emptied.
 const NUMBERS: usize = 2;
 
 #[test]
@@ -141,7 +141,7 @@ fn a_large_collection_goes_at_once_and_its_rows_step_by_step() {
         assert!(server.rows.0.len() > 3000 * rows_each);
         let (times, most) = server.sweep();
         assert!(times >= 3000 * rows_each / SWEPT_ROWS && most <= SWEPT_ROWS + 1);
-        // The next number, one head, one member.
+        // The rows are the next number, one head, and one member.
         assert_eq!(server.rows.0.len(), 3);
         assert_eq!(server.line("SMEMBERS k"), "*1\r\n$3\r\nnew\r\n");
     }
@@ -224,7 +224,7 @@ fn what_is_over_is_removed_although_nobody_touches_it() {
     assert_eq!(server.rows.0.len(), 200 + 1, "keys and the next number");
 }
 
-/// An acknowledged update must not fail, whatever is there.
+/// An acknowledged update must not fail, whatever value the key has.
 #[test]
 fn what_is_promised_is_done_over_every_type() {
     for before in [

@@ -1,4 +1,4 @@
-//! Memory of a store for clients that watch keys, or that wait for a list or a sorted set
+//! A store's memory of keys that clients watch, and of lists and sorted sets for which they wait
 //! (`docs/spec/embedded-store.md` §8).
 //!
 //! The memory is bounded. A forgotten key counts as changed: the transaction of a client that watched it does not run,
@@ -16,7 +16,7 @@ use super::table::Context;
 use super::{Keyspace, Reply};
 use crate::rows::Fault;
 
-/// Most keys that are watched at a time. If another one is added, all are forgotten.
+/// Most keys that are watched at a time. If one more is added, all are forgotten.
 const WATCHED_MAX: usize = 65_536;
 /// Most bytes of the names of watched keys. If more are added, all are forgotten.
 const WATCHED_BYTES_MAX: usize = 32 << 20;
@@ -25,11 +25,11 @@ const ARRIVALS_MAX: usize = 4096;
 /// Number that stands for unknown arrivals.
 const ANY: i64 = 0;
 
-/// State of a watched key at the first WATCH since its last change.
+/// State of a watched key at its first WATCH after its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     number: i64,
-    /// Whether the key existed; when it expires, only this differs.
+    /// Whether the key existed. If the key expires, only this field changes.
     there: bool,
 }
 
@@ -199,8 +199,8 @@ impl Own {
     }
 }
 
-/// Returns whether these keys are unchanged; each stands after its database and version. Arguments that cannot be read
-/// count as changed.
+/// Returns whether these keys are unchanged. In the arguments, each key follows its database and version. Arguments
+/// that cannot be read count as changed.
 fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Result<bool, Fault> {
     let [of, watched @ ..] = arguments else {
         return Ok(false);
@@ -226,7 +226,7 @@ fn are_unchanged(keys: &mut Keyspace<'_>, start: i64, arguments: &[&[u8]]) -> Re
     Ok(true)
 }
 
-/// Returns whether all keys that the client of a transaction watches are unchanged; `None`: it watches no key.
+/// Returns whether all keys that a transaction's client watches are unchanged; `None`: the client watches no key.
 ///
 /// # Errors
 /// A [`Fault`] of the rows; the transaction must be given up.
@@ -259,7 +259,7 @@ mod tests {
             watched.is_unchanged(0, b"k", there(first))
                 && !watched.is_unchanged(1, b"k", there(first))
         );
-        // Its time is over.
+        // The time of the key's expiry has passed.
         assert!(!watched.is_unchanged(
             0,
             b"k",

@@ -73,7 +73,7 @@ fn effects_and_records_go_together_and_come_back() {
         "{}",
         store.durability()
     );
-    // A process of another server finds this watermark too.
+    // Another server process finds this watermark too. Shard 1 has no records yet.
     assert_eq!(watermark(&redis.store().load().unwrap()), 7);
     assert_eq!(
         pmnet_store::open(&redis.url(), 1).unwrap().load(),
@@ -147,7 +147,7 @@ fn passing_errors_change_nothing() {
             // A promised command waits; for any other command Redis's error is the answer.
             return;
         }
-        // The commands run in a script, in a client's script, and in MULTI.
+        // The command runs in pmnet's script, in a client's script, and in MULTI.
         for command in [
             "INCR n",
             "EVAL return(redis.pcall('INCR','n')) 0",
@@ -174,7 +174,7 @@ fn passing_errors_change_nothing() {
     retry(store.load(), "replica");
     redis.call(&["REPLICAOF", "NO", "ONE"]);
     store.load().unwrap();
-    // The request script was flushed: found, and loaded again.
+    // The request script was flushed: the store notices it, and loads the script again.
     redis.call(&["SCRIPT", "FLUSH"]);
     let lost = pmnet_server::Request {
         source: pmnet_server::Source::default(),
@@ -196,7 +196,7 @@ fn flushes_keep_the_records() {
     };
     let store = &mut *store;
     let mut big = batch(&[single("SET k v")], 1);
-    // More than one HSET can take back at a time.
+    // These are more fields than one HSET can write.
     big.records
         .extend((0..5000u32).map(|i| (i.to_be_bytes().to_vec(), Some(Bytes::from(vec![0u8; 3])))));
     assert_eq!(store.apply(&big), Ok(0));
@@ -275,7 +275,7 @@ fn a_flush_through_one_shard_keeps_the_records_of_all() {
         // Three shards' records, two shards' scripts.
         assert_eq!(redis.call(&["DBSIZE"]), ":5\r\n");
     };
-    // As an update, as a request in a script, and as a request by MULTI.
+    // FLUSHALL comes as an update, as a request in a script, and as a request by MULTI.
     foreign(&redis);
     assert_eq!(zero.apply(&batch(&[single("FLUSHALL")], 1)), Ok(0));
     ours(&redis);

@@ -312,7 +312,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
         let messages = subscriber(&redis);
         for (number, kind) in (1u64..).zip(KINDS) {
             let what = format!("{} during {}", kind.name, reason.code);
-            // The record of another request, so that an old one is not taken for this one's.
+            // Removes the record of an earlier request, so that it is not taken for this one's.
             assert_eq!(store.apply(&removed(number)), Ok(0), "{what}");
             let before = happened(&redis, &messages);
             (reason.begin)(&redis);
@@ -393,8 +393,8 @@ fn removed(watermark: u64) -> pmnet_server::Batch {
     batch
 }
 
-/// Sets of rights that are missing together. With some of them the watermark was written, and what had been
-/// acknowledged refused.
+/// Sets of rights that are missing together. Found: with some of them the watermark was written, and acknowledged
+/// updates were refused.
 const MISSING: &[&str] = &[
     "-multi",
     "-exec",
@@ -443,7 +443,7 @@ fn a_batch_takes_effect_once_and_whole_whatever_rights_are_missing_meanwhile() {
             let _not_while_a_right_is_missing = store.load();
         }
         rights(&redis, ALL_RIGHTS);
-        // Nobody was promised an INCR: it is dropped if the right to it was all that was missing.
+        // INCR is not acknowledged early: it is dropped if no other right than that to INCR is missing.
         let mut dropped = missing.contains("-incr");
         if crate::support::watermark(&load(&mut *store)) != 2 {
             assert_eq!(redis.get("n"), None, "{missing}");
@@ -464,7 +464,8 @@ fn a_batch_takes_effect_once_and_whole_whatever_rights_are_missing_meanwhile() {
     }
 }
 
-/// A function is called by MULTI: it ran outside of it, twice, or its record said that it had run.
+/// A function is called by MULTI. Found: it ran outside the transaction, or twice, or its record said that it had run
+/// although it had not.
 #[test]
 fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
     for missing in MISSING.iter().chain(&["-multi -blpop -fcall", "-fcall"]) {
@@ -525,8 +526,8 @@ fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
     }
 }
 
-/// Redis checks rights again at EXEC. A command that it executes then without the record counts as executed, and its
-/// record is written before anything else.
+/// Redis checks rights again at EXEC. If it then executes a command, but not the write of its record, the command
+/// counts as executed, and its record is written before anything else.
 #[test]
 fn what_was_executed_without_its_record_is_not_executed_again() {
     let Some(mut redis) = Redis::start(&[]) else {
@@ -535,8 +536,8 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // A script cannot pass on so many arguments, so this batch goes by MULTI. The proxy changes only the answer to its
-    // record: real rights would have to change within microseconds.
+    // A script cannot pass on so many arguments, so this batch goes by MULTI. The proxy replaces only the answer to the
+    // write of the record: real rights would have to change within microseconds.
     let long = single(&format!("RPUSH list{}", " x".repeat(5000)));
     proxy.answer(":5000\r\n$2\r\nOK\r\n", ":5000\r\n-NO OK\r\n");
     let result = store.apply(&batch(std::slice::from_ref(&long), 1));
@@ -551,7 +552,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
         Some(8)
     );
     assert_eq!(redis.call(&["LLEN", "list"]), ":5000\r\n");
-    // A restarted Redis may lack the watermark: its own records decide.
+    // A restarted Redis may lack the watermark, so its records show whether the batch was applied.
     proxy.answer(":10000\r\n$2\r\nOK\r\n", ":10000\r\n-NO OK\r\n");
     let result = store.apply(&batch(&[long], 2));
     assert!(matches!(result, Err(StoreError::Retry(_))), "{result:?}");
@@ -561,7 +562,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     assert_eq!(store.apply(&batch(&[single("INCR n")], 3)), Ok(0));
 }
 
-/// A script that only reads is answered when memory is short, as in Redis; its text is kept too.
+/// A script that only reads is answered when memory is short, as in Redis. The store keeps its text, too.
 #[test]
 fn a_script_that_only_reads_answers_when_memory_is_short() {
     let Some((redis, mut store)) = ready() else {
@@ -584,7 +585,7 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
         change(store, single(&format!("EVALSHA {sha} 0"))),
         "$1\r\n1\r\n"
     );
-    // A script that first frees memory may need some later: Redis asks at the first write only.
+    // A script that first frees memory may use some later: Redis checks the memory only at the first write.
     let frees = "EVAL redis.call('DEL','n')return(redis.call('SET','m','v')) 0";
     assert_eq!(change(store, single(frees)), "+OK\r\n");
     assert_eq!(change(store, single("DEL m")), ":1\r\n");
@@ -600,8 +601,8 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
     assert_eq!(redis.get("m"), None);
 }
 
-/// An error that a client's code makes up is its reply. It was taken for Redis's own, and cost everybody the
-/// connection, and its client ten seconds.
+/// An error that a client's code makes up is its reply. Found: it was taken for an error of Redis. Then all clients
+/// lost the connection, and its own client waited for ten seconds.
 #[test]
 fn an_error_of_a_clients_code_is_its_reply() {
     let Some((redis, mut store)) = ready() else {
@@ -674,8 +675,8 @@ fn kill_script(redis: &Redis) -> String {
     line.expect("an answer").unwrap()
 }
 
-/// A script of a client that never ends can be killed while it has changed nothing, as in Redis. Its text
-/// had been kept by a write before it ran: UNKILLABLE.
+/// A client's script that never ends can be killed while it has changed nothing, as in Redis. Found: pmnet had kept its
+/// text by a write before it ran, so Redis answered UNKILLABLE.
 #[test]
 fn a_script_that_hangs_can_be_killed() {
     let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {
@@ -710,7 +711,7 @@ fn a_script_that_hangs_can_be_killed() {
     assert_eq!(change(&mut *store, single("INCR n")), ":1\r\n");
 }
 
-/// If a client's script is killed after the deadline of a call, its client is told so too.
+/// If a client's script is killed after the deadline of the store's call, its client is told so too.
 #[test]
 fn a_script_that_hangs_long_can_be_killed() {
     let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {

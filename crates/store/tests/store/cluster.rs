@@ -14,10 +14,10 @@ use crate::support::{
 };
 
 const WAIT: Duration = Duration::from_secs(20);
-/// Keys of three slots of the first master: 449, 3300 and 5061; and one of the second.
+/// Keys of three slots of the first master (449, 3300 and 5061), and a key of the second master.
 const OWN: [&str; 3] = ["k2", "b", "bar"];
 const OTHER: &str = "foo";
-/// The first master's.
+/// The slots of the first master.
 const SLOTS: &str = "0-8191";
 
 /// Two masters.
@@ -156,7 +156,8 @@ fn a_batch_over_many_slots_is_one_step() {
     assert_eq!(watermark(&load(&mut *later)), 9);
 }
 
-/// Requests of all kinds, in other slots than that of the records: by script, and by transaction.
+/// Requests of all kinds have a record, even if their slots differ from that of the records. They run in a script or in
+/// a transaction.
 #[test]
 fn requests_in_any_slot_have_their_record() {
     let Some(pair) = Pair::start() else { return };
@@ -251,7 +252,8 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("-ERR"), "{reply}");
 }
 
-/// An update for another shard's slot held up the shard: no move of slots was under way that could end.
+/// Found: an update for another shard's slot made the shard wait for ever, because no move of slots was in progress
+/// that could end.
 #[test]
 fn an_update_for_a_slot_of_another_shard_is_dropped() {
     let Some(pair) = Pair::start() else { return };
@@ -266,7 +268,7 @@ fn an_update_for_a_slot_of_another_shard_is_dropped() {
             &["SET b half", "SET foo x"],
         ),
         single("MSET k2 half foo x"),
-        // Both are here, but Redis takes no command for two slots: that stopped the shard.
+        // This node has both slots, but Redis takes no command for two slots. Found: this stopped the shard.
         single("MSET k2 half b half"),
         single("SET bar new"),
     ];
@@ -277,7 +279,7 @@ fn an_update_for_a_slot_of_another_shard_is_dropped() {
     assert_eq!(watermark(&load(&mut *store)), 1);
 }
 
-/// If a slot is being moved, or has moved, no command that needs it takes effect in part.
+/// If a slot is being moved, or has moved, a command that needs it takes effect as a whole or not at all.
 #[test]
 fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     let Some(pair) = Pair::start() else { return };
@@ -291,7 +293,7 @@ fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     assert_eq!(store.apply(&batch(&first, 1)), Ok(0));
     let effects = [
         single("SET k2 new"),
-        // The slot moves away, and the next command does not find it at this node.
+        // The slot moves away while the update is on its way: the next command does not find it at this node.
         payload(
             Form::Transaction,
             Protocol::Resp2,
@@ -313,7 +315,7 @@ fn what_meets_a_slot_that_moves_waits_as_a_whole() {
     );
     nothing_ran(&mut store);
     assert_eq!(pair.get("b").as_deref(), Some("old"));
-    // Requests for this slot get an answer, and others go on.
+    // Requests for this slot get an error, and other requests are executed.
     let reply = asked(&mut *store, single("INCR {b}n"));
     assert!(reply.starts_with("-TRYAGAIN pmnet: slot 3300 "), "{reply}");
     let reply = asked(&mut *store, single("BLPOP {b}l 0"));
@@ -379,7 +381,7 @@ fn a_server_starts_only_where_its_slots_are() {
         error.to_string().contains("cluster support disabled"),
         "{error}"
     );
-    // Two shards of one cluster, each with the same number: their records are apart.
+    // Two shards of one cluster have the same number: their records are separate.
     let mut stores =
         ["0-8191", "8192-16383"].map(|slots| pmnet_store::open(&pair.url(slots), 0).unwrap());
     for (store, order) in stores.iter_mut().zip([3, 4]) {
@@ -389,7 +391,7 @@ fn a_server_starts_only_where_its_slots_are() {
     for (store, order) in stores.iter_mut().zip([3, 4]) {
         assert_eq!(watermark(&load(&mut **store)), order);
     }
-    // The slot of the records moves: everything waits, and goes on when the slot has moved back.
+    // The slot of the records moves: all requests wait until it has moved back.
     let home = pair.nodes[0].call(&["CLUSTER", "GETKEYSINSLOT", "0", "9"]);
     assert!(home.contains("pmnet:{0-"), "{home}");
     let key = home

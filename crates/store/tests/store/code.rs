@@ -1,5 +1,5 @@
-//! Scripts and functions of clients on a real Redis: they see what they would see in a bare Redis, and do not reach
-//! pmnet's records.
+//! Scripts and functions of clients on a real Redis: they see the same as in a bare Redis, and cannot reach pmnet's
+//! records.
 
 use crate::support::{Redis, bare, change, payload, read, script, single};
 use bytes::Bytes;
@@ -28,7 +28,8 @@ fn no_script_of_a_client_reaches_the_records() {
         Ok(0)
     );
     let owner = redis.call(&["HGET", "pmnet:{0}", "owner"]);
-    // Ways in which a script could obtain a `call` that pmnet does not watch; each then writes the watermark.
+    // Objects through which a script could get a `call` that pmnet does not watch. Each script then writes the
+    // watermark.
     for way in [
         "redis",
         "server",
@@ -206,7 +207,8 @@ fn what_is_wrong_with_arguments_is_told_as_by_a_bare_redis() {
     }
 }
 
-/// The same in a request that changes something, where clients' scripts run inside pmnet's script.
+/// A request that changes something runs clients' scripts inside pmnet's script: even there, a script that may only
+/// read does not write.
 #[test]
 fn a_script_that_may_only_read_does_not_write() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -237,7 +239,7 @@ fn a_script_that_may_only_read_does_not_write() {
     assert_eq!(redis.get("k"), None);
 }
 
-/// SCRIPT EXISTS reports what EVALSHA would find; SCRIPT FLUSH forgets it.
+/// SCRIPT EXISTS reports the scripts that EVALSHA would find; SCRIPT FLUSH forgets them.
 #[test]
 fn scripts_exist_from_load_to_flush() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -254,7 +256,7 @@ fn scripts_exist_from_load_to_flush() {
     for _ in 0..2 {
         assert_eq!(read(store, exists()), "*2\r\n:1\r\n:0\r\n");
         assert_eq!(change(store, evalsha()), ":1\r\n");
-        // Redis itself may forget scripts that pmnet's records know.
+        // Redis may forget scripts that pmnet's records contain.
         redis.call(&["SCRIPT", "FLUSH"]);
         assert!(store.load().is_ok());
     }
@@ -265,7 +267,7 @@ fn scripts_exist_from_load_to_flush() {
     assert!(store.load().is_ok());
     assert_eq!(read(store, exists()), "*2\r\n:0\r\n:0\r\n");
     assert!(change(store, evalsha()).starts_with("-NOSCRIPT"));
-    // In a transaction that does not run in pmnet's script, the client's script is found too.
+    // A transaction that does not run in pmnet's script finds the client's script, too.
     let eval = script(two, &["EVAL", "return 1", "0"]);
     assert_eq!(change(store, eval), ":1\r\n");
     let evalsha = format!("EVALSHA {sha} 0");
@@ -324,7 +326,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         other => panic!("{other:?}"),
     };
     for payload in [single("FCALL bad 0"), Bytes::from(both)] {
-        // It has a field that the second one deletes.
+        // The first script writes a field that the second one deletes.
         let mut store = redis.store();
         store.load().unwrap();
         let mut replies = Vec::new();
@@ -332,7 +334,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
             .execute(&[request(single("INCR m"))], &mut replies)
             .unwrap();
         says(store.execute(&[request(payload)], &mut replies));
-        // A supervisor starts the server again, and again: what was changed was loaded without a word.
+        // A supervisor starts the server again and again. Found: the changed records were loaded without a message.
         for _ in 0..2 {
             says(redis.store().load().map(drop));
         }
@@ -341,7 +343,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
     }
 }
 
-/// An error of a client's code that was raised while its result was read was taken for an error of the store. "FENCED"
+/// Found: an error that client code raised while its result was read was taken for an error of the store. "FENCED"
 /// ended the server at each start.
 #[test]
 fn no_code_of_a_client_speaks_for_the_store() {
@@ -378,7 +380,7 @@ fn no_code_of_a_client_speaks_for_the_store() {
     }
 }
 
-/// A script's result of RESP3's own types is the same as from Redis: one reply, with true lengths.
+/// If a script returns types that only RESP3 has, the reply equals Redis's: one reply, with correct lengths.
 #[test]
 fn replies_that_a_script_makes_up_are_those_of_a_bare_redis() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -429,7 +431,8 @@ fn replies_that_a_script_makes_up_are_those_of_a_bare_redis() {
     }
 }
 
-/// A status of more than a megabyte was no RESP: its script ran again and again, or had its reply "lost in a crash".
+/// Found: a status of more than a megabyte was not accepted as RESP. Its script ran again and again, or its reply was
+/// reported as "lost in a crash".
 #[test]
 fn a_long_line_is_a_reply() {
     let Some((_redis, mut store)) = ready(&[]) else {

@@ -1,12 +1,12 @@
-//! What the store says about power loss is true of its Redis.
+//! The store's statement about a power failure is true for its Redis.
 
 use std::time::{Duration, Instant};
 
 use crate::support::{Redis, change, load, single};
 use pmnet_server::{Store, StoreError};
 
-/// Microseconds for which Redis pauses after each key that it saves; with [`KEYS`] of them a rewrite
-/// takes a minute, unless [`end_rewrite`] ends it.
+/// Microseconds for which Redis pauses after each key that it saves. With [`KEYS`] keys a rewrite takes a minute,
+/// unless [`end_rewrite`] ends it.
 const KEY_DELAY: [&str; 2] = ["--rdb-key-save-delay", "40000"];
 const KEYS: usize = 1500;
 
@@ -19,7 +19,7 @@ fn fill(redis: &Redis) {
     assert_eq!(redis.call(&command), "+OK\r\n");
 }
 
-/// Ends the present rewrite quickly; the next one is quick, too.
+/// Ends the current rewrite quickly. The next rewrite is quick, too.
 fn end_rewrite(redis: &Redis) {
     redis.call(&["CONFIG", "SET", "rdb-key-save-delay", "0"]);
     redis.call(&["CONFIG", "SET", "appendonly", "no"]);
@@ -106,7 +106,7 @@ fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
     fill(&redis);
     let mut store = redis.store();
     load(&mut *store);
-    // The store requested this rewrite; another server knows it, too.
+    // The store requested this rewrite. Another server waits for it, too.
     for mut store in [store, redis.store()] {
         assert!(rewriting(&redis));
         store.load().unwrap();
@@ -117,11 +117,11 @@ fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
     end_rewrite(&redis);
 }
 
-/// Redis cuts a torn AOF after the last whole command. A transaction that is torn at the end stays open in the file,
-/// and takes effect at the second start from then. Found by `kills::every_process_fifty_times_with_a_log_in_memory`.
+/// Redis cuts a torn AOF after the last whole command. If a transaction is torn, its beginning stays open in the file,
+/// and takes effect when Redis starts once more. Found by `kills::every_process_fifty_times_with_a_log_in_memory`.
 #[test]
 fn a_transaction_that_is_torn_in_the_aof_never_takes_effect() {
-    // Redis dies after the rewrite that drops the transaction has ended, and while this rewrite runs.
+    // A rewrite drops the transaction. Redis dies after this rewrite has ended, or while it runs.
     for slow in [false, true] {
         let Some(mut redis) = Redis::start(&[]) else {
             return;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use pmnet_server::{Request, Store};
 use pmnet_wire::command::{Form, Protocol};
 
-/// Commands that the packet store knows, and what must differ in nothing from Redis.
+/// Commands of the packet store whose replies must equal Redis's.
 const COMPARED: &[&str] = &[
     "GET none",
     "SET k v",
@@ -175,7 +175,7 @@ fn the_packet_store_keeps_effects_and_records_together() {
 
 #[test]
 fn a_killed_writer_leaves_whole_batches() {
-    // The writer is this test itself, run again as a child with the path in its environment.
+    // The writer is a child process: this test, run with the store's address in its environment.
     const NAME: &str = "PMNET_TEST_STORE";
     if let Ok(url) = std::env::var(NAME) {
         let mut store = pmnet_store::open(&url, 0).unwrap();
@@ -274,7 +274,7 @@ fn a_file_of_the_store_that_was_removed_is_refused_and_left_alone() {
     }
 }
 
-/// The longest key that a message can hold: `SET` of it is acknowledged early.
+/// A `SET` of the longest key that a message can hold is acknowledged early.
 #[test]
 fn the_longest_key_can_be_set() {
     let directory = tempfile::tempdir().unwrap();
@@ -305,7 +305,7 @@ fn the_null_store_keeps_records_only() {
     );
 }
 
-/// All records are read at each load.
+/// Each load reads all records, so a kept reply must not be too long.
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Requests on a real Redis: replies byte for byte, records beside them, exactly once.
+//! Requests on a real Redis: each is executed exactly once, with the reply of Redis byte for byte, and with its record.
 
 use crate::support::{Redis, arguments, bare, change, payload, read, script, single};
 use bytes::Bytes;
@@ -223,7 +223,7 @@ fn reads_are_passed_through_in_both_protocols_and_any_database() {
     assert_eq!(read(&mut *store, single("GET k")), "$4\r\nzero\r\n");
 }
 
-/// Replies that a script of Lua could not hand back: nulls inside RESP3 arrays, null arrays, maps in their order, doubles, and
+/// Replies that a Lua script cannot return: nulls inside RESP3 arrays, null arrays, maps in their order, doubles, and
 /// integers beyond 53 bits.
 #[test]
 fn replies_that_lua_cannot_hold_are_redis_own_alone_and_in_transactions() {
@@ -280,7 +280,7 @@ fn pmnets_own_keys_are_neither_listed_nor_counted() {
         return;
     };
     let store = &mut *store;
-    // The second script exists, too, from here on.
+    // From now on the second script exists, too.
     let loaded = script(Protocol::Resp2, &["SCRIPT", "LOAD", "return 1"]);
     assert!(change(store, loaded).starts_with("$40"));
     assert_eq!(redis.call(&["DBSIZE"]), ":2\r\n");
@@ -397,7 +397,7 @@ fn client_scripts_work_inside_ours() {
             bare(&redis, two, &command)
         );
     }
-    // EVALSHA of a script that came by EVAL, by SCRIPT LOAD, or not at all; also as a read.
+    // EVALSHA of a script that came by EVAL, by SCRIPT LOAD, or not at all, as a change and as a read.
     let sha = crate::support::bulk(&change(
         store,
         script(
@@ -539,7 +539,7 @@ fn commands_that_reach_pmnets_keys_without_naming_them_are_refused() {
     assert!(said.starts_with("-ERR unknown command"), "{said}");
 }
 
-/// The AOF of a Redis that pmnet uses has such transactions.
+/// If a client replays the AOF of a Redis that pmnet uses, it sends such transactions.
 #[test]
 fn a_transaction_with_pmnets_own_keys_runs_without_them() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -553,7 +553,7 @@ fn a_transaction_with_pmnets_own_keys_runs_without_them() {
     ] {
         redis.call(&["DEL", "k", "n"]);
         let mut run = |commands: &[&str]| change(store, payload(form, protocol, 0, commands));
-        // In a script, between MULTI and EXEC, and with nothing to run.
+        // The transaction runs in a script, between MULTI and EXEC, and with no command left to run.
         let own = "HSET pmnet:{0} owner x";
         let said = run(&[own, "SET k v", "DEL pmnet:{0}:scripts", "INCR n"]);
         assert_eq!(said, format!("*4\r\n{reserved}+OK\r\n{reserved}:1\r\n"));
@@ -627,8 +627,8 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
     assert_eq!(redis.get("n").as_deref(), Some("400"));
 }
 
-/// Each request that cannot run in a script needed a transaction of its own. When many clients asked at once, each
-/// waited for all before it: some 1,400 requests a second in total.
+/// Found: each request that cannot run in a script needed a transaction of its own. When many clients sent such
+/// requests, each waited for all earlier ones: some 1,400 requests a second in total.
 #[test]
 fn what_needs_a_transaction_shares_it_with_others() {
     let Some((mut redis, mut store)) = ready(&[]) else {
@@ -640,10 +640,10 @@ fn what_needs_a_transaction_shares_it_with_others() {
         redis.call(&["XADD", "st", &id, "n", &number.to_string()]);
     }
     let line = |i: u32| match i {
-        // Redis does not queue the first command, and the second runs in vain.
+        // Redis does not queue the first command, and the second fails when it runs.
         7 => "NOSUCH a",
         11 => "XREADGROUP GROUP none c STREAMS st >",
-        // These requests end a transaction: one that a script can run, a read, and one of another database.
+        // Three requests end a shared transaction: one that a script can run, a read, and one of another database.
         20 => "INCR n",
         30 => "GET n",
         _ => "XREADGROUP GROUP g c COUNT 1 STREAMS st >",
@@ -684,7 +684,7 @@ fn what_needs_a_transaction_shares_it_with_others() {
     let stats = redis.call(&["INFO", "commandstats"]);
     let exec = stats.split("cmdstat_exec:calls=").nth(1).expect("EXEC");
     let exec: u32 = exec.split(',').next().unwrap().parse().unwrap();
-    // Some of them before these.
+    // Some of these transactions are from before the requests.
     assert!(exec <= 9, "{exec} transactions for 47 requests");
     redis.restart();
     let records = crate::support::load(&mut *store);
@@ -696,7 +696,7 @@ fn what_needs_a_transaction_shares_it_with_others() {
     }
 }
 
-/// They were written in one call, of any length.
+/// Found: all replies were written in one call, without a bound on its length.
 #[test]
 fn long_replies_of_a_shared_transaction_are_recorded_in_several_calls() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -734,7 +734,7 @@ fn long_replies_of_a_shared_transaction_are_recorded_in_several_calls() {
     }
 }
 
-/// When memory is short, Redis queues no command.
+/// While memory is short, Redis queues no command.
 #[test]
 fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
     let Some((redis, mut store)) = ready(&[]) else {
@@ -760,8 +760,8 @@ fn those_that_share_a_transaction_are_refused_while_memory_is_short() {
     assert_eq!(begins[4..], [b"*-1\r"; 2]);
 }
 
-/// The long reply was kept, and read again at each load. A load took longer than a call may, so no load succeeded any
-/// more.
+/// Found: the long reply was kept, and read again at each load. The load then took longer than a call may, so no load
+/// succeeded any more.
 #[test]
 fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
     const TOO_LONG: &str = "-ERR pmnet: the reply is larger than 16 MiB\r\n";
@@ -795,7 +795,7 @@ fn a_reply_that_is_too_long_to_be_handed_on_is_not_kept() {
             Form::Pipeline,
             &["SETRANGE large 17200000 x", "GETSET large z"],
         ),
-        // By MULTI.
+        // This transaction goes by MULTI.
         (
             Form::Transaction,
             &[
@@ -846,7 +846,7 @@ fn a_transaction_may_select_and_ask_for_replicas() {
         ];
         let wanted = "*11\r\n+OK\r\n+OK\r\n+OK\r\n:1\r\n:0\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n$4\r\nzero\r\n:1\r\n";
         assert_eq!(change(store, in_multi(protocol, 0, &commands)), wanted);
-        // The next request runs in its own database, and its records in database 0.
+        // The next request runs in its own database, and its records are written to database 0.
         assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
         assert_eq!(
             change(store, in_multi(protocol, 2, &["GET k", "SELECT 1"])),
@@ -855,7 +855,7 @@ fn a_transaction_may_select_and_ask_for_replicas() {
         assert_eq!(change(store, single("GET k")), "$4\r\nzero\r\n");
         assert_eq!(read(store, single("GET k")), "$4\r\nzero\r\n");
     }
-    // The database does not exist; the requests are outside a transaction, and without a record.
+    // The database does not exist, the request is outside a transaction, or it has no record.
     for payload in [
         in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT 99"]),
         in_multi(Protocol::Resp2, 0, &["SET k x", "SELECT x"]),

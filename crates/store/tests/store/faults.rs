@@ -1,5 +1,4 @@
-//! Redis is killed, stopped, loading, or without its replica: nothing is lost, nothing happens twice, and every call
-//! ends.
+//! Redis is killed, stopped, loading, or without its replica: no update is lost or doubled, and every call ends.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,7 +92,7 @@ fn kills_in_the_middle_of_requests() {
     while !stop.load(Ordering::SeqCst) {
         let request = |i: u32| Request {
             source: pmnet_server::Source::default(),
-            // Every fourth takes the MULTI way, and every fourth is a pack.
+            // One request in four goes by MULTI, and one in four is a pack.
             payload: match i % 4 {
                 0 => single("BLMPOP 1 1 none LEFT"),
                 1 => payload(
@@ -132,7 +131,7 @@ fn kills_in_the_middle_of_requests() {
     load(&mut *store);
     let wanted = (0..next).filter(|i| !i.is_multiple_of(4)).count();
     assert_eq!(
-        // The key is absent if each kill came before the first request was executed.
+        // The key is absent if no request was executed before a kill.
         redis.lock().unwrap().get("n").unwrap_or_else(|| "0".into()),
         wanted.to_string()
     );
@@ -162,7 +161,7 @@ fn a_stopped_redis_costs_one_deadline() {
         start.elapsed()
     );
     signal(redis.pid(), "-CONT");
-    // Redis may have applied the request when it woke up, but then with its record.
+    // Redis may have executed the request when it continued, but only together with its record.
     std::thread::sleep(Duration::from_millis(200));
     let found = watermark(&load(&mut *store));
     assert_eq!(redis.get("n").unwrap_or("0".into()), found.to_string());
@@ -262,7 +261,8 @@ fn with_a_lazy_aof_the_sync_is_waited_for_where_the_server_can() {
     assert_eq!(watermark(&load(&mut *store)), 1);
 }
 
-/// A process between pmnet and Redis answered in Redis's place: a client got the bare text, and waited for the rest.
+/// Found: a process between pmnet and Redis answered in Redis's place. A client got the bare text, and waited for the
+/// rest.
 #[test]
 fn an_answer_of_another_shape_is_not_handed_on() {
     let Some(redis) = Redis::start(&[]) else {
@@ -284,7 +284,7 @@ fn an_answer_of_another_shape_is_not_handed_on() {
         "{result:?}"
     );
     assert!(replies.is_empty());
-    // Its record is there.
+    // The request's record was written.
     proxy.answer("none", "none");
     let records = load(&mut *store);
     assert!(records.contains(&(b"reply/1".to_vec(), Bytes::from_static(b":1\r\n"))));

@@ -1,5 +1,5 @@
-//! Commands that run late, after their connection was given up or their server was killed, have no effect. Commands of
-//! a server have no effect either after another server has taken its shard over.
+//! Commands have no effect if Redis executes them late, after their connection was given up or their server was killed.
+//! Commands of a server whose shard another server has taken over have no effect either.
 
 use crate::support::proxy::{Late, Proxy};
 use crate::support::{Redis, batch, load, payload, single, watermark};
@@ -7,10 +7,10 @@ use bytes::Bytes;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// End of every call that writes: the check of owner and watermark.
+/// The end of every call that writes: it checks owner and watermark.
 const END: &str = "owner\r\n$9\r\nwatermark\r\n";
 
-/// A call of the store, its result left out.
+/// A call of the store, whose reply is dropped.
 type Call = fn(&mut dyn Store) -> Result<(), StoreError>;
 
 fn through(proxy: &Proxy) -> Box<dyn Store> {
@@ -50,8 +50,8 @@ fn fatal(result: Result<impl std::fmt::Debug, StoreError>, says: &str) {
     }
 }
 
-/// `commands` arrive late, and are sent again by `again` (the same server or the next one). The late bytes run before
-/// that (`overtakes`) or after it. There must be one reply and one effect.
+/// `commands` arrive late, and are sent again by the same server or by the next one (`new_server`). The late bytes run
+/// before the commands are sent again (`overtakes`), or after. There must be one reply and one effect.
 fn once(form: Form, commands: &[&str], wanted: &str, new_server: bool, overtakes: bool) {
     let Some(redis) = Redis::start(&[]) else {
         return;
@@ -127,7 +127,7 @@ fn a_reply_that_is_recorded_late_replaces_no_newer_one() {
     let bytes = late(&proxy, "p*2\r\n$4\r\nlist", || {
         store.execute(&[request(single("BLPOP list 0"))], &mut Vec::new())
     });
-    // While this process lives, the reply is not lost.
+    // The process that got the reply still runs, so the reply is not lost.
     let owed = reply_of(&load(&mut *store)).unwrap();
     assert_eq!(owed, "p*2\r\n$4\r\nlist\r\n$1\r\na\r\n");
     let mut replies = Vec::new();
@@ -246,7 +246,7 @@ fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owne
     let Some(redis) = Redis::start(&[]) else {
         return;
     };
-    // Only the former owner may read in this state.
+    // While Redis takes no writes, only the former owner may read.
     let mut store = redis.store();
     assert_eq!(store.load(), Ok(vec![]));
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -257,7 +257,7 @@ fn a_redis_that_takes_no_writes_is_read_and_nothing_is_written_before_it_is_owne
     );
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     for _ in 0..2 {
-        // The process does not own the records even now.
+        // The process still does not own the records.
         let result = store.apply(&batch(&[single("INCR n")], 1));
         let Err(StoreError::Retry(text)) = result else {
             panic!("{result:?}")
@@ -287,8 +287,8 @@ fn a_watermark_raised_behind_our_back_stops_the_shard() {
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
 
-/// A process read the records without owning them, and returned them. The former owner went on writing: a device that
-/// asked the new process was told that the store lost data. (Simulator, seed 8378 of its time.)
+/// Found: a process read the records without owning them, and returned them. The former owner continued to write, and a
+/// device that asked the new process was told that the store lost data. (Simulator, seed 8378 of that version.)
 #[test]
 fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
     let Some(redis) = Redis::start(&[]) else {
@@ -316,7 +316,8 @@ fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
     assert_eq!(later.apply(&batch(&[single("SET k w")], 2)), Ok(0));
 }
 
-/// They were one reply of a script: with 750 MB of them Redis ended the connection, and the server never loaded again.
+/// Found: all records came in one reply of a script. With 750 MB of records Redis closed the connection, and the server
+/// could never load again.
 #[test]
 fn many_and_long_records_are_read_in_pieces() {
     let Some(redis) = Redis::start(&[]) else {

@@ -1,4 +1,4 @@
-//! A packet store, or a region of a device, grows: at every moment either the old file or the new one is whole.
+//! A packet store, or the region of a device, grows: at every moment the old file or the new one is whole.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

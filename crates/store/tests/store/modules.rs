@@ -1,5 +1,5 @@
-//! Commands of modules (`tests/shared/invented.c`): Redis's facts about them say whether they could harm pmnet's
-//! records, or a connection that clients share.
+//! Commands of modules (`tests/shared/invented.c`): from Redis's facts about a command the store decides whether it
+//! could harm pmnet's records, or a connection that clients share.
 
 #[path = "../../../../tests/shared/module.rs"]
 mod module;
@@ -14,7 +14,7 @@ use pmnet_wire::command::{Form, Protocol};
 fn what_a_module_could_do_without_naming_it_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let module = invented(directory.path());
-    // The module is loaded before the store connects, and after that.
+    // The module is loaded before the store connects, or after.
     for options in [
         ["--loadmodule", &module],
         ["--enable-module-command", "yes"],
@@ -26,7 +26,7 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
         crate::support::load(&mut *store);
         let store = &mut *store;
         let early = options[0] == "--loadmodule";
-        // Redis 6 says less about its commands, and has no such option.
+        // Redis 6 reports less about its commands, and lacks the option `--enable-module-command`.
         let is_old = redis.call(&["INFO", "server"]).contains("redis_version:6");
         if !early {
             assert_eq!(redis.call(&["MODULE", "LOAD", &module]), "+OK\r\n");
@@ -76,7 +76,7 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
     }
 }
 
-/// Redis reports a renamed command under its old name, so the new name was taken for that of a harmless command.
+/// Found: Redis reports a renamed command under its old name, so the new name was taken for that of a harmless command.
 #[test]
 fn a_renamed_command_is_refused_under_its_new_name() {
     let long = "w".repeat(1025);
@@ -125,7 +125,8 @@ fn a_renamed_command_is_refused_under_its_new_name() {
     assert!(!store.load().unwrap().is_empty());
 }
 
-/// Its time counted for all requests in the transaction: if it took longer than a call may, no client got its reply.
+/// Found: the command's time counted for all requests in its transaction. If it took longer than a call may, no client
+/// got a reply.
 #[test]
 fn a_slow_command_of_a_module_loses_no_reply_but_its_own() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! What a barrier says about the store is enough to recognise the store on another connection.
+//! The store's name in a barrier is enough to recognise the store on another connection.
 
 use crate::support::{Redis, bulk, read};
 use pmnet_server::Store;
@@ -11,7 +11,7 @@ fn named(store: &mut dyn Store) -> StoreName {
     StoreName::parse(text.as_bytes()).expect("the name of a store")
 }
 
-/// Returns what another connection finds.
+/// Returns the run id and the owner that another connection finds.
 fn found(redis: &Redis, records: &str) -> (String, String) {
     let info = redis.call(&["INFO", "server"]);
     let run_id = info
@@ -34,13 +34,13 @@ fn a_barrier_names_the_process_and_who_owns_the_records_there() {
     assert!(first.reads, "a plain read shows only what is synced");
     let expected = (first.run_id.clone(), first.owner.clone());
     assert_eq!(found(&redis, &first.records), expected);
-    // The same Redis process, from which the records are loaded again.
+    // The records are loaded again from the same Redis process.
     store.load().unwrap();
     let second = named(&mut *store);
     assert!(second.same_process(&first));
     assert_ne!(second.owner, first.owner);
     assert_eq!(found(&redis, &second.records).1, second.owner);
-    // Another process at the same address.
+    // Now another process serves at this address.
     redis.kill();
     redis.restart();
     store.load().unwrap();

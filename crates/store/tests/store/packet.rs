@@ -1,4 +1,4 @@
-//! The packet store as a server uses it: when it is full, damaged, or another shard's.
+//! The packet store as a server uses it: full, damaged, or of another shard.
 
 use crate::support::{arguments, batch, change, payload, read, single, watermark};
 use bytes::Bytes;
@@ -105,8 +105,8 @@ fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     unreachable!("no store has room for ever")
 }
 
-/// A full store does not refuse an update that replaces a value of the same length, however often, and whichever
-/// records share frames: replaced values are packed away in time.
+/// A full store accepts an update that replaces a value of the same length, however often, and whichever records share
+/// frames: the space of replaced values is freed in time.
 #[test]
 fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     for (length, step) in [(2000, 1), (1300, 7), (300, 5), (100, 13), (20_000, 3)] {
@@ -127,7 +127,8 @@ fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     }
 }
 
-/// A full store refuses one part of a pack with an error for that part alone; the parts after it take effect when they are sent again.
+/// A full store refuses a part of a pack with an error for that part alone. The parts after it take effect when they
+/// are sent again.
 #[test]
 fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
     let made = made("?size=1M&media=file");
@@ -275,7 +276,7 @@ fn what_cannot_be_opened_says_why_and_is_left_alone() {
     assert!(refused(&made.url).contains("truncated"));
 }
 
-/// Nobody can choose the size of a devdax device.
+/// The size of a devdax device is fixed.
 #[test]
 fn what_has_a_size_already_is_filled() {
     let made = made("?media=file");
@@ -343,8 +344,8 @@ fn with_numbers(words: &[&str], numbers: usize, pairs: bool) -> Bytes {
     arguments(&all)
 }
 
-/// Commands that remove data work in a store that takes nothing else, whatever its size: the marks for a later removal
-/// have space.
+/// Commands that remove data work in a store that takes nothing else, whatever its size: it has space for the marks of
+/// a later removal.
 #[test]
 fn in_a_full_store_whatever_removes_data_goes() {
     let made = made("?size=4M&media=file");
@@ -475,7 +476,7 @@ fn sessions_do_not_crowd_a_full_store_out() {
     assert!(!store.is_crowded() && !store.is_short());
 }
 
-/// The copy of a store that is being written is as of one commit, without half a change.
+/// The copy of a store in use has the state of one commit, without half a change.
 #[test]
 fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
     let made = made("?size=16M&media=file");
@@ -507,7 +508,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
             outcomes
         });
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            // Both keys or neither, in one commit.
+            // One commit has both keys or neither.
             let both = crate::support::payload(
                 Form::Transaction,
                 Protocol::Resp2,

@@ -1,4 +1,4 @@
-//! Packs: the store executes as many of their commands and transactions in one step as it can.
+//! Packs: the store executes their commands and transactions in as few steps as it can.
 
 use crate::support::{Redis, change, payload, read};
 use bytes::Bytes;

@@ -1,5 +1,5 @@
-//! Rights are taken away while a server runs, even in the middle of a batch or a transaction. The store waits for what
-//! Redis refuses, which has no effect elsewhere; what Redis executes is not executed again.
+//! Rights are taken away while a server runs, even in the middle of a batch or a transaction. A command that Redis
+//! refuses has no effect, and the store waits with it; a command that Redis executes is not executed again.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -68,7 +68,7 @@ impl Rig {
         assert_eq!(self.redis.call(&all), "+OK\r\n");
     }
 
-    /// One command in a database.
+    /// Runs a command in this database; returns its reply.
     fn ask(&self, database: u32, command: &[&str]) -> String {
         let mut call = vec![
             "EVAL",
@@ -82,7 +82,7 @@ impl Rig {
     }
 }
 
-/// Applies the effects without some rights, and expects that nothing happens. Then applies them with all rights.
+/// Applies the effects without some rights, and checks that they have no effect. Then applies them with all rights.
 fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> {
     let rig = Rig::start()?;
     let mut store = rig.store();
@@ -115,7 +115,8 @@ fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> 
     Some(rig)
 }
 
-/// A whole batch was lost, with its commands for database 0, because only the right to SELECT 0 had been checked.
+/// Found: a whole batch was lost, with its commands for database 0, because only the right to SELECT 0 had been
+/// checked.
 #[test]
 fn acknowledged_writes_wait_for_the_right_to_their_database() {
     for missing in ["-select +select|0", "-select +select|0 +select|2"] {
@@ -136,7 +137,7 @@ fn acknowledged_writes_wait_for_the_right_to_their_database() {
     }
 }
 
-/// The rest of a batch was lost when a FLUSHALL of it could not carry the records over.
+/// Found: the rest of a batch was lost when a FLUSHALL in it could not keep the records.
 #[test]
 fn a_flush_waits_for_the_rights_that_it_needs() {
     for missing in ["-scan", "-type", "-hgetall", "-hdel"] {
@@ -155,7 +156,7 @@ fn a_flush_waits_for_the_rights_that_it_needs() {
     }
 }
 
-/// A key that a user may not use was taken for an allowed one, because two made-up names had passed.
+/// Found: a forbidden key was taken for an allowed one, because two made-up names had been allowed.
 #[test]
 fn a_key_that_a_pattern_leaves_out_is_waited_for() {
     for line in [
@@ -236,7 +237,7 @@ fn record(records: &[(Vec<u8>, Bytes)]) -> Option<String> {
     Some(String::from_utf8_lossy(value).into_owned())
 }
 
-/// Rights that are missing at EXEC.
+/// Sets of rights that are missing at EXEC.
 const MISSING: [&str; 5] = [
     "-select",
     "-select +select|0",
@@ -245,7 +246,7 @@ const MISSING: [&str; 5] = [
     "-hget -hdel",
 ];
 
-/// An acknowledged MSET of another database was written to database 0, and counted as applied.
+/// Found: an acknowledged MSET of another database was written to database 0, and counted as applied.
 #[test]
 fn a_large_update_goes_to_its_own_database_whatever_right_is_taken_away() {
     for missing in MISSING {
@@ -270,7 +271,7 @@ fn a_large_update_goes_to_its_own_database_whatever_right_is_taken_away() {
     }
 }
 
-/// The command was executed twice, and its record was written to the other database.
+/// Found: the command was executed twice, and its record was written to the other database.
 #[test]
 fn a_large_request_is_executed_once_whatever_right_is_taken_away() {
     for missing in MISSING {
@@ -331,7 +332,7 @@ fn updates_that_went_to_another_database_stop_the_shard() {
     }
 }
 
-/// No Redis has this fault, but a process before Redis could have it: effects were lost, or doubled.
+/// Redis does not have this fault, but a process between pmnet and Redis could. Found: effects were lost, or doubled.
 #[test]
 fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     let Some(rig) = Rig::start() else { return };
@@ -359,7 +360,7 @@ fn a_command_that_was_not_queued_while_the_others_ran_stops_the_shard() {
     }
 }
 
-/// The record had never been written, so its absence proved nothing; the request was executed again.
+/// Found: the record had never been written, so its absence proved nothing. The request was executed again.
 #[test]
 fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_was_restarted() {
     let Some(mut rig) = Rig::start() else { return };
@@ -393,7 +394,7 @@ fn what_was_executed_without_its_record_is_not_executed_again_by_a_redis_that_wa
 }
 
 impl Rig {
-    /// Restarts Redis, which has then lost its users.
+    /// Gives the store's user all rights again, also after a restart, in which Redis loses its users.
     fn again(self) -> Rig {
         let all = "ACL SETUSER shard on >secret +@all allkeys allchannels";
         self.redis.call(&all.split(' ').collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Neighbouring SETs of a batch reach Redis as one MSET, and the data shows no difference.
+//! Neighbouring SETs of a batch reach Redis as one MSET, with the same effect on the data.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -194,7 +194,7 @@ fn where_set_is_not_allowed_the_batch_waits_whatever_mset_may() {
     assert_eq!(redis.get("n").as_deref(), Some("1"));
 }
 
-/// One such update held up the shard, as long as the right was missing: nobody was promised it.
+/// Found: one such update made the shard wait until the right was given, although it had not been acknowledged early.
 #[test]
 fn what_is_not_allowed_and_was_not_promised_is_dropped() {
     let Some((redis, mut store)) = ready() else {
@@ -205,12 +205,13 @@ fn what_is_not_allowed_and_was_not_promised_is_dropped() {
     effects.extend([single("LPUSH l a"), single("LPUSH l b"), single("SET a v")]);
     assert_eq!(store.apply(&batch(&effects, 1)), Ok(10));
     assert_eq!(redis.get("a").as_deref(), Some("v"));
-    // By MULTI, since no script can run what Redis does not know.
+    // The batch goes by MULTI, since a script cannot run a command that Redis does not know.
     effects.extend([single("NOSUCH k"), single("SET b v")]);
     assert_eq!(store.apply(&batch(&effects, 2)), Ok(11));
     assert_eq!(redis.get("b").as_deref(), Some("v"));
     assert_eq!(watermark(&load(&mut *store)), 2);
-    // What was acknowledged early waits, and so does what clients may have been told OK for, in a script and in MULTI.
+    // An update that was acknowledged early waits, and so does an update for which a client may have been told OK. This
+    // is the case in a script and in MULTI.
     for (missing, extra) in [("set -mset", "SET c v"), ("hmset", "HMSET h f v")] {
         for effects in [&effects[..11], &effects[..]] {
             let effects = [effects, &[single(extra)]].concat();

@@ -3,7 +3,7 @@
 use crate::support::{Redis, bare, bulk, change, read, script};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-/// Version of Redis with which texts of errors are compared; other versions have other texts.
+/// The version of Redis whose error texts are compared. Other versions have other texts.
 const VERSION: &str = "redis_version:7.0";
 
 fn comparable() -> Option<Redis> {
@@ -145,7 +145,7 @@ fn a_script_that_only_read_is_known_afterwards() {
             change(&mut *store, script(two, &["EVALSHA", &sha, "0"])),
             none
         );
-        // Redis does not look at a script whose number of keys is wrong.
+        // Redis does not examine a script whose number of keys is wrong.
         for count in ["1", "-1", "x"] {
             let said = read(&mut *store, script(two, &["EVAL_RO", body, count]));
             assert!(said.starts_with("-ERR "), "{said}");
@@ -183,7 +183,7 @@ fn a_script_that_only_read_is_known_afterwards() {
     }
 }
 
-/// `allow-oom` had no effect; a script without it ran until it needed memory.
+/// Found: `allow-oom` had no effect, and a script without it ran until it needed memory.
 #[test]
 fn a_script_says_whether_it_may_run_when_memory_is_short() {
     let Some(redis) = comparable() else { return };

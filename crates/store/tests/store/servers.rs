@@ -1,4 +1,4 @@
-//! Servers other than the Redis of this machine, and behaviour that only they have.
+//! Servers other than the Redis of this machine, and behaviour that the Redis of this machine lacks.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::support::{Redis, arguments, batch, load, single, watermark};
 
 /// Servers that `make test` has.
 const NAMED: [&str; 2] = ["redis-8.2", "valkey-9.1"];
-/// Redis's default.
+/// Redis's default setting for the AOF.
 const EVERYSEC: [&str; 2] = ["--appendfsync", "everysec"];
 
 fn open(redis: &Redis, sync: StoreSync) -> Box<dyn Store> {
@@ -100,7 +100,7 @@ fn a_server_of_another_make_is_refused_with_what_is_known_of_it() {
     }
 }
 
-/// In Redis 8.10 `BACKUP` has an AOF for a while, which INFO calls enabled, and WAITAOF is refused.
+/// While `BACKUP` of Redis 8.10 runs, there is an AOF. INFO then calls the AOF enabled, but Redis refuses WAITAOF.
 #[test]
 fn an_aof_that_only_a_backup_has_is_not_waited_for() {
     let Some(redis) = Redis::start(&["--appendonly", "no"]) else {
@@ -158,7 +158,8 @@ fn with_everysec_the_user_says_what_waits_for_the_sync() {
     }
 }
 
-/// Nothing was promised: replies are lost together with their effects, and what is applied again takes effect once.
+/// With `everysec` nothing is promised: replies are lost together with their effects, and an update that is applied
+/// again takes effect once.
 #[test]
 fn replies_that_did_not_wait_are_lost_as_those_of_redis_and_nothing_else_is() {
     for name in NAMED {

@@ -1,5 +1,5 @@
-//! Settings and rights that would make Redis refuse acknowledged writes. A server that starts says so and ends, a
-//! running server waits, and no client can change them.
+//! Settings and rights with which Redis would refuse acknowledged writes. A server that finds them at its start reports
+//! them and ends. A running server waits. No client can change them.
 
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,7 @@ fn a_server_that_starts_names_the_command_that_redis_does_not_have() {
     }
 }
 
-/// Closes Redis's connections, as a failing network or machine would.
+/// Closes the connections of Redis's clients, as a failing network would.
 fn cut(redis: &Redis) {
     redis.call(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
 }
@@ -163,7 +163,7 @@ fn a_server_that_runs_waits_until_settings_and_rights_are_put_right() {
         acl(&redis, "allkeys +@all");
         goes_on(&mut *store);
     }
-    // Redis refuses the claim itself, by the script that makes it.
+    // Redis refuses the script that claims the records.
     acl(&redis, "-eval");
     waits(&mut *store, &["EVAL"]);
     acl(&redis, "+@all");
@@ -224,7 +224,7 @@ fn a_password_that_was_set_while_a_server_runs_is_waited_for() {
     waits(&mut *other, &["WRONGPASS"]);
 }
 
-/// Redis closes the connection when it receives a value that was acknowledged.
+/// Redis closes the connection when it receives a value above its limit, although the value was acknowledged.
 #[test]
 fn a_value_above_a_limit_waits_until_the_limit_is_set_back() {
     for (name, bad, good, says) in &SETTINGS[..2] {
@@ -273,7 +273,7 @@ fn at_the_least_limits_the_largest_commands_and_replies_go_through() {
     store.load().unwrap();
     let largest = MESSAGE_BYTES_MAX - 64;
     assert_eq!(store.apply(&batch(&[set("k", largest)], 1)), Ok(0));
-    // Many arguments, as many as a front takes, and many small updates.
+    // The batches have as many arguments as a front takes, and many small updates.
     let mut many: Vec<&[u8]> = vec![b"MSET"];
     many.resize((1 << 20) - 1, b"x");
     assert_eq!(store.apply(&batch(&[arguments(&many)], 2)), Ok(0));
@@ -288,7 +288,7 @@ fn at_the_least_limits_the_largest_commands_and_replies_go_through() {
     assert_eq!(redis.call(&["STRLEN", "k"]), format!(":{largest}\r\n"));
 }
 
-/// The smallest possible `maxmemory-clients`; also when it is set while a server runs.
+/// `maxmemory-clients` has its smallest value, from the start or from a time when the server runs.
 #[test]
 fn the_connection_of_a_server_is_not_closed_for_the_memory_that_it_takes() {
     let Some(redis) = Redis::start(&[]) else {
@@ -339,7 +339,7 @@ fn no_client_can_put_redis_wrong() {
         let reply = change(&mut *store, single(line));
         assert!(reply.contains("rest on this setting"), "{line}: {reply}");
     }
-    // The error says which setting it is.
+    // The error names the setting.
     let reply = change(&mut *store, single("CONFIG SET hz 10 port 0 dir /"));
     assert!(reply.contains("(port)"), "{reply}");
     for line in ["ACL SETUSER pm off", "ACL DELUSER pm", "ACL LOAD"] {
@@ -372,7 +372,7 @@ fn how_redis_evicts_may_be_set_where_memory_has_no_limit() {
             .call(&["CONFIG", "GET", "maxmemory-policy"])
             .contains("allkeys-lru")
     );
-    // A limit cannot be set in this state either.
+    // With this policy no client can set a memory limit either.
     let limit = single("CONFIG SET maxmemory 1gb");
     let reply = change(&mut *store, limit);
     assert!(
@@ -396,7 +396,7 @@ fn no_room_for_the_server_is_waited_for() {
     let mut store = redis.store();
     store.load().unwrap();
     redis.call(&["CONFIG", "SET", "maxclients", "1"]);
-    // Redis allows only the present connection.
+    // Redis allows only the one connection that exists.
     let Err(StoreError::Retry(text)) = redis.store().load() else {
         panic!("there is room")
     };
@@ -432,7 +432,7 @@ fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
     assert_eq!(redis.get("n").as_deref(), Some("2"));
 }
 
-/// Settings by which Redis takes no writes for a time: they do no harm, as the writes wait.
+/// With these settings Redis may refuse writes for some time. They do no harm, because the writes wait.
 #[test]
 fn replicas_that_are_missing_are_waited_for() {
     let Some(redis) = Redis::start(&[]) else {
@@ -451,7 +451,7 @@ fn replicas_that_are_missing_are_waited_for() {
     assert_eq!(store.apply(&batch(&[single("SET k v")], 1)), Ok(0));
 }
 
-/// A right that was removed while a server ran was reported as a change of the records.
+/// Found: a right that was removed while a server ran was reported as a change of the records.
 #[test]
 fn a_right_that_is_missing_is_named() {
     for right in ["hmget", "watch"] {
@@ -472,7 +472,7 @@ fn a_right_that_is_missing_is_named() {
     }
 }
 
-/// A client waited until its deadline, and was not told the reason.
+/// Found: a client waited until its deadline, and was not told the reason.
 #[test]
 fn a_database_that_the_user_may_not_select_is_refused_with_redis_own_words() {
     let Some(redis) = Redis::start(&[]) else {

@@ -75,7 +75,7 @@ fn a_store_over_tls_is_a_store() {
     );
 }
 
-/// Returns the options of a process that uses TLS on this port.
+/// Returns the options of a server that uses TLS on this port.
 fn tls_options(files: &Files, port: &str) -> Vec<String> {
     let (certificate, key) = files.pair("server");
     [
@@ -112,7 +112,7 @@ fn identity(files: &Files) -> String {
     )
 }
 
-/// Ended when dropped.
+/// A Sentinel process, which ends when this is dropped.
 struct Sentinel(Child);
 
 impl Sentinel {
@@ -216,7 +216,7 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
             assert!(!error.contains(secret), "{error}");
         }
     }
-    // An operator lets the Sentinel choose another master, by the same URL.
+    // With the same URL an operator lets the Sentinel choose another master.
     let as_watcher = passwords("s3cret", Some("eye"));
     let promotion = eventually("the Sentinel knows the replica", || {
         let plan = Promotion::plan(&as_user, as_watcher, 0, &[], false)?;

@@ -1,4 +1,4 @@
-//! The payload language: what is written is read, and everything else is refused.
+//! The payload language: all that the writer writes can be read, and all other bytes are refused.
 
 use pmnet_resp::limits::ARGUMENTS_MAX;
 use pmnet_resp::write_command;
@@ -56,7 +56,7 @@ proptest! {
         prop_assert_eq!(read(&commands), vec![list]);
     }
 
-    /// Cut anywhere, a payload is refused, or it is whole commands and nothing else.
+    /// A payload that is cut at any byte is refused, or it consists of whole commands.
     #[test]
     fn a_cut_payload_is_never_half_understood(list in prop::collection::vec(command(), 1..5)) {
         let bytes = payload(Form::Pipeline, Protocol::Resp2, 0, &list);
@@ -80,8 +80,8 @@ proptest! {
         }
     }
 
-    /// Text that looks like RESP, so that deep paths are reached; what is accepted is canonical:
-    /// writing it again gives the same bytes.
+    /// Text that looks like RESP, so that deep paths of the parser are reached. Accepted text is canonical: writing the
+    /// parsed commands gives the same bytes.
     #[test]
     fn what_is_accepted_is_canonical(resp in "([*$][0-9]{1,3}\r\n|[A-Z]{1,4}\r\n|\r\n|:1\r\n){1,12}") {
         let mut bytes = preamble(Form::Pipeline, Protocol::Resp2, 0).to_vec();
@@ -203,7 +203,7 @@ fn a_transaction_has_at_most_so_many_commands() {
     }
 }
 
-/// As a Redis client may send at most: no store is asked to look at more.
+/// The bound is that of Redis for its clients: no store has to parse more arguments.
 #[test]
 fn a_command_has_at_most_so_many_arguments() {
     let with = |count: usize| {
@@ -229,7 +229,7 @@ fn arguments_tell_how_many_are_left() {
     assert_eq!(arguments.next(), None);
 }
 
-/// FNV-1a with 64 bits, from its published test values; 0 stays reserved.
+/// FNV-1a with 64 bits, checked with its published test values; 0 stays reserved.
 #[test]
 fn key_hash_is_fnv_1a() {
     for (key, hash) in [

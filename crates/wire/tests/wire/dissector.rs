@@ -1,4 +1,4 @@
-//! The committed dissector for Wireshark is what the generator writes.
+//! The committed dissector for Wireshark equals the generator's output.
 
 #[path = "../../examples/dissector/tables.rs"]
 mod tables;

@@ -60,7 +60,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_judged_without_a_panic(bytes in payload(3 * HEADER_LEN)) {
-        // Random bytes do not carry a right checksum, whatever they begin with.
+        // Random bytes have no right checksum, whatever they begin with.
         prop_assert!(Packet::parse(&bytes).is_err());
     }
 
@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// `docs/spec/wire.md` §1, written a second time by hand: offset and size of every field.
+/// Offset and size of every field, copied by hand from `docs/spec/wire.md` §1.
 #[test]
 fn fields_stand_where_the_specification_says() {
     let header = Header {
@@ -297,7 +297,7 @@ fn the_first_packet_of_longer_memory() {
     let found = Packet::parse_first(&memory).unwrap();
     assert_eq!(found, Packet::parse(&packet).unwrap());
     assert_eq!(Packet::parse_first(&packet), Packet::parse(&packet));
-    // Its end is not there.
+    // The end of the packet is missing.
     for length in HEADER_LEN..packet.len() {
         assert_eq!(
             Packet::parse_first(&packet[..length]),
@@ -307,7 +307,7 @@ fn the_first_packet_of_longer_memory() {
     assert_eq!(Packet::parse_first(&packet[..50]), Err(Reject::Truncated));
     assert_eq!(Packet::parse_first(&[0; 2048]), Err(Reject::Foreign));
     assert_eq!(Packet::parse_first(&[]), Err(Reject::Foreign));
-    // A length that cannot be.
+    // The length is above the bound.
     memory[68..72].fill(0xff);
     assert_eq!(Packet::parse_first(&memory), Err(Reject::Oversized));
 }

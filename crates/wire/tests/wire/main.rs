@@ -1,4 +1,4 @@
-//! What is on the wire, as the specification draws it.
+//! The bytes on the wire, as the specification describes them.
 
 mod command;
 mod dissector;

@@ -1,4 +1,4 @@
-//! Records between hops: round trips, and every length but the right one refused.
+//! Records between hops: round trips, and a refusal of every length but the right one.
 
 use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, KEYED_ROW_BYTES, KEYED_ROWS_PER_PART, MEMBER_BYTES, Member,
@@ -81,7 +81,7 @@ proptest! {
         let _ = (read_durable(&bytes), read_path(&bytes), RecoverReply::read(&bytes));
     }
 
-    /// Counts far beyond the bounds must not be believed, whatever follows them.
+    /// Counts far above the bounds are refused, whatever follows them.
     #[test]
     fn counts_that_lie_are_refused(members in 9u32.., sessions: u32, rest in 0usize..1000) {
         let mut bytes = 7u64.to_be_bytes().to_vec();
@@ -181,7 +181,7 @@ fn member_of(size: FragmentSize) -> Member {
     }
 }
 
-/// The specification bounds a path; a writer that was given more keeps to it.
+/// The specification bounds the length of a path: the writer drops members beyond the bound.
 #[test]
 fn a_path_is_written_up_to_the_longest_chain() {
     let member = member_of(FragmentSize::MAX);

@@ -1,4 +1,4 @@
-//! The name of a store: what is written is read, and everything else is refused.
+//! The name of a store: every written name can be read, and all other text is refused.
 
 use pmnet_wire::StoreName;
 use pmnet_wire::store_name::STORE_NAME_PART_BYTES_MAX;
@@ -32,7 +32,7 @@ proptest! {
         prop_assert_eq!(StoreName::parse(name.to_string().as_bytes()), Ok(name));
     }
 
-    /// Whatever is accepted has one spelling, so a damaged name is another one or none.
+    /// An accepted name has one spelling, so a damaged name is another name or no name.
     #[test]
     fn what_is_accepted_is_canonical(name in name(), at: prop::sample::Index, byte: u8) {
         let mut text = name.to_string().into_bytes();
@@ -85,7 +85,7 @@ fn every_part_is_there_and_no_longer_than_it_may_be() {
     }
 }
 
-/// Nobody who is told a name has to ask a resolver, and to wait for it.
+/// A receiver of a name must not have to ask a resolver, and wait for it.
 #[test]
 fn an_address_in_a_name_is_a_number() {
     for (address, good) in [

@@ -1,4 +1,4 @@
-//! tshark, with the committed dissector, says of each vector what the parser says.
+//! With the committed dissector, tshark shows for each vector the fields that the parser reads.
 
 #[path = "../../../../tests/shared/skip.rs"]
 mod skip;
@@ -12,7 +12,7 @@ use std::process::Command;
 /// A capture of IPv4 packets (pcap, LINKTYPE_RAW), each a UDP datagram.
 fn capture(datagrams: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
-    // Version 2.4 is two halves.
+    // The version 2.4 is two 16-bit numbers.
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65_535, 101] {
         out.extend_from_slice(&word.to_le_bytes());
     }
@@ -37,7 +37,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The fields of each packet, as tshark shows them; several of one name have commas between them. `None`: there is no tshark.
+/// Returns the fields of each packet, as tshark shows them; commas separate several fields of one name. `None`: tshark
+/// is not installed.
 fn shown(
     name: &str,
     datagrams: &[Vec<u8>],
@@ -135,14 +136,14 @@ fn each_vector_is_named_with_all_its_fields_or_refused_for_its_reason() {
     let mut named = 0;
     for (vector, row) in all.iter().zip(rows) {
         let name = &vector["name"];
-        // A fault of the dissector itself. (What some vectors carry is no real payload, and it may say so.)
+        // The dissector itself must not fail. (Some vectors carry no real payload, which tshark may report.)
         let said = &row["_ws.expert.message"];
         assert!(
             !said.contains("Lua") && !said.contains("Malformed"),
             "{name}: {said}"
         );
         match vector["reject"].as_str() {
-            // Its MAC is not looked at.
+            // tshark does not verify the MAC.
             None | Some("key") => {
                 named += 1;
                 assert_eq!(row["pmnet.reject"], "", "{name}");
@@ -164,7 +165,7 @@ fn each_vector_is_named_with_all_its_fields_or_refused_for_its_reason() {
     assert!(named >= 2 * Kind::ALL.len(), "{named}");
 }
 
-/// A packet of the kind that has such payloads.
+/// Returns a packet of the kind that has such payloads.
 fn carrier(payload: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     let mut header = Header::new(match payload {
         "commands" => Kind::Append,
@@ -175,7 +176,7 @@ fn carrier(payload: &str, bytes: &[u8]) -> Option<Vec<u8>> {
     });
     header.copies = match header.kind {
         Kind::Append => raw(EntryKind::Update.number()),
-        // Rows of the list.
+        // The number of rows in the list.
         Kind::Durable => raw(u8::try_from(bytes.len() / 16).unwrap_or(0)),
         _ => raw(0),
     };
@@ -221,7 +222,7 @@ fn payloads_are_shown_and_malformed_rows_are_said_to_be() {
             "{name}: {row:?}"
         );
         if vector["fields"].is_null() {
-            // A command that is wrong further on is the store's to refuse.
+            // An error after the preamble of a command is for the store to find.
             assert!(said || language == "commands", "{name}: {row:?}");
             malformed += usize::from(said);
             continue;

@@ -1,4 +1,4 @@
-//! The committed vectors say what this crate does, and are what the generator writes.
+//! The committed vectors agree with this crate, and equal the generator's output.
 
 #[path = "../../examples/vectors/keys.rs"]
 mod keys;
@@ -83,7 +83,7 @@ fn every_packet_vector_holds() {
     }
 }
 
-/// The header again, made by the view of its kind.
+/// Returns the header as the view of its kind writes it.
 fn through_its_view(header: &Header) -> Header {
     let stamp = &Stamp::of(header);
     let fallback = header.flags.has(Flags::FALLBACK);
@@ -139,7 +139,7 @@ fn every_payload_vector_holds() {
     }
 }
 
-/// The MAC once more, from the bytes as they are sent: nothing of the crate but the hash itself.
+/// Computes the MAC from the bytes as they are sent, with nothing of this crate but the hash.
 fn mac_of_bytes(key: &[u8], datagram: &[u8]) -> u64 {
     let half = |at: usize| u64::from_le_bytes(key[at..at + 8].try_into().unwrap());
     let mut covered = datagram.to_vec();
@@ -206,7 +206,7 @@ fn names_are_unique() {
     }
 }
 
-/// wire.md shows one vector byte by byte, for people: offset, bytes, meaning.
+/// wire.md shows one vector byte by byte for readers: offset, bytes, meaning.
 #[test]
 fn the_update_that_the_page_shows_is_the_vector() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/spec/wire.md");
@@ -220,7 +220,7 @@ fn the_update_that_the_page_shows_is_the_vector() {
     for line in shown.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(words[0], datagram.len().to_string(), "{line}");
-        // A name of two letters could be a number: bytes end where their column ends.
+        // A name of two letters could be read as a byte, so only the column of bytes is parsed.
         let bytes = line[5..38].split_whitespace();
         datagram.extend(bytes.flat_map(from_hex));
     }

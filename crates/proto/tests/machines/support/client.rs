@@ -29,7 +29,7 @@ pub fn config() -> ClientConfig {
 }
 
 impl Bench {
-    /// A client that has sent its OPEN, without an answer yet.
+    /// A client that has sent its OPEN, and has no answer yet.
     pub fn opening(config: ClientConfig) -> (Bench, Sent) {
         let mut client = Client::new(config, Random::new(7));
         let session = client.open(ms(1)).expect("the first session");
@@ -45,7 +45,7 @@ impl Bench {
         (bench, open)
     }
 
-    /// A client with an open session, one millisecond away from the head.
+    /// A client with an open session; the reply of the head took one millisecond.
     pub fn open_with(config: ClientConfig) -> Bench {
         let (mut bench, _) = Bench::opening(config);
         bench.now = bench.now + MILLISECOND;
@@ -119,7 +119,7 @@ impl Bench {
         );
     }
 
-    /// The server's word, past the head, that everything up to `seq` is applied.
+    /// Gives the server's confirmation, which does not pass the head, that all seqs up to `seq` are applied.
     pub fn confirm_fallback(&mut self, seq: u64) {
         let header = Header {
             seq,
@@ -129,13 +129,13 @@ impl Bench {
         self.receive(&header, &[]);
     }
 
-    /// What the client sends now.
+    /// The packets that the client sends now.
     pub fn flush(&mut self) -> Vec<Sent> {
         self.client.flush(self.now, &mut self.out);
         take(&mut self.out)
     }
 
-    /// What it sends when this much time has passed.
+    /// The packets that the client sends after this time.
     pub fn after(&mut self, nanos: Nanos) -> Vec<Sent> {
         self.now = self.now + nanos;
         self.flush()
@@ -163,7 +163,7 @@ impl Bench {
         std::iter::from_fn(|| self.client.poll_event()).collect()
     }
 
-    /// Calls that ended since the last look, and how.
+    /// Calls that ended since the last look, with their outcomes.
     #[track_caller]
     pub fn outcomes(&mut self) -> Vec<(CallId, Outcome)> {
         self.events()
@@ -175,7 +175,7 @@ impl Bench {
             .collect()
     }
 
-    /// Calls that ended, and then the session with them.
+    /// Calls that ended, and the reason why their session closed after them.
     #[track_caller]
     pub fn closed(&mut self) -> (Vec<(CallId, Outcome)>, Closed) {
         let mut events = self.events();

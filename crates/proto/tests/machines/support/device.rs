@@ -1,4 +1,4 @@
-//! One device of a chain, and the node that it believes in: what it appends is kept here.
+//! One device of a chain, and the node around it: the bench keeps the frames that the device appends.
 
 use super::{EPOCH, SESSION, SHARD, SHARD_TOKEN, Sent, TOKEN, datagram, ms, peer, take};
 use pmnet_proto::device::{Device, DeviceConfig, LogState, Room, Served, Verdict};
@@ -13,7 +13,7 @@ pub struct Bench {
     pub id: u32,
     pub now: Time,
     pub room: Room,
-    /// Frames as the log would keep them, by order, from 1.
+    /// The frames as the log would keep them, in order; the first has order 1.
     pub frames: Vec<Vec<u8>>,
     out: Outbox,
 }
@@ -33,7 +33,7 @@ pub fn server() -> Peer {
     peer(100)
 }
 
-/// Device `id` as the chain record knows it.
+/// Device `id` as the chain record lists it.
 pub fn member(id: u32) -> Member {
     Member {
         device: id,
@@ -48,7 +48,7 @@ pub fn member(id: u32) -> Member {
     }
 }
 
-/// The address of device `id`, or the server behind the last.
+/// The address of device `id`; after the last device, that of the server.
 pub fn hop(chain: u32, id: u32) -> Peer {
     if id > chain {
         server()
@@ -57,7 +57,7 @@ pub fn hop(chain: u32, id: u32) -> Peer {
     }
 }
 
-/// Settings of device `id`; entries for the server wait for nothing.
+/// Settings of device `id`. Entries for the server do not wait for others.
 pub fn config(id: u32, next: Peer) -> DeviceConfig {
     DeviceConfig {
         server_linger: 0,
@@ -94,12 +94,12 @@ pub fn ask() -> Header {
     read.header(&stamp)
 }
 
-/// Update `seq` of the bench's session.
+/// The header of update `seq` of the bench's session.
 pub fn update(seq: u64) -> Header {
     from_client(Kind::Update, seq)
 }
 
-/// What the head says to a packet that it does not admit.
+/// The head's answer to a packet that it does not admit.
 #[track_caller]
 pub fn refused(bench: &mut Bench, header: &Header) -> Sent {
     let sent = super::only(bench.answer(client(), header, b"payload"));
@@ -124,7 +124,7 @@ pub fn from_hop(kind: Kind, device: u32) -> Header {
     }
 }
 
-/// The entry of this order: seq `order − 1` of the session, whose OPEN is order 1.
+/// The entry with this order. The session's OPEN is order 1, so an update has seq `order − 1`.
 pub fn entry(order: u64) -> (Header, Vec<u8>) {
     let kind = if order == 1 { Kind::Open } else { Kind::Update };
     let header = Header {
@@ -143,7 +143,7 @@ pub fn entry(order: u64) -> (Header, Vec<u8>) {
 }
 
 impl Bench {
-    /// Device `id`, just started on a log that holds `frames` above what is applied.
+    /// Device `id`, just started. Its log holds `frames` after the applied entries.
     pub fn starting(config: DeviceConfig, state: LogState, frames: Vec<Vec<u8>>) -> Bench {
         let id = config.id;
         let device = Device::new(config, state, Random::new(5), ms(1));
@@ -157,7 +157,7 @@ impl Bench {
         }
     }
 
-    /// Device `id` of the chain 1 … `chain`, serving, its log empty.
+    /// Device `id` of the chain 1 … `chain`, serving, with an empty log.
     pub fn serving(chain: u32, id: u32) -> Bench {
         Bench::serving_with(chain, config(id, hop(chain, id + 1)))
     }
@@ -188,7 +188,7 @@ impl Bench {
         bench
     }
 
-    /// The head of a chain with the bench's session open and committed everywhere.
+    /// The head of a chain; the bench's session is open and committed.
     pub fn head(chain: u32) -> Bench {
         Bench::head_with(chain, config(1, hop(chain, 2)))
     }
@@ -199,7 +199,7 @@ impl Bench {
         bench
     }
 
-    /// Opens the bench's session, and commits that everywhere.
+    /// Opens the bench's session, and commits the OPEN in every device.
     pub fn open(&mut self, chain: u32) {
         let open = Header {
             session: 0,
@@ -231,7 +231,7 @@ impl Bench {
         verdict
     }
 
-    /// Gives a packet that must be appended.
+    /// Gives the device a packet that it must append; returns the entry's header.
     #[track_caller]
     pub fn admit(&mut self, header: &Header, payload: &[u8]) -> Header {
         let from = if header.kind == Kind::Append {
@@ -245,14 +245,14 @@ impl Bench {
         }
     }
 
-    /// Gives a packet that must not be appended, and what the device says to it.
+    /// Gives the device a packet that it must not append; returns its answers.
     #[track_caller]
     pub fn answer(&mut self, from: Peer, header: &Header, payload: &[u8]) -> Vec<Sent> {
         assert_eq!(self.give(from, header, payload), Verdict::Done);
         take(&mut self.out)
     }
 
-    /// DURABLE of everybody behind this device, up to `order`.
+    /// Gives the device a DURABLE of all devices after it, up to `order`.
     pub fn durable(&mut self, chain: u32, order: u64) {
         let rows: Vec<DurableRow> = (self.id + 1..=chain)
             .map(|device| DurableRow {
@@ -273,7 +273,7 @@ impl Bench {
         );
     }
 
-    /// What it has to send.
+    /// The packets that the device wants sent.
     pub fn take(&mut self) -> Vec<Sent> {
         take(&mut self.out)
     }
@@ -293,7 +293,7 @@ impl Bench {
         self.tick()
     }
 
-    /// What it forwards now, by order.
+    /// The entries that the device forwards now, in their order.
     pub fn forwards(&mut self) -> Vec<Sent> {
         while let Some(order) = self.device.poll_forward(self.now) {
             let frame = &self.frames[usize::try_from(order - 1).expect("small")];
@@ -303,7 +303,7 @@ impl Bench {
         take(&mut self.out)
     }
 
-    /// Does what the node does with [`Verdict::Resume`].
+    /// Takes the steps of the node for [`Verdict::Resume`].
     #[track_caller]
     pub fn resume(&mut self, verdict: &Verdict) -> Served {
         let Verdict::Resume(recovery) = verdict else {

@@ -1,4 +1,4 @@
-//! Benches: one machine each, with the packets around it as values.
+//! Benches: each has one machine; the test exchanges packets with it as values.
 
 pub mod client;
 pub mod device;
@@ -13,7 +13,7 @@ pub const SHARD: u32 = 3;
 pub const EPOCH: u32 = 4;
 /// Id of the session that the benches open: the order of its OPEN.
 pub const SESSION: u64 = 1;
-/// Token of that session.
+/// Token of the session that the benches open.
 pub const TOKEN: u64 = 0x70ce_0002;
 pub const SHARD_TOKEN: u64 = 0x5a4d_0001;
 
@@ -31,7 +31,7 @@ impl Sent {
     }
 }
 
-/// An address; small numbers are devices.
+/// An address; small numbers are those of devices.
 pub fn peer(last: u8) -> Peer {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), 51_000)
 }
@@ -40,7 +40,7 @@ pub fn ms(count: u64) -> Time {
     Time(count * MILLISECOND)
 }
 
-/// What the machine wants sent, as its receivers would parse it.
+/// The packets that the machine wants sent, as their receivers parse them.
 pub fn take(out: &mut Outbox) -> Vec<Sent> {
     let sent = out
         .iter()
@@ -57,7 +57,7 @@ pub fn take(out: &mut Outbox) -> Vec<Sent> {
     sent
 }
 
-/// The only packet.
+/// The only packet of the list.
 #[track_caller]
 pub fn only(mut sent: Vec<Sent>) -> Sent {
     assert_eq!(sent.len(), 1, "one packet expected: {sent:#?}");

@@ -1,5 +1,5 @@
-//! A server and a store that is exactly what [`Work`] asks of one: effects in a list, records in a
-//! map, both changed in one step.
+//! A server, and a store that does exactly what [`Work`] demands: it keeps effects in a list and records in a map, and
+//! changes both in one step.
 
 use super::{EPOCH, SESSION, SHARD, Sent, TOKEN, datagram, ms, peer, take};
 use bytes::Bytes;
@@ -16,9 +16,9 @@ pub struct Store {
     /// Payloads of executed bypasses, in order.
     pub executed: Vec<Vec<u8>>,
     pub records: BTreeMap<Vec<u8>, Bytes>,
-    /// Reply to the next executions; otherwise the number of effects and executions before.
+    /// The reply to the next executions. None: the reply is the number of effects and executions before.
     pub reply: Option<Bytes>,
-    /// What it calls itself, if it takes writes.
+    /// The name of the store, if it takes writes.
     pub name: Option<&'static str>,
 }
 
@@ -30,7 +30,7 @@ pub struct Bench {
     out: Outbox,
 }
 
-/// The tail of the chain.
+/// The address of the tail of the chain.
 pub fn tail() -> Peer {
     peer(1)
 }
@@ -82,7 +82,7 @@ impl Store {
             .collect()
     }
 
-    /// The watermark as stored.
+    /// The watermark in the store's records.
     pub fn watermark(&self) -> u64 {
         let value = self.records.get(&b"watermark"[..]);
         value.map_or(0, |value| {
@@ -90,7 +90,7 @@ impl Store {
         })
     }
 
-    /// How many records begin with this.
+    /// The number of records whose key begins with `prefix`.
     pub fn count(&self, prefix: &str) -> usize {
         self.records
             .keys()
@@ -100,7 +100,7 @@ impl Store {
 }
 
 impl Bench {
-    /// A server over an empty store, its records loaded.
+    /// A server over an empty store, with its records loaded.
     pub fn blank(config: ServerConfig) -> Bench {
         let mut bench = Bench {
             server: Server::new(config, Random::new(11)),
@@ -118,7 +118,7 @@ impl Bench {
         let mut bench = Bench::blank(config);
         let path = [member(1)];
         bench.recover(1, &path);
-        // Epochs of a chain that was declared lost again and again.
+        // The log was declared lost repeatedly: each time began an epoch.
         for nonce in 2..=u64::from(EPOCH) {
             let again = Member {
                 flags: Member::DECLARE_LOSS,
@@ -141,7 +141,7 @@ impl Bench {
         Bench::with(config())
     }
 
-    /// The same store under a new process.
+    /// A new server process over the same store.
     pub fn restarted(self) -> Bench {
         let mut bench = Bench {
             server: Server::new(config(), Random::new(12)),
@@ -178,7 +178,7 @@ impl Bench {
         self.try_give(header, payload).expect("the shard goes on")
     }
 
-    /// An entry of the log.
+    /// Gives the server an entry of the log.
     pub fn append(
         &mut self,
         order: u64,
@@ -198,7 +198,7 @@ impl Bench {
         self.give(&header, payload)
     }
 
-    /// Update `seq` of the bench's session at this order.
+    /// Gives the server update `seq` of the bench's session at this order.
     pub fn update(&mut self, order: u64, seq: u64) -> Vec<Sent> {
         self.append(
             order,
@@ -209,7 +209,7 @@ impl Bench {
         )
     }
 
-    /// RECOVER along this path, and what is said to it at once.
+    /// Gives the server a RECOVER along this path; returns its immediate answers.
     #[track_caller]
     pub fn ask(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
         let header = Header {
@@ -222,7 +222,8 @@ impl Bench {
         self.give(&header, &write_path(path))
     }
 
-    /// RECOVER along this path, and what is said to it by what the server has read since it came first.
+    /// Gives the server a RECOVER along this path twice: the first makes it read its records. Returns the answers to
+    /// the second.
     #[track_caller]
     pub fn told(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
         assert_eq!(self.ask(nonce, path), [], "it looks first");
@@ -230,19 +231,19 @@ impl Bench {
         self.ask(nonce, path)
     }
 
-    /// RECOVER along this path, and everything that follows from it.
+    /// Gives the server a RECOVER along this path; returns all answers after all work is done.
     pub fn recover(&mut self, nonce: u64, path: &[Member]) -> Vec<Sent> {
         let mut sent = self.ask(nonce, path);
         sent.extend(self.work());
         if !sent.iter().any(|one| one.header.kind == Kind::RecoverReply) {
-            // The records had to be looked at first: it asks again.
+            // The server had to read its records first: the device asks again.
             sent = self.ask(nonce, path);
             sent.extend(self.work());
         }
         sent
     }
 
-    /// Lets the store do everything that there is to do, and gives what is sent meanwhile.
+    /// Lets the store do all work, and returns the packets that are sent meanwhile.
     #[track_caller]
     pub fn work(&mut self) -> Vec<Sent> {
         self.try_work().expect("the shard goes on")
@@ -277,7 +278,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Lets the store end this work, which [`Bench::pending`] gave, and gives what is sent then.
+    /// Lets the store end this work, which [`Bench::pending`] returned, and returns the packets that are sent then.
     #[track_caller]
     pub fn done(&mut self, work: &Work) -> Vec<Sent> {
         self.perform(work).expect("the shard goes on");
@@ -290,19 +291,19 @@ impl Bench {
         take(&mut self.out)
     }
 
-    /// The store has executed the first of the work's requests, and these are the replies.
+    /// The store has executed the first of the work's requests, with these replies.
     pub fn executed(&mut self, replies: Vec<bytes::Bytes>) -> Vec<Sent> {
         self.server.executed(replies, &mut self.out);
         take(&mut self.out)
     }
 
-    /// What the server answers by itself, while the store may be at work.
+    /// The server's own answers, while the store may be working.
     pub fn answers(&mut self) -> Vec<Sent> {
         self.server.answer_waiting(self.now, &mut self.out);
         take(&mut self.out)
     }
 
-    /// The next work, not done: what a crash or a failing store leaves open.
+    /// The next work, which is not done: a crash or a failing store leaves it so.
     #[track_caller]
     pub fn pending(&mut self) -> Work {
         self.server

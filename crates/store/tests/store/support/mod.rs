@@ -128,7 +128,8 @@ impl Redis {
         files.max_by_key(number).expect("an AOF")
     }
 
-    /// Kills the server and starts it until it serves. A Redis that finds a torn file before its last one ends once.
+    /// Kills the server and starts it until it serves: if an AOF file before the last one is torn, Redis ends at the
+    /// first start.
     pub fn restart_patiently(&mut self) {
         for _ in 0..2 {
             self.kill();

@@ -1,5 +1,5 @@
 //! A TCP proxy between the store and Redis. It holds the bytes of one connection, lets the store believe that the
-//! connection is dead, and delivers the bytes when the test says so, like bytes that wait in a socket of a busy Redis.
+//! connection is dead, and delivers the bytes on the test's command, as if they had waited in a socket of a busy Redis.
 //! It can also change Redis's answers, and run a function just before Redis gets a command.
 
 use std::io::{Read, Write};
@@ -17,12 +17,12 @@ const TAIL_BYTES: usize = 64;
 /// State that connections share with the test.
 #[derive(Default)]
 struct Shared {
-    /// The next connection that sends this text is held from there on.
+    /// The next connection that sends this text is held from this text on.
     needle: Option<Vec<u8>>,
     /// Text in answers of Redis, and the text that replaces it.
     replace: Option<(Vec<u8>, Vec<u8>)>,
     held: Option<Held>,
-    /// Function to run when Redis has all of this text except the last byte.
+    /// The function runs when Redis has all of this text except the last byte.
     before: Option<(Vec<u8>, Deed)>,
 }
 
@@ -185,7 +185,7 @@ fn serve(client: TcpStream, redis: TcpStream, shared: &Arc<Mutex<Shared>>) {
         let mut piece = vec![0; 1 << 16];
         let mut held = false;
         let mut answers = Some(answers);
-        // The last bytes that went on.
+        // The last bytes that were passed on.
         let mut tail: Vec<u8> = Vec::new();
         while let Ok(length @ 1..) = from_client.read(&mut piece) {
             let bytes = &piece[..length];

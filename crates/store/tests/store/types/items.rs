@@ -38,7 +38,7 @@ fn data(random: &mut Random) -> Vec<u8> {
     random.pick(&NUMBERS).to_vec()
 }
 
-/// Returns the arguments of a random change. There are few unique numbers, so that conditions hold now and then.
+/// Returns the arguments of a random change. Only a few unique numbers are used, so that conditions sometimes hold.
 fn change(random: &mut Random) -> Vec<Vec<u8>> {
     let some = |random: &mut Random, limit| (random.below(3) == 0).then(|| random.below_u64(limit));
     let flag = |random: &mut Random| random.below(2) == 0;

@@ -17,7 +17,7 @@ use grammar::{BLOCKING, Command, Grammar, RARE, READS, WRITES};
 use pair::{DATABASES, Pair, may_be_chance};
 use random::Random;
 
-/// The packet store alone, and beside a log.
+/// The packet store in its own file, and in a device's region beside the log.
 const SCHEMES: [&str; 2] = ["packet", "region"];
 /// Number of commands in the short form of the test.
 const COMMANDS: usize = 20_000;
@@ -47,7 +47,7 @@ fn batch(random: &mut Random, grammar: Grammar, reads: bool) -> Vec<Command> {
         if let Some(value) = sides::plain_set(&command).then(|| &mut command[2])
             && random.below(3) > 0
         {
-            // Long enough to stay in the packet in which it arrived, if a store does that.
+            // The value is long enough to stay in the packet in which it arrived, if the store keeps packets.
             value.resize(450 + random.below(800), b'l');
         }
         let popped = command[0]

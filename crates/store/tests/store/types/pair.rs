@@ -35,7 +35,7 @@ pub struct Pair {
     /// Number of transactions of a client that watched a key, and number of those that did not run.
     pub watched: usize,
     pub aborted: usize,
-    /// The difference.
+    /// Texts of the differences that were found.
     pub differences: Vec<String>,
 }
 

@@ -56,7 +56,7 @@ pub struct Ours {
 impl Ours {
     /// Opens a store with this scheme, in a new file.
     pub fn new(scheme: &str) -> Ours {
-        // The file is in memory if possible, since this test is not about disks.
+        // The file is in memory if possible, because the test needs no disk.
         let directory = tempfile::tempdir_in("/dev/shm")
             .or_else(|_| tempfile::tempdir())
             .unwrap();
@@ -111,7 +111,8 @@ impl Ours {
         replies[0].to_vec()
     }
 
-    /// Runs one command as an update out of the log, as a store device does; its reply is known beforehand.
+    /// Runs one command as an update from the log, as a store device does. The client's reply to such a command does
+    /// not depend on the data.
     fn apply(&mut self, payload: Vec<u8>) -> Vec<u8> {
         let Some(Open::Region(store)) = &mut self.open else {
             unreachable!("only a region has a log");
