@@ -446,7 +446,7 @@ fn tell_of_shares(machine: &Device, told: &mut u64) {
             updates = counters.over_share,
             opens = counters.over_share_opens,
             sessions_ended = counters.over_share_sessions,
-            "PM1116 a front had more than its share of the log or of the sessions while others needed room: it goes on at the server's pace, and the              others are acknowledged here (all since this device's start; `front` was refused most often, and `pmnet key show FILE` says the id of a key)"
+            "PM1116 a front had more than its share of the log or of the sessions while others needed room: it goes on at the server's pace, and the others are acknowledged here (all since this device's start; `front` was refused most often, and `pmnet key show FILE` says the id of a key)"
         );
     }
 }
