@@ -27,7 +27,7 @@ const FOREIGN: &[u8] =
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) record: Option<(RecordKey, Bytes)>,
-    /// The answer, if the program is not asked.
+    /// The answer, if the server gives it without asking the program.
     pub(super) answer: Option<&'static [u8]>,
 }
 
