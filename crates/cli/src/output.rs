@@ -157,7 +157,7 @@ pub fn progress(text: &str) {
     let _ = put(io::stderr().as_fd(), text.as_bytes(), &PATIENCE);
 }
 
-/// Says a line of a process that serves on stdout. A reader that does not take it is no error.
+/// Writes a line of a serving process to stdout. A failed write is ignored.
 pub fn said(line: &str) {
     // A process serves also without a reader of its stdout.
     let _ = put(

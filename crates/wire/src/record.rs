@@ -77,11 +77,11 @@ pub struct Member {
     pub device: u32,
     /// Incarnation.
     pub incarnation: u32,
-    /// Uuid of its log, which identifies the medium.
+    /// Uuid of the device's log, which identifies the medium.
     pub log_uuid: u128,
-    /// Highest durable order of its log.
+    /// Highest durable order of the device's log.
     pub tail: u64,
-    /// Highest order that it knows to be applied.
+    /// Highest order that the device knows to be applied.
     pub applied: u64,
     /// Flags, such as [`Member::SHRINK`].
     pub flags: u32,
@@ -322,7 +322,7 @@ impl RecoverReply {
 mod tests {
     use super::*;
 
-    /// The number in a field of a row.
+    /// Returns the number in a field of a row.
     fn number(row: &[u8], fields: &[Field], name: &str) -> u128 {
         let field = fields.iter().find(|field| field.name == name);
         let field = field.unwrap_or_else(|| panic!("no field {name}"));
