@@ -112,8 +112,8 @@ pub enum Rule {
     HitBeside,
     /// reads.md §2: `need` includes updates of other keys in the same bucket. Without: only updates of the key.
     NeedOnCollision,
-    /// reads.md §2: in `need`, a restarted head takes its whole log for committed. Without: it only knows C from its
-    /// new start.
+    /// reads.md §2: in `need`, a restarted head takes its whole log for committed. Without: it has lost C, and takes
+    /// only applied entries for committed.
     RecoveredLast,
     /// reads.md §2: while a request is outstanding that may change several keys, `need` is at least C.
     SeveralKeys,
