@@ -128,7 +128,7 @@ impl Parts {
     }
 }
 
-/// The connections of one device ([`crate::connections`]).
+/// The connections of one device, with their QPs and sessions.
 pub struct Connections {
     parts: Parts,
     listener: TcpListener,
