@@ -53,7 +53,7 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
         Box::new(move |filter| drop(handle.reload(filter)))
     };
     if named.is_none() {
-        // The slot is empty: logs are started only once.
+        // This cannot fail, because logs are started only once.
         let _ = REPLACE.set((replace, default.to_owned()));
     }
     Ok(())

@@ -16,12 +16,12 @@ use crate::message;
 
 /// Bytes that a pipe takes in one write without blocking, once poll(2) reports it writable (`PIPE_BUF` on Linux).
 const PIECE_BYTES: usize = 4096;
-/// How long a log line waits until stderr is writable. After a lost line, further lines do not wait.
+/// Longest time that a log line waits until stderr is writable. After a lost line, further lines do not wait.
 const LOG_PATIENCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
-/// How long the last sentence of a process, or its ready line, waits until its stream is writable.
+/// Longest time that the last sentence of a process, or its ready line, waits until its stream is writable.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,

@@ -49,7 +49,7 @@ pub fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     Ok(found)
 }
 
-/// Returns whether the host is a name, whose addresses may change.
+/// Returns whether the host is a name and no address. The addresses of a name may change.
 #[must_use]
 pub fn is_name(host: &str) -> bool {
     host.parse::<std::net::IpAddr>().is_err() && !host.contains('%')

@@ -56,7 +56,7 @@ pub trait FastPath: Send {
 
     /// From now on the fast path gives answers that need a lease ([`Device::may_answer`]) only until `deadline`, by
     /// `CLOCK_BOOTTIME`. It keeps this deadline also after the death of its process. A deadline earlier than the last
-    /// one is ignored. `None`: the last deadline stays; a fast path that answered for ever stops to answer.
+    /// one is ignored. `None`: the last deadline stays; a fast path that answered without a deadline stops answering.
     ///
     /// [`Device::may_answer`]: pmnet_proto::device::Device::may_answer
     fn answers_until(&mut self, deadline: Option<Time>);

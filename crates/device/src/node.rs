@@ -34,7 +34,7 @@ pub enum DeviceError {
 /// Datagrams that were not acceptable packets, by reason ([`Reject::ALL`] gives the order).
 pub type Rejects = [u64; Reject::ALL.len()];
 
-/// The fast path, and who admits at the moment.
+/// The fast path, and the state of its admission.
 struct Fast {
     path: Box<dyn FastPath>,
     /// The fast path is held, so only the machine admits.
@@ -53,8 +53,8 @@ struct Fast {
     reads_up: bool,
 }
 
-/// How long entries of the fast path may wait until the machine follows them. The server gets entries in bursts anyway,
-/// and a wake-up for each update would cost more than the update.
+/// Longest time that entries of the fast path wait until the machine follows them. The server gets entries in bursts
+/// anyway, and a wake-up for each update would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
 /// Number of attempts to hold the fast path when the keys change. One attempt lasts as long as the fast path's own

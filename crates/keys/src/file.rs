@@ -168,7 +168,7 @@ pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // Of a copy that was broken off.
+    // Removes a copy that an interrupted call left.
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(KeyFileError::new(&new, Wrong::System(error)));

@@ -38,7 +38,8 @@ enum Leg {
     Hop,
 }
 
-/// A MAC: its key and the fields that it covers. `None`: the field is not covered, or the rule that adds it is switched off.
+/// A MAC: its key and the fields that it covers. `None`: the field is not covered, because the seal is of another kind
+/// or the rule that adds the field is switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seal {
     leg: Option<Leg>,

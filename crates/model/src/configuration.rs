@@ -207,7 +207,7 @@ pub enum Change {
     Moved,
 }
 
-/// How the cluster's key changes (docs/spec/keys.md §7).
+/// The kind of change of the cluster's key (docs/spec/keys.md §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rollover {
     /// The key does not change.
@@ -218,7 +218,7 @@ pub enum Rollover {
     Hurried,
 }
 
-/// How [`Call::Read`], [`Call::ReadOther`] and [`Call::ReadBoth`] are answered (docs/spec/reads.md).
+/// The answers to [`Call::Read`], [`Call::ReadOther`] and [`Call::ReadBoth`] (docs/spec/reads.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
     /// All such reads are bypasses.
@@ -298,7 +298,7 @@ pub struct Configuration {
     /// Whether devices answer only with a lease, and members are removed only when the controller, which watches the
     /// leases, has declared them stopped.
     pub leased: bool,
-    /// How reads are answered.
+    /// The answers to reads.
     pub reads: Reads,
     /// Whether a client may read from a replica of the store. The replica is in any earlier or the present state of the
     /// master.

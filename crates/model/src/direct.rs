@@ -60,7 +60,7 @@ impl Protocol {
         match named {
             0 => Vec::new(),
             _ if named & PASSED != 0 || of.connected != 0 => Vec::new(),
-            // Without the rule, the client may still have its old connection.
+            // Without [`Rule::StoreNamed`], the client's connection may still lead to the previous store.
             2 if !self.on(Rule::StoreNamed) => vec![0, 1],
             _ => vec![named - 1],
         }

@@ -2,7 +2,7 @@
 //!
 //! | property | invariant |
 //! |---|---|
-//! | nothing acknowledged is lost | 1: what a client was told is in the primary's store, or in the log of a member of the newest chain, durable, behind A, with nothing missing before it; or the loss was declared |
+//! | nothing acknowledged is lost | 1: what a client was told is in the primary's store, or in the log of a member of the newest chain, durable, after A, with nothing missing before it; or the loss was declared |
 //! | nothing takes effect twice | 2 |
 //! | each session's effects are in order | 3: no effect after a later one of its session, none before an earlier logged one |
 //! | linearizable, each session in its order | 3 and 4, see [`crate::history`] |

@@ -37,7 +37,8 @@ pub enum Rule {
     OwnUpdatesFirst,
     /// Line 7: one order for all clients. Without: the server keeps only each session's order.
     OneOrder,
-    /// Line 9: a primary without its replica continues only in a new epoch, and APPLIED of an older epoch frees
+    /// Line 9: a primary that has lost its replica continues only in a new epoch, and APPLIED of an older epoch frees
+    /// nothing.
     /// nothing.
     FencedReclaim,
     /// Line 11: a device with a replaced medium is refused until the loss is declared. Without: the medium is taken for

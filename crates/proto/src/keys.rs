@@ -1,6 +1,6 @@
 //! The keys that seal packets to send, and the keys that verify received ones (`docs/spec/keys.md` §3).
 //!
-//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies the MAC before it looks at anything else, and then
+//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies the MAC first, and then
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};

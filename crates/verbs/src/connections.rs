@@ -33,7 +33,8 @@ pub const CONNECTIONS_MAX: usize = 64;
 const SESSIONS_MAX: usize = 65_536;
 /// Time within which a client must send HELLO after it has connected.
 const GREETING: Nanos = 2 * SECOND;
-/// Time that a NIC has to report that a broken QP has taken its last slot. Some NICs never report it; after this time
+/// Time that a NIC has to report that a broken QP has taken its last slot. Some NICs never report it, so the device
+/// does not wait longer.
 /// it is assumed.
 const SETTLE: Nanos = SECOND / 2;
 /// Places in the queue of completions in addition to one for each slot.

@@ -106,7 +106,7 @@ impl Member {
     pub const SHRINK: u32 = 1;
     /// The operator states that the entries of the lost chain are gone.
     pub const DECLARE_LOSS: u32 = 1 << 1;
-    /// The device asks while it is serving: its log goes on, so `tail` is already old.
+    /// The device asks while it is serving. Its log continues to grow, so `tail` is already old.
     pub const SERVING: u32 = 1 << 2;
     /// The operator states that this device is to join the chain. If `tail` is 0, its log is erased.
     pub const JOIN: u32 = 1 << 3;

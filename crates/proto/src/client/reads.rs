@@ -26,7 +26,7 @@ const ANEW_EVERY: Nanos = 100 * MILLISECOND;
 /// Most READs under way.
 const READS_MAX: usize = 4096;
 
-/// How a READ was answered.
+/// The answer to a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadAnswer {
     /// The newest update that may concern the key, as its client sent it.

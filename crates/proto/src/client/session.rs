@@ -18,7 +18,7 @@ use pmnet_wire::{
 };
 use std::collections::VecDeque;
 
-/// What a call asks for.
+/// The request of a call.
 #[derive(Debug)]
 pub(super) enum Work {
     Update {

@@ -78,8 +78,8 @@ pub struct DeviceConfig {
     pub link_window_max: u64,
     /// Number of entries that this device can take in at once. The hop before is told this number.
     pub receive_window: u64,
-    /// How long the last device lets a few durable entries wait for more before it sends them to the server, if no
-    /// bypass waits for them. Their clients are acknowledged already.
+    /// Longest time that the last device lets a few durable entries wait for more before it sends them to the server,
+    /// if no bypass waits for them. Their clients are acknowledged already.
     pub server_linger: Nanos,
     /// The server reads the log of this device, the tail, directly. So the device sends only the last of its new
     /// entries, and those that the server asks for.
@@ -179,7 +179,7 @@ impl Room {
     }
 }
 
-/// What the node must do with a packet.
+/// The action that the node must take for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing.
@@ -449,7 +449,7 @@ pub struct Device {
     deadline: Option<Time>,
     /// The fast path's knowledge of this machine, if there is a fast path.
     fast_path: Option<Ledger>,
-    /// What the operator must do before the device can serve, in the server's words.
+    /// The action that the operator must take before the device can serve, in the server's words.
     waits_for: Option<String>,
     counters: Counters,
 }

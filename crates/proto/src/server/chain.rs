@@ -38,7 +38,7 @@ fn smaller(next: &Chain) -> String {
     )
 }
 
-/// How a RECOVER is refused.
+/// The kind of a refusal of a RECOVER.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Final,

@@ -197,7 +197,7 @@ impl Handover {
 /// The store as the loop sees it.
 pub(super) struct Pulled {
     handover: Arc<Handover>,
-    /// When updates that were not sent by a program's client were last logged.
+    /// Time of the last log message about updates that were not sent by a program's client.
     told: Option<Instant>,
 }
 
