@@ -163,7 +163,7 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     })
 }
 
-/// Replaces a file by one with this text, in one step. There need not be such a file.
+/// Replaces a file by one with this text, in one step. The file need not exist.
 pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");

@@ -396,8 +396,8 @@ impl Network {
         self.packets.iter().map(|packed| Packet::unpack(*packed))
     }
 
-    /// Adds a packet whose last number allows more the lower it is. Of packets that differ only in this number, only
-    /// the one with the lowest number stays.
+    /// Adds a packet that ends with an order. The lower this order is, the more the packet allows. Of packets that
+    /// differ only in this order, only the one with the lowest order stays.
     pub fn send_least(&mut self, packet: Packet) {
         let packed = packet.pack();
         // Returns the last number of a packed packet: `need`, or `watermark`.

@@ -117,8 +117,8 @@ pub struct Index {
     /// Whether the head's version changes in this step: a request that changed state without an order is no longer
     /// outstanding, or the index was created anew. (A version never comes again, so its value is not needed.)
     pub changed: bool,
-    /// For each bucket, an order after all its answered requests without an order: such a request was executed before
-    /// an entry with this order or a later one is applied. Used only where replicas are read.
+    /// For each bucket: all its answered requests without an order were executed before an entry with this order or a
+    /// later one is applied. Used only where replicas are read.
     pub behind: [u8; KEYS],
     /// Outstanding requests of each client's own session.
     pub outstanding: [Outstanding; CLIENTS],

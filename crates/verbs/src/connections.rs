@@ -26,8 +26,8 @@ use crate::message::{Message, Refusal};
 use crate::nic::{Completions, Nic, NicError, NicEvent, QueuePair, Receiver, SlotMemory};
 
 /// Most connections of a device, including those in the state Leaving. The number of connections with a QP is also less
-/// than the number of slots. Otherwise each could leave a slot open, and no connection would be left to complete a
-/// later slot, which is the sign that the open slots block the queue.
+/// than the number of slots. Otherwise each connection could leave one slot open, and none would be left to complete a
+/// later slot. A complete later slot is the sign that open slots block the queue.
 pub const CONNECTIONS_MAX: usize = 64;
 /// Most sessions of one connection.
 const SESSIONS_MAX: usize = 65_536;

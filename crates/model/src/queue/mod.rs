@@ -84,7 +84,7 @@ pub enum Action {
     Place(u8),
     /// A client gets the NIC's acknowledgement of its messages (only without [`Rule::DrainRead`]).
     Ack(u8),
-    /// A client's READ after its messages completes: the client has read its byte.
+    /// The READ that a client has sent after its messages completes.
     Drain(u8),
     /// A client gets the protocol's acknowledgement (R > 1).
     Acknowledge(u8),

@@ -133,7 +133,7 @@ impl Reads {
     }
 
     /// Whether the session must end: there was no READ for long, or replicas of the store need an entry after an
-    /// answered request. Returns true only once for each.
+    /// answered request. Returns true only once for each cause.
     pub(super) fn is_over(&mut self, now: Time) -> bool {
         let idle = self.used.is_some_and(|used| now >= used + IDLE);
         let over = self.asked.is_empty() && (idle || self.anew);
