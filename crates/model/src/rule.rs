@@ -39,7 +39,6 @@ pub enum Rule {
     OneOrder,
     /// Line 9: a primary that has lost its replica continues only in a new epoch, and APPLIED of an older epoch frees
     /// nothing.
-    /// nothing.
     FencedReclaim,
     /// Line 11: a device with a replaced medium is refused until the loss is declared. Without: the medium is taken for
     /// the old one.

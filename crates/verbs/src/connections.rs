@@ -35,7 +35,6 @@ const SESSIONS_MAX: usize = 65_536;
 const GREETING: Nanos = 2 * SECOND;
 /// Time that a NIC has to report that a broken QP has taken its last slot. Some NICs never report it, so the device
 /// does not wait longer.
-/// it is assumed.
 const SETTLE: Nanos = SECOND / 2;
 /// Places in the queue of completions in addition to one for each slot.
 const COMPLETIONS_MORE: u32 = 64;

@@ -79,7 +79,7 @@ impl Heads {
     /// Notes that a valid packet came from this address. Returns true if the client took another device for the head
     /// before.
     ///
-    /// As service counts only a kind of packet that needs the rest of the chain. A head that was left out of its chain
+    /// Only kinds of packets that need the rest of the chain count as service. A head that was left out of its chain
     /// and still runs can send PONG, NACK, NOT_LOGGED and MISS for ever.
     pub(super) fn answered(&mut self, from: Peer, kind: Kind) -> bool {
         self.unanswered = None;

@@ -258,7 +258,8 @@ impl Device {
         }
         while let Some(&(id, why)) = self.leaving.queue.front() {
             if why == LetGo::Succeeded && !room.admits_sessions() {
-                // There may be many such sessions; their ENDs wait as long as the log has room only for active clients.
+                // There may be many such sessions, and active clients come first: the ENDs wait while the log is too
+                // full for new sessions.
                 return None;
             }
             self.leaving.queue.pop_front();

@@ -211,7 +211,7 @@ impl Reads {
         }
     }
 
-    /// Returns the oldest state that a reader of these keys may see. Without hashes: a reader of all keys.
+    /// Returns the answer to a READ of the keys with these hashes; without hashes, of all keys.
     pub(super) fn answer(
         &mut self,
         hashes: impl ExactSizeIterator<Item = u64>,

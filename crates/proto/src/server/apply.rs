@@ -25,7 +25,6 @@ pub struct Source {
     pub session: u64,
     /// For an update, the seq of its last packet; for a bypass, the id of its request. Within a session, seqs rise, and
     /// so do ids.
-    /// within a session.
     pub number: u64,
     /// For an update, the order of its last entry. For a bypass, and for an update that fell back: the order up to
     /// which the log had been applied before.

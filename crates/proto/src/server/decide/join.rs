@@ -173,8 +173,8 @@ pub const JOINING: &[Line] = &[
         decides: "new chain = the chain (with SHRINK: the members on the path), then the joiners",
         rule: Rule::Here(|q| {
             let last = q.before_joiners().last()?;
-            // All entries that were acknowledged until now are in the log of the device before the joiners, which
-            // stands still, or are applied, or are entries that this device itself must still get.
+            // All entries that were acknowledged until now are applied, or they are in the log of the device before the
+            // joiners, which stands still. If this device itself has joined, it may still have to get some of them.
             let owed = q
                 .registered(last)
                 .filter(|member| member.flags & Member::JOINED != 0);
