@@ -36,7 +36,7 @@ pub struct PortCounters {
     pub send_dropped: u64,
     /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
     pub send_errors: u64,
-    /// Datagrams from port 0, which nobody can answer.
+    /// Datagrams from port 0, which cannot be answered.
     pub from_nowhere: u64,
     /// Datagrams that were longer than their path carries, and were sent as IP fragments.
     pub fragmented: u64,

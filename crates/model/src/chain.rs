@@ -52,7 +52,7 @@ impl Protocol {
     }
 
     /// The operator starts the joiner, which erases its log, and then restarts the device before it, with the joiner as
-    /// its next hop. From now on that device serves nobody until the server has answered in the new epoch. Everything
+    /// its next hop. From now on that device serves no client until the server has answered in the new epoch. Everything
     /// that was acknowledged until now is in that device's log, or applied.
     fn join(&self, state: &mut State, before: u8, joiner: u8, applied: u8) {
         self.crash(state, joiner);

@@ -47,7 +47,7 @@ pub enum Rule {
     FallbackIdentity,
     /// Line 13: a device serves an epoch only after the server has persisted it.
     ServerFirst,
-    /// Line 13: a new head answers nobody before the old head's lease is over. Without: at once.
+    /// Line 13: a new head answers no client before the old head's lease is over. Without: at once.
     Lease,
     /// Line 13: before that moment no bypass, fallback or read passes the new head either. Without: only acks wait.
     LeaseCoversReads,

@@ -220,7 +220,7 @@ pub enum Bad {
     History,
     /// An effect of an ended session came after its end.
     Ended,
-    /// An update took effect that nobody sent.
+    /// An update took effect that no client sent.
     Garbage,
     /// One order has two identities.
     Fork,

@@ -459,7 +459,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
             let completions = &self.connections.parts().completions;
             completions.arm().map_err(NicError::stops)?;
             self.armed = true;
-            // A completion that came before the arming wakes nobody.
+            // A completion that came before the arming does not wake the process.
             soon = Some(now);
         }
         if let Life::Serving(slots) = &mut self.life {

@@ -259,7 +259,7 @@ impl Link {
         };
         if !self.armed && matches!(self.state, State::Up(_)) {
             match self.completions.arm() {
-                // A completion that came before the arming wakes nobody.
+                // A completion that came before the arming does not wake the process.
                 Ok(()) => due = Some(now),
                 Err(error) => self.end(now, &error.to_string()),
             }
