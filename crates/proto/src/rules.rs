@@ -36,7 +36,8 @@ pub enum Rule {
     LastSeq,
     /// §2 rule 8: a bypass that changes state is executed only once, even if it comes again.
     RequestId,
-    /// §2 rule 8: a request that the store could not execute is forgotten. A client that still wants it sends it again.
+    /// §2 rule 8: a request that the store could not execute is forgotten. A client that still wants the reply sends
+    /// the request again.
     ForgetFailed,
     /// §2 rule 8: after a bypass of unknown outcome, the store records another request before the next bypass is sent.
     AfterUnknown,

@@ -360,7 +360,8 @@ impl Connections {
                 return Ok(true);
             }
         }
-        // More messages may be waiting, for which no further event would come. Registering again creates one.
+        // More messages may be waiting, for which no further event would come. Registering the connection again creates
+        // an event.
         let registry = self.poll.registry();
         if let Some(client) = self.clients.get_mut(&token) {
             let interest = Interest::READABLE | Interest::WRITABLE;

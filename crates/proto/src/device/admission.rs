@@ -462,7 +462,8 @@ impl Device {
     }
 }
 
-/// Returns the identity of the session that an entry begins: the payload of OPEN. Other entries begin none.
+/// Returns the identity of the session that an entry begins: the payload of OPEN. `None` for an entry of an unknown
+/// kind; [`Identity::NOBODY`] for one that begins no session.
 pub(super) fn entry_identity(header: &Header, payload: &[u8]) -> Option<Identity> {
     match Append::read(header).entry {
         EntryKind::Open => Identity::read(payload),
