@@ -462,8 +462,8 @@ impl Device {
     }
 }
 
-/// Returns the identity of the session that an entry begins: the payload of OPEN. `None` for an entry of an unknown
-/// kind; [`Identity::NOBODY`] for one that begins no session.
+/// Returns the identity of the session that an entry begins: the payload of OPEN. [`Identity::NOBODY`]: the entry
+/// begins no session. `None`: its kind is unknown, or the payload of an OPEN is no identity.
 pub(super) fn entry_identity(header: &Header, payload: &[u8]) -> Option<Identity> {
     match Append::read(header).entry {
         EntryKind::Open => Identity::read(payload),
