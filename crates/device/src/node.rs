@@ -337,12 +337,13 @@ impl<M: Media> DeviceNode<M> {
             }
         };
         let bytes = HEADER_LEN + packet.payload.len();
-        let refused = self.machine.counters().refused();
+        let (refused, cursors) = (self.machine.counters().refused(), self.machine.cursors());
         match self
             .machine
             .receive(now, from, &packet, room, &mut self.out)
         {
             Verdict::Done if self.machine.counters().refused() != refused => Ok(Taken::Refused),
+            Verdict::Done if self.machine.cursors() == cursors => Ok(Taken::NothingNew),
             Verdict::Done => Ok(Taken::Heard),
             Verdict::Append(header) => {
                 let frame = frame.start..frame.start + bytes;
@@ -357,7 +358,7 @@ impl<M: Media> DeviceNode<M> {
             }
             Verdict::Hit(to, header, most, seal) => {
                 self.show(to, &header, most, seal);
-                Ok(Taken::Heard)
+                Ok(Taken::NothingNew)
             }
             Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| Taken::Heard),
             Verdict::Erase => self.erase(now).map(|()| Taken::Heard),

@@ -58,7 +58,9 @@ pub struct Turn {
 pub enum Taken {
     /// It was dropped: its sender may be forged.
     Refused,
-    /// It was taken in, and its buffer is free.
+    /// It was taken in, and is needed no longer. It said nothing new, so it may be a repetition: it does not prove where its sender is.
+    NothingNew,
+    /// It was taken in, and is needed no longer.
     Heard,
     /// It was taken in, and its buffer belongs to the log now.
     Kept,
