@@ -50,7 +50,7 @@ pub fn place(process: &Process) -> SocketAddr {
 }
 
 /// Returns status and body.
-fn get(address: SocketAddr, path: &str) -> (u16, String) {
+pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(ANSWERED_MAX)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: pmnet\r\n\r\n").unwrap();

@@ -437,11 +437,6 @@ impl<M: Media> DeviceNode<M> {
         std::mem::take(&mut self.heard_next)
     }
 
-    /// As [`pmnet_proto::device::Device::ask_next`].
-    pub fn ask_next(&mut self) {
-        self.machine.ask_next(&mut self.out);
-    }
-
     /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.
     /// `true` if something was done. Also to be called when a persist has completed.
     ///

@@ -141,11 +141,6 @@ pub trait Port {
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// Returns whether the device's process wants the next hop to be asked if it is there. Returns true once for each time that it does.
-    fn asks_next(&mut self) -> bool {
-        false
-    }
-
     /// Tells that the next hop was heard of in this turn ([`DeviceNode::heard_next`]).
     fn heard_next(&mut self) {}
 
@@ -334,9 +329,6 @@ pub fn serve<N: Served>(
         }
         if node.device_mut().heard_next() {
             port.heard_next();
-        }
-        if port.asks_next() {
-            node.device_mut().ask_next();
         }
         let now = port.now();
         let (next, before) = node.device().machine().hops();

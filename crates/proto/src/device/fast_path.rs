@@ -363,6 +363,7 @@ impl Device {
             && (moved || work.credit != before.credit)
         {
             self.link.confirm(now, next.order, work.credit);
+            self.link.heard(now);
         }
         // What it said to the hop before is not said again.
         self.owed.tell_durable = tells || work.told < self.cursors.persisted;

@@ -4,7 +4,7 @@
 use super::{Device, DeviceConfig};
 use crate::rto::Rto;
 use crate::rules::Rule;
-use crate::time::Nanos;
+use crate::time::{Nanos, SECOND};
 use crate::{Outbox, Time};
 use pmnet_wire::packet::{Append, Ping, Retrans};
 use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Packet};
@@ -16,6 +16,8 @@ const LOST_AFTER: u32 = 8;
 const WINDOW_MIN: u64 = 16;
 /// So many entries are sent without waiting for more.
 const LINGER_ENTRIES: u64 = 512;
+/// While nothing is under way to the next hop, it is asked how far it is after this long without a word from it.
+const ASK_EVERY: Nanos = SECOND;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -30,6 +32,8 @@ pub(super) struct Link {
     rto: Rto,
     /// When the timer was last started: something was sent, or something was confirmed.
     since: Option<Time>,
+    /// When the next hop said something in this epoch, or was asked while nothing was under way, whichever was last.
+    quiet_since: Option<Time>,
     timed: Option<(u64, Time)>,
     rewound: Option<(u64, Time)>,
     /// Since when durable entries wait for more before they go to the server.
@@ -56,6 +60,7 @@ impl Link {
             credit: WINDOW_MIN,
             rto: Rto::new(config.link_timeout_floor, config.link_timeout_ceiling),
             since: None,
+            quiet_since: None,
             timed: None,
             rewound: None,
             held_since: None,
@@ -75,6 +80,11 @@ impl Link {
         self.since = None;
         self.timed = None;
         self.rto.progress();
+    }
+
+    /// The next hop has said something in this epoch; or the epoch begins.
+    pub(super) const fn heard(&mut self, now: Time) {
+        self.quiet_since = Some(now);
     }
 
     /// Highest order that was sent.
@@ -162,9 +172,13 @@ impl Link {
         self.held_since.map(|since| since + linger)
     }
 
+    /// When to send again, if something is under way; otherwise, when to ask.
     pub(super) fn due(&self, outstanding: bool) -> Option<Time> {
-        let since = self.since.filter(|_| outstanding)?;
-        Some(since + self.rto.timeout())
+        if outstanding {
+            Some(self.since? + self.rto.timeout())
+        } else {
+            Some(self.quiet_since? + ASK_EVERY)
+        }
     }
 }
 
@@ -282,9 +296,14 @@ impl Device {
         let outstanding = self.cursors.applied < self.cursors.last;
         if !outstanding {
             self.link.since = None;
+        }
+        if self.link.due(outstanding).is_none_or(|due| now < due) {
             return;
         }
-        if self.link.due(true).is_none_or(|due| now < due) {
+        if !outstanding {
+            // In a chain that nobody uses, this is how a device hears of a later epoch.
+            self.link.heard(now);
+            self.ping_next(out);
             return;
         }
         let link = &mut self.link;
@@ -318,13 +337,6 @@ impl Device {
         };
         let ping = ping.header(&self.stamp());
         out.seal(self.hop_seal(), self.config.next, &ping, &[]);
-    }
-
-    /// Asks the next hop for an answer: the hop answers with how far it is. A device that does not serve asks, too.
-    pub fn ask_next(&self, out: &mut Outbox) {
-        if self.is_serving() {
-            self.ping_next(out);
-        }
     }
 
     /// Longest silence of the next hop before this device sends again, now.
