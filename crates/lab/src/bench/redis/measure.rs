@@ -8,6 +8,7 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 
 use super::plan::{PREFIX, Plan, Reads, Row};
+use super::scrape;
 use super::stand::Stand;
 use crate::demo::view::View;
 use crate::harness::cpu_ns;
@@ -181,7 +182,8 @@ fn one(
     // The load may be a thread of its own, whose time goes with it: looked at by itself.
     let (summary, own_ns) = stand.running.inside(|| {
         let own = cpu_ns(std::process::id());
-        let summary = run(options, Hooks::default(), stop)?;
+        let work = || Ok(run(options, Hooks::default(), stop)?);
+        let summary = scrape::beside(&stand.ports, work)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
     // What was acknowledged early is applied later: that work belongs to this measurement, and must not disturb the next.
