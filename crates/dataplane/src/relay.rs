@@ -232,11 +232,6 @@ impl Port for Relay {
         }
     }
 
-    fn asks_next(&mut self) -> bool {
-        let asks = |lease: &Lease| lease.words.asks_next();
-        self.lease.as_ref().is_some_and(asks)
-    }
-
     fn renewal(&mut self) -> Option<Renewal> {
         let lease = self.lease.as_ref()?;
         let (epoch, sent_at) = lease.words.given();

@@ -1,8 +1,8 @@
 //! A device.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -170,7 +170,7 @@ pub(crate) struct DeviceBoard {
     shard: u32,
     device: u32,
     /// Copies without which it is not ready.
-    wanted: u8,
+    wanted: Arc<AtomicU8>,
     /// Name in the kernel, in a mode of the kernel.
     kernel: Option<String>,
     pub(crate) pulse: Arc<Pulse>,
@@ -203,7 +203,12 @@ pub(crate) struct Beside {
 }
 
 impl DeviceBoard {
-    pub(crate) fn new(shard: u32, device: u32, wanted: u8, beside: Beside) -> DeviceBoard {
+    pub(crate) fn new(
+        shard: u32,
+        device: u32,
+        wanted: Arc<AtomicU8>,
+        beside: Beside,
+    ) -> DeviceBoard {
         DeviceBoard {
             shard,
             device,
@@ -255,9 +260,10 @@ impl Source for DeviceBoard {
             NO_LEASE => None,
             until => Some(Time(until).since(Clock::boottime().now())),
         };
+        let wanted = self.wanted.load(Relaxed);
         let mut look = Look {
             samples: numbers.samples(),
-            reasons: reasons(&numbers, self.wanted, lease, waits.as_deref()),
+            reasons: reasons(&numbers, wanted, lease, waits.as_deref()),
             ..Look::default()
         };
         #[allow(clippy::cast_precision_loss)]
@@ -265,7 +271,7 @@ impl Source for DeviceBoard {
             lease.map(|left| Sample::new(LEASE_LEFT, Value::Number(left as f64 / SECOND as f64)));
         look.samples.extend(lease_left);
         look.samples.extend([
-            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
+            Sample::new(COPIES_WANTED, Value::Count(u64::from(wanted))),
             Sample::new(OLDEST, Value::Number(oldest.as_secs_f64())),
             seconds(DURABLE_SECONDS, &self.durable),
             seconds(ACKNOWLEDGED_SECONDS, &self.acknowledged),

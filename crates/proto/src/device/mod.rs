@@ -878,6 +878,9 @@ impl Device {
             self.counters.unexpected += 1;
             return Some(Verdict::Done);
         }
+        if !upstream {
+            self.link.heard(now);
+        }
         None
     }
 

@@ -543,6 +543,7 @@ impl Device {
         let before = std::mem::take(&mut self.table);
         self.reads = Reads::default();
         self.link.restart(applied);
+        self.link.heard(now);
         self.waits_for = None;
         // The log is marked to serve in this incarnation. The server must know this first. Otherwise an older copy of
         // the log that was started often enough would be taken for this log.

@@ -164,14 +164,14 @@ impl Orders for HandOrders {
     }
 }
 
-/// How often a next hop is asked before it counts as silent, and how long each time.
-const ASKED: u32 = 6;
-const ASKED_FOR: Duration = Duration::from_millis(250);
+/// How long a next hop has said nothing when it counts as silent. A device that has nothing to send asks it once a second.
+const SILENT_AFTER: Duration = Duration::from_millis(3_500);
+const LOOKED_EVERY: Duration = Duration::from_millis(250);
 
 /// A next hop, and the words of the loop that sends to it. The loop ends when the hop has moved.
 type Place = (SocketAddr, Option<Arc<LeaseWords>>);
 
-/// The next hop of a device whose `--next` is a name. If the hop is silent, also when it is asked, and the name has another address now, the device is wired anew.
+/// The next hop of a device whose `--next` is a name. If the hop is silent, and the name has another address now, the device is wired anew.
 struct MovingHop {
     place: Arc<Mutex<Place>>,
     _watch: Watch,
@@ -189,7 +189,6 @@ impl MovingHop {
             let Some(at) = fitting.next().filter(|_| !found[0].contains(&next)) else {
                 return;
             };
-            // A device that has nothing to send gets no packets.
             if words.as_ref().is_some_and(|words| answers(words)) {
                 return;
             }
@@ -224,12 +223,12 @@ impl MovingHop {
     }
 }
 
-/// Returns whether the next hop has spoken lately, or speaks when it is asked. If it does not, this takes the time of all questions.
+/// Returns whether the next hop has spoken since the last call, or speaks within [`SILENT_AFTER`].
 fn answers(words: &LeaseWords) -> bool {
+    let looks = SILENT_AFTER.as_millis() / LOOKED_EVERY.as_millis();
     words.next_spoke()
-        || (0..ASKED).any(|_| {
-            words.ask_next();
-            std::thread::sleep(ASKED_FOR);
+        || (0..looks).any(|_| {
+            std::thread::sleep(LOOKED_EVERY);
             words.next_spoke()
         })
 }

@@ -4,6 +4,7 @@
 //! one log, at the device's [`Place`]. Each of these goes with each of those; only a store takes no orders yet.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{RelayConfig, can_listen};
@@ -60,27 +61,32 @@ impl Orders for ByFlags {
 }
 
 /// Returns the board of a device, which is shown from now on. `copies`: those without which it is not ready.
-fn board(part: &Part<'_>, copies: u8, settings: &Settings) -> Arc<DeviceBoard> {
+fn board(part: &Part<'_>, copies: &Arc<AtomicU8>, settings: &Settings) -> Arc<DeviceBoard> {
     let device = &settings.relay.device;
     let beside = Beside {
         kernel: settings.kernel().map(|kernel| kernel.name.clone()),
         server: matches!(settings.place, Place::Store(..)).then(|| ServerBoard::new(device.shard)),
         verbs: matches!(settings.place, Place::Verbs(_)).then(VerbsBoard::default),
     };
-    let board = DeviceBoard::new(device.shard, device.id, copies, beside);
+    let board = DeviceBoard::new(device.shard, device.id, Arc::clone(copies), beside);
     let board = Arc::new(board);
     part.show(board.clone());
     board
 }
 
 /// Serves until asked to end. `copies`: those without which the device is not ready.
-pub fn serve(settings: &Settings, copies: u8, stop: &Stop, part: &Part<'_>) -> anyhow::Result<()> {
+pub fn serve(
+    settings: &Settings,
+    copies: &Arc<AtomicU8>,
+    stop: &Stop,
+    part: &Part<'_>,
+) -> anyhow::Result<()> {
     let board = board(part, copies, settings);
     if is_new(settings) {
         // Nothing is made for a device that could not serve.
         can_listen(settings.relay.listen, stop)?;
     }
-    let mut orders = orders(settings)?;
+    let mut orders = orders(settings, part)?;
     let mut in_kernel = None;
     let served = loop {
         let mut now = settings.clone();
@@ -124,9 +130,10 @@ fn is_new(settings: &Settings) -> bool {
     }
 }
 
-fn orders(settings: &Settings) -> anyhow::Result<Box<dyn Orders>> {
+fn orders(settings: &Settings, part: &Part<'_>) -> anyhow::Result<Box<dyn Orders>> {
     if let Some(fleet) = &settings.fleet {
-        return Ok(Box::new(FleetOrders::begin(fleet, &settings.relay)?));
+        let orders = FleetOrders::begin(fleet, &settings.relay, part)?;
+        return Ok(Box::new(orders));
     }
     Ok(match HandOrders::begin(settings)? {
         Some(hand) => Box::new(hand),
