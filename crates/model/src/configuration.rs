@@ -268,6 +268,8 @@ pub enum Goal {
     Begun,
     /// A device that was declared stopped has joined anew, and holds a lease again.
     LeasedAgain,
+    /// A client whose updates the server would skip was refused.
+    Refused,
     /// The old key is forgotten, and both clients have finished their programs.
     Rolled,
 }
@@ -315,6 +317,8 @@ pub struct Configuration {
     pub impatient: bool,
     /// Whether a client may stop waiting for an update.
     pub abandons: bool,
+    /// Whether the second client's updates are of a kind that the server skips: those of a program, where a Redis serves.
+    pub foreign: bool,
     /// Whether packets are sealed with keys, and an adversary without keys is there.
     pub adversary: bool,
     /// Whether the cluster's key changes, and how.

@@ -66,6 +66,8 @@ pub enum Rule {
     StandsStill,
     /// Line 15: no answer before the state that it shows is in all replicas of the server.
     RepliesReplicated,
+    /// §4: a session whose payloads the server does not take is not begun.
+    TakenPayloads,
     /// Line 16: only what cannot fail is acknowledged early. Without: everything is.
     NilextOnly,
     /// §2, more on rule 8: the reply of a bypass that changes state is kept under its request id.

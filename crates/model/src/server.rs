@@ -6,7 +6,7 @@
 //! [`Rule::ApplyAtomically`] is there a moment in between.
 
 use crate::configuration::{Call, Change, Step};
-use crate::history::{Answer, BEGUN, SET, perform};
+use crate::history::{Answer, BEGUN, NONE, SET, perform};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -313,6 +313,9 @@ impl Protocol {
             state.bad = Bad::Twice;
         } else if disorder {
             state.bad = Bad::Disorder;
+        }
+        if self.is_foreign(client) && plan[usize::from(index)].keys != 0 {
+            return NONE;
         }
         store.effects |= 1 << ((op & !TORN) - 1);
         perform(&plan[usize::from(index)], op & !TORN, &mut store.values)
