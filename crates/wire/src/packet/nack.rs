@@ -3,7 +3,7 @@
 //! ```text
 //!            24        32         40    48        56    64
 //! Nack       | session | expected |     | refused |     |    |   byte 5: why; flag: UNKNOWN_SESSION
-//! NotLogged  | session | seq      | token | room    |     |    |   byte 5: crowded; flags: SHORT, FULL
+//! NotLogged  | session | seq      | token | room    |     |    |   byte 5: why; flags: SHORT, FULL
 //! ```
 
 use super::view;
@@ -69,10 +69,10 @@ view! {
         seq: seq,
         /// Of an OPEN, with keys: its token, whose tag this packet does not repeat; otherwise 0.
         token: order,
-        /// Free entries of the head's log; of an OPEN 0.
+        /// Free entries of the head's log; of an OPEN 0, or with [`NotLogged::OTHER_PAYLOADS`] the kinds that the server takes.
         room: request,
-        /// Of an OPEN, 1: there are as many sessions as the head takes.
-        crowded: copies,
+        /// Of an OPEN: [`NotLogged::CROWDED`], [`NotLogged::OTHER_PAYLOADS`], or 0: another reason.
+        why: copies,
     }
     flags {
         /// The store is short of room: the head admits no updates.
@@ -80,6 +80,13 @@ view! {
         /// Its room is needed by the existing sessions: the head lets none begin.
         full: FULL,
     }
+}
+
+impl NotLogged {
+    /// There are as many sessions as the head takes.
+    pub const CROWDED: u8 = 1;
+    /// The server does not take payloads of the client's kind.
+    pub const OTHER_PAYLOADS: u8 = 2;
 }
 
 #[cfg(test)]
