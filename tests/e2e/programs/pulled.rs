@@ -460,7 +460,7 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
 /// And the shard of a Redis acknowledges nothing to a program's client, also after its devices were started again.
 #[test]
 fn clients_of_a_program_get_no_session_from_the_shard_of_a_redis() {
-    let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
+    let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram).unkeyed();
     topology.front = false;
     let Some(mut cluster) = common::start("foreign-program", topology) else {
         return;
