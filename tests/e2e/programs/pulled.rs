@@ -438,7 +438,10 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
         assert!(said.starts_with("-ERR pmnet: "), "{said}");
         let (_memcached, mut client_of_memcached) = front("memcached", &chain);
         let said = line(&mut client_of_memcached, "set k 0 0 1\r\nv\r\n");
-        assert!(said.contains("the server of this shard is a program of its own"), "{said}");
+        assert!(
+            said.contains("the server of this shard is a program of its own"),
+            "{said}"
+        );
         // Whoever is right goes on, and so does who says nothing.
         let mut right = session_of(chain.via, Payloads::PROGRAM);
         assert_eq!(right.update(payload("right"), 0).unwrap(), 1);
