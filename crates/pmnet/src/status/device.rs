@@ -94,6 +94,7 @@ numbers! {
             over_share,
         }
         Counter "pmnet_device_opens_refused" [""] "Sessions that were refused, because there were as many as there may be." { crowded_opens }
+        Counter "pmnet_device_other_payloads" [""] "Sessions that were refused, because the server would skip their updates: commands for a program, or the reverse." { other_payloads }
         Counter "pmnet_device_over_share" ["what"] "Refused because their front had its share of the log or of the sessions, and others needed room." {
             /// Updates. They go through the server, at its pace.
             updates,
@@ -497,6 +498,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         over_share,
         over_share_opens,
         over_share_sessions,
+        other_payloads,
         forged,
         unknown_key,
         misled,
@@ -553,6 +555,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         crowded_out: crowded_out_sessions,
         succeeded: succeeded_sessions,
         crowded_opens,
+        other_payloads,
         updates: over_share,
         opens: over_share_opens,
         over_share: over_share_sessions,
