@@ -6,15 +6,24 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
+/// A signal, or the kernel's own work for an `io_uring`, interrupts a reservation on tmpfs: it is tried so often.
+const RESERVE_TRIES: u32 = 1000;
+
 /// Reserves `bytes` of space for the file, which then has that length.
 pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    // SAFETY: fallocate takes no pointers; the descriptor is open for as long as `file` is borrowed.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    let mut interrupted = 0;
+    loop {
+        // SAFETY: fallocate takes no pointers; the descriptor is open for as long as `file` is borrowed.
+        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        interrupted += 1;
+        if error.kind() != io::ErrorKind::Interrupted || interrupted == RESERVE_TRIES {
+            return Err(error);
+        }
     }
 }
 
@@ -152,4 +161,52 @@ pub(crate) fn say_why_sigbus() {
             libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use super::*;
+
+    const BYTES: usize = 8 << 20;
+    const ROUNDS: u32 = 20;
+
+    static HEARD: AtomicU32 = AtomicU32::new(0);
+
+    extern "C" fn hear(_: libc::c_int) {
+        HEARD.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// `pmnet doctor --verbs` said "PM1311 /dev/shm/…: cannot reserve the memory: Interrupted system call".
+    #[test]
+    fn a_reservation_that_is_interrupted_is_made_again() {
+        // SAFETY: all zero is a valid sigaction: no flags, an empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = hear as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: the handler adds to an atomic number, which a signal handler may do. Nobody else in this program uses the signal.
+        let set = unsafe { libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()) };
+        assert_eq!(set, 0);
+        for _ in 0..ROUNDS {
+            static BEGUN: AtomicBool = AtomicBool::new(false);
+            BEGUN.store(false, Ordering::SeqCst);
+            let reserving = std::thread::spawn(|| {
+                let file = tempfile::tempfile_in("/dev/shm").unwrap();
+                BEGUN.store(true, Ordering::SeqCst);
+                reserve(&file, BYTES).map(|()| file.metadata().unwrap().len())
+            });
+            while !BEGUN.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            for _ in 0..8 {
+                // SAFETY: the thread is not joined yet, so its handle is valid.
+                unsafe { libc::pthread_kill(reserving.as_pthread_t(), libc::SIGURG) };
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            let length = reserving.join().unwrap().unwrap();
+            assert_eq!(length, BYTES as u64);
+        }
+        assert_ne!(HEARD.load(Ordering::SeqCst), 0, "no signal came");
+    }
 }
