@@ -174,6 +174,7 @@ mod tests {
     const ROUNDS: u32 = 20;
 
     static HEARD: AtomicU32 = AtomicU32::new(0);
+    static BEGUN: AtomicBool = AtomicBool::new(false);
 
     extern "C" fn hear(_: libc::c_int) {
         HEARD.fetch_add(1, Ordering::SeqCst);
@@ -182,14 +183,16 @@ mod tests {
     /// `pmnet doctor --verbs` said "PM1311 /dev/shm/…: cannot reserve the memory: Interrupted system call".
     #[test]
     fn a_reservation_that_is_interrupted_is_made_again() {
-        // SAFETY: all zero is a valid sigaction: no flags, an empty mask.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = hear as extern "C" fn(libc::c_int) as libc::sighandler_t;
-        // SAFETY: the handler adds to an atomic number, which a signal handler may do. Nobody else in this program uses the signal.
-        let set = unsafe { libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()) };
+        let handler: extern "C" fn(libc::c_int) = hear;
+        // SAFETY: of this structure of integers all zeros are valid (no flags, an empty mask); the handler adds to an atomic
+        // number, which a handler may do. Nobody else in this program uses the signal.
+        let set = unsafe {
+            let mut action = std::mem::zeroed::<libc::sigaction>();
+            action.sa_sigaction = handler as usize;
+            libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut())
+        };
         assert_eq!(set, 0);
         for _ in 0..ROUNDS {
-            static BEGUN: AtomicBool = AtomicBool::new(false);
             BEGUN.store(false, Ordering::SeqCst);
             let reserving = std::thread::spawn(|| {
                 let file = tempfile::tempfile_in("/dev/shm").unwrap();
