@@ -166,7 +166,7 @@ pub enum Local {
 pub enum Pass {
     /// A command that may wait for another client.
     Blocking,
-    /// WAIT: concerns the earlier writes in the store.
+    /// WAIT or WAITAOF, whose reply is about the earlier writes in the store.
     Wait,
     /// Commands about subscriptions.
     Subscribe,
@@ -248,8 +248,8 @@ impl Entry {
         }
     }
 
-    /// Whether the command stays in the table if the store does not name it. All do except plain reads and
-    /// writes.
+    /// Whether the command stays in the table if the store does not name it. All commands except plain reads and writes
+    /// stay.
     fn is_ours(&self) -> bool {
         !matches!(self.decision.rule, Rule::Read | Rule::Write)
     }

@@ -19,7 +19,7 @@ pub struct UpstreamCounters {
     pub client: ClientCounters,
     /// Events of the endpoint's sockets.
     pub socket: SocketCounters,
-    /// Events of its RDMA link; all 0 without one.
+    /// Events of the endpoint's RDMA link; all 0 without such a link.
     pub link: LinkCounters,
 }
 
@@ -157,7 +157,7 @@ pub trait Upstream: Calls {
     /// Returns the addresses that the endpoint sends to, as text for the log.
     fn peer(&self) -> String;
 
-    /// Id of the key with which it asks; `None`: it has none.
+    /// Returns the id of the front key under which the endpoint sends; `None`: it sends without a front key.
     fn key(&self) -> Option<FrontId> {
         None
     }

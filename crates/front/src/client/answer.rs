@@ -60,7 +60,7 @@ impl Connection {
         facts: Option<&Facts>,
         env: &mut Env<'_>,
     ) -> Result<(), Later> {
-        // The earlier commands of this client do not wait.
+        // The client's earlier commands are sent without waiting for this answer.
         self.submit_all(env)?;
         if !asking.is_login()
             && let Some(busy) = env.shared.busy.error(env.shared.now).cloned()

@@ -1,5 +1,5 @@
-//! Output that waits to be written to a client, in pieces. A backlog takes only the memory of its pieces, and
-//! taking bytes from its head moves no others.
+//! Output that waits to be written to a client, in pieces. A backlog takes only the memory of its pieces. If bytes are
+//! taken from its head, no other bytes are moved.
 
 use std::collections::VecDeque;
 

@@ -34,7 +34,7 @@ struct Condition {
 enum What {
     Ids(Vec<i64>),
     Kind(ClientKind),
-    /// The client connected at least this long ago, in seconds. `Idle`: it has been idle at least this long.
+    /// The client connected at least this many seconds ago. `Idle`: it has been idle for at least this many seconds.
     Age(i64),
     Idle(i64),
     /// The client has all these flags, or capabilities.
@@ -77,14 +77,14 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
         let Some((condition, next, usual)) = which.condition(arguments, at, kills) else {
             return Parsed::Asked(None, question(arguments, kills.then_some(Nobody::Last)));
         };
-        // Only newer versions take several numbers in CLIENT KILL, or several conditions in CLIENT LIST.
+        // Only newer versions accept several numbers in CLIENT KILL, or several conditions in CLIENT LIST.
         plain &= usual && (kills || next == arguments.len());
         if let Some(Condition {
             what: What::Field("user", name),
             ..
         }) = &condition
         {
-            // A user that the front does not know: the store's error is the reply.
+            // If the front does not know the user, the store's error is the reply.
             plain &= shared.users.has(name);
         }
         which.conditions.extend(condition);
@@ -110,8 +110,8 @@ fn names_address(arguments: &Arguments<'_>) -> bool {
 enum Nobody {
     /// Before the other conditions, none of which is of the same kind.
     First,
-    /// After the other conditions. At the end it is read as a condition, or is an error, whatever precedes
-    /// it.
+    /// After the other conditions. At this place the added condition is read as a condition, or is an error, whatever
+    /// precedes it.
     Last,
 }
 

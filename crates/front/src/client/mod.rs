@@ -86,7 +86,7 @@ pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
 /// Bytes set aside for a reply of unknown length. So about 128 such replies can be in flight, however many
 /// commands a client sends without reading.
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
-/// Bound of one connection's input, in bytes. At the bound no more is read, unless one command needs more.
+/// Bound of one connection's input, in bytes. At the bound no more is read, unless a single command is longer.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
 /// Bound of the input, in bytes, while a client waits for something that may never come. The client's
 /// disconnection shows only after all its input has been read.

@@ -46,8 +46,8 @@ impl Mode {
         }
     }
 
-    /// Whether the *pmnet server* executes a command although the client watches: flushes, key listings and
-    /// SCRIPT EXISTS, because these touch pmnet's records. After a flush Redis makes EXEC fail.
+    /// Whether the *pmnet server* executes a command although the client watches keys. It executes flushes, key
+    /// listings and SCRIPT EXISTS, because these commands touch pmnet's records. After a flush Redis makes EXEC fail.
     pub(super) fn leaves_to_server(&self, verdict: &Verdict) -> bool {
         let minds_records = |facts: &Facts| {
             let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];

@@ -46,7 +46,7 @@ pub(super) enum Slot {
     Message(Bytes),
     /// A request about the front's clients has no answer yet.
     Clients,
-    /// From this place on replies are discarded, or are no longer (CLIENT REPLY).
+    /// From this place on, replies are discarded, or are sent again (CLIENT REPLY).
     Mute(Muted),
 }
 
@@ -85,7 +85,7 @@ impl Replies {
         }
     }
 
-    /// From this place on, discards replies or stops discarding them. Like Redis, keeps messages.
+    /// From this place on, discards replies or stops discarding them. As in Redis, messages are not discarded.
     pub(super) fn mute(&mut self, muted: Muted) {
         if self.slots.is_empty() {
             self.muted = muted;
@@ -110,7 +110,7 @@ impl Replies {
         })
     }
 
-    /// Sets how many bytes of replies may be unread before no further command is taken.
+    /// Sets the bound of unread bytes. Above it no further command is taken.
     pub(super) fn set_unread_max(&mut self, bytes: usize) {
         self.unread_max = bytes;
     }
@@ -251,7 +251,8 @@ impl Replies {
         }
     }
 
-    /// Drops all outstanding replies. `last` is the last reply, after those that are complete and in order.
+    /// Drops all outstanding replies. Replies that are complete and next in order are kept, and `last` follows them as
+    /// the last reply.
     pub(super) fn cut(&mut self, last: &Bytes) {
         self.slots.clear();
         self.ready_bytes = 0;
@@ -290,7 +291,7 @@ impl Replies {
             || self.congested()
     }
 
-    /// Whether so much is held that messages have to wait at the store.
+    /// Whether so many bytes are held for the client that messages have to wait at the store.
     pub(super) fn holds_much(&self) -> bool {
         self.held() > READY_BYTES_SOFT_MAX
     }

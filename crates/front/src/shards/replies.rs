@@ -22,9 +22,9 @@ pub(super) enum Wait {
     One(usize),
     /// The next reply of this link. If it is an error, the transaction with this number has not begun.
     Multi(usize, u64),
-    /// The next reply of this link, to a SCAN: the shard is added to its cursor.
+    /// The next reply of this link, which answers a SCAN. The shard is added to the reply's cursor.
     Scan(usize),
-    /// The same, to an INFO: the router's lines come after those of the front.
+    /// The next reply of this link, which answers an INFO. The router's lines are added after the front's lines.
     Info(usize),
     /// One reply of each link.
     All(Merge, Vec<Option<Bytes>>),
@@ -54,7 +54,7 @@ pub(super) struct Slot {
     pub(super) wait: Wait,
     /// The command's reply is not sent (CLIENT REPLY).
     pub(super) silent: bool,
-    /// When it was taken.
+    /// When the command was taken.
     pub(super) taken: Time,
 }
 

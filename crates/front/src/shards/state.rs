@@ -154,7 +154,7 @@ impl State {
         self.rounds.len() >= ROUNDS_MAX
     }
 
-    /// Notes that a change was sent to `left` links. Returns its number.
+    /// Notes that a change was sent to `left` links. Returns the number of the change.
     pub(super) fn begin(&mut self, effect: Effect, left: usize) -> u64 {
         self.rounds_ever += 1;
         self.rounds.push_back(Round {

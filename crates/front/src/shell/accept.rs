@@ -194,8 +194,8 @@ fn is_out_of_files(error: &std::io::Error) -> bool {
 /// Files that a front needs besides those of its clients: its connections to the store and its replicas, and
 /// its sockets.
 const FILES_OF_A_FRONT: u64 = 64;
-/// A front may use one in this many of its open files for a connection that is logged in as a user, up to
-/// [`WITNESSES_MAX`].
+/// Of this many open files, a front may use one for a connection that is logged in as a user. It has at most
+/// [`WITNESSES_MAX`] such connections.
 const FILES_PER_WITNESS: u64 = 8;
 /// Files of a client: its own connection, and one to the store.
 const FILES_OF_A_CLIENT: u64 = 2;

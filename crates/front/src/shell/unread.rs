@@ -19,7 +19,7 @@ const PATIENCE: Time = 1_000_000_000;
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
 /// Interval of the log messages about clients that were closed, in nanoseconds.
 const SAY_EVERY: Time = 10_000_000_000;
-/// Too much stays unread until the amount falls to this many eighths of the bound.
+/// Once the unread bytes have exceeded their bound, they count as too many until they fall to this many eighths of it.
 const RELIEVED_EIGHTHS: usize = 7;
 
 /// Unread output of one client.
@@ -55,8 +55,8 @@ impl UnreadOfAll {
         self.bytes_max = bytes_max;
     }
 
-    /// Whether the unread bytes exceed their bound. `was_over`: they exceeded it at the last call; then a
-    /// lower bound counts.
+    /// Whether there are too many unread bytes. `was_over`: there were too many at the last call. In this case a lower
+    /// bound counts.
     fn is_over(&self, was_over: bool) -> bool {
         let bound = if was_over {
             self.bytes_max / 8 * RELIEVED_EIGHTHS
@@ -92,7 +92,7 @@ impl<U: Upstream> Front<U> {
             client.unread.took = now;
         }
         if left < held {
-            // The time of a client that only sends, and has nothing left to read, is not prolonged.
+            // If a client has nothing left to read and only sends, its time is not prolonged.
             client.took(now);
         }
         if client.connection.congested() {

@@ -36,7 +36,7 @@ pub(super) struct Vigil {
     next_beat: Time,
     /// When a client was last seen waiting; `None`: no questions are asked.
     waited: Option<Time>,
-    /// When it was last doubtful that the store takes commands. In that case only the store is asked.
+    /// When it was last doubtful that the store takes commands. While it is doubtful, only the store is asked.
     doubted: Option<Time>,
     heart: Option<Dialed<Heart>>,
     session: Option<SessionHandle>,

@@ -24,7 +24,7 @@ struct Waiter {
     client: usize,
     keys: Vec<i64>,
     until: Option<Time>,
-    /// The client was woken, and has not reported since that its try found no element.
+    /// The client was woken, and has not yet reported that it found no element.
     woken: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Waiting {
     tickets: u64,
     session: Option<SessionHandle>,
     call: Option<CallId>,
-    /// Start number of the store's process, and how many keys had been new up to its last answer.
+    /// Start number of the store's process, and the number of new keys up to the process's last answer.
     seen: Option<(i64, i64)>,
     asked_last: Time,
     due: Time,
@@ -285,7 +285,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// CLIENT UNBLOCK of a client. Returns whether the client waited for an embedded store.
+    /// Carries out CLIENT UNBLOCK for a client. Returns whether the client waited for an embedded store.
     pub(super) fn unblock_waiting(&mut self, index: usize, error: bool) -> bool {
         let Some(client) = self.clients.get_mut(index) else {
             return false;

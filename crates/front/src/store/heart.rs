@@ -1,4 +1,4 @@
-//! Asks a store on a connection of the front for a sign of life, and which store it is.
+//! On a connection of the front, asks a store for a sign of life and for its identity.
 //!
 //! A client may wait long for the store. The client's own connection does not show whether the store has
 //! nothing to send or has stopped.

@@ -1,9 +1,9 @@
 //! The identity of the store at the other end of a connection.
 //!
-//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a
-//! failover, after a restart of Redis, or if the address means something else on this machine. So the front
-//! asks which store is at the other end of a connection. It sends no client's command on the connection
-//! before the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a failover,
+//! after a restart of Redis, or if the address leads to another process on this machine than on the server's. So the
+//! front asks which store is at the other end of a connection. It sends no client's command on the connection before
+//! the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
 use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;
@@ -11,7 +11,7 @@ use pmnet_wire::StoreName;
 /// Longest answer to INFO that is parsed, in bytes.
 const INFO_BYTES_MAX: usize = 64 * 1024;
 
-/// A command of the front itself on a connection to the store.
+/// A command that the front itself sends on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
     /// AUTH of the front, HELLO or SELECT. An error ends the connection.
@@ -55,7 +55,7 @@ pub(crate) enum Match {
 
 impl Found {
     pub(crate) fn compare(&self, name: &StoreName) -> Match {
-        // Without an owner, the server only reads this store, and has claimed nothing.
+        // If the name has no owner, the server only reads this store and has not claimed the records.
         let owned = name.owner.is_empty() || self.owner.as_deref() == Some(&name.owner);
         match (self.run_id == name.run_id, owned) {
             (true, true) => Match::Same,

@@ -40,7 +40,7 @@ const FLAGS: [(&str, u32); 13] = [
     ("module", MODULE),
     ("may_replicate", MAY_REPLICATE),
     ("internal", INTERNAL),
-    // The name before Redis 7.
+    // The name of this flag before Redis 7.
     ("random", NONDETERMINISTIC),
 ];
 /// The flags of commands that are known by name, as in the compiled facts.
@@ -208,8 +208,8 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // The reply has only fixed places of keys. A command that is not known by name is taken for a
-            // module's.
+            // The reply describes only fixed places of keys. A command that this program does not know by name is taken
+            // for a command of a module.
             None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
             None => {
                 flags |= MODULE;

@@ -36,7 +36,7 @@ impl Secret {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes.into();
     }
 
-    /// The same with those of another one.
+    /// Replaces the password by the text of `other`.
     pub fn replace_by(&self, other: &Secret) {
         self.replace(&other.bytes());
     }

@@ -569,7 +569,7 @@ mod tests {
         let [all, some, first] = [0, 1, 2].map(|at| users.user(at).unwrap());
         assert_eq!(place(all, "GET a"), Place::Name("GET"));
         assert_eq!(place(all, "set a v"), Place::Name("SET"));
-        // Their rights depend on subcommands, or on the places of their keys.
+        // The right to these commands depends on subcommands, or on the places of their keys.
         for line in ["CONFIG GET x", "SORT a BY b", "EVAL x 1 a", "PING"] {
             assert!(matches!(place(all, line), Place::Arguments(_)), "{line}");
         }

@@ -10,7 +10,7 @@ use crate::client::{COMMANDS_PER_TURN, Shared};
 use crate::limits::BULK_BYTES_MAX;
 use crate::upstream::{CallId, Calls, Time};
 
-/// Bytes of a batch's commands above which it takes no further one.
+/// If the commands of a batch have more bytes than this, the batch takes no further command.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024;
 /// Most bytes of all replies of a batch together; the bound is that of a pack of bypasses.
 pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
@@ -31,7 +31,7 @@ pub(in crate::client) struct Batch {
     pub(super) reply_bytes: usize,
     /// The store was tried and cannot answer; the rest goes as bypasses.
     pub(super) store_failed: bool,
-    /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] and one more.
+    /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] + 1.
     hashes: Vec<u64>,
     /// If all commands are GETs of one key: this key.
     pub(super) key: Option<Vec<u8>>,

@@ -68,7 +68,7 @@ impl Back {
         self.bypass(command, Kind::Writes, company, cx)
     }
 
-    /// Sends a command to be executed by Redis, unless Redis says that it is busy.
+    /// Sends a command that Redis is to execute, unless Redis has said that it is busy.
     fn bypass(
         &mut self,
         command: &Command<'_>,

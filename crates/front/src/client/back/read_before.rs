@@ -24,7 +24,7 @@ pub(in crate::client) struct Version {
     pub(in crate::client) version: u64,
 }
 
-/// The front's knowledge from the head's answers.
+/// The front's knowledge of the head's index, from the head's answers.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Heard {
     newest: Option<Version>,
@@ -148,7 +148,7 @@ impl Before {
         }
     }
 
-    /// Returns the watermark that the asked store must have reached; `None`: its answer cannot be used after
+    /// Returns the watermark that the asked store must have reached; `None`: the store's answer cannot be used after
     /// this MISS.
     pub(in crate::client) fn must_have(&self, missed: &Missed) -> Option<u64> {
         let need = match self.asked {

@@ -28,18 +28,18 @@ pub(crate) struct Rights {
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Asking,
-    /// A SORT may read its key; now its keys in BY and GET are being asked about.
+    /// A SORT may read its own key. Redis is being asked about its keys in BY and GET.
     asks_others: bool,
     /// Number of lists of users that had been asked for when the list first forbade the present command.
     refused: Option<u64>,
     /// Time of the last change of the rights, as known when the present transaction began.
     multi: u64,
-    /// The client has not logged in and, as far as was last known, need not.
+    /// The client has not logged in, and by the last known list of users it need not log in.
     admitted: bool,
     /// Number of lists of users that had been asked for when the client connected.
     came: u64,
-    /// Whether the client needed no login when it connected; then, as in Redis, it needs none later. With the
-    /// [`Users::of_store`] for which this is known.
+    /// The [`Users::of_store`] for which the second value is known, and whether the client needed no login when it
+    /// connected. A client that needed none then needs none later, as in Redis.
     let_in: Option<(u64, bool)>,
 }
 
@@ -117,7 +117,7 @@ impl Rights {
         self.user.is_none() && !matches!(users.access, Access::Anyone)
     }
 
-    /// Whether the client needs no login, as far as was last known.
+    /// Whether the client needs no login, by the last known list of users.
     pub(super) fn is_admitted(&self) -> bool {
         self.admitted
     }
