@@ -220,7 +220,7 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, LONG);
     let mut direct = redis.client();
-    // More than is read from other clients while a command waits, and more than the kernel buffers.
+    // The input is longer than the part that is read while a command waits, and longer than the kernel's buffers.
     let mut client = front.client();
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");
@@ -307,7 +307,7 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     let mut client = front.client();
     assert_eq!(client.ask("ECHO x"), "$1\r\nx\r\n");
     let mut direct = redis.client();
-    // Two connections of the endpoint, this one, and that of the waiting client.
+    // The connections are two of the endpoint, this one, and the waiting client's.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");

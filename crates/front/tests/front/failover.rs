@@ -17,7 +17,7 @@ fn fail_over(front: &Running, to: &Redis) {
     front.knobs().moved = Some(to.address);
 }
 
-/// Waits until this store has no connection but the one that asks.
+/// Waits until the connection that asks is the store's only one.
 fn deserted(store: &Redis) {
     let mut direct = store.client();
     eventually("no connection is left", || {
@@ -184,8 +184,8 @@ fn another_process_at_the_address_of_the_store_is_not_taken_for_it() {
     assert!(!new.client().ask("INFO commandstats").contains("blpop"));
 }
 
-/// Redis was restarted while it was idle. The server does not know yet, and no client can log in whose
-/// command would show it.
+/// Redis was restarted while it was idle. The server does not know that yet, and no client can log in and send a
+/// command that would show it.
 #[test]
 fn a_front_that_finds_another_process_makes_the_server_look() {
     let Some((old, new, front)) = two() else {

@@ -98,7 +98,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
     assert_eq!(direct.ask("GET k"), "$1\r\nv\r\n");
     assert_eq!(direct.ask("DBSIZE"), ":1\r\n");
     assert!(direct.ask("ROLE").contains("master"));
-    // Administration that breaks no guarantee passes, as it does outside WATCH.
+    // Administrative commands that break no guarantee pass, as they do outside WATCH.
     for (line, reply) in [
         ("WATCH k", "+OK\r\n"),
         ("CONFIG SET hz 11", "+OK\r\n"),

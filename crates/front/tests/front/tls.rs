@@ -290,7 +290,7 @@ fn a_router_with_tls_is_a_router() {
     for (store, key) in shards.stores.iter().zip(["bar", "foo"]) {
         assert_eq!(store.client().ask(&format!("EXISTS {key}")), ":1\r\n");
     }
-    // A client that does not speak TLS is closed, and no other client.
+    // A client that does not speak TLS is closed. Other clients are not affected.
     let mut plain = shards.client();
     plain.send(&command("PING"));
     let mut rest = Vec::new();

@@ -564,7 +564,7 @@ fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
     for _ in 0..3 {
         let mut first = login(&front, "eve pw");
         let mut second = login(&front, "eve pw");
-        // One such connection is that on which the front checks passwords.
+        // One of these connections is the connection on which the front checks passwords.
         eventually("the front is logged in as eve", || {
             seen(&mut direct, "eve") == 2
         });
@@ -800,7 +800,7 @@ fn guessing_is_slow() {
     let said: Vec<String> = (0..40).map(|_| guesser.text()).collect();
     assert_eq!(said.iter().filter(|&text| text == WRONGPASS).count(), 20);
     assert!(said[39].contains("too many failed logins from this address"));
-    // A login with the right password has to wait as well; a logged-in client does not.
+    // A login with the right password has to wait, too. A client that has logged in does not wait.
     eventually("the second is over", || {
         guesser.ask("AUTH s3cret") == "+OK\r\n"
     });

@@ -6,7 +6,7 @@ use pmnet_media::{Kind, Place};
 
 use super::{Finding, Level};
 
-/// One line about the place, and one for each thing that could be better there.
+/// Returns a finding about the place, and one for each possible improvement.
 pub(super) fn findings(path: &Path) -> Vec<Finding> {
     match pmnet_media::look(path) {
         Ok(place) => about(path, place),

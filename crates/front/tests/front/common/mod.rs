@@ -179,7 +179,8 @@ pub const MARKS_FROM: u32 = 1_000_000;
 pub struct Knobs {
     /// While set, nothing is executed, and calls end at their deadlines.
     pub hold: bool,
-    /// As `hold`, but updates are committed at once if no earlier call is outstanding.
+    /// While set, the same holds for all calls except updates: an update is committed at once if no earlier call is
+    /// outstanding.
     pub hold_bypasses: bool,
     /// Duration of each bypass.
     pub delay: Duration,
@@ -203,7 +204,7 @@ pub struct Knobs {
     pub updates: Vec<String>,
     /// All payloads of bypasses: read-only or not, form, number of commands.
     pub bypasses: Vec<(bool, Form, usize)>,
-    /// How often the store's facts for HELLO were asked for.
+    /// Number of questions for the store's facts, which a HELLO causes.
     pub greetings: u32,
     /// Number of sessions opened and ended.
     pub sessions: (u32, u32),
@@ -629,7 +630,7 @@ impl Running {
             stopper,
             thread: Some(thread),
         };
-        // The front asks once without being asked by a client.
+        // At its start the front asks once, without a request of a client.
         eventually("the front has asked", || running.knobs().sessions == (1, 1));
         let mut knobs = running.knobs();
         knobs.bypasses.clear();
