@@ -32,8 +32,8 @@ use unit::{UNITS_MAX, Unit};
 pub const SLOTS_MAX: usize = 256;
 /// Most bytes of a client's commands that are under way. A single command may be longer.
 pub const FLIGHT_BYTES_MAX: usize = 4 << 20;
-/// Bytes of answers that are kept for a client. Above this, the store is asked nothing more. The answers to
-/// one call may be longer.
+/// Bytes of answers that are kept for a client. Above this, no further units are submitted. The answers to one call may
+/// be longer.
 pub const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are received in advance of the command that is being parsed.
 const AHEAD_BYTES: usize = 64 * 1024;
@@ -79,7 +79,7 @@ enum Replies {
 pub struct Connection {
     parser: Parser,
     input: Vec<u8>,
-    /// Bytes of `input` that are done with.
+    /// Bytes of `input` that were handled.
     taken: usize,
     /// The parser waits for more bytes.
     starved: bool,
@@ -204,7 +204,7 @@ impl Connection {
     /// Notes that `count` bytes of the answers were written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
-        // Without this, a client that always leaves some bytes unread would keep the written ones in memory.
+        // Otherwise the written bytes of a client that always leaves some bytes unread would stay in memory.
         if self.written >= self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
@@ -422,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// Answers the first units with an error, because they cannot be submitted.
+    /// Answers the first `count` units with an error, because they cannot be submitted.
     fn refuse(&mut self, count: usize, why: &str, shared: &mut Shared) -> bool {
         let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
         for slot in slots {
@@ -496,7 +496,7 @@ impl Connection {
                     // The answer is moved to the output at once: the text of a further one may be as large.
                     self.settle();
                 }
-                // In reverse order, so that the repeated units keep their order before all other units.
+                // The loop runs in reverse order, so that the repeated units keep their order before all other units.
                 for unit in again.into_iter().rev() {
                     self.units.push_front(unit);
                 }

@@ -40,9 +40,9 @@ pub enum Verb {
     Add,
     /// Stores the item if there is one.
     Replace,
-    /// Adds data after an item's.
+    /// Adds data after the item's data.
     Append,
-    /// Adds data before an item's.
+    /// Adds data before the item's data.
     Prepend,
     /// Stores the item if the present one has this unique.
     Cas,
@@ -51,11 +51,11 @@ pub enum Verb {
 /// The form of the answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As the text protocol does.
+    /// An answer of the text protocol.
     Text,
     /// No answer (`noreply`).
     Quiet,
-    /// As the meta protocol does.
+    /// An answer of the meta protocol.
     Meta(Meta),
 }
 
@@ -200,7 +200,7 @@ pub enum Stats {
 pub enum Step {
     /// Waits for more bytes.
     More,
-    /// This many bytes are done with.
+    /// This many bytes were handled, and may have completed a command.
     Taken(usize, Option<Request>),
 }
 

@@ -195,13 +195,13 @@ impl Front {
         Ok((front, stopper))
     }
 
-    /// A handle that gives a running front other limits.
+    /// Returns a handle that changes the limits of a running front.
     #[must_use]
     pub fn limits(&self) -> Latest<Limits> {
         self.limits.clone()
     }
 
-    /// Takes other limits, if there are some.
+    /// If the limits have changed, applies the new ones.
     fn take_limits(&mut self) {
         if let Some(limits) = self.newest_limits.take() {
             self.shared.connections_max = limits.connections_max;
@@ -446,7 +446,7 @@ impl Front {
         self.serial += 1;
         let connection = match edge {
             Edge::Tcp(_) => Connection::new(&self.shared),
-            // One byte more than can be sent, which shows that the answer is too long.
+            // One byte more than can be sent is kept, which shows that the answer is too long.
             Edge::Udp(..) | Edge::Timer(_) => {
                 Connection::of_one_request(&self.shared, said, datagram::REPLY_BYTES_MAX + 1)
             }
@@ -478,7 +478,7 @@ impl Front {
                     self.udp_ready = false;
                     return;
                 }
-                // An error about an earlier answer, whose receiver was unreachable.
+                // The error is about an earlier answer, whose receiver was unreachable.
                 Err(_) => continue,
             };
             let counters = &mut self.shared.counters;
