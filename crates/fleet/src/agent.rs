@@ -92,7 +92,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// How the chain in etcd wires the device.
+    /// The device's next hop and statement, by the chain in etcd.
     order: Option<Order>,
     /// etcd has this process on record as the device's.
     registered: bool,
@@ -146,8 +146,8 @@ impl Agent {
         self.shared.state().registered
     }
 
-    /// Returns how the device must be wired; `None`: etcd has no record of that. To be called once the device
-    /// is registered.
+    /// To be called once the device is registered. Returns the next hop and the statement that the device must have;
+    /// `None`: etcd has no record of them.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
@@ -208,9 +208,9 @@ struct Held {
 
 /// Why there is no lease now.
 enum Not {
-    /// The lease may be granted later.
+    /// There is no lease at present, for this reason. It may be granted later.
     Yet(String),
-    /// The device must end.
+    /// The device must end, for this reason.
     Ever(String),
 }
 

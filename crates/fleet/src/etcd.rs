@@ -104,7 +104,7 @@ pub struct Storage {
     pub version: String,
     /// Size of the database file, which counts for the quota.
     pub bytes: u64,
-    /// Bytes of it that are in use. The rest is free for new data.
+    /// Bytes of the file that are in use. The rest is free for new data.
     pub used: u64,
     /// The quota; `None`: unknown.
     pub quota: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Storage {
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {
-    /// Returns whether the size is more than half of the quota.
+    /// Returns whether the database is larger than half of the quota.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bytes > self.quota.unwrap_or(QUOTA_USUAL) / 2

@@ -15,7 +15,7 @@ use crate::shard::{Row, Shard};
 /// One step in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The chain that is served becomes the record.
+    /// The chain that the devices serve becomes the chain on record.
     Adopt(Plan),
     /// Writes the word *stopped* about a device with this last lease. `beside`: the member that continues.
     Stop {
@@ -26,7 +26,7 @@ pub enum Step {
         /// A device that holds everything and has a lease.
         beside: u32,
     },
-    /// The remaining devices, or these and a spare, get a new wiring.
+    /// The remaining devices, or these devices and a spare, get new next hops.
     Wire(Plan),
     /// Writes the word *left out* about a device that was stopped.
     LeftOut {

@@ -24,7 +24,7 @@ pub(super) const ALARM: &str = "maintenance/alarm";
 /// Longest time to wait for the reason of a failure.
 const WHY_MAX: Duration = Duration::from_millis(200);
 
-/// Flags that the texts name.
+/// Names of the flags in the error texts.
 const FLAGS: Flags = Flags {
     ca: "--etcd-ca",
     certificate: "--etcd-cert and --etcd-key",
@@ -235,7 +235,7 @@ impl Http {
         let body = body.read_to_string().map_err(lost)?;
         let mut json: Value = serde_json::from_str(&body).map_err(|_| no_json(endpoint, &body))?;
         if json["result"].is_object() {
-            // The answer is one of a stream.
+            // The answer is an element of a stream.
             json = json["result"].take();
         }
         if let Some(text) = json["error"].as_str() {

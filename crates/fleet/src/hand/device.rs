@@ -115,7 +115,7 @@ impl DeviceDoor {
         })
     }
 
-    /// Returns how the device must be wired, if an operator has ordered that.
+    /// Returns the next hop and the statement that an operator has ordered, if there is such an order.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order

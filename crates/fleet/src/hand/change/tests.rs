@@ -287,7 +287,7 @@ fn who_has_not_heard_of_the_epoch_is_woken() {
 
 #[test]
 fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
-    // A device that was called stopped answers after all.
+    // A device that the operator called stopped answers.
     let mut looked = world(&[1, 2, 3], &[]);
     let back = looked.devices.remove(&2).unwrap();
     let change = Change::plan(&looked, &remove(&[2]), true).unwrap();
