@@ -124,10 +124,10 @@ impl Parser {
         self.poll_of(buffer, false)
     }
 
-    /// As [`Parser::poll`]. If `stranger`, the client still has to log in, and its limits are lower.
+    /// Does what [`Parser::poll`] does. `stranger`: the client still has to log in, so its limits are lower.
     ///
     /// # Errors
-    /// As [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`]
+    /// The errors of [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`]
     /// the parser remains usable, because the client may turn out to be no stranger.
     pub fn poll_of(&mut self, buffer: &[u8], stranger: bool) -> Result<Status, ProtocolError> {
         self.seen = buffer.len();

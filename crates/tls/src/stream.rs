@@ -92,7 +92,7 @@ impl<T: Read + Write> Stream<T> {
         Ok(())
     }
 
-    /// As [`Self::push`], but bytes that the socket does not take yet are no error.
+    /// Does what [`Self::push`] does, but returns no error if the socket does not take all bytes yet.
     fn try_push(&mut self) -> io::Result<()> {
         match self.push() {
             Err(error) if is_not_yet(error.kind()) => Ok(()),
