@@ -11,7 +11,7 @@ use crate::rows::{Fault, Rows, Update, place_in};
 use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run, unchanged};
 use crate::{OpenError, PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG};
 
-/// Bytes of replies after which a pack ends.
+/// If the replies of a pack have this many bytes, the pack ends.
 const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
@@ -79,7 +79,7 @@ impl Counted {
 pub struct Rejections(Counted);
 
 impl Rejections {
-    /// Counts these rejected updates, and logs some of them.
+    /// Counts these rejected updates, and logs some of the reasons.
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
             if let Some(total) = self.0.one_more() {

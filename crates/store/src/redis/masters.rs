@@ -1,4 +1,4 @@
-//! The address of the master: a thread asks the Sentinels or nodes for it, again and again.
+//! Finds the address of the master: a thread asks the Sentinels or nodes for it at regular intervals.
 //!
 //! Sentinels are asked for the master of a name (`super::sentinel`); nodes of a Redis Cluster are asked for the master
 //! that serves a slot (`super::cluster`). A majority of them must have answered lately. The answer with the highest
@@ -235,7 +235,7 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // The processes that answered do not know of a failover yet that others had reported before.
+        // The processes that answered do not know yet of a failover that other processes reported earlier.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
             "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),

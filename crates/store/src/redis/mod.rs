@@ -156,7 +156,7 @@ pub struct RedisStore {
     watermark: Bytes,
     /// Value of the field `watermark` after the batch in flight, until the outcome of that batch is known.
     in_flight: Option<Bytes>,
-    /// Highest number of databases that a Redis of this shard is known to have had.
+    /// The highest number of databases that a Redis of this shard had, as far as is known.
     databases: u32,
     /// In a Redis Cluster: the slots that the master served when it was connected.
     served_slots: Vec<RangeInclusive<u16>>,
@@ -336,7 +336,7 @@ impl RedisStore {
     /// Counts and reports an effect that will never be applied and was not promised.
     fn reject(&mut self, why: &str) {
         self.rejected += 1;
-        // Rejections are logged less and less often, so that they do not flood the log.
+        // The more rejections there are, the less often they are logged, so that they do not flood the log.
         if self.rejected.is_power_of_two() {
             tracing::warn!(
                 total = self.rejected,

@@ -19,13 +19,13 @@ const CALL_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// Commands to send to a Redis that was restarted since then and has no such record. `None`: no commands, because
-    /// that Redis has lost the effect too.
+    /// Commands for a Redis that was restarted in the meantime and has no such record. `None`: no commands, because
+    /// that Redis has lost the effect, too.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// Returns the change for a Redis that was restarted since then and that has `records`.
+    /// Returns the change for a Redis that was restarted in the meantime and now has `records`.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);

@@ -23,7 +23,7 @@ use super::{FLUSH_LUA, Link};
 /// Owner of the command in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// A write of pmnet's whose result is not needed.
+    /// A write of pmnet itself whose result is not needed.
     Write,
     Records,
     Select(u32),
@@ -65,14 +65,14 @@ pub enum Outcome {
     Refused(Vec<(usize, String)>),
     /// Nothing ran: Redis reported with this error that memory is short, and queued nothing.
     NoMemory(String),
-    /// It ran, with these replies, except for the change of the records, which failed for this reason. The connection
-    /// must not be used any more.
+    /// The commands ran with these replies, but the change of the records failed for this reason. The connection must
+    /// not be used any more.
     Unrecorded(Vec<(usize, Bytes)>, String),
     /// The transaction ran only in part, or in another database; see [`Torn`]. The connection must not be used any
     /// more.
     Torn(Torn),
-    /// It ran, with these replies and the change of the records. But the commands after it failed, so no process
-    /// knows whether it is durable. The connection must not be used any more.
+    /// The commands ran with these replies, and the records were changed. But the commands that wait for durability
+    /// failed, so no process knows whether the transaction is durable. The connection must not be used any more.
     Doubtful(Vec<(usize, Bytes)>, StoreError),
 }
 
@@ -137,7 +137,7 @@ impl<'a> Transaction<'a> {
         // A Redis that accepts no writes refuses a whole EXEC with a write in it, but accepts one that has only
         // scripts. Neither of the two commands below changes anything.
         if let Some(home) = link.home {
-            // Redis also refuses the command if the slot is elsewhere or is being moved.
+            // Redis also refuses this command if the slot is at another node or is being moved.
             connection.add(&[b"HDEL", &probe(slot.unwrap_or(home)), b""]);
         } else if database == 0 {
             connection.add(&[b"HSET", hash, OWNER, &link.owner]);
@@ -271,7 +271,7 @@ impl<'a> Transaction<'a> {
 
         let unqueued = read_queued(link, &slots, items)?;
         let executed = link.connection.reply()?;
-        // The transaction's outcome takes precedence over an error of the return to database 0.
+        // If the return to database 0 fails as well, the outcome of the transaction takes precedence over this error.
         let back = if moved {
             link.connection.reply().and_then(|reply| expect_ok(&reply))
         } else {

@@ -62,7 +62,7 @@ impl RedisUrl {
     /// Returns the settings for one of the processes that are asked for the master. A Sentinel has users of its own.
     ///
     /// # Errors
-    /// As [`RedisUrl::at`].
+    /// The errors of [`RedisUrl::at`].
     pub fn guide(&self, (host, port): &(String, u16)) -> Result<RedisUrl, String> {
         let mut url = self.at(host, *port)?;
         if let Some(Guides {
@@ -139,7 +139,7 @@ impl RedisUrl {
     /// answered.
     ///
     /// # Errors
-    /// As [`RedisUrl::parse_sentinel`].
+    /// The errors of [`RedisUrl::parse_sentinel`].
     pub fn parse_cluster(rest: &str, secure: bool) -> Result<RedisUrl, OpenError> {
         RedisUrl::parse_guided(rest, secure, PORT_DEFAULT, |slots| {
             if slots.is_empty() {

@@ -194,7 +194,7 @@ fn set_end(call: &mut Call<'_, '_>, unit: Unit, absolute: bool) -> Outcome {
     let head = call.head(key)?;
     let head = head.filter(|head| conditions.allow(head.expires, time));
     if let Some(head) = head {
-        // A time before 1970 has passed, too.
+        // A time before 1970 counts as past.
         change(call, key, head.expires, time.max(1).unsigned_abs())?;
     }
     call.reply.flag(head.is_some());

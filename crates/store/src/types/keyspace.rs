@@ -75,7 +75,7 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// As for [`Rows::begin_update`].
+    /// Does what [`Rows::begin_update`] does.
     pub fn begin_update(&mut self, update: Option<Update>) {
         self.rows.begin_update(update);
     }
@@ -527,7 +527,7 @@ impl<'r> Keyspace<'r> {
         Ok(limit - left)
     }
 
-    /// As for [`Rows::set_frees`].
+    /// Does what [`Rows::set_frees`] does.
     pub fn set_frees(&mut self, frees: bool) {
         self.rows.set_frees(frees);
     }

@@ -233,8 +233,8 @@ fn place_of_members<'a>(
     Ok(Place::Scattered(min, max))
 }
 
-/// Visits the members of a range although scores differ, as Redis does in a small set: from the first member that is
-/// not before the range to the first member after it.
+/// Visits the members of a range although their scores differ. As in a small set of Redis, it begins at the first
+/// member that is not below the range, and stops at the first member above it.
 fn visit_scattered(
     call: &Call<'_, '_>,
     set: &Head,
