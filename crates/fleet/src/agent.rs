@@ -127,8 +127,8 @@ impl Agent {
         })
     }
 
-    /// Notes that the device runs with this log, and with this wiring. `words`: messages of this run alone.
-    /// With them the agent ends the run when the device must get another next hop, or must not continue.
+    /// Notes that the device runs with this log, and with this wiring. `words`: messages of this run alone. By these
+    /// messages the agent ends the run when the device must get another next hop, or must not continue.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -166,7 +166,7 @@ impl Agent {
         self.shared.state().leaves
     }
 
-    /// Returns the lease. **The device must have ended**: it answers nothing under this lease any more.
+    /// Returns the lease. **The device must have ended**: it no longer answers under this lease.
     ///
     /// # Errors
     /// A text: etcd does not answer. Then the lease expires by itself.

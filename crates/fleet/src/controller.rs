@@ -45,7 +45,7 @@ pub struct Controller {
     /// The longest lease that was seen, in nanoseconds.
     longest: Nanos,
     watch: Watch,
-    /// A lease is gone, and its margin is not over.
+    /// A lease has ended, and its margin has not passed yet.
     waits: bool,
     history: History,
 }

@@ -80,8 +80,8 @@ pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     Some(Present { epoch, chain })
 }
 
-/// Returns the next step. `may_stop` returns the number of a lease that has been gone for long enough.
-/// `copies`: the wanted length of the chain, if it was set.
+/// Returns the next step. `may_stop` returns the number of a lease that ended long enough ago. `copies`: the wanted
+/// length of the chain, if it was set.
 pub fn advise(
     shard: &Shard,
     may_stop: impl Fn(u32) -> Option<u64>,
@@ -178,9 +178,8 @@ fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     }))
 }
 
-/// Returns the step for a device that was stopped and is not in the chain that is served. The plan must have
-/// no statement: then no statement about the device is expected any more, and none would count in a later
-/// epoch.
+/// Returns the step for a device that was stopped and is not in the chain that is served. The plan must have no
+/// statement. In this case no statement about the device is expected, and a statement would not count in a later epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     let stopped = shard
         .rows

@@ -44,7 +44,8 @@ impl History {
         }
     }
 
-    /// Does what is due, if anything is. Returns a text for the operator, if there is something to report.
+    /// Compacts or checks the history, if that is due. Returns a text for the operator, if there is something to
+    /// report.
     pub fn turn(&mut self, now: Time, etcd: &mut Etcd) -> Option<String> {
         if now < self.next {
             return None;

@@ -22,7 +22,7 @@ pub struct Place {
 /// The chain as it shall be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The epoch of the chain from which this one was made.
+    /// The epoch of the chain from which this plan was made.
     pub epoch: u32,
     /// The epoch for which the head states that all members that are not in this plan are stopped (SHRINK):
     /// `epoch`, or the next one. `None`: it states nothing.
@@ -37,7 +37,7 @@ pub struct Plan {
     pub copies: usize,
 }
 
-/// How a device is wired, and what it states.
+/// The next hop of a device, and its statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The device's next hop.

@@ -178,8 +178,8 @@ impl Keeper {
         }
         let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
         if self.config.standby && !has_turn {
-            // The turn is over even if no server has it: another one may have had it meanwhile, and have
-            // changed the records.
+            // The turn is over even if no server has it now. Another server may have had a turn in the meantime, and
+            // may have changed the records.
             self.words.end_turn();
             return Err(
                 "PM2704 the turn of this server is over: another one has it now, or may have had it"

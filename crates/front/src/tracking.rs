@@ -194,7 +194,7 @@ impl Tracking {
             self.name_bytes -= key.len();
             let told = Told::Keys(array(&[key]));
             for id in ids {
-                // A client that has changed to the mode BCAST since is told by its prefixes.
+                // A client that has changed to the mode BCAST in the meantime is told by its prefixes.
                 let listens = |tracker: &Tracker| !tracker.broadcasts();
                 if self.clients.get(&id).is_some_and(listens) {
                     self.outbox.push((id, told.clone()));
@@ -244,7 +244,7 @@ impl Tracking {
         }
         if self.link == LinkState::Up {
             self.all_changed();
-            // No fence can be waited for any more.
+            // Without the link, no fence will be passed, so no client must wait for one.
             self.fences.1 = self.fences.0;
         }
         self.link = state;

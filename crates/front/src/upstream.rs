@@ -29,10 +29,10 @@ pub type Time = u64;
 /// How a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submit {
-    /// Acknowledged when durable ([`Outcome::Committed`]).
+    /// The call is acknowledged when it is durable ([`Outcome::Committed`]).
     Update,
-    /// Answered by the store ([`Outcome::Reply`]). Executed exactly once if the call changes state, perhaps
-    /// several times if `read_only`.
+    /// The store answers the call ([`Outcome::Reply`]). A call that may change state is executed exactly once, a
+    /// `read_only` call perhaps several times.
     Bypass {
         /// The call changes nothing.
         read_only: bool,
@@ -97,10 +97,10 @@ pub trait Calls {
         call: Call<'_>,
     ) -> Result<CallId, Refused>;
 
-    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2).
-    /// With no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer
-    /// may also say how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All
-    /// calls that the caller has sent must have been committed or answered.
+    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2). If there are
+    /// no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer may also say
+    /// how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All calls that the caller has
+    /// sent must have been committed or answered.
     ///
     /// # Errors
     /// [`Refused`]. Nothing was sent.

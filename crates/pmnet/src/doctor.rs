@@ -1,8 +1,8 @@
 //! `pmnet doctor`: will it work well here, and what to do if not.
 //!
-//! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants:
-//! changes nothing, needs no privilege, ends within seconds. May not: fail silently. A fact that
-//! cannot be found out gives a `warn` that says so.
+//! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants: changes nothing,
+//! needs no privilege, ends within seconds. May not: fail silently. If a fact cannot be found out, the result is a
+//! `warn` that says so.
 
 mod bundle;
 mod etcd;

@@ -139,7 +139,7 @@ fn the_product_has_none_of_the_laboratory() {
     }
 }
 
-/// The library with which the packet store is compared is in a workspace of its own.
+/// The library that is compared with the packet store is in a separate workspace.
 #[test]
 fn nothing_here_depends_on_the_rivals() {
     let lockfile = include_str!("../../../bench/store/Cargo.lock");

@@ -6,8 +6,8 @@
 //! reads no clock and makes no system call, and it never waits for a reader. Bounds: [`CONNECTIONS_MAX`] connections,
 //! [`HEAD_BYTES_MAX`] bytes of a request, [`HANDSHAKE_MAX`] for a handshake, [`REQUEST_MAX`] for a request and
 //! [`LIFE_MAX`] for a connection. A request above these bounds gets an error. If there are too many connections, a new
-//! one takes the place of a connection that still owes a certificate; if there is none, the new one waits. Not allowed
-//! here: knowing what a number means, and changing anything in the process.
+//! one takes the place of a connection whose client has not shown its certificate yet. If there is no such connection,
+//! the new one waits. Not allowed here: knowing what a number means, and changing anything in the process.
 
 mod board;
 mod connection;

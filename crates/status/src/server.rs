@@ -21,7 +21,7 @@ use crate::text::Form;
 use crate::{json, page, text};
 
 /// Most connections at a time. A further connection takes the place of one whose client must show a certificate and has
-/// not done so yet. If there is none, the further connection waits until another one is closed.
+/// not done so yet. If there is no such connection, the further one waits until another connection is closed.
 pub const CONNECTIONS_MAX: usize = 128;
 /// Interval of the checks whether the loops are alive, and of their progress.
 const TICK: Duration = Duration::from_millis(250);

@@ -57,7 +57,8 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(cursors)
 }
 
-/// Counts events of one kind. They are logged less and less often, so that frequent events do not flood the log.
+/// Counts events of one kind. The more events there are, the less often they are logged, so that they do not flood the
+/// log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted(u64);
 
@@ -183,7 +184,7 @@ pub fn told(fault: &Fault) -> Option<String> {
     }
 }
 
-/// Returns the reply to a request that cannot be executed. The reply to a pack is that of a pack with one part.
+/// Returns the reply to a request that cannot be executed. For a pack, the reply has the form of a pack with one part.
 pub fn refusal(request: &Request, why: &str) -> Bytes {
     let error = reply::error(why);
     match Commands::parse(&request.payload) {

@@ -49,7 +49,7 @@ impl<T> Stream<T> {
         self.session.wants_write()
     }
 
-    /// Adds TLS's closing message: nothing more will be written. It must be flushed.
+    /// Adds TLS's closing message, after which nothing more can be written. The message must be flushed.
     pub fn close(&mut self) {
         self.session.send_close_notify();
     }

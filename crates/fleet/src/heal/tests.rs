@@ -107,7 +107,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
     shard
 }
 
-/// Returns the next step if all leases that are gone have been gone for long enough.
+/// Returns the next step if all ended leases ended long enough ago.
 fn next(shard: &Shard) -> Advice {
     let over = |id: u32| {
         let row = shard.rows.get(&id)?;
@@ -473,7 +473,7 @@ fn the_chain_sends_to_another_server_only_if_that_is_one_of_several_and_serves()
         Advice::Do(Step::Wire(there.clone()))
     );
     assert_eq!(next(&moved(true, 5, at(SERVER))), Advice::Well);
-    // The server is reached by another address, or it is gone.
+    // The server is reached by another address, or it does not run.
     assert_eq!(next(&moved(false, 5, at(98))), Advice::Well);
     assert_eq!(next(&moved(true, 0, at(98))), Advice::Well);
     // A pending statement and a stopped device stay unchanged.

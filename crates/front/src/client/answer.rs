@@ -49,8 +49,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps the command waiting for Redis's answer about the rights of its client. When the command's time
-    /// is over, it gets an error.
+    /// Keeps the command waiting for Redis's answer about the rights of its client. If Redis has not answered when the
+    /// command's time is over, the command gets an error.
     ///
     /// # Errors
     /// [`Later`]: the command waits.

@@ -1,4 +1,4 @@
-//! CLIENT: what a client sets and asks about itself and about the front's other clients.
+//! CLIENT: settings of a client, and questions about this client and the front's other clients.
 //!
 //! Purpose: the front answers as Redis does about its connections, but the clients are those of this front.
 //! Subcommands about other clients (LIST, KILL, UNBLOCK) are carried out by the front's shell

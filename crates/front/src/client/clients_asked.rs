@@ -100,12 +100,12 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     }
 }
 
-/// Whether the command has a condition on a local address. A second such condition would not count.
+/// Whether the command has a condition on a local address. A second condition on a local address would not count.
 fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }
 
-/// Place of the added condition that none of the store's clients meets.
+/// Where a condition that no client of the store meets is added to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nobody {
     /// Before the other conditions, none of which is of the same kind.
@@ -115,8 +115,8 @@ enum Nobody {
     Last,
 }
 
-/// Returns the command as a question to the store. `nobody`: the position at which a condition is added that no
-/// client of the store meets.
+/// Returns the command as a question to the store. `nobody`: where to add a condition that no client of the store
+/// meets.
 fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if let Some(nobody) = nobody {
@@ -162,7 +162,7 @@ impl Which {
             }
             b"TYPE" => (
                 What::Kind(ClientKind::parse(value)?),
-                // The name for a master in newer versions.
+                // Newer versions use this name for a master.
                 !value.eq_ignore_ascii_case(b"primary"),
             ),
             b"SKIPME" if !negated => {

@@ -48,7 +48,7 @@ impl Connection {
         self.face.pending.replies.held()
     }
 
-    /// Whether so many replies are unread that no further command may be taken.
+    /// Whether there are too many unread replies for a further command to be taken.
     #[must_use]
     pub fn congested(&self) -> bool {
         self.face.pending.replies.congested()

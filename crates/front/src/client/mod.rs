@@ -99,7 +99,7 @@ pub const COMMANDS_PER_TURN: usize = 256;
 pub enum Turn {
     /// The connection has nothing to do until input arrives or output is written.
     Idle,
-    /// There is more to do; the other clients have their turn first.
+    /// The connection has more work, but the other clients get their turn first.
     More,
     /// The endpoint's queue is full: try again after a `Done` event.
     Busy,
@@ -221,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// Returns the next request of this client to the front; `None`: there are no more.
+    /// Returns the next request of this client to the front; `None`: there is no further request.
     pub fn poll_output(&mut self) -> Option<Output> {
         let Connection {
             face,

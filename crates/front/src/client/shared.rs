@@ -33,10 +33,9 @@ pub struct Counters {
     pub hits: u64,
     /// Reads answered by the store, read directly.
     pub direct_reads: u64,
-    /// Direct reads for which head and store were asked at the same time. They are counted in `direct_reads`,
-    /// too.
+    /// Direct reads for which head and store were asked at the same time. `direct_reads` counts these reads, too.
     pub reads_at_once: u64,
-    /// Direct reads that a replica of the store answered. They are counted in `direct_reads`, too.
+    /// Direct reads that a replica of the store answered. `direct_reads` counts these reads, too.
     pub replica_reads: u64,
     /// Reads that were sent to the store as bypasses. Transactions are not counted.
     pub bypassed_reads: u64,

@@ -59,7 +59,7 @@ impl Times {
         self.answered = now;
     }
 
-    /// Notes that a command had no answer in time. Later commands of the same age must not wait for another
+    /// Notes that a command had no answer in time. Later commands that have waited as long must not wait for a further
     /// whole deadline.
     pub(super) fn fail(&mut self) {
         self.answered = 0;

@@ -47,7 +47,7 @@ pub(crate) struct Tracks {
 struct Queued {
     keys: Vec<(Access, Vec<u8>)>,
     bytes: usize,
-    /// There were more keys than are remembered.
+    /// The transaction has more keys than the front remembers.
     too_many: bool,
     /// CLIENT CACHING YES was one of the commands.
     caching: bool,

@@ -95,7 +95,7 @@ impl Transaction {
         self.payload.len()
     }
 
-    /// The commands for the store.
+    /// Returns the bytes of the commands for the store.
     pub(super) fn commands(&self) -> &[u8] {
         &self.payload[PREAMBLE_LEN..]
     }

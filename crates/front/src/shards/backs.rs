@@ -99,7 +99,7 @@ impl Backs {
         links.filter_map(|back| back.link.as_deref_mut())
     }
 
-    /// Makes the link to a shard, if there is none.
+    /// Makes the link to a shard, unless it exists.
     pub(super) fn open(&mut self, shard: usize) -> Result<(), Stop> {
         match &self.backs[shard].link {
             Some(link) if link.closing => return Err(Stop::Later),

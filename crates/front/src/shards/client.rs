@@ -98,14 +98,14 @@ enum Phase {
 pub(super) enum Turn {
     /// The client has nothing to do until something arrives.
     Idle,
-    /// There is more to do; the other clients have their turn first.
+    /// The client has more work, but the other clients get their turn first.
     More,
     /// The client's connection is closed.
     Closed,
 }
 
 impl Client {
-    /// Makes a client that was accepted. `token` is that of its socket. The tokens of its links follow.
+    /// Makes a client that was accepted. `token` is the token of the client's socket. The tokens of the links follow.
     pub(super) fn new(who: Who, wire: Wire, token: usize, now: Time, common: &Common) -> Client {
         let handshake = wire.handshake_until(now);
         Client {
@@ -149,8 +149,8 @@ impl Client {
         !matches!(self.phase, Phase::Serves)
     }
 
-    /// Notes an event of one of the client's sockets: 0 for its own, from 1 on for those of the links to the
-    /// shards.
+    /// Notes an event of one of the client's sockets. `socket`: 0 is the client's own socket; the numbers from 1 on are
+    /// those of the links to the shards.
     pub(super) fn note(&mut self, socket: usize, seen: &Seen) {
         match socket.checked_sub(1).map(|shard| self.backs.link(shard)) {
             None => self.socket.note(seen),

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 /// [`Merge::Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merge {
-    /// The reply of the first shard: all replies are the same.
+    /// The reply of the first shard, because all replies are equal.
     First,
     /// Integers are added.
     Sum,

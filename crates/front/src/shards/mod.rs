@@ -22,11 +22,10 @@
 //! | `cluster` | CLUSTER |
 //! | `tally` | counters and times |
 //!
-//! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards
-//! nothing is promised. Every buffer and table is bounded. The outstanding commands of a client are bounded
-//! in number, and in bytes for each shard; a client above these bounds is not read from. A shard that is slow
-//! or down delays only the replies after its own.
-//! Not allowed here: acknowledging a command, or knowing its effect on its keys.
+//! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards nothing is
+//! promised. Every buffer and table is bounded. The outstanding commands of a client are bounded in number, and in
+//! bytes for each shard; a client above these bounds is not read from. A shard that is slow or down delays only its own
+//! replies and the replies after them. Not allowed here: acknowledging a command, or knowing its effect on its keys.
 
 mod answer;
 mod backs;
@@ -365,7 +364,7 @@ impl Router {
         }
     }
 
-    /// Notes that `over` commands that were taken before the last change of the map are over.
+    /// Notes that `over` of the commands that were taken before the last change of the map have got their replies.
     fn note_taken(&mut self, over: usize) {
         let Some(left) = &mut self.taken_before else {
             return;

@@ -147,7 +147,7 @@ impl Replies {
         self.out.is_empty()
     }
 
-    /// Drops all outstanding replies: the client takes no more of them.
+    /// Drops all outstanding replies, because the client takes no further replies.
     pub(super) fn drop_outstanding(&mut self) {
         (self.slots, self.changes) = (VecDeque::new(), 0);
     }

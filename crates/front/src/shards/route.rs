@@ -118,7 +118,7 @@ pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
 /// Returns how the router treats a command.
 pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     let Some(facts) = verdict.facts else {
-        // The places of the command's keys are unknown, so it could go to a wrong shard.
+        // The places of the command's keys are unknown, so the command could reach a wrong shard.
         return Kind::Own(unknown_command(arguments));
     };
     if !verdict.arity_fits(arguments) || matches!(verdict.sub, Sub::Unknown) {

@@ -21,7 +21,7 @@ use crate::client::input::Input;
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 impl Client {
-    /// Takes complete commands while their replies fit. Returns whether it took any.
+    /// Takes complete commands while their replies fit. Returns whether a command was taken.
     pub(super) fn take_commands(&mut self, budget: &mut usize, common: &Common) -> bool {
         // The input is taken out so that a command can borrow from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);

@@ -42,7 +42,7 @@ pub(super) struct Client {
 pub(super) struct DirectSocket {
     pub(super) socket: Socket,
     pub(super) connected: bool,
-    /// Serial number; tells this connection from earlier ones in the list of connect deadlines.
+    /// Serial number, which tells this connection from earlier connections in the list of connect deadlines.
     pub(super) serial: u64,
 }
 

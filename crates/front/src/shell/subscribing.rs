@@ -12,7 +12,7 @@ const CHAIN_MAX: u32 = 16;
 /// A change of a client's subscriptions that is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
-    /// Number of the change among those of all clients.
+    /// Number of the change among the changes of all clients.
     pub(super) number: u64,
     /// Number of further changes by the same client that directly followed the first change, and count as a
     /// part of it.
@@ -20,7 +20,7 @@ pub(super) struct Change {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes the client's change of subscriptions that is under way, or that there is none.
+    /// Notes the client's change of subscriptions that is under way. `None`: no change is under way.
     pub(super) fn note_subscribing(&mut self, index: usize, under_way: Option<u64>) {
         let Some(client) = self.clients.get_mut(index) else {
             return;

@@ -75,7 +75,7 @@ impl TrackingWire {
         }
     }
 
-    /// Whether the connection leads to another store than the one that the server uses now.
+    /// Whether the connection leads to a store that the server does not use now.
     fn leads_astray(&self, shared: &Shared) -> bool {
         let line = self.open.as_ref().map(|open| &open.line);
         line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))

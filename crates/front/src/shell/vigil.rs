@@ -133,13 +133,14 @@ impl Vigil {
             })
         });
         if let Err(Silent(why)) = exchanged {
-            // The next beat tries again. Only the lack of answers counts.
+            // The next beat tries again. A failed connection is no sign in itself: the store is judged only by its
+            // missing answers.
             tracing::debug!(why, "asking the store whether it is alive");
             self.heart = None;
         }
     }
 
-    /// Returns the session for the questions. Begins one if there is none.
+    /// Returns the session for the questions, which is opened if necessary.
     pub(super) fn session(&mut self, up: &mut impl Calls, now: Time) -> Option<SessionHandle> {
         self.session = self.session.or_else(|| up.open(now).ok());
         self.session

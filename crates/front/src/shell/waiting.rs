@@ -65,7 +65,7 @@ impl Waiting {
         ticket
     }
 
-    /// Removes a client that waits no more. Returns the tickets that must be woken in its place.
+    /// Removes a client that no longer waits. Returns the tickets that must be woken in its place.
     fn end(&mut self, ticket: u64) -> Vec<u64> {
         let Some(waiter) = self.waiters.remove(&ticket) else {
             return Vec::new();
@@ -138,7 +138,7 @@ fn question(seen: Option<(i64, i64)>) -> Bytes {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes that a client begins to wait, has found nothing, or waits no more.
+    /// Notes that a client begins to wait, has found nothing, or no longer waits.
     pub(super) fn note_waiting(&mut self, index: usize, waiting: Waits) {
         let Some(client) = self.clients.get_mut(index) else {
             return;

@@ -47,8 +47,8 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Same,
-    /// It is this process, but its records have another owner: the server has loaded the records again since the
-    /// connection or the server read them.
+    /// The connection leads to this process, but the records have another owner. The server has loaded the records
+    /// again since the connection or the server read the owner.
     OtherOwner,
     Other,
 }
@@ -104,7 +104,7 @@ pub(crate) fn owner_of(reply: &[u8]) -> Option<String> {
     read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
 }
 
-/// Returns the store's name in the reply to a barrier, or why there is none.
+/// Returns the store's name in the reply to a barrier, or the reason why the reply has no name.
 pub(crate) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
     if reply == &reply::OK[..] {
         return Err("the pmnet server's store is another one".to_owned());

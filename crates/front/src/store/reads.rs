@@ -51,7 +51,7 @@ const REPLIES: ReplyLimits = ReplyLimits {
     reply_bytes: BATCH_REPLY_BYTES_MAX + FRAMING_BYTES,
 };
 
-/// The client that reads: its index, its connection, the number of its batch, and when it was asked for.
+/// The client that reads: its index, its connection, the number of its batch, and the time of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reader {
     pub(crate) client: usize,

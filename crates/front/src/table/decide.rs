@@ -11,7 +11,7 @@ use pmnet_wire::guard::UNNAMED_KEYS;
 /// How the action for a command follows from its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// Acknowledged early if [`early_ack`] holds, otherwise executed exactly once.
+    /// The command is acknowledged early if [`early_ack`] holds; otherwise it is executed exactly once.
     Early,
     /// A bypass that may be repeated.
     Read,
@@ -38,7 +38,7 @@ pub(super) enum Rule {
     },
     /// The facts decide ([`by_facts`]).
     Learned,
-    /// Passed if BLOCK is among the options (from argument `from` up to STREAMS).
+    /// The command is passed if BLOCK is among its options (from argument `from` up to STREAMS).
     BlockOption { from: usize, read_only: bool },
     /// Answered by the front.
     Local(Local),

@@ -1,7 +1,7 @@
 //! Finds the keys among the arguments of a command. No other code finds keys.
 //!
-//! The result is that of Redis for its cluster (`COMMAND GETKEYS`). For invalid arguments the result has no
-//! keys, or too few; the store's error then says what is wrong.
+//! The result is the same as that of `COMMAND GETKEYS`, which Redis uses for its cluster. For invalid arguments the
+//! result has no keys, or too few; the store's error then says what is wrong.
 
 use pmnet_resp::{Arguments, parse_integer};
 
@@ -44,7 +44,7 @@ pub(super) enum Find {
     },
 }
 
-/// The positions of keys: the first, the one after the last, and their distance.
+/// The positions of keys: the first position, the position after the last key, and the distance between two keys.
 type Places = (usize, usize, usize);
 
 impl KeySpec {

@@ -1,9 +1,8 @@
 //! The commands of a store, from its reply to `COMMAND`: facts about newer versions and modules.
 //!
-//! Learned facts, names and key specifications are kept until this process ends, each once, for all threads.
-//! So a look-up can return a static reference. They are few, because a store that is asked again describes
-//! the same commands. Beyond [`KEPT_MAX`] no more are learned. This module does not decide how a command is
-//! treated.
+//! Learned facts, names and key specifications are kept until this process ends, each once, for all threads. So a
+//! look-up can return a static reference. Their number is small, because a store that is asked again describes the same
+//! commands. Beyond [`KEPT_MAX`] nothing more is learned. This module does not decide how a command is treated.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -340,8 +339,7 @@ struct Kept {
     facts: Option<HashSet<&'static Facts>>,
 }
 
-/// Returns the interned value that equals this one, and adds it if there is none. `None`: the bound is
-/// reached.
+/// Returns the interned value that equals this value. If there is no such value, adds it. `None`: the bound is reached.
 fn keep<T: ?Sized + Hash + Eq>(
     all: &mut Option<HashSet<&'static T>>,
     value: &T,

@@ -1,4 +1,4 @@
-//! Counts failed logins, and limits those of one address in a second, so that passwords cannot be guessed.
+//! Counts failed logins, and limits the failed logins of one address in a second, so that passwords cannot be guessed.
 
 use std::net::IpAddr;
 

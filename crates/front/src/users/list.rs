@@ -17,7 +17,7 @@ pub(super) struct Rules {
     pub(super) full: bool,
     /// The rights do not depend on the keys of a command.
     pub(super) keyless: bool,
-    /// There is a rule about databases (Valkey's `db=`), or one that is not understood: the question to Redis
+    /// The user has a rule about databases (Valkey's `db=`), or a rule that is not understood. So a question to Redis
     /// must name the right database.
     pub(super) odd: bool,
     /// Whether the user may read every key with a command that it may run.

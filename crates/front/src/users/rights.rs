@@ -65,14 +65,14 @@ pub(crate) struct Users {
     /// Number of lists that were asked for, and the number of the last one that was answered.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
-    /// Incremented when the users may be those of another Redis.
+    /// Incremented when the users may have become those of another Redis.
     pub(crate) of_store: u64,
     /// The newest run of consecutive lists in which the default user needed no password: numbers of its first
     /// and last list.
     open: Option<(u64, u64)>,
     /// The default user needs no password in the present list.
     is_open: bool,
-    /// When the list was last known to be that of Redis.
+    /// When the list was last known to be equal to Redis's own list.
     confirmed: Time,
     /// The store has no users.
     without: bool,
@@ -575,8 +575,8 @@ mod tests {
         }
         assert!(matches!(place(first, "GET a"), Place::Arguments(_)));
         assert_eq!(place(all, "NOSUCH a"), Place::Nowhere);
-        // Commands that differ only in values have the same place; with other options the place is another
-        // one.
+        // Commands that differ only in values have the same place. Commands with different options have different
+        // places.
         assert_eq!(place(some, "SET a v"), place(some, "SET a w"));
         assert_ne!(place(some, "SET a v"), place(some, "SET b v"));
         assert_ne!(place(some, "SET a v"), place(some, "SET a v GET"));

@@ -305,8 +305,8 @@ fn a_wait_whose_write_is_refused_has_that_error() {
     assert_eq!(said[2], "*-1\r\n", "{said:?}");
 }
 
-/// A reply that looks like a message about subscriptions is data. Regression test: when it was taken for such
-/// a message, commands passed that are refused to connections that WATCH.
+/// A reply that looks like a message about subscriptions is data. Regression test: such a reply was taken for a
+/// message, and then the connection passed commands that are refused after WATCH.
 #[test]
 fn data_that_looks_like_a_subscription_is_data() {
     let Some(redis) = Redis::start() else { return };

@@ -189,8 +189,8 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
     let Some(other) = Redis::start() else { return };
     follow(&other, &stores.master);
     until_from_replica(&mut client);
-    // A promoted replica is no replica any more, but only that server knows it at first: the master no longer
-    // names it.
+    // After its promotion a server is no longer a replica. At first only this server knows that; later the master no
+    // longer names it.
     other.client().ask("REPLICAOF NO ONE");
     eventually("only the master answers", || {
         (0..TRIES).all(|_| client.ask("GET k") == FROM_MASTER)

@@ -678,7 +678,7 @@ fn messages_of_all_shards_come_to_their_subscribers() {
         let patterned = |channel: &str| {
             format!("{marker}4\r\n$8\r\npmessage\r\n$2\r\nf*\r\n$3\r\n{channel}\r\n$1\r\nm\r\n")
         };
-        // Messages of different shards come in any order, those of one channel in their order.
+        // Messages of different shards may come in any order. Messages of one channel keep their order.
         let mut got: Vec<String> = (0..5).map(|_| subscriber.text()).collect();
         got.sort();
         let mut expected = vec![

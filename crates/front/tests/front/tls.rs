@@ -93,7 +93,7 @@ fn a_front_with_tls_is_a_front() {
     ] {
         assert_eq!(client.ask(line).unwrap(), reply, "{line}");
     }
-    // More than a record, a buffer or a turn, in both directions, split at any place.
+    // The value is longer than a record, a buffer and a turn, so it is split at any place, in both directions.
     let value = "x".repeat(3_000_000);
     assert_eq!(
         client.ask(&format!("SET large {value}")).unwrap(),

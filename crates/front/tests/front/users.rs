@@ -1,4 +1,4 @@
-//! Redis's users through the front: who can log in, and the rights of each.
+//! Redis's users through the front: the logins, and the rights of each user.
 
 use std::time::{Duration, Instant};
 
@@ -617,7 +617,7 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
     for _ in 0..5 {
         let mut bob = front.client();
         drop(login(&front, "eve pw"));
-        // Redis is suspended, so that it handles both at once, the deletion first: the front's new login
+        // Redis is suspended, so that it then handles both commands together, first the deletion. The front's new login
         // comes after it.
         redis.signal("-STOP");
         direct.send(&command("ACL DELUSER eve"));

@@ -70,7 +70,7 @@ enum Replies {
     One,
     /// One array with all replies.
     Elements,
-    /// The replies one after the other.
+    /// The replies follow one another, without a frame around them.
     Row,
 }
 
@@ -87,7 +87,7 @@ pub struct Connection {
     eof: bool,
     /// No further command is taken.
     ends: bool,
-    /// Acknowledged updates are lost: the next command gets this error, and is the last.
+    /// Acknowledged updates are lost. The next command gets this error, and the connection ends after it.
     lost: Option<String>,
     slots: VecDeque<Slot>,
     /// Number of the first slot.
@@ -109,7 +109,7 @@ pub struct Connection {
     room: Option<usize>,
 }
 
-/// Submits calls. They must take effect in the order of submission.
+/// Submits calls. The calls must take effect in the order of submission.
 pub type Submit<'a> = dyn FnMut(Call) -> Result<CallId, Refused> + 'a;
 
 impl Connection {

@@ -150,11 +150,11 @@ pub struct Call {
 /// How a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Acknowledged as soon as it is durable.
+    /// The call is acknowledged as soon as it is durable.
     Update,
-    /// Answered by the store. The call does not change the store.
+    /// The store answers the call, which does not change the store.
     Read,
-    /// Answered by the store. The call may change the store.
+    /// The store answers the call, which may change the store.
     Change,
 }
 

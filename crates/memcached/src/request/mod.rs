@@ -36,9 +36,9 @@ const BINARY_MAGIC: u8 = 0x80;
 pub enum Verb {
     /// Stores the item in any case.
     Set,
-    /// Stores the item if there is none.
+    /// Stores the item if the key has no item.
     Add,
-    /// Stores the item if there is one.
+    /// Stores the item if the key has an item.
     Replace,
     /// Adds data after the item's data.
     Append,
@@ -178,10 +178,10 @@ pub enum Request {
     End(Option<&'static str>),
 }
 
-/// Which statistics are asked for.
+/// The kind of statistics that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stats {
-    /// The general ones.
+    /// The general statistics.
     General,
     /// `settings`.
     Settings,

@@ -42,7 +42,7 @@ const FIRST_GUEST: usize = 16;
 const EVENTS_MAX: usize = 1024;
 /// Bytes of the buffer into which all sockets are read. No datagram is longer.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// Most UDP requests that are not answered yet. Further ones are dropped, and counted.
+/// Most UDP requests that are not answered yet. Further requests are dropped, and counted.
 pub const EXCHANGES_MAX: usize = 256;
 /// Bytes of UDP requests that are not answered yet. Above this, no further request is taken. In memory, a
 /// request may need a hundred times as much.
@@ -60,7 +60,7 @@ pub struct Front {
     calls: Calls,
     shared: Shared,
     poll: Poll,
-    /// Its events end the loop while this value exists.
+    /// The stop's events end the loop. They come only while this value exists.
     _stop: Stop,
     door: Door,
     udp: Option<UdpSocket>,

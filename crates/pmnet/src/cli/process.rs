@@ -1,4 +1,5 @@
-//! Parts of a process that exist once, however many roles it runs: signals, the status port, the ready line, and what is read again.
+//! Parts of a process that exist once, even if it runs several roles: signals, the status port, the ready line, and the
+//! files that are read again at SIGHUP.
 //!
 //! A role is a [`Part`] of its process. A process with one role has one part; `pmnet run` has several parts.
 

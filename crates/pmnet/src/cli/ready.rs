@@ -117,7 +117,7 @@ fn plain(fields: &[(&str, Value)]) -> String {
     parts.join(" ")
 }
 
-/// Returns the address of each loop under the name of its section, and what the loops promise.
+/// Returns the address of each loop under the name of its section, and the values of [`PROMISES`] of all loops.
 fn summary(serving: &Loops) -> Facts {
     let mut addresses: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (section, address) in serving.keys() {

@@ -1,4 +1,5 @@
-//! A path as the place of a log: its medium, how data becomes durable there, what an acknowledgement survives.
+//! Checks a path as the place of a log: the medium, how data becomes durable there, and the faults that an
+//! acknowledgement survives.
 
 use std::path::Path;
 

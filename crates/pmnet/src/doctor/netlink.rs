@@ -2,7 +2,8 @@
 //! and what kind of interface it is (rtnetlink), and what the driver can do with XDP (generic netlink, family
 //! `netdev`, Linux 6.3 and later). Neither needs privilege.
 //!
-//! Invariant: a message is read within its own lengths; what does not fit is no answer.
+//! Invariant: a message is read only within the lengths that it states. A message whose lengths do not fit counts as no
+//! answer.
 
 use std::time::Duration;
 
@@ -66,7 +67,7 @@ pub(super) struct Link {
     pub attached: Attached,
     /// Kind of a virtual interface: `veth`, `bridge`, …
     pub kind: Option<String>,
-    /// The interface that this one is linked with.
+    /// The interface to which this interface is linked.
     pub linked: Option<Linked>,
 }
 

@@ -182,7 +182,8 @@ pub(crate) struct DeviceBoard {
     /// The operator's decision that the server waits for before the device may serve. It changes rarely, and the loop
     /// takes the lock only then.
     waits: Mutex<Option<String>>,
-    /// Ids of the chain's devices, from the head on; empty: the device does not serve. They change as rarely.
+    /// Ids of the chain's devices, from the head on; empty: the device does not serve. The ids change as rarely as
+    /// `waits`.
     chain: Mutex<Vec<u32>>,
     /// The store's lag. Only the status port's thread uses it.
     lag: Mutex<Lag>,

@@ -1,8 +1,9 @@
 //! `pmnet top`: several processes in a terminal.
 //!
-//! Purpose: their status ports are asked again and again, each by a thread of its own, so that one which does not answer holds up no other;
-//! the main thread draws. Invariant: the terminal is as before when the program ends, also by a signal or a panic. May not: know what a role
-//! does (`columns.rs` names its metrics), judge it (its own status port does, `crate::status`).
+//! Purpose: each status port is asked again and again by a thread of its own, so that a process which does not answer
+//! delays no other. The main thread draws. Invariant: when the program ends, even by a signal or a panic, the terminal
+//! is restored. Not allowed here: knowledge of the roles (`columns.rs` names their metrics), and judgement of them
+//! (each status port gives its own, `crate::status`).
 
 mod columns;
 mod model;

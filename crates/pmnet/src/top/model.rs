@@ -1,4 +1,5 @@
-//! What `pmnet top` shows of processes: tables with a row for each loop, and what is wrong. Without a terminal, and without a clock.
+//! The content of `pmnet top`: tables with a row for each loop, and what is wrong. This module uses no terminal and no
+//! clock.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

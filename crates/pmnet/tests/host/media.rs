@@ -181,7 +181,7 @@ impl Drop for Group {
     }
 }
 
-/// Docker's profile of seccomp forbids io_uring. No file says so.
+/// Docker's profile of seccomp forbids io_uring. No file of the system shows that.
 const WITHOUT_IO_URING: &str = r"
 import ctypes, os, struct, sys
 def line(code, jt, jf, k): return struct.pack('HBBI', code, jt, jf, k)

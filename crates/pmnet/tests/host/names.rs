@@ -13,7 +13,8 @@ fn with_hosts(command: &Command, places: &Places) -> Command {
     with_resolver(command, places, "127.0.0.9", 1)
 }
 
-/// Returns the command with such names; the resolver asks this address for names that are not in the file, for `seconds`.
+/// Returns the command with names from this file. For names that are not in the file, the resolver asks the address
+/// `at`, for `seconds`.
 fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> Command {
     let resolver = places.path("resolv.conf");
     let text = format!("nameserver {at}\noptions timeout:{seconds} attempts:1\n");

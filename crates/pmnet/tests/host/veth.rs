@@ -118,7 +118,7 @@ fn a_log_in_the_kernel_that_ends_with_its_process_is_said_to() {
         Running::start(command)
     };
     let says = |file: &std::path::Path| std::fs::read_to_string(file).unwrap();
-    // The mounts of `ip netns exec` are those of its process alone.
+    // The mounts of `ip netns exec` are visible to its process alone.
     let running = start(two.inside(0, &device("mounts")), "private.err");
     eventually("it is ready", || says(&ready).contains("survives="));
     assert!(

@@ -128,7 +128,7 @@ fn closed() -> Fault {
     Fault::Storage("closed after an error: load first".into())
 }
 
-/// A store that has its medium for itself.
+/// A store that is alone on its medium, without a log.
 pub struct Alone {
     /// The records; `None` after a failure of the medium, until `load` opens the store again.
     pub(super) map: Option<Map<AnyMedia>>,

@@ -78,7 +78,7 @@ pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     names
 }
 
-/// A packet store that has its medium for itself.
+/// A packet store that is alone on its medium.
 pub type PacketStore = Served<Alone>;
 
 /// Serves the records of a holder as a store, as the module's text describes.
@@ -163,7 +163,7 @@ impl<H: Holder> Served<H> {
         Ok(())
     }
 
-    /// Removes expired keys and rows that belong to no key any more, and packs until packing frees nothing more.
+    /// Removes expired keys, and rows that no longer belong to a key. Then packs records until this frees nothing more.
     /// Returns whether more space may be free than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();

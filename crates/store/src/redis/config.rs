@@ -146,9 +146,9 @@ impl Persistence {
     /// Returns how durable an effect is when the server replies.
     ///
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does not
-    /// show whether a rewrite is the first one (`aof_base_size` is also 0 in a new AOF, and if the AOF was off for a
-    /// while, it is that of the former AOF). So the store waits for every rewrite, with two exceptions: this server
-    /// process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
+    /// show whether a rewrite is the first rewrite. (`aof_base_size` is also 0 in a new AOF. If the AOF was off for a
+    /// while, the value is that of the former AOF.) So the store waits for every rewrite, with two exceptions: this
+    /// server process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
     ///
     /// # Errors
     /// `Retry` while that rewrite runs.
@@ -312,7 +312,8 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// Refuses a Redis that evicts keys: it may drop the records, and it would then be unknown what was applied.
+/// Refuses a Redis that evicts keys. Such a Redis may drop the records, and then it would be unknown which updates were
+/// applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {

@@ -181,7 +181,7 @@ impl Connection {
     }
 
     /// Returns whether Redis has closed the connection or it has failed. Call this only between calls, when no reply is
-    /// outstanding. It does not wait.
+    /// outstanding. The function does not wait.
     pub fn is_over(&mut self) -> bool {
         let waits = |wire: &Wire, waits: bool| wire.socket().set_nonblocking(!waits);
         if waits(&self.stream, false).is_err() {

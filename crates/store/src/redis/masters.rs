@@ -25,7 +25,7 @@ pub const ASKED_MAX: usize = 16;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Longest time of one question to a Sentinel or node, in seconds.
 pub const ASK_SECONDS: u64 = 1;
-/// Time for which a store waits for the first answers before it reports that there are none.
+/// Time for which a store waits for the first answers before it reports that they are missing.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
 /// The master to find.
@@ -114,7 +114,7 @@ pub struct Master {
 
 #[derive(Default)]
 struct State {
-    /// Answer of the majority in the last round, or the reason why there was none.
+    /// Answer of the majority in the last round, or the reason why a majority did not answer.
     known: Option<Result<Master, String>>,
     /// Master of the latest epoch that was ever known.
     latest: Option<Master>,

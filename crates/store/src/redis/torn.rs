@@ -16,9 +16,9 @@
 //! - Redis 6.2 has one file, so the rewrite has to end.
 //!
 //! One rewrite for each Redis process is enough, because Redis cuts a file only while it starts. Other pmnet servers
-//! (of another shard, or this server after a restart) must not mistake this rewrite for that of an AOF that was just
-//! switched on, which protects nothing yet. A script in Redis's cache marks the process: the script lives as long as
-//! the process, and is in no file.
+//! (of another shard, or this server after a restart) must not mistake this rewrite for the first rewrite of an AOF
+//! that was just switched on, because such an AOF protects nothing yet. A script in Redis's cache marks the process:
+//! the script lives as long as the process, and is in no file.
 
 use std::collections::HashMap;
 

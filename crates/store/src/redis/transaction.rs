@@ -34,8 +34,8 @@ enum Slot {
 
 /// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV has the hash, a
 /// secret of this transaction, and `begin` or `end`. The call with `begin` stores the digest in the hash. The call with
-/// `end` removes the digest if it is still right, and otherwise leaves a broken one. With a broken digest no process
-/// takes the records for its own, even if the answer to this transaction is lost. A client's code that changes the hash
+/// `end` removes the digest if it is still right, and otherwise leaves a broken one. With a broken digest, no process
+/// treats the records as its own, even if the answer to this transaction is lost. A client's code that changes the hash
 /// between the two calls cannot make a right digest, because it does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
 local hash = ARGV[1]
@@ -174,8 +174,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Adds a check of the records before (`"begin"`) or after (`"end"`) commands that run code. A client's code could
-    /// change the records between the two checks. pmnet cannot prevent such a change, but the change stops the shard,
-    /// and every server that is started later.
+    /// change the records between the two checks. pmnet cannot prevent such a change. But after such a change this
+    /// server stops, and so does every server of the shard that is started later.
     ///
     /// # Errors
     /// `Retry`: the system gave no random numbers.
@@ -422,7 +422,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             _ if items == Items::Asked && error.starts_with("OOM ") => {
                 found.no_memory.get_or_insert_with(|| error.to_owned());
             }
-            // For a promised item the caller turns this error into a wait.
+            // For a promised item, the caller waits instead of returning this error.
             Slot::Item(item) if error.starts_with("NOPERM ") => {
                 found.refused.push((*item, error.to_owned()));
             }

@@ -35,7 +35,7 @@ pub struct RedisUrl {
     pub tls: Option<ClientTls>,
     /// The name in all certificates. `None`: each certificate has the host name by which its server is reached.
     pub tls_name: Option<String>,
-    /// Processes that are asked for the master's host and port, if it is found through Sentinels or nodes.
+    /// Processes to ask for the master's host and port, if Sentinels or nodes name the master.
     pub guides: Option<Guides>,
 }
 
@@ -77,7 +77,8 @@ impl RedisUrl {
         Ok(url)
     }
 
-    /// Reads the URL of a Redis; `None` if it is that of another store. `passwords` take the place of those in the URL.
+    /// Parses the URL of a Redis; `None`: the URL is that of another store. `passwords` take the place of those in the
+    /// URL.
     ///
     /// # Errors
     /// [`OpenError::Url`] with the reason; a password is never repeated.

@@ -59,7 +59,7 @@ impl Call<'_, '_> {
         Ok(self.keys.remove_member(list.id, Part::Elements, &name)?)
     }
 
-    /// Copies an element over another one.
+    /// Copies an element to the place of another element.
     fn move_element(&mut self, list: &Head, from: u64, to: u64) -> Outcome {
         if let Some(element) = self.element(list, from, |row| row.value.to_vec())? {
             self.put_element(list, to, &element)?;

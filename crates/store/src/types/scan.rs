@@ -1,8 +1,8 @@
 //! `SCAN` and its relatives: iteration in pages.
 //!
-//! Rows are in the order of keys of any length, and a cursor is a number that cannot hold such a key. So this module
-//! remembers the positions of the newest cursors. An unknown (or forgotten) cursor starts from the beginning, so that
-//! no element is missed; Redis, too, may return an element more than once.
+//! Rows are in the order of their keys, which may have any length. A cursor is a number, which cannot contain such a
+//! key. So this module remembers the positions of the newest cursors. An unknown (or forgotten) cursor starts from the
+//! beginning, so that no element is missed; Redis, too, may return an element more than once.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};

@@ -22,7 +22,7 @@ const WATCHED_MAX: usize = 65_536;
 const WATCHED_BYTES_MAX: usize = 32 << 20;
 /// Most new lists and sorted sets that are remembered.
 const ARRIVALS_MAX: usize = 4096;
-/// Number that stands for unknown arrivals.
+/// Value in place of an arrival's number if the arrivals are unknown.
 const ANY: i64 = 0;
 
 /// State of a watched key at its first WATCH after its last change.

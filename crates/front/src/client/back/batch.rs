@@ -12,7 +12,7 @@ use crate::upstream::{CallId, Calls, Time};
 
 /// If the commands of a batch have more bytes than this, the batch takes no further command.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of all replies of a batch together; the bound is that of a pack of bypasses.
+/// Most bytes of all replies of a batch together. A pack of bypasses has the same bound.
 pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 
 /// Reads of one connection that are answered together.
@@ -22,7 +22,7 @@ pub(in crate::client) struct Batch {
     pub(super) stage: BatchStage,
     /// When the time of the first command began.
     pub(super) begun: Time,
-    /// The commands, one after the other, and the end of each.
+    /// The bytes of all commands, and the end of each command in them.
     pub(super) commands: Vec<u8>,
     pub(super) ends: Vec<usize>,
     /// How many of the commands are answered, or sent as bypasses.
@@ -61,7 +61,8 @@ pub(in crate::client) enum BatchStage {
     /// May be read from the store if the store's record names this epoch and the store has applied everything
     /// up to `need`.
     Missed { epoch: u32, need: u64 },
-    /// May be read from a replica under the same conditions.
+    /// May be read from a replica if the replica's record names this epoch and the replica has applied everything up to
+    /// `need`.
     Replica { epoch: u32, need: u64 },
     /// The commands are with the shell, to be read from the store.
     HandedOut,
@@ -153,7 +154,7 @@ impl Batch {
         get: Option<&[u8]>,
         mut keys: impl Iterator<Item = &'a [u8]>,
     ) {
-        // The list gets at most one hash more than the maximum. This one shows that there are too many.
+        // The list gets at most one hash more than the maximum. The additional hash shows that there are too many.
         while self.hashes.len() <= READ_KEYS_MAX
             && let Some(key) = keys.next()
         {

@@ -44,8 +44,8 @@ pub(in crate::client) enum Purpose {
     },
     /// An INFO. The front adds this section to its reply.
     Info { section: String },
-    /// A question for the store's line about its own client. Its fields tell which fields the front must show
-    /// of its clients.
+    /// A question for the store's CLIENT INFO line. The fields of this line are those that the front must show of its
+    /// own clients.
     ClientFields(ClientsAsk),
     /// A question whether the store accepts the conditions of a CLIENT LIST or CLIENT KILL, before the front
     /// answers.

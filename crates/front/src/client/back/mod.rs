@@ -136,7 +136,7 @@ impl Back {
         self.passing.drop_direct();
     }
 
-    /// Drops all outstanding calls: the client takes no more answers.
+    /// Drops all outstanding calls, because the client takes no further answers.
     pub(in crate::client) fn abandon(&mut self, face: &mut Face) {
         face.end.end();
         face.pending.replies = Replies::default();

@@ -329,7 +329,7 @@ impl Packs {
         part.company == Company::Alone || !self.open.as_ref().is_some_and(has_room)
     }
 
-    /// Adds a command. It must fit.
+    /// Adds a command, which must fit.
     pub(in crate::client) fn put(&mut self, part: Part<'_>, cx: &mut Context<'_>) {
         cx.shared.counters.bypassed_reads += u64::from(part.kind == Kind::Reads);
         let pack = self.take_in(part, cx.pending.times.begun(), cx.selected);
@@ -425,7 +425,7 @@ impl Packs {
             payload: &payload,
             key_hash: pack.key_hash,
             how: Submit::Bypass { read_only },
-            // The pack may have waited for the one before it.
+            // The pack may have waited for the previous pack.
             deadline: cx.shared.deadline(cx.pending.times.since(pack.begun)),
         };
         let submitted = match session.submit(call, cx.up, cx.shared.now) {

@@ -16,7 +16,7 @@ use super::batch::BATCH_REPLY_BYTES_MAX;
 /// says HIT.
 pub(in crate::client) const MISSES: u32 = 8;
 
-/// The version of a head's index. While the version stays the same, no change of state without an order has
+/// The version of a head's index. While the version is unchanged, no request that changed state without an order has
 /// left the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) struct Version {

@@ -325,7 +325,7 @@ impl Reads {
         self.use_before(selected.protocol, pending, shared);
     }
 
-    /// Returns the reads that the store must be asked for now. Returns each question once.
+    /// Returns the reads that must now be sent to the store. Returns each question once.
     pub(in crate::client) fn take_store_read(
         &mut self,
         connection: u64,
@@ -434,8 +434,8 @@ impl Reads {
             // While other clients write, the store rarely has applied everything that is in the head's log.
             shared.listing_after = shared.now.saturating_add(LISTING_PAUSE);
         }
-        // The master has everything that the replica has shown of this batch, but a part of a batch is not
-        // read from the master.
+        // After a failed read from a replica, the rest of the batch could be read from the master, which has everything
+        // that the replica has shown. But the master is only asked for whole batches.
         batch.store_failed |= !batch.of_replica || why == Unread::Large || batch.done > 0;
         // The head may still answer with a HIT.
         if !matches!(batch.stage, BatchStage::Asked(_)) {

@@ -352,7 +352,7 @@ mod tests {
         users
     }
 
-    /// Returns what is known of a client with this address, logged in as this user if there is one.
+    /// Returns the known state of a client with this address. `user`: the user as which the client has logged in.
     fn standing(users: &mut Users, address: &str, user: Option<&str>) -> &'static str {
         let mut rights = Rights::new(address.parse().unwrap());
         rights.user = user.map(|user| {

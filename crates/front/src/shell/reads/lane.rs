@@ -158,7 +158,7 @@ impl Lane {
         }
     }
 
-    /// Whether the connection leads to another store than the one that the server names.
+    /// Whether the connection leads to a store that the server does not name.
     fn leads_astray(&self, shared: &Shared) -> bool {
         let line = self.open.as_ref().map(|open| &open.line);
         line.is_some_and(|line| {

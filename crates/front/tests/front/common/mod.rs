@@ -192,7 +192,7 @@ pub struct Knobs {
     pub address: Option<Bytes>,
     /// From now on the endpoint works on this store, as after a failover.
     pub moved: Option<SocketAddr>,
-    /// The owner of the records; empty: there is none.
+    /// The owner of the records; empty: the records have no owner.
     pub owner: String,
     /// Number of marks opened and ended. Their sessions count from [`MARKS_FROM`].
     pub marks: (u32, u32),
@@ -220,7 +220,7 @@ pub struct Knobs {
     pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
     /// The head does not answer yet.
     pub is_slow: bool,
-    /// Number of READs that asked what a replica must have applied.
+    /// Number of READs that asked which order a replica must have applied.
     pub asked_replicas: u64,
     /// The hashes of all READs.
     pub reads: Vec<Vec<u64>>,

@@ -82,7 +82,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     if args.dry_run {
         return Ok(true);
     }
-    // A device that was seen once is asked again, even if no other device sends to it any more.
+    // A device that was seen once is asked again, even if no other device sends to it now.
     let mut known = at.clone();
     known.extend(looked.devices.values().map(|said| said.listen));
     known.extend(looked.server.iter().map(|said| said.listen));

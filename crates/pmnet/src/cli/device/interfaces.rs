@@ -61,8 +61,8 @@ impl Watched {
         }
     }
 
-    /// Warns if the interface is another one than before. A removed interface takes its program with it, and a new
-    /// interface of the same name does not have the program.
+    /// Warns if the interface was replaced. A removed interface takes its program with it, and a new interface of the
+    /// same name does not have the program.
     fn look_for_it(&mut self) {
         let now = number(&self.name);
         if now == self.number || now == self.first {

@@ -153,7 +153,7 @@ pub fn run(
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let random = Random::new(getrandom::u64().context("no random numbers")?);
     let of_server = ServerConfig {
-        // The server begins with the device's keys. Later keys reach both in the same turn.
+        // The server begins with the device's keys. Later keys reach the server and the device in the same turn.
         keys: settings
             .relay
             .device

@@ -93,7 +93,7 @@ impl VerbsSettings {
     }
 
     /// Opens the slots of this log, or makes new ones. For a log that was used before, new slots are made only if the
-    /// operator says so, because the log's own slots may be at another place and have acknowledged writes.
+    /// operator says so, because the log's old slots, with acknowledged writes, may be at another place.
     fn open(&self, log: Identity, used: bool) -> anyhow::Result<SlotScan<AnyMedia>> {
         let wanted = SlotParameters {
             slots: self.count.unwrap_or(SLOTS),

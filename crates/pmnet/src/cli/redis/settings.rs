@@ -21,7 +21,7 @@ use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 use super::name::name;
 
-/// Longest `--spin-us`: a second. With more, a core does nothing else.
+/// Longest `--spin-us`: a second. A longer time would occupy a core completely.
 pub const SPIN_US_MAX: u64 = 1_000_000;
 /// Longest `--deadline-ms`: a day.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
@@ -236,7 +236,7 @@ pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
 }
 
 /// Returns the addresses of one family, each once: first the first address of each host, then the second, and so on.
-/// Their number is at most that of a chain's devices.
+/// There are at most as many as a chain has devices.
 pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     let longest = found.iter().map(Vec::len).max().unwrap_or(0);

@@ -96,7 +96,7 @@ impl Waits {
     }
 }
 
-/// Returns the positions of a blocking command's keys, and that of its timeout.
+/// Returns the positions of a blocking command's keys, and the position of its timeout.
 fn layout(arguments: &Arguments<'_>) -> Option<(std::ops::Range<usize>, usize)> {
     let count = arguments.len();
     let is = |name: &str| arguments.is(0, name);

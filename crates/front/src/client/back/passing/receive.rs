@@ -146,7 +146,7 @@ impl Passing {
 }
 
 fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
-    // The error is "ERR unknown command 'NAME', with args …". Before Redis 7, the quotes were other ones.
+    // The error is "ERR unknown command 'NAME', with args …". Redis before version 7 used other quotes.
     let name = value
         .strip_prefix(b"-ERR unknown command ")
         .and_then(|rest| rest.get(1..))
