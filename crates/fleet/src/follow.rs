@@ -38,7 +38,7 @@ pub struct FollowConfig {
 pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
     for place in shard.plan.iter().flat_map(|plan| &plan.places) {
-        // A device that was restarted at another address gives the new one.
+        // A device that was restarted at another address registers the new address.
         let record = shard
             .rows
             .get(&place.id)

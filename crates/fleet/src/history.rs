@@ -67,7 +67,7 @@ impl History {
         said.ok().flatten().or_else(|| filled(etcd))
     }
 
-    /// Notes the present revision. Returns the newest one that has become old enough, if there is one.
+    /// Notes the present revision. Returns the newest revision that is old enough, if there is such a revision.
     fn note(&mut self, now: Time, revision: u64, old: Nanos) -> Option<u64> {
         if revision > 0 {
             self.noted.push_back((now, revision));

@@ -24,8 +24,8 @@ pub struct Place {
 pub struct Plan {
     /// The epoch of the chain from which this plan was made.
     pub epoch: u32,
-    /// The epoch for which the head states that all members that are not in this plan are stopped (SHRINK):
-    /// `epoch`, or the next one. `None`: it states nothing.
+    /// The epoch for which the head states that all members that are not in this plan are stopped (SHRINK): It is
+    /// `epoch` or the next epoch. `None`: it states nothing.
     pub says: Option<u32>,
     /// The devices, head first.
     pub places: Vec<Place>,

@@ -277,9 +277,8 @@ impl Keeper {
     }
 }
 
-/// Returns the epoch that the server must end, if two conditions hold: the chain that is served is the one in
-/// etcd, and that plan has a statement about the next epoch. A joining device that was lost would have begun
-/// that epoch.
+/// Returns the epoch that the server must end, if two conditions hold: the devices serve the chain of the plan in etcd,
+/// and this plan has a statement about the next epoch. A joining device that was lost would have begun that epoch.
 fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
     let plan = shard.plan.as_ref()?;
     let same = plan.epoch == on_record.epoch && plan.ids() == on_record.chain;

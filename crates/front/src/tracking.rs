@@ -236,8 +236,8 @@ impl Tracking {
         &self.link
     }
 
-    /// Notes the state of the link. If the link was up and is no longer, keys that were cached meanwhile may
-    /// have changed.
+    /// Notes the state of the link. If the link was up and is no longer, keys that clients have cached may change
+    /// without a report.
     pub(crate) fn set_link(&mut self, state: LinkState) {
         if self.link == state {
             return;

@@ -70,7 +70,7 @@ impl<'a> Call<'a> {
 pub struct Seen {
     /// The addresses that the endpoint sends to, as text.
     pub peer: String,
-    /// Number of copies that the last acknowledgement named; 0 before the first one.
+    /// Number of copies that the last acknowledgement named; 0 before the first acknowledgement.
     pub copies: u8,
     /// Since when calls have been outstanding without any answer.
     pub unanswered_since: Option<Time>,

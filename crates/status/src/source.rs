@@ -138,21 +138,21 @@ fn dead(source: &dyn Source, alive: &mut Alive, now: Instant) -> Option<String> 
     })
 }
 
-/// Whether the loop lives.
+/// Whether the loop is alive.
 pub(crate) const ALIVE: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_alive",
     "Whether the loop turns, or waits for something to do (/livez).",
 );
 
-/// Whether it is ready.
+/// Whether the loop is ready.
 pub(crate) const READY: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_ready",
     "Whether the loop is ready (/readyz).",
 );
 
-/// The program.
+/// The build of the program.
 pub(crate) const BUILD: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_build_info",

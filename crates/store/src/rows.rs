@@ -106,7 +106,7 @@ pub trait Rows {
     /// [`Fault`].
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault>;
 
-    /// Writes the row of `key`, and replaces an earlier one.
+    /// Writes the row of `key`. An earlier row of this key is replaced.
     ///
     /// # Errors
     /// [`Fault`]; always in a transaction that only reads, which need not have this method.

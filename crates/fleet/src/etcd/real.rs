@@ -221,7 +221,7 @@ fn an_expired_certificate_is_renewed_without_a_restart() {
     let mut etcd = server.ask(server.access("ca.pem", Some("mine")));
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "key");
-    // Only one of the two files is new: the earlier files are used until the other one is new, too.
+    // Only one of the two files is new. The earlier files are used until both are new.
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "pem");
     etcd.range("/pmnet/").unwrap();

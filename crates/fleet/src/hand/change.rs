@@ -156,7 +156,7 @@ impl Change {
         }
     }
 
-    /// Whether a spare joins first: then no device leaves before the new one has everything.
+    /// Whether a spare joins first. If so, no device leaves before the new device has everything.
     const fn joins_first(&self) -> bool {
         self.joins.is_some() && !self.is_stopped
     }

@@ -1,8 +1,8 @@
 //! One question and one answer over TCP. Each is a line of JSON, with bounded length and time.
 //!
-//! A silent connection delays no other one: all connections are read side by side, each for a short time. If
-//! there are too many, the oldest connection of the host with the most connections is closed. So there is
-//! always a place for the next connection.
+//! A silent connection does not delay the others: all connections are read side by side, each for a short time. If
+//! there are too many, the oldest connection of the host with the most connections is closed. So there is always a
+//! place for the next connection.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -564,8 +564,8 @@ mod tests {
         drop(door);
     }
 
-    /// A host on the path keeps an order back, and connects and is greeted meanwhile. The order's caller has
-    /// been told that there was no answer, so the order must not be executed later.
+    /// A host on the path holds an order back. In the meantime it connects itself and is greeted. The order's caller
+    /// has been told that there was no answer, so the order must not be executed later.
     #[test]
     fn an_order_that_was_kept_back_is_not_executed() {
         let at = somewhere();

@@ -126,7 +126,7 @@ fn a_chain_that_is_seen_becomes_the_record_and_then_nothing_is_to_do() {
     );
     assert_eq!(next(&shard(Some(found), rows())), Advice::Well);
     assert_eq!(next(&Shard::default()), Advice::Well);
-    // The chain has grown at its head since then.
+    // After the plan was made, the chain has grown at its head.
     let before = Plan {
         copies: 1,
         ..plan(1, None, &[2])

@@ -26,7 +26,7 @@ impl Connection {
     /// fails as well.
     ///
     /// # Errors
-    /// [`Later`]: the commands before this one could not be sent now.
+    /// [`Later`]: the earlier commands could not be sent now.
     pub(super) fn deny(
         &mut self,
         error: Bytes,

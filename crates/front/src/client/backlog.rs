@@ -10,8 +10,8 @@ const KEPT_PLACES_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Output {
-    /// The pieces, oldest first. Only the last piece may have free space. No piece is empty, unless it is the
-    /// only one.
+    /// The pieces, oldest first. Only the last piece may have free space. No piece is empty, unless it is the only
+    /// piece.
     pieces: VecDeque<Vec<u8>>,
     /// Bytes of the first piece that are already written.
     written: usize,

@@ -67,7 +67,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     let mut at = 2;
     while at < arguments.len() {
         if at + 1 == arguments.len() && kills {
-            // The added condition would be read as the value of the last one.
+            // The added condition would be read as the value of the last condition.
             return if !arguments.is(at, "ID") || names_address(arguments) {
                 Parsed::Cut
             } else {

@@ -63,7 +63,7 @@ impl End {
         matches!(self.front, Takes::CutOff) && !self.eof()
     }
 
-    /// Makes this error the reply to the next command, which is the last one.
+    /// Makes this error the reply to the next command. The connection ends after that command.
     pub(super) fn lose(&mut self, error: Bytes) {
         if !self.ends() {
             self.front = Takes::Lost(error);

@@ -23,7 +23,8 @@ impl Times {
         }
     }
 
-    /// Notes that no more commands are taken now. `congested`: they are not taken because the client reads too little.
+    /// Notes that no further commands are taken for now. `congested`: they are not taken because the client reads too
+    /// little.
     pub(super) fn pause(&mut self, congested: bool) {
         self.paused = congested;
     }

@@ -17,7 +17,7 @@ use super::state::{Effect, State};
 use crate::shell::wire::Wire;
 use crate::shell::{Entrance, Handed};
 
-/// The shard that answers commands without keys: the first one.
+/// The shard that answers commands without keys: the first shard.
 pub(super) const HOME: usize = 0;
 
 /// The reason why a command is not forwarded.

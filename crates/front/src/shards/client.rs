@@ -86,8 +86,8 @@ enum Phase {
     Agrees(Time),
     /// Commands are taken, and answered.
     Serves,
-    /// The client has closed its sending side, and its next command waits for the reply to an earlier one. The client's
-    /// connection is closed at this time.
+    /// The client has closed its sending side, and its next command waits for the reply to an earlier command. The
+    /// client's connection is closed at this time.
     Stuck(Time),
     /// The client was sent the reason why it is closed, and its further input is discarded.
     Lingers(Lingering),

@@ -27,7 +27,7 @@ pub(super) enum Merge {
 }
 
 impl Merge {
-    /// Returns the reply for the replies of all shards.
+    /// Combines the replies of all shards to one reply.
     pub(super) fn of(self, parts: &[Bytes]) -> Bytes {
         let first = || parts.first().cloned().unwrap_or_default();
         let is_error = |part: &&Bytes| part.starts_with(b"-");

@@ -346,7 +346,7 @@ impl Router {
         self.note_taken(0);
     }
 
-    /// If the limits have changed, applies the new ones.
+    /// If the limits have changed, applies the new limits.
     fn take_limits(&mut self) {
         if let Some(limits) = self.limiting.take() {
             self.connections_max = limits.connections_max;

@@ -87,7 +87,7 @@ impl Replies {
         self.slots.pop_front()
     }
 
-    /// Puts that command back as the first one, because its reply has not come.
+    /// Puts a command that was taken out back to the first place, because its reply has not come.
     pub(super) fn put_back(&mut self, slot: Slot) {
         self.slots.push_front(slot);
     }
@@ -116,7 +116,7 @@ impl Replies {
         self.out.len() > OUT_BYTES_SOFT_MAX
     }
 
-    /// Whether the replies to a further command fit, and the command need not wait for the one before it.
+    /// Whether the replies to a further command fit, and the command need not wait for the previous command.
     pub(super) fn have_room(&self) -> bool {
         let changes = |slot: &Slot| matches!(slot.wait, Wait::State(_));
         self.slots.len() < SLOTS_MAX

@@ -59,7 +59,7 @@ impl Transaction {
         }
     }
 
-    /// Makes EXEC fail with this error. If there already is such an error, the earlier one stays.
+    /// Makes EXEC fail with this error. If an error was set before, the earlier error stays.
     fn abort(&mut self, error: Bytes) {
         if matches!(self.fate, Fate::Queued) {
             self.fate = Fate::Aborts(error);
@@ -147,7 +147,7 @@ impl Transaction {
                     return Err(self.move_to(slot, shard, backs));
                 }
                 if own.is_some_and(|own| own != slot) {
-                    // After an error no more commands are queued.
+                    // After an error no further commands are queued.
                     self.abort(CROSSSLOT);
                 }
                 if self.slot().is_none() {

@@ -344,8 +344,8 @@ pub(crate) fn welcome(
     Wire::accepted(stream, tls)
 }
 
-/// Makes the operating system check a client that has been silent for `after`. As with Redis, it sends three
-/// probes, each a third of `after` later than the one before.
+/// Makes the operating system check a client that has been silent for `after`. As with Redis, it sends three probes, at
+/// intervals of a third of `after`.
 fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
     let Some(after) = after else {
         return socket.set_keepalive(false);

@@ -66,7 +66,7 @@ impl<U: Upstream> Front<U> {
         self.limiting.newest()
     }
 
-    /// If the limits have changed, applies the new ones.
+    /// If the limits have changed, applies the new limits.
     pub(super) fn take_limits(&mut self) {
         let Some(limits) = self.limiting.take() else {
             return;

@@ -19,7 +19,7 @@ pub(crate) trait Flag {
     fn is_up(&self) -> bool;
 }
 
-/// Ends a loop's sleep: the present one, or the next one.
+/// Ends a loop's present sleep, or the next sleep if the loop does not sleep now.
 pub(crate) trait Wake {
     /// Ends the sleep.
     fn wake(&self);

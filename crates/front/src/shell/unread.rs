@@ -132,8 +132,8 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// If all clients together have too many unread bytes, returns a client that must be closed: the one with
-    /// the most unread bytes among those that read nothing.
+    /// If all clients together have too many unread bytes, returns the client that must be closed. Among the clients
+    /// that read nothing, it is the client with the most unread bytes.
     pub(super) fn worst_reader(&mut self) -> Option<usize> {
         let now = self.shared.now;
         let patient_until = self.unread.over_since.saturating_add(PATIENCE_WITH_ALL);

@@ -146,7 +146,8 @@ impl Vigil {
         self.session
     }
 
-    /// If the session is the one for the questions, forgets it and returns true: it was closed.
+    /// Called for a session that was closed. If the vigil asks its questions in this session, forgets the session and
+    /// returns true.
     pub(super) fn lost(&mut self, session: SessionHandle) -> bool {
         let own = self.session == Some(session);
         if own {

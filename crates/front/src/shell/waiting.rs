@@ -1,8 +1,8 @@
 //! Clients that wait for a list or a sorted set of an embedded store (`docs/spec/embedded-store.md` §8).
 //!
-//! The front asks the store which lists and sorted sets are new, once for all these clients. A new key wakes
-//! the client that has waited longest for it. When that client has its element or disconnects, the front
-//! wakes the next one, until a client finds nothing. The number of clients bounds all of this.
+//! The front asks the store which lists and sorted sets are new, once for all these clients. A new key wakes the client
+//! that has waited longest for it. When that client has its element or disconnects, the front wakes the next client,
+//! until a client finds nothing. The number of clients bounds all of this.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,7 @@ impl Waiting {
         let woken = if known {
             new.iter().filter_map(|key| self.first(*key)).collect()
         } else {
-            // Any key may exist now.
+            // After such an answer, any key may exist.
             self.waiters.keys().copied().collect()
         };
         self.every = if new.is_empty() {
@@ -276,7 +276,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// If the session is the one for these questions, notes that it was closed.
+    /// If these questions are asked in this session, notes that it was closed.
     pub(super) fn waiting_closed(&mut self, session: SessionHandle) {
         if self.waiting.session == Some(session) {
             self.waiting.session = None;
@@ -336,7 +336,7 @@ mod tests {
             "for 7 nobody waits any more"
         );
         assert_eq!(waiting.end(second), Vec::<u64>::new(), "it was not woken");
-        // An answer without names, and the first answer of another process, wake all.
+        // An answer without names, and the first answer of another process, wake all waiting clients.
         assert_eq!(waiting.answered(&answer(&[1, 9000, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(&answer(&[2, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(b"-ERR unknown command\r\n"), None);

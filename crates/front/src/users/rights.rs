@@ -38,8 +38,8 @@ pub(crate) struct User {
     rules: Rules,
     /// Number of the first list with these rights.
     pub(crate) changed: u64,
-    /// The commands that Redis has allowed since the last list: by name, or with these arguments. A refusal
-    /// is not remembered, because the right may have been given meanwhile.
+    /// The commands that Redis has allowed since the last list: by name, or with these arguments. A refusal is not
+    /// remembered, because the right may have been given in the meantime.
     by_name: FxHashSet<&'static str>,
     by_arguments: FxHashSet<Vec<u8>>,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Users {
     list: Option<Bytes>,
     /// Incremented whenever the places in `users` change.
     pub(crate) generation: u64,
-    /// Number of lists that were asked for, and the number of the last one that was answered.
+    /// Number of questions for the list of users, and the number of the last answered question.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
     /// Incremented when the users may have become those of another Redis.
@@ -263,7 +263,7 @@ impl Users {
         self.without
     }
 
-    /// Forgets all users: Redis may be another one, or was not asked for some time.
+    /// Forgets all users, because Redis may be another process now, or was not asked for some time.
     pub(crate) fn forget(&mut self) {
         self.list = None;
         self.users.clear();

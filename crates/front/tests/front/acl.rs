@@ -58,8 +58,8 @@ impl Twins {
         })
     }
 
-    /// Both admins send this command. Returns the reply if it is the same on both sides; otherwise both
-    /// replies as an error.
+    /// Both admins send this command. If both replies are equal, returns this reply. Otherwise both replies are the
+    /// error.
     fn admin(&mut self, line: &str) -> Result<String, String> {
         let [there, here] = self.admins.each_mut().map(|admin| admin.ask(line));
         if there == here {

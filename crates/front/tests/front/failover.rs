@@ -1,4 +1,4 @@
-//! The server changes to another Redis, and the old one remains alive and writable.
+//! The server changes to another Redis, and the old Redis remains alive and writable.
 
 use crate::common::{Client, Redis, Running, command, eventually, run_id};
 use pmnet_resp::reply;
@@ -286,7 +286,7 @@ fn a_store_that_takes_no_more_connections_says_so_once() {
     let mut client = front.client();
     assert_eq!(client.ask("BLPOP l 0.01"), "*-1\r\n");
     let mut direct = redis.client();
-    // Two connections of the endpoint, the client's, and this one.
+    // There are four connections: two of the endpoint, the client's, and this one.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     let mut other = front.client();
     other.send(&[command("BLPOP l 0.01"), command("ECHO one")].concat());

@@ -1,5 +1,5 @@
-//! The time of a command in a pipeline begins when the command is read, or when the previous one is answered.
-//! Long pipelines succeed. Pipelines without an answer fail at once.
+//! The time of a command in a pipeline begins when the command is read, or when the previous command is answered. Long
+//! pipelines succeed. Pipelines without an answer fail at once.
 
 use std::time::Duration;
 

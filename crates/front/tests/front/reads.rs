@@ -440,7 +440,7 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
     let both = (&redis, &front);
     let mut plain = redis.client();
     plain.ask("SET k old");
-    // A call without an order has been answered meanwhile: the store is asked again.
+    // In the meantime a call without an order was answered, so the store is asked again.
     warm(&mut client);
     let other: fn(&Knobs, &[u64]) -> ReadAnswer = |_, _| ReadAnswer::Miss {
         epoch: EPOCH,
@@ -755,8 +755,9 @@ fn replies_that_are_too_long_together_come_by_bypass() {
         }
     }
     let quick = begun.elapsed() < Duration::from_secs(1);
-    // The first pipeline is read from the store until its replies are too long. The second one follows at once, and is
-    // a bypass. If the machine is so busy that a second has passed, the second pipeline is read like the first one.
+    // The first pipeline is read from the store until its replies are too long. The second pipeline follows at once,
+    // and is a bypass. If the machine is so busy that a second has passed, the second pipeline is read like the first
+    // one.
     let counters = front.stop();
     let found = (counters.direct_reads, counters.bypassed_reads);
     assert!(found == (3, 7) || !quick && found == (6, 4), "{found:?}");
@@ -770,7 +771,7 @@ enum Fake {
     /// The server sends the beginning of a right answer, and closes the connection.
     Half,
     Nothing,
-    /// The fake server is another process than the one that the pmnet server names.
+    /// The fake server is not the process that the pmnet server names.
     Other,
 }
 

@@ -55,7 +55,7 @@ fn start(from: ReadFrom) -> Option<Stores> {
     })
 }
 
-/// Makes a Redis a replica of another one, and then gives it another value of k.
+/// Makes a Redis a replica of `master`, and then gives it another value of k.
 fn follow(replica: &Redis, master: &Redis) {
     let mut client = replica.client();
     client.ask("CONFIG SET replica-read-only no");

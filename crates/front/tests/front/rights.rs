@@ -468,7 +468,7 @@ fn rules_about_databases_hold_in_each_database() {
                 }
             }
         }
-        // A transaction whose commands are allowed in the database where it begins, and not in the one where
+        // The commands of the transaction are allowed in the database where it begins, but not in the database where
         // they run. Valkey refuses it at EXEC, the front at once.
         let begins = if number == 3 { "SELECT 1" } else { "SELECT 0" };
         both.ask(begins);

@@ -120,7 +120,7 @@ fn slots_move_while_clients_are_there() {
     for line in ["WATCH hello", "MULTI", "INCR hello"] {
         queued.ask(line);
     }
-    // The slot goes to the second shard, with the first one's data. hello's slot goes too, without being
+    // The slot goes to the second shard, with the first shard's data. The slot of `hello` moves too, without being
     // marked as moving.
     assert_eq!(shards.stores[0].client().ask("DEL bar"), ":1\r\n");
     assert_eq!(shards.stores[1].client().ask("SET bar 2"), "+OK\r\n");
@@ -309,7 +309,7 @@ fn what_is_watched_and_the_transaction_are_of_one_slot() {
     assert_eq!(client.ask("WATCH bar"), cross);
     let replies = send_all(&mut client, &["MULTI", "SET bar z", "EXEC"]);
     assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", cross]);
-    // No key is watched any more.
+    // Now no key is watched.
     assert_eq!(client.ask("WATCH bar"), "+OK\r\n");
     assert_eq!(client.ask("UNWATCH"), "+OK\r\n");
     assert_eq!(client.ask("WATCH foo"), "+OK\r\n");

@@ -582,7 +582,7 @@ fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
         assert_eq!(new.ask("SET k v"), "+OK\r\n");
         assert_eq!(bob.ask("SET k v"), "+OK\r\n");
     }
-    // No client is logged in as eve any more.
+    // Now no client is logged in as eve.
     eventually("the front is not either", || seen(&mut direct, "eve") == 1);
     assert_eq!(seen(&mut direct, "bob"), 1);
 }

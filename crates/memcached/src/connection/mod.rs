@@ -493,7 +493,7 @@ impl Connection {
                 let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
                     again.extend(self.part(*slot, part, shared));
-                    // The answer is moved to the output at once: the text of a further one may be as large.
+                    // The answer is moved to the output at once: the text of a further answer may be as large.
                     self.settle();
                 }
                 // The loop runs in reverse order, so that the repeated units keep their order before all other units.

@@ -180,7 +180,7 @@ pub(super) fn look(key: &Bytes, database: u32) -> Call {
     }
 }
 
-/// Returns how many of these units go into one call. The first one must not be an update.
+/// Returns how many of these units go into one call. The first unit must not be an update.
 pub(super) fn together<'a>(units: impl Iterator<Item = &'a Unit>, item_max: u64) -> usize {
     let (mut count, mut weight, mut changes, mut first) = (0, 0u64, 0, None);
     for unit in units.take(UNITS_MAX) {

@@ -78,7 +78,7 @@ pub struct Store {
     pub exptime: i32,
     /// The unique that the item must have.
     pub compare: Option<u64>,
-    /// If the present item is newer, the new one is stored and marked as stale (`I`).
+    /// If the present item is newer, the new item is stored and marked as stale (`I`).
     pub stale: bool,
     /// The value.
     pub data: Bytes,

@@ -201,7 +201,7 @@ impl Front {
         self.limits.clone()
     }
 
-    /// If the limits have changed, applies the new ones.
+    /// If the limits have changed, applies the new limits.
     fn take_limits(&mut self) {
         if let Some(limits) = self.newest_limits.take() {
             self.shared.connections_max = limits.connections_max;

@@ -201,8 +201,8 @@ pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     Ok(found)
 }
 
-/// Returns the addresses of the status ports that a file names. If section `[run]` names one, it is the only one.
-/// Otherwise these are the addresses of all other sections.
+/// Returns the addresses of the status ports that a file names. If section `[run]` names an address, only this address
+/// is returned. Otherwise these are the addresses of all other sections.
 ///
 /// # Errors
 /// [`ConfigError`]: it cannot be read.

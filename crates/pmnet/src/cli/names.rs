@@ -94,8 +94,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins the look-ups. After each one, `tell` gets all addresses of each host. If a name cannot be resolved, its
-    /// previous addresses are passed.
+    /// Begins the look-ups. After each look-up, `tell` gets all addresses of each host. If a name cannot be resolved,
+    /// its previous addresses are passed.
     pub fn start(
         hosts: Vec<Named>,
         mut tell: impl FnMut(&[Vec<SocketAddr>]) + Send + 'static,

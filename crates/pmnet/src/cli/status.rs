@@ -286,7 +286,7 @@ fn server_as_text(server: &ServerRecord, there: bool) -> String {
     format!("server at {}: {is}; {knows}", server.address)
 }
 
-/// Returns the milliseconds after which the device answers no more if it does not renew its lease.
+/// Returns the milliseconds for which the device still answers if it does not renew its lease.
 fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     let record = row.record.as_ref()?;
     let lost = margin(pmnet_fleet::length(record.seconds)) / 1_000_000;

@@ -1,6 +1,6 @@
-//! Two questions to the kernel about a network interface that sysfs has no answer to: which XDP program is attached
-//! and what kind of interface it is (rtnetlink), and what the driver can do with XDP (generic netlink, family
-//! `netdev`, Linux 6.3 and later). Neither needs privilege.
+//! Asks the kernel two questions about a network interface, which sysfs does not answer: which XDP program is attached
+//! and what kind of interface it is (rtnetlink), and what the driver can do with XDP (generic netlink, family `netdev`,
+//! Linux 6.3 and later). Neither needs privilege.
 //!
 //! Invariant: a message is read only within the lengths that it states. A message whose lengths do not fit counts as no
 //! answer.

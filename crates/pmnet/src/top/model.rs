@@ -107,7 +107,7 @@ impl Process {
     }
 }
 
-/// One loop of a process, in the last answer and in the one before.
+/// One loop of a process, in the last answer and in the answer before.
 pub struct Loop<'a> {
     pub place: &'a str,
     one: &'a Value,

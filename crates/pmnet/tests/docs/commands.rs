@@ -83,7 +83,7 @@ fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
     known.extend(["help", "version"]);
 }
 
-/// Returns the name in a line that does not exist: a subcommand, or a flag of it.
+/// Returns a name in the command line that the program does not have: of a subcommand or of a flag.
 fn unknown(root: &Command, line: &str) -> Option<String> {
     let words = words(line);
     let mut command = root;
@@ -300,7 +300,7 @@ fn help_texts_wrap_at_the_width_of_the_terminal() {
         };
         let found: Vec<&str> = page.lines().filter(beyond).collect();
         assert!(found.is_empty(), "{width} columns: {found:?}");
-        // Prose fills the lines: with 200 columns no paragraph has a short line before its last.
+        // Prose fills its lines: with 200 columns, only the last line of a paragraph may be short.
         let prose: Vec<&str> = page.lines().collect();
         let broken = prose.windows(2).find(|lines| {
             let [line, next] = lines else { return false };

@@ -171,7 +171,7 @@ fn every_id_has_one_message_and_one_entry() {
     assert!(wrong.is_empty(), "{GUIDE}:\n{}", wrong.join("\n"));
 }
 
-/// Returns the texts of the warnings and errors in a log that a source writes.
+/// Returns the texts of the warnings and errors that a source logs.
 fn warnings(text: &str) -> impl Iterator<Item = &str> {
     let marks = ["tracing::warn!(", "tracing::error!("];
     let all = marks.into_iter().flat_map(|mark| text.split(mark).skip(1));

@@ -16,7 +16,7 @@ pub const WAIT: Duration = Duration::from_secs(20);
 /// Time between two checks.
 pub const LOOK: Duration = Duration::from_millis(20);
 
-/// Returns the product; `PMNET_BINARY` names another one.
+/// Returns the path of the product. `PMNET_BINARY` names another binary.
 pub fn pmnet() -> PathBuf {
     std::env::var_os("PMNET_BINARY")
         .map_or_else(|| env!("CARGO_BIN_EXE_pmnet").into(), PathBuf::from)

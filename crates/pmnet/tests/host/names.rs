@@ -91,8 +91,8 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     let mut device = device_on("127.0.0.8");
     counts(&mut client);
     front.says("have these addresses now");
-    // A name gets another address, and then another one, while its device stays. Regression test: after the second
-    // change the front no longer asked the device.
+    // A name gets several other addresses in turn, while its device stays. Regression test: after the second change the
+    // front no longer asked the device.
     for elsewhere in ["127.0.0.9", "127.0.0.10", "127.0.0.11"] {
         name(&hosts, "127.0.0.7", elsewhere);
         front.says(&format!("now devices=[{elsewhere}:"));

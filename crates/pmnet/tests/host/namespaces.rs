@@ -87,7 +87,7 @@ impl Two {
         inside
     }
 
-    /// Returns a client of a front in the second one.
+    /// Returns a client of a front in the second namespace.
     pub fn client(&self, at: &str) -> Client {
         let namespace = std::fs::File::open(format!("/run/netns/{}", self.0[1])).unwrap();
         let at = at.parse().unwrap();

@@ -15,7 +15,7 @@ enum Hole {
     Full,
     /// A log reader that died.
     Closed,
-    /// A log reader that reads no more, with a full pipe.
+    /// A log reader that has stopped reading, with a full pipe.
     Stuck,
 }
 

@@ -11,7 +11,7 @@ use crate::chain::{Client, Places, Running, eventually, product, serves};
 /// Number of clients that write.
 const WRITERS: usize = 4;
 
-/// The number of the last write that a client sent, and of the last one that was answered.
+/// The number of the last write that a client sent, and of the last write that was answered.
 #[derive(Default)]
 struct Progress {
     sent: AtomicU64,

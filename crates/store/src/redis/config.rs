@@ -197,8 +197,8 @@ pub struct Facts {
     pub aof_is_whole: bool,
     /// What must happen because of the AOF's end before anything is written.
     pub torn_end: TornEnd,
-    /// Number of databases (the setting `databases`). 0: Redis does not report it, or is a node of a Redis Cluster,
-    /// which may have only one.
+    /// Number of databases (the setting `databases`). 0: Redis does not report the number, or is a node of a Redis
+    /// Cluster, which may have only one database.
     pub databases: u32,
 }
 

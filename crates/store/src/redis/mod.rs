@@ -38,7 +38,7 @@
 //! In EXEC, Redis checks rights again for each command, and continues after a command that it refuses. So the commands
 //! run in the database that was selected before MULTI, and scripts change the records, in their own database or not at
 //! all. A record that Redis refuses in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If
-//! Redis is restarted meanwhile and has nothing of the record, the record becomes [`LOST_REPLY`].
+//! Redis is restarted before that and has nothing of the record, the record becomes [`LOST_REPLY`].
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards in one atomic step with the flush.
 //!

@@ -196,8 +196,8 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Returns the current owner in the hash (empty: none). If another process became the owner after this one, returns
-    /// an error.
+    /// Returns the current owner in the hash (empty: none). If another process became the owner after this process,
+    /// returns an error.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
             .connection

@@ -385,8 +385,8 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
     })
 }
 
-/// Returns the replica that has applied most updates; among equals, the one that has received most of the replication
-/// stream.
+/// Returns the replica that has applied most updates; among equal replicas, the replica that has received most of the
+/// replication stream.
 fn best(replicas: &[Seen]) -> Option<&Seen> {
     replicas.iter().max_by_key(|one| (one.applied, one.offset))
 }

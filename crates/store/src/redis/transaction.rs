@@ -331,7 +331,7 @@ impl<'a> Transaction<'a> {
         let mut seal = None;
         let mut unsealed = None;
         let mut unrecorded = None;
-        // The first command that ran in another database than the wanted one: its number, and that database.
+        // The first command that ran in a wrong database: its number, and that database.
         let mut misplaced: Option<(u32, String)> = None;
         let mut torn: Option<(u32, String, Vec<usize>)> = None;
         for (slot, result) in slots.iter().zip(results) {

@@ -53,8 +53,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Reads EX, PX, EXAT or PXAT with its argument. The same option may be given again and then replaces the earlier
-    /// one.
+    /// Reads EX, PX, EXAT or PXAT with its argument. If the same option is given again, its later value counts.
     pub fn option(
         option: &[u8],
         options: &mut Options<'a>,

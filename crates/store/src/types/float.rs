@@ -321,7 +321,7 @@ pub fn double_text(value: f64) -> String {
 
 /// Returns a score as Redis writes it inside a small sorted set: whole numbers in full.
 pub fn score_text(value: f64) -> String {
-    /// Whole numbers up to this one are written in full.
+    /// Whole numbers up to this value are written in full.
     const WHOLE_MAX: f64 = 4_611_686_018_427_387_904.0;
     if value.abs() <= WHOLE_MAX && value.fract() == 0.0 {
         return format!("{:.0}", value + 0.0);

@@ -259,7 +259,7 @@ impl<'r> Keyspace<'r> {
         Ok(Head::empty(kind, self.fresh_id()?))
     }
 
-    /// Writes a collection's head, or removes the key if the collection has no members (any more).
+    /// Writes a collection's head, or removes the key if the collection has no members.
     pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
         // A key that did not exist, and gets no members, has not changed.

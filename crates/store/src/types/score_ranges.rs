@@ -103,8 +103,8 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Visits the members in a range of scores or members, in the given order, without the first ones. A range of ranks
-    /// is not visited.
+    /// Visits the members in a range of scores or members, in the given order, without the first `skip` members. A
+    /// range of ranks is not visited.
     fn visit(
         &self,
         call: &Call<'_, '_>,
@@ -178,7 +178,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Returns the smallest bytes after all names that begin with these.
+/// Returns the bytes of the next score: the smallest bytes that are greater than all names that begin with `bytes`.
 fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
     u64::from_be_bytes(bytes)
         .checked_add(1)

@@ -27,7 +27,7 @@ pub(in crate::client) enum Purpose {
         again: Option<Bytes>,
         plain: bool,
     },
-    /// A pack of commands and transactions. The store may leave the last ones out.
+    /// A pack of commands and transactions. The store may leave the last parts of the pack out.
     Pack(Packed),
     /// A PUBLISH of a subscriber. The client gets the reply unchanged, after the messages before it.
     Publish,
@@ -122,7 +122,7 @@ impl Session {
         self.0
     }
 
-    /// Forgets the session. The next call opens another one.
+    /// Forgets the session. The next call opens another session.
     pub(in crate::client) fn close(&mut self) {
         self.0 = None;
     }

@@ -119,7 +119,7 @@ impl Pack {
     }
 }
 
-/// The packs of a connection: the open one, and the one that is under way.
+/// The packs of a connection: the open pack, and the pack that is under way.
 #[derive(Default)]
 pub(in crate::client) struct Packs {
     /// The pack that is being put together. `None` between turns, unless the endpoint was busy or a pack is

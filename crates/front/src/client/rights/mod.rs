@@ -157,8 +157,8 @@ impl Rights {
         self.refused = None;
     }
 
-    /// Whether a command that the list of users forbids needs a newer list, because the right may have been
-    /// given meanwhile.
+    /// Whether a command that the list of users forbids needs a newer list, because the right may have been given in
+    /// the meantime.
     fn needs_newer_list(&mut self, users: &mut Users) -> bool {
         let asked = *self.refused.get_or_insert(users.asked);
         let older = users.answered <= asked;
@@ -409,7 +409,7 @@ mod tests {
         for default in ["on #aa ~* &* +@all", "off nopass ~* &* +@all"] {
             let mut users = users(Access::Redis, &[&format!("user default {default}")]);
             assert_eq!(standing(&mut users, "127.0.0.1", None), "not logged in");
-            // The first list is the only one; the client logged in before it.
+            // There is only one list, and the client logged in before it.
             assert_eq!(standing(&mut users, "127.0.0.1", Some("bob")), "gone");
             users.forget();
             for user in [None, Some("bob")] {

@@ -32,7 +32,7 @@ pub trait Orders {
     /// Decides what comes after a run; an error ends the device.
     fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then>;
 
-    /// Notes that the device has ended without an error. It acknowledges nothing any more.
+    /// Notes that the device has ended without an error. It no longer acknowledges anything.
     fn ended(self: Box<Self>);
 }
 

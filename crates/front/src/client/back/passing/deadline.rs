@@ -1,8 +1,8 @@
 //! The deadlines of a connection, except those of its calls.
 //!
 //! The time of a command begins when the front has read it. If the command waits for earlier commands of its client,
-//! its time begins when the previous one is answered, so a pipeline may be long. If a command gets no answer in time,
-//! it fails, and later commands that have waited as long fail at the same time and are not sent. So the times of
+//! its time begins when the previous command is answered, so a pipeline may be long. If a command gets no answer in
+//! time, it fails, and later commands that have waited as long fail at the same time and are not sent. So the times of
 //! several commands do not add up. Two kinds of waits do not count: waits for a command that blocks, and waits for a
 //! client that does not read its replies ([`crate::client::arrivals`]).
 //!
