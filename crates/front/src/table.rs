@@ -311,8 +311,8 @@ impl Table {
         table
     }
 
-    /// Whether the store's error for a command that is not allowed in MULTI names that command. Valkey 9 does
-    /// so; it is recognised because it does not allow CLIENT REPLY.
+    /// Whether the store's error for a command that is not allowed in MULTI names that command. The error of Valkey 9
+    /// does. A store is recognised as Valkey 9 because it does not allow CLIENT REPLY in MULTI.
     #[must_use]
     pub fn names_what_is_not_allowed(&self) -> bool {
         let client = self.entries.get(&b"CLIENT"[..]);

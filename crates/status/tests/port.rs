@@ -283,7 +283,7 @@ fn a_crowd_of_scrapers_is_served() {
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
-/// Silent connections take all places. A scraper gets its answer when their time is over.
+/// Silent connections take all places. A scraper gets its answer when the time of these connections is over.
 #[test]
 fn silent_connections_make_room_in_time() {
     let stand = stand();

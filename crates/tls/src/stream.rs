@@ -116,7 +116,7 @@ impl<T: Read + Write> Read for Stream<T> {
                 result => return result,
             }
             self.try_push()?;
-            // After the end of the stream this returns 0 again, and so does the reader.
+            // After the end of the stream, `read_tls` returns 0 again, and so does the session's reader.
             self.session.read_tls(&mut self.socket)?;
             self.process()?;
             self.try_push()?;

@@ -195,7 +195,7 @@ fn all_who_have_still_to_log_in_can_send_little_together() {
     let front = front(&redis);
     let mut first = front.client();
     assert_eq!(first.ask("PING"), NOAUTH);
-    // Nine of ten arguments.
+    // Of the ten announced arguments, nine are sent.
     let argument = format!("$16384\r\n{}\r\n", "x".repeat(16 * 1024));
     let input = format!("*10\r\n{}", argument.repeat(9));
     let mut clients: Vec<Client> = (0..300).map(|_| front.client()).collect();

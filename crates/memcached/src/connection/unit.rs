@@ -24,7 +24,7 @@ pub(super) enum Work {
     Look,
     /// Reads the string at the key, and its remaining life.
     LookLong,
-    /// A command of Redis that may change data. `shows`: its reply may be a value.
+    /// A command of Redis that may change data. `shows`: the command's reply may be a value.
     Command { words: Vec<Bytes>, shows: bool },
     /// A change of the item: its arguments, and whether its reply may be a value.
     Change {

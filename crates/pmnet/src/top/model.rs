@@ -37,7 +37,7 @@ impl Process {
         }
     }
 
-    /// Notes the answer of the process, or why there was none.
+    /// Notes the answer of the process, or the reason why it did not answer.
     pub fn note(&mut self, answer: Result<Value, String>, now: Instant) {
         match answer {
             Ok(state) => {
