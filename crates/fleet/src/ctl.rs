@@ -53,7 +53,7 @@ impl Intent {
         self.now.len() - usize::from(self.leaves.is_some())
     }
 
-    /// Writes the wish, if the state from which it was decided is unchanged. Returns whether it did.
+    /// Writes the wish, if the state from which it was decided is unchanged. Returns whether the wish was written.
     ///
     /// # Errors
     /// A text: etcd does not answer. The wish may have been written.

@@ -260,7 +260,7 @@ impl Etcd {
     }
 
     /// Puts all these keys in one step, if each key of `are` was last put at the given revision (0: the key
-    /// does not exist). Returns whether it did.
+    /// does not exist). Returns whether the keys were put.
     ///
     /// # Errors
     /// [`EtcdError`]: the keys may or may not have been put.

@@ -45,7 +45,7 @@ pub struct Order {
     /// The id of the next hop, 0 for the server (`docs/spec/keys.md` §5); `None`: unknown to the sender of
     /// the order.
     pub next_id: Option<u32>,
-    /// The device states that those members of this epoch's chain which are not on its path are stopped.
+    /// The device states that the members of this epoch's chain that are not on its path are stopped.
     pub shrink: Option<u32>,
 }
 

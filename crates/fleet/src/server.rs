@@ -74,8 +74,8 @@ impl Candidate {
         })
     }
 
-    /// Takes the turn of the server that serves, if no other server has it. Returns whether it did. **This
-    /// only avoids that two servers begin**: the store decides who may write.
+    /// Takes the turn of the server that serves, if no other server has it. Returns whether the turn was
+    /// taken. **This only avoids that two servers begin**: the store decides who may write.
     ///
     /// # Errors
     /// A text: etcd does not answer.

@@ -282,7 +282,7 @@ mod tests {
         near.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
         let error = server.read(&mut [0; 100]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
-        // An incomplete handshake is no handshake.
+        // The stream ends before the handshake is complete.
         let (near, far) = UnixStream::pair().unwrap();
         far.set_nonblocking(true).unwrap();
         let mut server = super::tests::server(&files, "server", &Clients::No)

@@ -195,8 +195,8 @@ impl Replies {
         self.slots[index] = Slot::Ready(reply);
     }
 
-    /// Notes that the payload at `index` was submitted again, or failed with an error. Returns whether it is
-    /// a pack that is under way now.
+    /// Notes that the payload at `index` was submitted again, or failed with an error. Returns whether the
+    /// payload is a pack that is under way now.
     pub(super) fn submitted(&mut self, index: usize, submitted: Result<CallId, Bytes>) -> bool {
         let Slot::Again { purpose, .. } =
             std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))

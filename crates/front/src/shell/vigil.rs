@@ -241,7 +241,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Asks the server which store it works on, unless a question is outstanding. If the name was in doubt,
-    /// the question is a barrier that the server must record in its store. By that the server finds out that
+    /// the question is a barrier that the server must record in its store. By this barrier the server finds out that
     /// a Redis was restarted, moved or made a replica while no client wrote.
     pub(super) fn ask_store_name(&mut self) {
         if self.vigil.call.is_some() {
@@ -318,7 +318,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// If the session is the vigil's, notes that it was closed.
+    /// If the vigil asks its questions in this session, notes that it was closed.
     pub(super) fn vigil_closed(&mut self, session: SessionHandle) {
         if self.vigil.lost(session) {
             self.learning.give_up(self.shared.now);

@@ -165,7 +165,7 @@ fn bad(path: &Path, what: &dyn Display) -> ConfigError {
 /// Checks a file as its roles would read it. Returns the sections that it has.
 ///
 /// # Errors
-/// [`ConfigError`]: it cannot be read, or a role would refuse its section.
+/// [`ConfigError`]: the file cannot be read, or a role would refuse its section.
 pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     let FileConfig {
         log_filter,
@@ -205,7 +205,7 @@ pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
 /// is returned. Otherwise these are the addresses of all other sections.
 ///
 /// # Errors
-/// [`ConfigError`]: it cannot be read.
+/// [`ConfigError`]: the file cannot be read.
 pub fn statuses(path: &Path) -> Result<Vec<String>, ConfigError> {
     let FileConfig {
         log_filter: _,

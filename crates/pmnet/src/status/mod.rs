@@ -1,6 +1,6 @@
-//! The view of each role at its status port: which numbers of its loop are which metrics, when it is ready, and more facts about it.
+//! The view of each role at its status port: the metrics of its loop, whether it is ready, and further facts about it.
 //!
-//! May not: serve HTTP (`pmnet_status` does), or do more in a loop than to copy numbers.
+//! Not allowed here: serving HTTP (`pmnet_status` does it), and more work in a loop than copying numbers.
 
 mod advice;
 mod controller;
