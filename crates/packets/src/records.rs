@@ -64,8 +64,9 @@ impl Records {
     /// Opens a region by its name, or creates it, and binds to every queue of the interfaces. Persisted records are in
     /// the store, or [waiting](Records::waiting) to be applied.
     ///
-    /// # Errors [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not
-    /// suitable.
+    /// # Errors
+    ///
+    /// [`Error`]: the region is in use or damaged, the file is no such region, or the interface is not suitable.
     pub fn open(options: &RecordsOptions) -> Result<Records, Error> {
         let needed = Part::alone().buffers_needed(&options.region.interfaces);
         let buffers = u64::from(options.log_buffers);

@@ -84,8 +84,8 @@ impl Part {
         (u32::from(self.index)..queues_of(interface)).step_by(step)
     }
 
-    /// Returns the number of packet buffers that the shard's log must have to receive from its queues of these
-    /// interfaces.
+    /// Returns how many packet buffers the shard's log needs, at least, to receive from the shard's queues of
+    /// these interfaces.
     #[must_use]
     pub fn buffers_needed(&self, interfaces: &[String]) -> u64 {
         let queues = interfaces.iter().map(|name| self.queues(name).count());

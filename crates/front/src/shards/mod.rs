@@ -133,8 +133,8 @@ pub struct Router {
     stopper: Stopper,
     /// A map that will replace the present one.
     next_map: Arc<Mutex<Option<SlotMap>>>,
-    /// Number of commands without a reply that were taken before the last change of the map. `None`: all of them have
-    /// their replies, and that was reported.
+    /// How many commands that were taken before the last change of the map still wait for their replies.
+    /// `None`: none does, and nothing is left to report.
     taken_before: Option<usize>,
     pace: Pace,
     now: Time,

@@ -339,8 +339,8 @@ fn who_was_let_in_stays_when_the_default_user_gets_a_password() {
     }
 }
 
-/// A user has all rights for a moment, while a question about one command is under way. The permission for
-/// this command must not count for the next command.
+/// While the front asks Redis about one command of a user, the user gets all rights for a moment. The permission
+/// for this command must not count for the next command.
 #[test]
 fn the_answer_about_one_command_is_not_taken_for_another() {
     let Some(redis) = Redis::start_with(&["--enable-debug-command", "yes"]) else {

@@ -89,7 +89,7 @@ fn bytes(vector: &Value) -> Vec<u8> {
     (0..hex.len() / 2).map(byte).collect()
 }
 
-/// A number of the vectors (JSON, or text with `0x`) or of tshark (decimal, or with `0x`).
+/// Parses a number as the vectors have it (JSON, or text with `0x`) or as tshark prints it (decimal, or with `0x`).
 fn number(text: &str) -> u64 {
     let text = text.trim_matches('"');
     match text.strip_prefix("0x") {

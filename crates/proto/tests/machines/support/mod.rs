@@ -1,4 +1,5 @@
-//! Benches: each has one machine; the test exchanges packets with it as values.
+//! Test benches. Each holds one machine. The test gives packets to the machine and takes those that it sends, as
+//! values, without sockets.
 
 pub mod client;
 pub mod device;
