@@ -53,7 +53,7 @@ pub const MOVABLEKEYS: u32 = 1 << 8;
 
 /// Flag of learned [`Facts`]: the command belongs to a module.
 pub const MODULE: u32 = 1 << 9;
-/// Flag of learned [`Facts`]: the command may send something to replicas although it is no write.
+/// Flag of learned [`Facts`]: the command may send something to replicas although it is not a write.
 pub const MAY_REPLICATE: u32 = 1 << 10;
 /// Flag of learned [`Facts`]: the command is for the store's own use.
 pub const INTERNAL: u32 = 1 << 11;

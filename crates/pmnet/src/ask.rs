@@ -102,7 +102,7 @@ pub fn state(spot: &Spot) -> anyhow::Result<Value> {
     serde_json::from_str(&get(spot, "/api/v1/status")?).context("its answer is no JSON")
 }
 
-/// Returns a value of a state as text; `?`: the value is no text.
+/// Returns a value of a state as text; `?`: the value is not a text.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or("?").to_owned()
 }

@@ -42,7 +42,8 @@ fn limits(top: &Path, group: &str, name: &'static str) -> impl Iterator<Item = u
         .collect();
     let read = move |folder: PathBuf| std::fs::read_to_string(folder.join(name)).ok();
     let numbers = folders.into_iter().filter_map(read);
-    // "max" is no number. Without a limit, the older interface gives a number close to the size of the address space.
+    // "max" is not a number. Without a limit, the older interface gives a number close to the size of the address
+    // space.
     numbers
         .filter_map(|text| text.trim().parse().ok())
         .filter(|limit| *limit < u64::MAX / 4)

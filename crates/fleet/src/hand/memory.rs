@@ -150,7 +150,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns the contents of the file. Fails if it is no regular file, or is longer than a record.
+/// Returns the contents of the file. Fails if it is not a regular file, or is longer than a record.
 fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() || about.len() > RECORD_MAX {

@@ -64,7 +64,7 @@ fn section(seen: &Seen, shared: &Shared) -> String {
     format!("# Pmnet\r\n{}", lines.concat())
 }
 
-/// Returns the store's reply with the section after its own sections. A reply that is no text, such as an
+/// Returns the store's reply with the section after its own sections. A reply that is not a text, such as an
 /// error, stays unchanged.
 pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     let Some(theirs) = read::bulk(&reply) else {

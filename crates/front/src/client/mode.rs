@@ -1,6 +1,6 @@
 //! How a connection handles the commands of its client.
 //!
-//! Subscriptions are no mode, because a subscribed RESP3 client may send all other commands. They are counted
+//! Subscriptions are not a mode, because a subscribed RESP3 client may send all other commands. They are counted
 //! with the connection to the store on which they exist ([`super::back::passing`]).
 
 use super::transaction::Transaction;

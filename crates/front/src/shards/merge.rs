@@ -20,7 +20,7 @@ pub(super) enum Merge {
     Smallest,
     /// Arrays of names and numbers: the numbers are added.
     SumNumbers,
-    /// The first reply that is no error, if there is one.
+    /// The first reply that is not an error, if there is one.
     Any,
     /// The first reply that is not null. The search begins with this shard.
     Found(usize),

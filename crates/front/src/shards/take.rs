@@ -53,7 +53,7 @@ impl Client {
         !self.end.has_come() && self.trust != Trust::Asked && self.replies.have_room()
     }
 
-    /// Handles input that is no command, or that is larger than the client may send before it logs in.
+    /// Handles input that is not a command, or that is larger than the client may send before it logs in.
     fn not_taken(&mut self, error: ProtocolError, input: &mut Input, common: &Common) {
         let strange = matches!(
             error,

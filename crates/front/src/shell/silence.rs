@@ -69,7 +69,7 @@ impl<U: Upstream> Watched<U> {
         }
     }
 
-    /// Notes that an operation which is no call of this endpoint has ended: a read from the store. `took`: its
+    /// Notes that an operation which is not a call of this endpoint has ended: a read from the store. `took`: its
     /// duration.
     pub(super) fn took(&mut self, class: Class, took: Time) {
         if let Some(under_way) = &mut self.under_way {

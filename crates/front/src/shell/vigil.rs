@@ -133,7 +133,7 @@ impl Vigil {
             })
         });
         if let Err(Silent(why)) = exchanged {
-            // The next beat tries again. A failed connection is no sign in itself: the store is judged only by its
+            // The next beat tries again. A failed connection alone proves nothing: the store is judged only by its
             // missing answers.
             tracing::debug!(why, "asking the store whether it is alive");
             self.heart = None;

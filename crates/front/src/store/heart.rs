@@ -75,7 +75,7 @@ impl Heart {
             shared.alive = Some((run_id, shared.now));
             return Err("it takes no more connections".into());
         }
-        // A push is no answer.
+        // A push is not an answer.
         let answers = |_: &Beat| !value.starts_with(b">");
         let Some(beat) = self.line.answered().filter(answers) else {
             return Err(UNASKED.into());

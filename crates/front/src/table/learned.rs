@@ -70,7 +70,7 @@ const SEARCHES: [&str; 15] = [
 /// Why the reply of a store is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LearnError {
-    /// The reply is no list of commands.
+    /// The reply is not a list of commands.
     #[error("it is no list of commands")]
     Form,
     /// The reply has too many commands.
@@ -243,7 +243,7 @@ impl<'a> Row<'a> {
 enum Parsed {
     /// The specification describes places of keys.
     Whole(Spec),
-    /// The specification is about an argument that is no key.
+    /// The specification is about an argument that is not a key.
     NoKey,
     /// The specification does not describe the places of keys, or not of all.
     Part,

@@ -359,7 +359,7 @@ impl Users {
     /// Takes the answer to question `number` for the list, which was sent at `asked`.
     ///
     /// # Errors
-    /// The answer is no list.
+    /// The answer is not a list.
     pub(crate) fn take_list(
         &mut self,
         number: u64,
@@ -411,7 +411,7 @@ impl Users {
         let ruling = match read::text(answer) {
             Some(b"OK") => Ruling::Allowed,
             Some(text) => Ruling::Denied(reply::error(&noperm(&String::from_utf8_lossy(text)))),
-            // The answer is no decision about rights, but an error that the command would get as well, for
+            // The answer is not a decision about rights, but an error that the command would get as well, for
             // example a wrong number of arguments.
             None if answer.starts_with(b"-") => return Ruling::Denied(one_line(answer)),
             None => {

@@ -685,7 +685,7 @@ fn keys_are_read_where_the_store_says_and_nowhere_else() {
     assert_eq!(found("ONE a b c").as_deref(), Some("a"));
     assert_eq!(found("PAIRS a 1 b 2 c").as_deref(), Some("a b c"));
     assert_eq!(found("NONE a"), None);
-    // An index is no key, and the command does not name documents.
+    // An index is not a key, and the command does not name documents.
     assert_eq!(found("FT.SEARCH i q"), None);
     assert_eq!(found("ONE"), None);
 }

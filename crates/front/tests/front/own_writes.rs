@@ -133,7 +133,7 @@ fn what_stands_between_decides() {
             &["+OK", "+OK", "+QUEUED", "*1"],
             1,
         ),
-        // These commands are no plain GETs, or are invalid.
+        // These commands are not plain GETs, or are invalid.
         (
             &["SET k 1", "STRLEN k", "GETRANGE k 0 -1"],
             &["+OK", ":1", "1"],

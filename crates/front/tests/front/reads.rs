@@ -1,4 +1,4 @@
-//! Reads that are no bypasses: the head answers them, or the front reads from the store directly.
+//! Reads that are not bypasses: the head answers them, or the front reads from the store directly.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -68,7 +68,7 @@ impl Purpose {
         }
     }
 
-    /// Returns how many commands travel in this bypass; `None` if the call is no bypass.
+    /// Returns how many commands travel in this bypass; `None` if the call is not a bypass.
     pub(in crate::client) fn bypassed(&self) -> Option<u32> {
         match self {
             Purpose::Bypass { replies, .. } => Some(*replies),

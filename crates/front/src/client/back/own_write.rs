@@ -14,7 +14,7 @@
 //!
 //! Between the SET and the GET only GETs that are answered in the same way may stand. Any other command of
 //! the connection takes effect after the SET, and this GET must take effect after that command. An update of
-//! another key is no exception: between the orders of the two updates, another client may have written this
+//! another key is not an exception: between the orders of the two updates, another client may have written this
 //! key.
 //!
 //! Invariants: no write is remembered beyond its turn, so at most one write is remembered. A value shares the

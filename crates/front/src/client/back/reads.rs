@@ -1,4 +1,4 @@
-//! Reads that are no bypasses: the head is asked first, and then the head or the store itself answers
+//! Reads that are not bypasses: the head is asked first, and then the head or the store itself answers
 //! (`docs/spec/reads.md`).
 //!
 //! The reads of a connection in one turn are a *batch*. The batch waits until everything before it is
@@ -46,7 +46,7 @@ const LONG_READ: usize = 16 * 1024;
 /// Time after a long reply in which only reads with short replies travel with writes, in nanoseconds.
 const APART_PAUSE: Time = 1_000_000_000;
 
-/// The reads of a connection that are no bypasses.
+/// The reads of a connection that are not bypasses.
 #[derive(Default)]
 pub(in crate::client) struct Reads {
     /// The present batch. No later command is taken until it is answered or sent.

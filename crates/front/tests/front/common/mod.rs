@@ -366,7 +366,7 @@ impl Executor {
     }
 }
 
-/// Runs a payload that is no pack.
+/// Runs a payload that is not a pack.
 fn run(client: &mut Client, commands: &Commands<'_>) -> Vec<u8> {
     if commands.form == Form::Transaction {
         client.ask("MULTI");

@@ -78,7 +78,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Returns the wait of a blocking command, which begins now; `None`: its timeout is no number.
+    /// Returns the wait of a blocking command, which begins now; `None`: its timeout is not a number.
     fn of(arguments: &Arguments<'_>, database: u32, shared: &Shared) -> Option<Waits> {
         let (keys, time) = layout(arguments)?;
         let sorted = arguments
@@ -118,8 +118,8 @@ fn layout(arguments: &Arguments<'_>) -> Option<(std::ops::Range<usize>, usize)> 
     }
 }
 
-/// Returns the end of a wait of `seconds` that begins now. `None`: `seconds` is no number. `Some(None)`: `seconds` is
-/// 0, so the wait has no end.
+/// Returns the end of a wait of `seconds` that begins now. `None`: `seconds` is not a number. `Some(None)`: `seconds`
+/// is 0, so the wait has no end.
 fn end_of(seconds: &[u8], now: Time) -> Option<Option<Time>> {
     let seconds: f64 = std::str::from_utf8(seconds).ok()?.parse().ok()?;
     let millis = (seconds * 1000.0).ceil().max(0.0);
