@@ -121,6 +121,7 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 	struct pm_hops *hops = m->hops;
 	const struct pm_entry *entry;
 	__u64 committed;
+	bool news = false;
 
 	if (!try_lock(shard)) {
 		COUNT(m->counts, busy);
@@ -133,7 +134,6 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 		goto out;
 	}
 	COUNT(m->counts, confirmed);
-	learn_way(hops->next, pkt->eth, interface);
 	hops->credit = bpf_be64_to_cpu(pkt->header->durable.room);
 	if (!hops->credit)
 		hops->credit = 1;
@@ -143,9 +143,16 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 			continue;
 		if (orders[i] < hops->orders[i])
 			orders[i] = hops->orders[i];
+		news |= orders[i] > hops->orders[i];
 		if (orders[i] < committed)
 			committed = orders[i];
 	}
+	/*
+	 * Whoever has seen a DURABLE can repeat it from another Ethernet address. A repetition says
+	 * nothing new, so it moves no path that is known.
+	 */
+	if (news || !hops->next[PM_WAY_INTERFACE])
+		learn_way(hops->next, pkt->eth, interface);
 	if (hops->follows) {
 		prepare_durable(pkt, shard, hops);
 		pkt->wake = take_wakeup_request(shard);

@@ -1,4 +1,4 @@
-//! From the command line to the exit code.
+//! Reads the command line, and turns a program's result into an exit code.
 
 use std::process::ExitCode;
 
@@ -15,16 +15,16 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     parse_by(C::command())
 }
 
-/// Returns the same by a definition that was made of `C`'s.
+/// Reads the command line by `command`, a definition derived from that of `C`.
 ///
 /// # Errors
-/// As there.
+/// As [`parse`].
 pub fn parse_by<C: Parser>(mut command: Command) -> Result<C, ExitCode> {
     let matches = command.try_get_matches_from_mut(std::env::args_os());
     let parsed = matches.and_then(|matches| C::from_arg_matches(&matches));
     parsed.map_err(|error| {
         let error = error.format(&mut command);
-        // Help and version go to stdout and are a success; clap knows which is which.
+        // clap prints help and version to stdout, and errors to stderr.
         let _ = error.print();
         if error.use_stderr() {
             ExitCode::from(2)
@@ -34,7 +34,7 @@ pub fn parse_by<C: Parser>(mut command: Command) -> Result<C, ExitCode> {
     })
 }
 
-/// Returns the error and its causes in one line. A cause that the text before it already contains is left out.
+/// Returns the error and its causes in one line. A cause is left out if the text before it already contains the cause.
 fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

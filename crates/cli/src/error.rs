@@ -1,4 +1,4 @@
-//! What is wrong with a command line or a configuration.
+//! The error of an invalid command line or configuration.
 
 /// The command line or the configuration is wrong; the sentence says how. Ends a program with exit code 2.
 #[derive(Debug, thiserror::Error)]

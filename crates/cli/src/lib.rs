@@ -1,8 +1,8 @@
-//! What the command lines of all binaries share.
+//! The common part of the command lines of all binaries.
 //!
-//! Purpose: the same exit codes, logs, signals and ways to write addresses and sizes everywhere. Exit codes: 0 done,
-//! 1 it failed or a check found something (a sentence on stderr says what and what to do), 2 the command line or the
-//! configuration was not understood. May not: know a role, a protocol or a subcommand.
+//! Purpose: exit codes, logs, signals and the notation of addresses and sizes are the same everywhere. Exit codes: 0:
+//! done; 1: the command failed, or a check found something (a sentence on stderr says what, and what to do); 2: the
+//! command line or the configuration is invalid. Not allowed here: knowing a role, a protocol or a subcommand.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

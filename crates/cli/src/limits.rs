@@ -1,4 +1,4 @@
-//! How many files, and so connections, a process may have open.
+//! The limit of open files, and so of connections, of a process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -8,8 +8,8 @@ pub fn open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Raises the limit that this process has to the one that it may have. The usual one, 1024, is for programs that keep sets of
-/// descriptors in bits (select(2)); none of pmnet does.
+/// Raises this process's soft limit of open files to its hard limit. The usual soft limit, 1024, is for programs that
+/// use select(2) with its fixed bit sets; pmnet does not.
 pub(crate) fn raise_open_files() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current == maximum {
@@ -19,7 +19,8 @@ pub(crate) fn raise_open_files() {
         current: maximum,
         maximum,
     };
-    // It may always be raised so far; if not, less is possible, and who needs more says so.
+    // A process may always raise its soft limit to the hard limit. If this still fails, the process continues with the
+    // old limit; a part that needs more files reports that itself.
     if let Err(error) = setrlimit(Resource::Nofile, wanted) {
         tracing::warn!(?current, ?maximum, %error, "PM6010 the limit of open files cannot be raised");
     }

@@ -1,5 +1,5 @@
-//! Logs: to stderr, filtered by `PMNET_LOG` or by what the configuration says, as text or JSON. Lines that cannot be written are lost and
-//! counted: no log ends or delays a process.
+//! Logs: written to stderr as text or JSON, filtered by `PMNET_LOG` or by the configuration. Lines that cannot be
+//! written are lost and counted, so no log ends or delays a process.
 
 use std::io::IsTerminal;
 use std::sync::OnceLock;
@@ -13,17 +13,17 @@ use crate::output::{self, LogLines};
 /// Environment variable with the filter.
 const FILTER: &str = "PMNET_LOG";
 
-/// Puts another filter in place of the present one.
+/// A function that replaces the present filter.
 type Replace = Box<dyn Fn(EnvFilter) + Send + Sync>;
 
-/// How the filter of this process is replaced, and the one that counts if nothing says otherwise. Not set: the environment names one.
+/// The function that replaces the filter, and the default filter. Not set if the environment names a filter.
 static REPLACE: OnceLock<(Replace, String)> = OnceLock::new();
 
 fn parse(what: &str, text: &str) -> Result<EnvFilter, ConfigError> {
     EnvFilter::try_new(text).map_err(|error| ConfigError(format!("{what}={text:?}: {error}")))
 }
 
-/// Starts logging; `default` is the filter where neither the environment nor, later, the configuration names one.
+/// Starts logging. `default` is the filter if neither the environment nor, later, the configuration names one.
 pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
     let named = std::env::var(FILTER).ok();
     let filter = match &named {
@@ -33,7 +33,7 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(|| LogLines)
-        // They would be printed with a macro that panics where stderr cannot be written.
+        // The subscriber would print its own errors with a macro that panics if stderr cannot be written.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     output::logs_are_json(json);
@@ -44,7 +44,7 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
             .with_filter_reloading();
         let handle = builder.reload_handle();
         builder.init();
-        // Fails only if there are no logs any more.
+        // The reload fails only if the subscriber no longer exists.
         Box::new(move |filter| drop(handle.reload(filter)))
     } else {
         let builder = builder.with_filter_reloading();
@@ -53,22 +53,22 @@ pub fn start(json: bool, default: &str) -> Result<(), ConfigError> {
         Box::new(move |filter| drop(handle.reload(filter)))
     };
     if named.is_none() {
-        // Logs are started once.
+        // This cannot fail, because logs are started only once.
         let _ = REPLACE.set((replace, default.to_owned()));
     }
     Ok(())
 }
 
-/// Checks a filter that `what` names.
+/// Checks the text of a filter. `what` names its origin in the error.
 ///
 /// # Errors
-/// It is none.
+/// The text is not a filter.
 pub fn check_log_filter(what: &str, text: &str) -> Result<(), ConfigError> {
     parse(what, text).map(drop)
 }
 
-/// Filters by this from now on; `None`, or one that [`check_log_filter`] refuses: by the default. Returns false, and changes nothing, if the
-/// environment names one.
+/// Replaces the filter by `text`, or by the default if `text` is `None` or [`check_log_filter`] refuses it. Returns
+/// false, and changes nothing, if the environment names a filter.
 #[must_use]
 pub fn filter_logs(text: Option<&str>) -> bool {
     let Some((replace, default)) = REPLACE.get() else {

@@ -1,7 +1,8 @@
-//! Ids of messages: `PM` and four digits, at the beginning of the sentence. Each has an entry in `docs/operate/messages.md`.
+//! Ids of messages: `PM` and four digits, at the beginning of the sentence. Each id has an entry in
+//! `docs/operate/messages.md`.
 //!
-//! An id stands in the source beside its text, as part of it, so it is also in what is passed on to another process or wrapped
-//! into another sentence. In logs as JSON it is a field of its own, too.
+//! In the source an id is a part of the message's text. So the id stays with the text if the text is passed to another
+//! process or wrapped into another sentence. In JSON logs the id is also a field of its own.
 
 use std::fmt;
 
@@ -28,7 +29,7 @@ pub(crate) fn id(text: &str) -> Option<&str> {
     })
 }
 
-/// The id of an event: that in its sentence, or, without one there, that in another field.
+/// The ids found in an event. The id in its message counts; without one, the id in another field.
 #[derive(Default)]
 struct Ids {
     of_sentence: Option<String>,
@@ -48,7 +49,7 @@ impl Visit for Ids {
     }
 }
 
-/// Adds the field `id` to a line that the format within writes as a JSON object.
+/// Adds the field `id` to a line that the inner format has written as a JSON object.
 pub(crate) struct WithId<F>(pub F);
 
 impl<S, N, F> FormatEvent<S, N> for WithId<F>

@@ -1,7 +1,7 @@
-//! Output to stdout and stderr. Invariant: no reader, and no lack of one, ends or holds up a process.
+//! Output to stdout and stderr. Invariant: neither a slow nor a missing reader ends or blocks a process.
 //!
-//! The macros of the standard library panic where nothing can be written: a full disk, a log reader that died. And a write into a
-//! pipe whose reader reads no more waits for ever.
+//! The standard library's macros panic if a write fails, for example on a full disk or after the log reader's death. A
+//! write into a full pipe whose reader does not read blocks for ever.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Write};
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 
 use crate::message;
 
-/// A pipe with any room takes this many bytes at once (`PIPE_BUF` of POSIX, on Linux).
+/// Bytes that a pipe takes in one write without blocking, once poll(2) reports it writable (`PIPE_BUF` on Linux).
 const PIECE_BYTES: usize = 4096;
-/// How long a log line waits for room. Those that follow one that was lost do not wait.
+/// Longest time that a log line waits until stderr is writable. After a lost line, further lines do not wait.
 const LOG_PATIENCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,
 };
-/// How long the last sentence of a process, or its ready line, waits.
+/// Longest time that the last sentence of a process, or its ready line, waits until its stream is writable.
 const PATIENCE: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
@@ -33,11 +33,11 @@ const NO_PATIENCE: Timespec = Timespec {
 
 /// The state of the logs.
 struct Logs {
-    /// Lines that could not be written, since the last one that could.
+    /// Number of lines lost since the last one that was written.
     lost: u64,
-    /// Why the first of them could not.
+    /// Error of the first of the lost lines.
     why: Option<Errno>,
-    /// The last line was written in part.
+    /// The last line was written only in part.
     torn: bool,
 }
 
@@ -47,20 +47,21 @@ static LOGS: Mutex<Logs> = Mutex::new(Logs {
     torn: false,
 });
 static JSON: AtomicBool = AtomicBool::new(false);
-/// Why stdout could not be written.
+/// The first error of a write to stdout.
 static FAILURE: Mutex<Option<ErrorKind>> = Mutex::new(None);
 
-/// In which form the logs are.
+/// Sets the format of log lines: JSON or text.
 pub(crate) fn logs_are_json(json: bool) {
     JSON.store(json, Ordering::Relaxed);
 }
 
-/// Returns why something could not be written to stdout. A reader that wanted no more is no reason.
+/// Returns the first error of a write to stdout. A closed pipe (`BrokenPipe`) does not count.
 pub(crate) fn failure() -> Option<ErrorKind> {
     *FAILURE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes all of it, unless there is no room for this long. The number of bytes that were written before an error.
+/// Writes all bytes, unless the stream is not writable for as long as `patience`. An error comes with the number of
+/// bytes written before it.
 fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: &Timespec) -> Result<(), (usize, Errno)> {
     let mut done = 0;
     while done < bytes.len() {
@@ -81,7 +82,7 @@ fn put(to: BorrowedFd<'_>, bytes: &[u8], patience: &Timespec) -> Result<(), (usi
     Ok(())
 }
 
-/// One line of a log.
+/// Writes one line of the log, after a line about lost lines if there are any.
 fn log_line(bytes: &[u8]) {
     let mut logs = LOGS.lock().unwrap_or_else(PoisonError::into_inner);
     let stderr = io::stderr();
@@ -115,7 +116,7 @@ fn log_line(bytes: &[u8]) {
     }
 }
 
-/// Returns the line about lost lines, written once lines can be written again.
+/// Returns the line that reports lost lines. It is written as soon as stderr takes lines again.
 fn lost(count: u64, why: Errno) -> String {
     let why = if why == Errno::AGAIN {
         "nobody read it".to_owned()
@@ -132,7 +133,7 @@ fn lost(count: u64, why: Errno) -> String {
     }
 }
 
-/// Takes the lines of logs; each is given in one piece.
+/// Writer for the log's lines; each call of `write` passes one whole line.
 pub(crate) struct LogLines;
 
 impl Write for LogLines {
@@ -145,20 +146,20 @@ impl Write for LogLines {
     }
 }
 
-/// Says a sentence on stderr. A reader that does not take it is no error.
+/// Writes a sentence to stderr. A failed write is ignored.
 pub fn notice(text: &str) {
     progress(&format!("{text}\n"));
 }
 
-/// Shows a text on stderr as it is.
+/// Writes a text to stderr as it is. A failed write is ignored.
 pub fn progress(text: &str) {
-    // No other place is left for an error.
+    // An error has no other place to go.
     let _ = put(io::stderr().as_fd(), text.as_bytes(), &PATIENCE);
 }
 
-/// Says a line of a process that serves on stdout. A reader that does not take it is no error.
+/// Writes a line of a serving process to stdout. A failed write is ignored.
 pub fn said(line: &str) {
-    // A missing reader is no reason not to serve.
+    // A process serves also without a reader of its stdout.
     let _ = put(
         io::stdout().as_fd(),
         format!("{line}\n").as_bytes(),
@@ -166,8 +167,8 @@ pub fn said(line: &str) {
     );
 }
 
-/// Writes a result to stdout, as it is. That it cannot be written ends nothing; [`finish`](crate::finish) says so, unless
-/// the reader wanted no more.
+/// Writes a result to stdout as it is. A failed write does not end the command; [`finish`](crate::finish) reports it,
+/// unless the reader has closed the pipe.
 pub fn tell_all(text: std::fmt::Arguments<'_>) {
     let mut whole = String::new();
     // Formatting into a string does not fail.
@@ -182,7 +183,7 @@ pub fn tell_all(text: std::fmt::Arguments<'_>) {
     }
 }
 
-/// The same, as a line.
+/// Writes a result to stdout as one line, like [`tell_all`].
 pub fn tell(text: std::fmt::Arguments<'_>) {
     tell_all(format_args!("{text}\n"));
 }
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn nobody_is_waited_for_who_does_not_read_or_is_gone() {
         let (reader, writer) = io::pipe().unwrap();
-        // More than any pipe holds.
+        // More bytes than any pipe holds.
         let much = vec![b'x'; 4 << 20];
         let (done, error) = put(writer.as_fd(), &much, &NO_PATIENCE).unwrap_err();
         assert!(done > 0 && error == Errno::AGAIN);

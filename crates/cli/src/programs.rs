@@ -1,4 +1,4 @@
-//! Other programs of this machine.
+//! Other programs on this computer.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Passwords, which must not be in the process list: read from files.
+//! Passwords, read from files: on a command line every user could see them in the process list.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,7 +14,7 @@ const OTHERS: u32 = 0o077;
 /// Returns the password in the first line of this file. Warns if others may read the file.
 ///
 /// # Errors
-/// It cannot be read, is longer than 1024 bytes, or its first line is empty.
+/// The file cannot be read, is longer than 1024 bytes, or its first line is empty.
 pub fn password(flag: &str, path: &Path) -> Result<String, ConfigError> {
     let bad =
         |what: &dyn std::fmt::Display| ConfigError(format!("{flag} {}: {what}", path.display()));
@@ -34,8 +34,8 @@ pub fn password(flag: &str, path: &Path) -> Result<String, ConfigError> {
     Ok(line.to_owned())
 }
 
-/// Warns if this URL has a password, which every user of this machine can then see in the process list. `instead`: where it
-/// belongs.
+/// Warns if this URL has a password: every user of this computer can see it in the process list. `instead`: where the
+/// password belongs.
 pub fn warn_of_password(flag: &str, url: &str, instead: &str) {
     let credentials = url.rsplit_once('@').map(|(before, _)| before);
     let text = credentials.map(|text| text.split_once("://").map_or(text, |(_, rest)| rest));

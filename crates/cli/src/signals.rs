@@ -1,4 +1,5 @@
-//! SIGTERM, SIGINT and SIGPWR: the first one asks for a clean end, the second one ends at once. SIGHUP: read a file again.
+//! Signals. The first SIGTERM, SIGINT or SIGPWR asks for a clean end, the second one ends the process at once. A SIGHUP
+//! makes the process read its files again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,25 +9,25 @@ use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Exit code when the second signal came: as a shell reports SIGINT.
+/// Exit code after the second signal: the code that a shell reports for SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
-/// A power supply reports that it will fail (signal(7)); not among the library's constants.
+/// The signal of a power supply that is about to fail (signal(7)). The library has no constant for it.
 #[cfg(target_os = "linux")]
 const SIGPWR: i32 = 30;
 
-/// Ask for the end: the user, the system, and a power supply that is about to fail.
+/// The signals that ask for the end: from the user, from the system, and from a power supply that is about to fail.
 const ENDS: [i32; 3] = [SIGINT, SIGTERM, SIGPWR];
 
 /// The flag that the signals set.
 pub type Shutdown = Arc<AtomicBool>;
 
-/// The flag of this process, once the signals are caught.
+/// The flag of this process. `None`: the signals are not caught yet.
 static ASKED: Mutex<Option<Shutdown>> = Mutex::new(None);
 
-/// Catches the signals in a flag. It is one for the whole process: who asks later knows of a signal that came before.
+/// Sets a flag at the first signal. The process has only one flag, so a later caller also learns of an earlier signal.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses to install a handler.
 pub fn on_signals() -> anyhow::Result<Shutdown> {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(flag) = &*asked {
@@ -34,7 +35,8 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
     }
     let flag = Arc::new(AtomicBool::new(false));
     for signal in ENDS {
-        // In this order: at the first signal the flag is not yet set when the exit is considered.
+        // The handler that ends the process is registered first, so it runs before the flag is set: the first signal
+        // does not end the process.
         signal_hook::flag::register_conditional_shutdown(
             signal,
             EXIT_INTERRUPTED,
@@ -47,11 +49,11 @@ pub fn on_signals() -> anyhow::Result<Shutdown> {
     Ok(flag)
 }
 
-/// Calls `again` at each SIGHUP, from a thread of its own: what was read at the start is to be read again. From now on the signal does not
-/// end this process. Terminals, scripts of logrotate and service managers send it to daemons.
+/// Calls `again` at each SIGHUP, on a thread of its own. From now on the signal does not end this process. Terminals,
+/// logrotate scripts and service managers send it to daemons.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses a handler or a thread.
 fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGHUP]).context("cannot catch signals")?;
     std::thread::Builder::new()
@@ -61,33 +63,33 @@ fn call_on_hangup(again: impl Fn() + Send + 'static) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A thing that is read again at SIGHUP: its name, for people, and how.
+/// Something that is read again at SIGHUP: its name for messages, and the function that reads it.
 type Reloadable = (String, Box<dyn Fn() -> Result<(), String> + Send>);
 
-/// Those of this process.
+/// All reloadable things of this process, in the order in which they were added.
 static RELOADABLE: Mutex<Vec<Reloadable>> = Mutex::new(Vec::new());
 
 /// State of a reload, for the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload<'a> {
-    /// It begins.
+    /// The reload begins.
     Begins,
-    /// It is over; this line is in the log.
+    /// The reload has ended, and this line is in the log.
     Ended(&'a str),
 }
 
-/// Adds a thing that is read again at each SIGHUP, in the order in which they were added. `again` returns a sentence if the new one
-/// is wrong. Then the present one must stay as it is.
+/// Adds something that is read again at each SIGHUP; the order of addition is the order of reading. If the new content
+/// is wrong, `again` keeps the present one and returns a sentence.
 pub fn on_reload(name: &str, again: impl Fn() -> Result<(), String> + Send + 'static) {
     let mut all = RELOADABLE.lock().unwrap_or_else(PoisonError::into_inner);
     all.push((name.to_owned(), Box::new(again)));
 }
 
-/// From now on a SIGHUP has all things read again that were added ([`on_reload`]), by a thread of its own. It writes one line to the
-/// log, and says to `told` when it begins and ends.
+/// From now on a thread reads everything that was added with [`on_reload`] again at each SIGHUP. It writes one line to
+/// the log, and calls `told` at the begin and the end.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses a handler or a thread.
 pub fn reload_on_hangup(told: impl Fn(Reload<'_>) + Send + 'static) -> anyhow::Result<()> {
     call_on_hangup(move || {
         told(Reload::Begins);
@@ -108,7 +110,7 @@ pub fn reload_on_hangup(told: impl Fn(Reload<'_>) + Send + 'static) -> anyhow::R
 struct Reloaded {
     /// Names of the things that were read again.
     again: Vec<String>,
-    /// Sentences about those that stay as they were.
+    /// Sentences about the things that stay unchanged because their new content is wrong.
     wrong: Vec<String>,
 }
 
@@ -119,7 +121,7 @@ fn reload(all: &[Reloadable]) -> Reloaded {
     };
     for (name, again) in all {
         match again() {
-            // Several loops may have read the same file.
+            // Several loops may have read the same file, so its name is listed once.
             Ok(()) if reloaded.again.contains(name) => {}
             Ok(()) => reloaded.again.push(name.clone()),
             Err(sentence) => reloaded.wrong.push(format!("{name}: {sentence}")),
@@ -152,10 +154,10 @@ impl fmt::Display for Reloaded {
     }
 }
 
-/// Calls `end` at the first signal, or now if one came already, from a thread of its own.
+/// Calls `end` at the first signal, on a thread of its own; at once if a signal has come already.
 ///
 /// # Errors
-/// The kernel refuses.
+/// The kernel refuses a thread.
 pub fn call_on_signals(end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     let asked = on_signals()?;
     let mut signals = Signals::new(ENDS).context("cannot catch signals")?;

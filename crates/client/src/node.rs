@@ -19,8 +19,8 @@ use crate::whereabouts::Whereabouts;
 /// Most bursts received in one call of [`ClientNode::receive`], so that a flood cannot starve the loop.
 const BURSTS_MAX: usize = 8;
 
-/// Time without an answer after which packets are sent from another port. The port changes again after each
-/// further such time.
+/// Time without an answer after which packets are sent from another port. If no answer comes, the port changes again
+/// after each further period of this length.
 const OTHER_PORT_AFTER: Nanos = 6 * SECOND;
 
 /// Many sessions over one socket. The caller passes the time. In its loop, it calls [`ClientNode::receive`]
@@ -40,7 +40,7 @@ pub struct ClientNode {
     before: SocketCounters,
     /// Time of the first packet since the last answer, or since the last change of the port.
     unanswered: Option<Time>,
-    /// Time of the first packet since the last answer, whatever ports were used since.
+    /// Time of the first packet since the last answer, even if the port has changed since.
     silent_since: Option<Time>,
     /// The socket was replaced since the last call of [`ClientNode::take_other_socket`].
     is_other: bool,

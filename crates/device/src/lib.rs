@@ -1,10 +1,9 @@
 //! The device node: the protocol machine and the ordered log, one burst at a time.
 //!
-//! A burst passes through in one direction: datagrams → checked views → the machine's verdicts →
-//! `log.append` for all → one persist → [`pmnet_proto::device::Device::persisted`], before which
-//! nothing is forwarded or acknowledged → one burst out. Slow media do not stop this: bursts that
-//! arrive while a persist is under way share the next one.
-//! May not: open sockets, read clocks, draw randomness.
+//! A burst passes in one direction: datagrams → checked views → the machine's verdicts → `log.append` for all → one
+//! persist → [`pmnet_proto::device::Device::persisted`] → one burst out. Nothing is forwarded or acknowledged before
+//! `persisted`. Slow media do not block reception: bursts that arrive during a persist share the next persist.
+//! Not allowed here: opening sockets, reading clocks, drawing randomness.
 
 mod fast_path;
 mod node;

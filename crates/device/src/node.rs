@@ -1,4 +1,4 @@
-//! One device: machine + log.
+//! One device: the protocol machine and its log.
 
 use crate::fast_path::FastPath;
 use crate::port::{Buffers, Taken};
@@ -20,7 +20,7 @@ pub enum DeviceError {
     /// The port failed.
     #[error("the network port failed")]
     Port(#[from] std::io::Error),
-    /// There are other keys, and the fast path could not be held to be told of them.
+    /// The cluster's keys changed, but the fast path could not be held, so it does not know the new keys.
     #[error(
         "PM1025 the kernel's part could not be held to be told of other keys, and goes on with those that it had, also without this process: whom the new \
          ones refuse is still served. Start this device again; what is acknowledged is in the log. {0}"
@@ -34,33 +34,34 @@ pub enum DeviceError {
 /// Datagrams that were not acceptable packets, by reason ([`Reject::ALL`] gives the order).
 pub type Rejects = [u64; Reject::ALL.len()];
 
-/// The fast path, and who admits at the moment.
+/// The fast path, and the state of its admission.
 struct Fast {
     path: Box<dyn FastPath>,
-    /// The machine admits; the fast path is held.
+    /// The fast path is held, so only the machine admits.
     held: bool,
-    /// It was admitting when this node began, and this node has no answer of the server yet.
+    /// The fast path was admitting when this node began, and the server has not answered this node yet.
     adopted: bool,
-    /// Something was followed since the last rest.
+    /// The machine has followed entries of the fast path since the last [`DeviceNode::rest`].
     followed: bool,
-    /// State of the machine's work with the hops beside it.
+    /// The fast path's work with the neighbour hops, as the machine last saw it.
     seen: HopWork,
-    /// The hop before, as it was told.
+    /// Address of the hop before, as the fast path was told.
     before: Option<Peer>,
-    /// It talks to the hops beside it.
+    /// The fast path talks to the neighbour hops.
     in_chain: bool,
-    /// It hands READs up until it is told that it may answer them.
+    /// The fast path hands all READs to the node until it is told to answer them.
     reads_up: bool,
 }
 
-/// How long the work of the fast path may wait before the machine follows it: the server gets entries
-/// in bursts anyway, and a wake-up for each update would cost more than the update.
+/// Longest time that entries of the fast path wait until the machine follows them. The server gets entries in bursts
+/// anyway, and a wake-up for each update would cost more than the update.
 const FOLLOW_EVERY: Nanos = MILLISECOND;
 
-/// Tries to hold the fast path for other keys. Each lasts as long as the fast path waits. With the process ended it would go on with the keys before.
+/// Number of attempts to hold the fast path when the keys change. One attempt lasts as long as the fast path's own
+/// timeout. If the process ended instead, the fast path would continue with the old keys.
 const REKEY_TRIES: u32 = 3;
 
-/// Hops that a datagram may make where they are not counted.
+/// Hop limit assumed for a datagram from a network that does not count hops.
 const HOPS_USUAL: u8 = 64;
 
 /// One device over one log.
@@ -69,20 +70,21 @@ pub struct DeviceNode<M> {
     log: Held<Log<M>>,
     fast: Option<Fast>,
     next: Peer,
-    /// Something came from the next hop that is known to be of the right sender.
+    /// A packet from the next hop's address was received and accepted as genuine.
     heard_next: bool,
     out: Outbox,
     rejects: Rejects,
-    /// Sender of the last foreign datagram: answers to it go back there.
+    /// Sender of the last foreign datagram. Foreign datagrams from the next hop are passed to this address.
     foreign: Option<Peer>,
     stopped: Option<String>,
-    /// The sender takes frames out of the log by itself.
+    /// The port sends logged packets directly from the log's buffers.
     sends_logged: bool,
-    /// Entries that one [`DeviceNode::finish`] sends on, at most, besides as many as were appended since the last one.
+    /// In one [`DeviceNode::finish`], the node forwards as many entries as were appended since the last one, and at
+    /// most this number more.
     forwards_max: usize,
-    /// End of the log when entries were sent on last.
+    /// Last order in the log when entries were last forwarded.
     forwarded_at: u64,
-    /// A persist has completed while another part of the process had the log.
+    /// A persist has completed while another part of the process owned the log.
     persisted_away: bool,
     durable_before: u64,
 }
@@ -117,9 +119,9 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Adds a fast path beside it, which appends to the same image. It may be admitting
-    /// already, for the same epoch and incarnation: then it goes on, even before the server has
-    /// answered this device; and until the lease ends that it was told of, if the device answers by leases.
+    /// Adds a fast path, which appends to the same image. If the fast path admits already, for the same epoch and
+    /// incarnation, it continues before the server has answered this device. If the device answers by leases, the fast
+    /// path continues only until the deadline that it knows.
     pub fn with_fast_path(mut self, mut path: Box<dyn FastPath>) -> DeviceNode<M> {
         if self.machine.is_leased() {
             path.answers_until(None);
@@ -127,7 +129,8 @@ impl<M: Media> DeviceNode<M> {
         self.machine.note_changes();
         let adopted = path.admits();
         if self.log.served() == self.log.incarnation() {
-            // Taken over in the incarnation in which it served: a question of the process before may still be on its way.
+            // The log already served in this incarnation: a RECOVER of the previous process may still be in the
+            // network.
             self.machine.log_goes_on();
         }
         self.fast = Some(Fast {
@@ -143,15 +146,16 @@ impl<M: Media> DeviceNode<M> {
         self
     }
 
-    /// Prepares it for a port that moves packets in the log's own buffers: they come by [`DeviceNode::receive_in_place`], and are
-    /// sent from where they lie ([`pmnet_proto::Place::logged`]).
+    /// Prepares the node for a port that receives and sends packets in the log's own buffers. Such packets arrive by
+    /// [`DeviceNode::receive_in_place`], and are sent directly from the log ([`pmnet_proto::Place::logged`]).
     pub fn with_packet_buffers(mut self) -> DeviceNode<M> {
         self.sends_logged = true;
         self
     }
 
-    /// [`DeviceNode::finish`] sends on at most `entries` entries, and at least one, besides as many as were appended since the
-    /// last one: so what waits becomes less. If more wait, it says that it did something: it is to be called again at once.
+    /// In one [`DeviceNode::finish`], the node forwards as many entries as were appended since the last one, and at
+    /// most `entries` more (at least one), so the backlog shrinks. If entries are left over, `finish` returns `true`,
+    /// and the caller calls it again at once.
     pub(crate) fn forward_at_most(&mut self, entries: usize) {
         self.forwards_max = entries.max(1);
     }
@@ -165,14 +169,15 @@ impl<M: Media> DeviceNode<M> {
     pub const fn machine(&self) -> &Device {
         &self.machine
     }
-    /// The lease store has answered: see [`Device::renewed`]. A fast path is told at once until when it may answer.
+    /// The lease store has answered: see [`Device::renewed`]. The fast path is told its new deadline at once.
     pub fn renewed(&mut self, epoch: u32, sent_at: Time, length: Nanos) {
         self.machine.renewed(epoch, sent_at, length);
         if let (Some(fast), Some(deadline)) = (&mut self.fast, self.machine.deadline()) {
             fast.path.answers_until(Some(deadline));
         }
     }
-    /// **From now on other keys of the cluster**: see [`Device::rekey`]. A fast path is told before it goes on.
+    /// Sets other keys of the cluster: see [`Device::rekey`]. The fast path is held first, and is told the keys before
+    /// it admits again.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -203,32 +208,33 @@ impl<M: Media> DeviceNode<M> {
     pub const fn out(&self) -> &Outbox {
         &self.out
     }
-    /// The caller has sent the datagrams of [`DeviceNode::out`].
+    /// Clears the outbox: the caller has sent the datagrams of [`DeviceNode::out`].
     pub fn sent(&mut self) {
         self.out.clear();
     }
-    /// Moves what is to be sent there to another outbox.
+    /// Moves the datagrams for `to` into another outbox.
     pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
         self.out.divert(to, other);
     }
-    /// Returns the medium back, as after the process died.
+    /// Returns the medium in the state in which the death of the process would leave it.
     pub fn into_media(self) -> M {
         self.log.into_inner().into_media()
     }
 
-    /// Hands the log over to a store in the same region. Until it [comes back](DeviceNode::take_back), nothing can be done here.
+    /// Hands the log over to a store in the same region. Before [`DeviceNode::take_back`], no other method that needs
+    /// the log may be called.
     ///
     /// # Panics
-    /// It is not here.
+    /// If the log is already handed over.
     pub fn hand_over(&mut self) -> Log<M> {
         self.durable_before = self.log.durable();
         self.log.hand_over()
     }
 
-    /// The log comes back. The other owner has not appended anything.
+    /// Takes the log back. The other owner must not have appended to it.
     ///
     /// # Panics
-    /// It is here.
+    /// If the log is not handed over.
     pub fn take_back(&mut self, log: Log<M>) {
         self.persisted_away |= log.durable() > self.durable_before;
         self.log.take_back(log);
@@ -255,7 +261,7 @@ impl<M: Media> DeviceNode<M> {
         self.receive_with_hops(now, from, HOPS_USUAL, datagram)
     }
 
-    /// Takes in one datagram of a burst, which may make `hops` more hops.
+    /// Takes in one datagram of a burst. `hops`: its remaining hop limit.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -281,7 +287,8 @@ impl<M: Media> DeviceNode<M> {
             && self.machine.may_close(&packet.header)
             && !std::mem::replace(&mut fast.reads_up, true)
         {
-            // This comes before the machine reads what was admitted, so that nothing after the barrier is answered meanwhile.
+            // The READs are handed up before the machine follows the admitted entries, so that the fast path answers no
+            // READ after the barrier.
             fast.path.hand_reads_up();
         }
         self.follow(now)?;
@@ -308,7 +315,8 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes in one packet of a burst that lies in a lent buffer of the log, at `frame` of its frame space.
+    /// Takes in one packet of a burst that lies in a lent buffer of the log. `frame`: the packet's place in the frame
+    /// space.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -329,12 +337,13 @@ impl<M: Media> DeviceNode<M> {
             }
         };
         let bytes = HEADER_LEN + packet.payload.len();
-        let refused = self.machine.counters().refused();
+        let (refused, cursors) = (self.machine.counters().refused(), self.machine.cursors());
         match self
             .machine
             .receive(now, from, &packet, room, &mut self.out)
         {
             Verdict::Done if self.machine.counters().refused() != refused => Ok(Taken::Refused),
+            Verdict::Done if self.machine.cursors() == cursors => Ok(Taken::NothingNew),
             Verdict::Done => Ok(Taken::Heard),
             Verdict::Append(header) => {
                 let frame = frame.start..frame.start + bytes;
@@ -349,7 +358,7 @@ impl<M: Media> DeviceNode<M> {
             }
             Verdict::Hit(to, header, most, seal) => {
                 self.show(to, &header, most, seal);
-                Ok(Taken::Heard)
+                Ok(Taken::NothingNew)
             }
             Verdict::Resume(recovery) => self.resume(now, recovery).map(|()| Taken::Heard),
             Verdict::Erase => self.erase(now).map(|()| Taken::Heard),
@@ -370,8 +379,8 @@ impl<M: Media> DeviceNode<M> {
             self.foreign = Some(from);
             Some(self.next)
         };
-        // A device passes on foreign datagrams unchanged, with one hop less, as a router does. So they do not
-        // circle for ever among devices wired in a circle.
+        // A device passes on foreign datagrams unchanged, with a hop limit reduced by one, as a router does. So the
+        // datagrams do not circle for ever if devices are wired in a circle.
         let hops = hops.saturating_sub(1);
         if let Some(to) = to.filter(|_| hops > 0) {
             self.out.pass(to, datagram, hops);
@@ -386,14 +395,15 @@ impl<M: Media> DeviceNode<M> {
         appended(order, header);
     }
 
-    /// Answers a READ with the update at the order that `header` names, as its client sent it: length and checksum are
-    /// the client's, and checked once more.
+    /// Answers a READ with the update at the order that `header` names. The payload is the client's, with the client's
+    /// length and checksum; the checksum is verified again.
     fn show(&mut self, to: Peer, header: &Header, most: FragmentSize, seal: Seal) {
         let kept = || {
             let alone = self.fast.is_none();
             self.log.kept_frame(header.order).filter(|_| alone)
         };
-        // A larger update was cut for another path than that to the reader, or before the path shrank.
+        // The update may be larger than the path to the reader allows: its fragment size was chosen for another path,
+        // or the path has shrunk.
         let fits = |frame: &&[u8]| frame.len() <= most.datagram_bytes();
         let frame = self.log.frame(header.order).or_else(kept).filter(fits);
         let Some(frame) = frame else {
@@ -401,7 +411,7 @@ impl<M: Media> DeviceNode<M> {
             self.out.seal(seal, to, &miss, &[]);
             return;
         };
-        // A damaged entry is not shown; the reader asks by another path when its time is up.
+        // A damaged entry is not shown. The reader uses another path after its timeout.
         if let Ok(entry) = Packet::parse(frame) {
             let shown = Header {
                 payload_len: entry.header.payload_len,
@@ -427,12 +437,14 @@ impl<M: Media> DeviceNode<M> {
         self.machine.unbind(now, session);
     }
 
-    /// Nobody is told that there was no room: what was refused is offered again.
+    /// Removes the answers "no room" from the outbox: the refused messages are offered again, so the clients need not
+    /// know.
     pub(crate) fn tell_nobody_of_room(&mut self) {
         self.out.withdraw(&[Kind::NotLogged]);
     }
 
-    /// Returns whether the next hop was heard of since the last call: with keys, by a packet that a hop has sealed.
+    /// Returns whether the next hop was heard of since the last call. With keys, only a packet that a hop has sealed
+    /// counts.
     pub fn heard_next(&mut self) -> bool {
         std::mem::take(&mut self.heard_next)
     }
@@ -442,8 +454,8 @@ impl<M: Media> DeviceNode<M> {
         self.machine.ask_next(&mut self.out);
     }
 
-    /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.
-    /// `true` if something was done. Also to be called when a persist has completed.
+    /// Ends a burst: persists appended entries, releases durable ones, and sends the packets that are due by timers.
+    /// Returns `true` if something was done. Call this also after a persist has completed.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -468,7 +480,8 @@ impl<M: Media> DeviceNode<M> {
             self.hold(now)?;
         }
         let mut worked = self.persist()?;
-        // A synchronous medium is done at once; one more look starts what arrived meanwhile.
+        // On a synchronous medium the first persist is already complete; the second call starts one for entries that
+        // arrived meanwhile.
         worked |= self.persist()?;
         self.forward(now);
         self.machine.weigh(now, self.room());
@@ -477,7 +490,7 @@ impl<M: Media> DeviceNode<M> {
         Ok(worked || self.out.len() != before)
     }
 
-    /// Sends on what is durable, up to the bound of one turn.
+    /// Forwards durable entries, at most the number allowed in one turn.
     fn forward(&mut self, now: Time) {
         let last = self.log.last();
         let appended = last.saturating_sub(std::mem::replace(&mut self.forwarded_at, last));
@@ -504,7 +517,7 @@ impl<M: Media> DeviceNode<M> {
         }
     }
 
-    /// Takes in what the fast path appended.
+    /// Takes the entries that the fast path appended into the machine.
     fn follow(&mut self, now: Time) -> Result<(), DeviceError> {
         let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) else {
             return Ok(());
@@ -521,7 +534,7 @@ impl<M: Media> DeviceNode<M> {
             return Err(self.stop(error.to_string()));
         }
         if !self.machine.is_serving() {
-            // All of the log is folded when the server has answered.
+            // The machine folds the whole log when the server has answered.
             return Ok(());
         }
         for order in first..=last {
@@ -543,7 +556,7 @@ impl<M: Media> DeviceNode<M> {
         Ok(())
     }
 
-    /// From here on only the machine admits, until [`DeviceNode::publish`].
+    /// Stops the fast path. Until [`DeviceNode::publish`], only the machine admits.
     fn hold(&mut self, now: Time) -> Result<(), DeviceError> {
         if let Some(fast) = self.fast.as_mut().filter(|fast| !fast.held) {
             fast.path.hold()?;
@@ -555,7 +568,8 @@ impl<M: Media> DeviceNode<M> {
         Ok(())
     }
 
-    /// Tells the fast path what changed, before anything of it is sent, and lets it go on.
+    /// Tells the fast path all changes, and lets it admit again. This comes before any packet about the changes is
+    /// sent.
     fn publish(&mut self, now: Time) -> Result<(), DeviceError> {
         let lags =
             |fast: &Fast| fast.in_chain && self.machine.fast_path_lags(&fast.seen, fast.before);
@@ -573,7 +587,8 @@ impl<M: Media> DeviceNode<M> {
             return Ok(());
         };
         fast.adopted = false;
-        // A mark is over when its END is applied: this first, and then that nothing is closed.
+        // A mark ends when its END is applied. So the fast path learns the applied order first, and then that nothing
+        // is closed.
         fast.path.applied(self.log.applied());
         let mut told = Ok(());
         let mut changed = Vec::new();
@@ -634,8 +649,8 @@ impl<M: Media> DeviceNode<M> {
         self.machine.next_timeout()
     }
 
-    /// Returns the same time before a wait: asks the fast path for a wake-up, unless it is busy and will be checked
-    /// soon in any case.
+    /// Returns [`DeviceNode::next_timeout`] before a wait, and asks the fast path for a wake-up. If the fast path was
+    /// busy, this asks for no wake-up, and returns a time soon enough to look again.
     ///
     /// # Errors
     /// [`DeviceError::Port`]: the fast path cannot be asked.
@@ -651,8 +666,8 @@ impl<M: Media> DeviceNode<M> {
         if fast.held {
             return Ok(due);
         }
-        // It may have done something between the last look and the request to be woken. `last` comes last, because
-        // this look forgets the wake-ups until now.
+        // The fast path may have worked between the last look and the request for a wake-up. `last` is read last,
+        // because `look` forgets the wake-ups until now.
         let news = fast.path.look() != fast.seen && self.machine.is_serving();
         let more = news || fast.path.last() != self.log.last();
         Ok(if more { Some(now) } else { due })
@@ -692,10 +707,10 @@ impl<M: Media> DeviceNode<M> {
         Ok(())
     }
 
-    /// Discards the whole log, durably: what it holds is of a chain that goes on without this device
+    /// Discards the whole log, durably: its entries belong to a chain that continues without this device
     /// (`docs/spec/protocol.md` §5, "Joining").
     fn erase(&mut self, now: Time) -> Result<(), DeviceError> {
-        // Reads all that was appended, so that a reader of the whole log finds it complete.
+        // The hold takes in all appended entries, so that the whole log is complete for its readers.
         self.hold(now)?;
         let went_on = self.fast.as_ref().is_some_and(|fast| fast.adopted);
         if went_on && self.log.last() > 0 {
@@ -705,7 +720,7 @@ impl<M: Media> DeviceNode<M> {
                     .to_owned(),
             ));
         }
-        // The mark first: a copy of what is erased has a lower one, for ever.
+        // The serving mark is raised first, so every copy of the erased log has a lower mark.
         self.log.mark_served()?;
         if let Some(fast) = &mut self.fast {
             fast.path.hold()?.forget_log()?;
@@ -719,7 +734,7 @@ impl<M: Media> DeviceNode<M> {
 
     fn stop(&mut self, text: String) -> DeviceError {
         if let Some(fast) = &mut self.fast {
-            // The shard stops, so nothing may be admitted. If even this fails, the text still counts.
+            // The shard stops, so nothing may be admitted. If even the hold fails, the text is still reported.
             fast.held = fast.path.hold().is_ok();
         }
         self.stopped = Some(text.clone());

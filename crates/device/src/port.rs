@@ -23,31 +23,31 @@ pub enum Wake {
 pub struct Renewal {
     /// Epoch of the lease.
     pub epoch: u32,
-    /// Time of the port's clock before the agent asked.
+    /// Time by the port's clock just before the agent sent its request.
     pub sent_at: Time,
     /// Length of the lease.
     pub length: Nanos,
 }
 
-/// Datagrams that a port could not move as it should, counted.
+/// Counters of datagrams that a port could not send or receive normally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Datagrams that the system had no room for; the protocol sends them again.
+    /// Datagrams that the operating system's send queue had no space for. The protocol sends them again.
     pub send_dropped: u64,
     /// Errors reported for earlier datagrams (an unreachable next hop, mostly).
     pub send_errors: u64,
-    /// Datagrams from port 0, which nobody can answer.
+    /// Datagrams from port 0, which cannot be answered.
     pub from_nowhere: u64,
     /// Datagrams that were longer than their path carries, and were sent as IP fragments.
     pub fragmented: u64,
 }
 
-/// A turn of [`serve`], for its observer. Both times are read for the turn itself.
+/// One turn of [`serve`], for its observer. Both times are read anew in each turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     /// Time before the turn received.
     pub began: Time,
-    /// Time after it had received. What became durable by then was acknowledged in this turn.
+    /// Time after the turn received. Entries that were durable by then are acknowledged in this turn.
     pub now: Time,
     /// Events of the port so far.
     pub port: PortCounters,
@@ -58,6 +58,8 @@ pub struct Turn {
 pub enum Taken {
     /// It was dropped: its sender may be forged.
     Refused,
+    /// It was taken in, and is needed no longer. It said nothing new, so it may be a repetition: it does not prove where its sender is.
+    NothingNew,
     /// It was taken in, and is needed no longer.
     Heard,
     /// It was taken in, and its buffer belongs to the log now.
@@ -66,15 +68,15 @@ pub enum Taken {
 
 /// The packet buffers of a device's log (`docs/spec/ordered-log.md` §11), for the port that moves packets in them.
 pub trait Buffers {
-    /// Returns a buffer to receive into or to send from. `None`: the log needs the rest.
+    /// Lends a buffer to receive into or to send from. `None`: the log needs all remaining buffers.
     fn lend(&mut self) -> Option<u32>;
-    /// A packet is stored into a lent buffer, at this place of the frame space: for networks in user space.
+    /// Stores a packet into a lent buffer at this offset of the frame space. Networks in user space use this.
     fn deposit(&mut self, at: usize, packet: &[u8]);
-    /// A buffer that was lent or released goes back.
+    /// Gives back a buffer that was lent or released.
     fn give_back(&mut self, number: u32);
     /// Returns the next buffer that the log no longer needs; it counts as lent.
     fn poll_released(&mut self) -> Option<u32>;
-    /// The log has fewer buffers for what it copies than it should.
+    /// Returns whether the log has too few buffers for entries that it copies.
     fn wants(&self) -> bool;
 }
 
@@ -98,16 +100,16 @@ impl<M: Media> Buffers for Log<M> {
 
 /// A device's side of the network: UDP relay, AF_XDP, a simulated link.
 pub trait Port {
-    /// Receives one burst of at most a bounded number of datagrams without blocking. Returns their
-    /// number. Each comes with the number of hops that it may still make, its own arrival being none (time to live of IPv4,
-    /// hop limit of IPv6).
+    /// Receives one burst of a bounded number of datagrams without blocking, and returns their number. Each datagram
+    /// comes with its remaining hop limit (time to live of IPv4, hop limit of IPv6), as it was on arrival.
     ///
     /// # Errors
     /// Errors that make the port unusable.
     fn receive(&mut self, deliver: &mut dyn FnMut(Peer, u8, &[u8])) -> io::Result<usize>;
 
-    /// Receives one burst of packets that lie in lent buffers of the log: sender, hops as above, and place in the frame space. `deliver` says
-    /// the fate of each. A log without packet buffers has none.
+    /// Receives one burst of packets that lie in lent buffers of the log. `deliver` gets the sender, the remaining hop
+    /// limit and the place in the frame space, and returns the fate of the packet. A port without packet buffers
+    /// receives none.
     ///
     /// # Errors
     /// Errors that make the port unusable.
@@ -119,7 +121,8 @@ pub trait Port {
         Ok(0)
     }
 
-    /// Takes over what the log has released, and gives it what it wants: once a turn, after everything else.
+    /// Takes over the buffers that the log has released, and gives the log the buffers that it wants. The loop calls
+    /// this once a turn, at its end.
     ///
     /// # Errors
     /// Errors that make the port unusable.
@@ -128,25 +131,25 @@ pub trait Port {
         Ok(())
     }
 
-    /// Tells the address of the hop before, if it is known, before each burst is sent. Only a port that does not speak to
-    /// hops as it does to clients needs that.
+    /// Tells the port the address of the hop before, if it is known, before each burst is sent. Only a port that sends
+    /// to hops in another way than to clients needs it.
     fn hop_before(&mut self, peer: Option<Peer>) {
         let _nothing = peer;
     }
 
-    /// Sends a burst, and foreign datagrams with the number of hops given with them. A datagram that cannot be sent is dropped and
-    /// counted: the protocol sends it again.
+    /// Sends a burst. Foreign datagrams are sent with the hop limit given with them. A datagram that cannot be sent is
+    /// dropped and counted: the protocol sends it again.
     ///
     /// # Errors
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// Returns whether the device's process wants the next hop to be asked if it is there. Returns true once for each time that it does.
+    /// Returns true once for each time that the device's process wants to know whether the next hop answers.
     fn asks_next(&mut self) -> bool {
         false
     }
 
-    /// Tells that the next hop was heard of in this turn ([`DeviceNode::heard_next`]).
+    /// Tells the port that a packet of the next hop was received in this turn ([`DeviceNode::heard_next`]).
     fn heard_next(&mut self) {}
 
     /// Returns the last renewal of this device's lease, if it is new since the last turn.
@@ -154,7 +157,7 @@ pub trait Port {
         None
     }
 
-    /// Returns the cluster's keys, if there are others since the last turn.
+    /// Returns the cluster's keys, if they have changed since the last turn.
     fn keys(&mut self) -> Option<ClusterKeys> {
         None
     }
@@ -164,19 +167,21 @@ pub trait Port {
         PortCounters::default()
     }
 
-    /// Returns how many entries are sent on in one turn, at most, besides as many as the turn has appended; the rest follows in the next
-    /// turns. Packets that come meanwhile wait for the end of the turn, so a port that needs time for each packet gives a small number.
+    /// Returns how many entries one turn forwards, at most, besides as many as the turn has appended; the next turns
+    /// forward the rest. Packets that arrive meanwhile wait for the end of the turn, so a port that needs time for each
+    /// packet returns a small number.
     fn forwards_max(&self) -> usize {
         usize::MAX
     }
 
-    /// Largest fragments that the paths to the next hop and to the one before carry, if the port has looked in this turn. It need not be looked at in each.
+    /// Returns the largest fragments that the paths to the next hop and to the hop before carry, if the port has
+    /// measured them in this turn. A port need not measure in every turn.
     fn paths(&mut self, now: Time, next: Peer, before: Option<Peer>) -> Option<FragmentSize> {
         let _unknown = (now, next, before);
         None
     }
 
-    /// Returns the time, read before and behind what a turn receives.
+    /// Returns the current time. The loop reads it before and after a turn's reception.
     fn now(&self) -> Time;
 
     /// Waits until something arrives, a persist completes, or `until`; may spin before it blocks.
@@ -187,7 +192,7 @@ pub trait Port {
     fn wait(&mut self, busy: bool, until: Option<Time>) -> io::Result<Wake>;
 }
 
-/// The machines that a port serves: a device, alone or with more beside it.
+/// The object that a port serves: a device, alone or together with other machines.
 pub trait Served: Sized {
     /// The medium of the device's log.
     type Medium: Media;
@@ -195,18 +200,19 @@ pub trait Served: Sized {
     /// Returns the device.
     fn device(&self) -> &DeviceNode<Self::Medium>;
 
-    /// Returns the device.
+    /// Returns the device for changes.
     fn device_mut(&mut self) -> &mut DeviceNode<Self::Medium>;
 
-    /// As [`DeviceNode::rekey`], for all that is beside the device as well.
+    /// As [`DeviceNode::rekey`], also for the machines beside the device.
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceNode::rekey`].
     fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
         self.device_mut().rekey(now, keys)
     }
 
-    /// A descriptor that can be read when there is something to do besides what the port brings. A wait of the port ends then, too.
+    /// Returns a descriptor that becomes readable when there is work that does not come from the port. The port's wait
+    /// ends then, too.
     fn wakeup_fd(&self) -> Option<RawFd> {
         None
     }
@@ -214,7 +220,7 @@ pub trait Served: Sized {
     /// As [`DeviceNode::receive_with_hops`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceNode::receive_with_hops`].
     fn receive_with_hops(
         &mut self,
         now: Time,
@@ -229,7 +235,7 @@ pub trait Served: Sized {
     /// As [`DeviceNode::receive_in_place`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceNode::receive_in_place`].
     fn receive_in_place(
         &mut self,
         now: Time,
@@ -243,12 +249,13 @@ pub trait Served: Sized {
     /// As [`DeviceNode::finish`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceNode::finish`].
     fn finish(&mut self, now: Time) -> Result<bool, DeviceError> {
         self.device_mut().finish(now)
     }
 
-    /// Sends what may leave last in this turn. Returns true if something was done.
+    /// Does work that may come at the end of the turn, after the device's packets are sent. Returns true if something
+    /// was done.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -260,7 +267,7 @@ pub trait Served: Sized {
     /// As [`Port::exchange`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`Port::exchange`].
     fn exchange(&mut self, port: &mut dyn Port) -> io::Result<()> {
         port.exchange(self.device_mut().buffers())
     }
@@ -268,7 +275,7 @@ pub trait Served: Sized {
     /// As [`DeviceNode::rest`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceNode::rest`].
     fn rest(&mut self, now: Time) -> Result<Option<Time>, DeviceError> {
         self.device_mut().rest(now)
     }
@@ -276,7 +283,7 @@ pub trait Served: Sized {
     /// As [`DeviceNode::close`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`DeviceNode::close`].
     fn close(self) -> Result<(), DeviceError>;
 }
 
@@ -293,7 +300,8 @@ impl<M: Media> Served for DeviceNode<M> {
     }
 }
 
-/// Serves a port until it says stop; then closes the log cleanly. `observe` is called once a turn, after all that the turn does.
+/// Serves a port until the port returns [`Wake::Stop`], then closes the log cleanly. `observe` is called once a turn,
+/// at its end.
 ///
 /// # Errors
 /// [`DeviceError`]: the port failed, the log failed, or the shard must stop.
@@ -326,8 +334,8 @@ pub fn serve<N: Served>(
             })
         })?;
         failed?;
-        // A process that was stopped meanwhile may have received what came long after `now`: what a lease allows is judged
-        // behind that.
+        // A process that was suspended may have received packets much later than `now`. So leases are judged by a time
+        // that is read after the reception.
         if let Some(renewal) = port.renewal() {
             node.device_mut()
                 .renewed(renewal.epoch, renewal.sent_at, renewal.length);

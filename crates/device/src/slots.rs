@@ -1,8 +1,8 @@
-//! Messages that a NIC has acknowledged by itself, on their way from slots into the log (`docs/spec/verbs.md` §4, §5).
+//! Moves messages that a NIC has acknowledged on its own from its slots into the log (`docs/spec/verbs.md` §4, §5).
 //!
-//! Invariants: messages reach the machine in the order of their slots, after a crash as well. Messages in slots were acknowledged,
-//! so an update for which the log has no room stays in its slot, and all later ones wait. A slot is given back when its message is
-//! durable in the log. This module answers no client: the machine does that.
+//! Invariants: messages reach the machine in the order of their slots, also after a crash. Messages in slots are
+//! already acknowledged, so an update for which the log has no room stays in its slot, and all later messages wait. A
+//! slot is given back when its message is durable in the log. This module answers no client: the machine does.
 
 use std::collections::VecDeque;
 
@@ -12,48 +12,49 @@ use pmnet_log::slots::{Oldest, SlotQueue, SlotScan, SlotsError};
 use pmnet_proto::{Peer, Time};
 use pmnet_wire::{Kind, Packet};
 
-/// Messages that are handed on in one turn, at most.
+/// Largest number of messages that one turn hands to the machine.
 pub const SLOTS_A_TURN: usize = 64;
 
-/// Events of slots, counted.
+/// Counters of slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotCounters {
-    /// Messages that were handed on.
+    /// Messages that were handed to the machine.
     pub messages: u64,
-    /// Slots with an error in place of a message.
+    /// Slots that held an error instead of a message.
     pub holes: u64,
     /// Turns that ended because the log had no room for an update.
     pub waits: u64,
 }
 
-/// The oldest slot, which is open while later ones are complete.
+/// The oldest slot, if it is open (incomplete) while later slots are complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// Its number.
+    /// Number of the slot.
     pub slot: u64,
-    /// Since when it is known that a client has it.
+    /// Time since which the slot is known to be taken by a client.
     pub since: Time,
-    /// A connection with this number or a higher one does not have it: the slot was taken before that one was made. Nor has one that
-    /// is cleared ([`SlotQueue::is_cleared`]).
+    /// The client's connection has a number below this one: the slot was taken before the connection with this number
+    /// was made. A connection that is cleared ([`SlotQueue::is_cleared`]) does not have the slot either.
     pub before: u32,
 }
 
-/// Complete slots that were seen while earlier ones were open: all slots before a complete one are taken. So several slots that stay open count their
-/// time at the same time, not one after the other. Both numbers grow from each sight to the next. There are at most as many sights as slots.
+/// Complete slots that were seen while earlier slots were open. All slots before a complete one are taken by clients,
+/// so the times of several open slots run in parallel. `upto` and `next` grow from each sight to the next. There are at
+/// most as many sights as slots.
 #[derive(Debug, Default)]
 struct Sights(VecDeque<Sight>);
 
 #[derive(Debug)]
 struct Sight {
-    /// A complete slot.
+    /// Number of the complete slot.
     upto: u64,
     since: Time,
-    /// The number of the next connection at that time.
+    /// Number that the next connection would get at that time.
     next: u32,
 }
 
 impl Sights {
-    /// `open`: the oldest slot, and the newest complete one.
+    /// Returns the oldest slot with its time, if it is open. `open`: the oldest slot, and the newest complete one.
     fn look(&mut self, now: Time, open: Option<(u64, u64)>, next: u32) -> Option<Blocked> {
         let Some((slot, newest)) = open else {
             self.0.clear();
@@ -82,14 +83,14 @@ impl Sights {
 #[derive(Debug)]
 pub struct Slots<Q> {
     queue: SlotQueue<Q>,
-    /// Each message below this number is in the log up to that order, or has no effect.
+    /// `(n, order)`: each message with a number below `n` is in the log up to `order`, or has no effect.
     noted: (u64, u64),
     sights: Sights,
     counters: SlotCounters,
 }
 
 impl<Q: Media> Slots<Q> {
-    /// Returns the ring: to post, and to say what the NIC has completed.
+    /// Returns the ring of slots, to post slots and to report the NIC's completions.
     pub const fn queue(&mut self) -> &mut SlotQueue<Q> {
         &mut self.queue
     }
@@ -100,8 +101,8 @@ impl<Q: Media> Slots<Q> {
         self.counters
     }
 
-    /// Hands on complete messages, in order, and at most [`SLOTS_A_TURN`] of them. `from` says where the client of a connection
-    /// is. To be followed by [`DeviceNode::finish`], and then by [`Slots::keep`].
+    /// Hands complete messages to the machine, in order, at most [`SLOTS_A_TURN`] of them. `from` gives the address of
+    /// a connection's client. Call [`DeviceNode::finish`] and then [`Slots::keep`] afterwards.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -125,7 +126,7 @@ impl<Q: Media> Slots<Q> {
                 }) => {
                     if !offer(now, node, from(connection), bytes)? {
                         self.counters.waits += 1;
-                        // It was acknowledged, and waits: its client has nothing to do.
+                        // The message is acknowledged and waits in its slot, so its client need not react.
                         node.tell_nobody_of_room();
                         break;
                     }
@@ -137,18 +138,19 @@ impl<Q: Media> Slots<Q> {
         Ok(())
     }
 
-    /// Returns the oldest slot, if it is open while later ones are complete: a client is in the middle of a message, or has died there. `next`: the number
-    /// that the next connection gets; numbers go up. Call this once a turn.
+    /// Returns the oldest slot, if it is open while later slots are complete: its client is sending the message, or has
+    /// died while sending. `next`: the number that the next connection gets; numbers rise. Call this once a turn.
     pub fn blocked(&mut self, now: Time, next: u32) -> Option<Blocked> {
         let newest = self.queue.newest();
         let open = self.queue.blocked().zip(newest);
         self.sights.look(now, open, next)
     }
 
-    /// Gives back the slots whose messages are durable in the log: begins to store the cursor, or looks whether it is stored.
+    /// Gives back the slots whose messages are durable in the log: begins to store the cursor, or checks whether the
+    /// store is complete.
     ///
     /// # Errors
-    /// [`SlotsError`]: nothing more may be posted.
+    /// [`SlotsError`]: no further slot may be posted.
     pub fn keep<M: Media>(&mut self, node: &DeviceNode<M>) -> Result<(), SlotsError> {
         if !self.queue.keep_poll(false)? {
             return Ok(());
@@ -166,14 +168,14 @@ impl<Q: Media> Slots<Q> {
         Ok(())
     }
 
-    /// Returns the medium back, as after the process died.
+    /// Returns the medium in the state in which the death of the process would leave it.
     #[must_use]
     pub fn into_media(self) -> Q {
         self.queue.into_media()
     }
 }
 
-/// False: an update was refused for want of room.
+/// Offers one message to the machine. Returns false if an update was refused because the log has no room.
 fn offer<M: Media>(
     now: Time,
     node: &mut DeviceNode<M>,
@@ -185,7 +187,7 @@ fn offer<M: Media>(
     Ok(node.machine().counters().not_logged == before)
 }
 
-/// Slots as a crash or a stop has left them, on their way into the log.
+/// Moves messages that a crash or a stop has left in slots into the log.
 #[derive(Debug)]
 pub struct SlotRecovery<Q> {
     scan: SlotScan<Q>,
@@ -194,7 +196,7 @@ pub struct SlotRecovery<Q> {
 }
 
 impl<Q: Media> SlotRecovery<Q> {
-    /// None of their messages is known to be in the log yet.
+    /// Begins with the first slot. None of the messages is known to be in the log yet.
     #[must_use]
     pub const fn new(scan: SlotScan<Q>) -> SlotRecovery<Q> {
         SlotRecovery {
@@ -204,9 +206,9 @@ impl<Q: Media> SlotRecovery<Q> {
         }
     }
 
-    /// One step, once the device serves. True: all messages that count are durable in the log. Until then no client may be let in. `unused`:
-    /// an address to which nothing is sent; clients that connect again get their answers. Call this again after
-    /// [`DeviceNode::finish`].
+    /// Takes one step, if the device serves. Returns true when all messages that count are durable in the log; until
+    /// then no client may connect. `unused`: an address to which nothing is sent, because clients get their answers
+    /// when they connect again. Call this again after [`DeviceNode::finish`].
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.
@@ -221,7 +223,8 @@ impl<Q: Media> SlotRecovery<Q> {
         }
         let before = node.machine().counters().admitted;
         let mut full = false;
-        // A hole says nothing about later slots. The machine knows which messages count: duplicates, and all that follows a gap, do not.
+        // A hole says nothing about later slots. The machine knows which messages count: duplicates and messages after
+        // a gap do not.
         for slot in self.scan.slots().skip(self.next) {
             if let Some(bytes) = logged(slot)
                 && !offer(now, node, unused, bytes)?
@@ -240,13 +243,13 @@ impl<Q: Media> SlotRecovery<Q> {
         Ok(log.durable() == log.last())
     }
 
-    /// Number of messages that were found and were not in the log.
+    /// Number of messages that were found in slots and were missing in the log.
     #[must_use]
     pub const fn entered(&self) -> u64 {
         self.entered
     }
 
-    /// The slots can be posted: all messages that count are in the log.
+    /// Returns the slots, ready to be posted: all messages that count are in the log.
     ///
     /// # Errors
     /// [`SlotsError`].
@@ -268,14 +271,14 @@ impl<Q: Media> SlotRecovery<Q> {
         })
     }
 
-    /// Returns the medium back, as after the process died.
+    /// Returns the medium in the state in which the death of the process would leave it.
     #[must_use]
     pub fn into_media(self) -> Q {
         self.scan.into_media()
     }
 }
 
-/// Returns the packet in a slot, if it is whole and takes a seq: only these were acknowledged.
+/// Returns the packet in a slot, if it is complete and its kind takes a seq: only such packets were acknowledged.
 fn logged(slot: &[u8]) -> Option<&[u8]> {
     let packet = Packet::parse_first(slot).ok()?;
     let bytes = slot.get(..pmnet_wire::HEADER_LEN + packet.payload.len())?;
@@ -298,7 +301,7 @@ mod tests {
             })
         };
         assert_eq!(sights.look(Time(1), None, 7), None);
-        // 10 is open, and so is 12: that is known when 13 is complete.
+        // Slots 10 and 12 are open. For 12 this is known when 13 is complete.
         assert_eq!(sights.look(Time(2), Some((10, 11)), 7), blocked(10, 2, 7));
         assert_eq!(sights.look(Time(3), Some((10, 13)), 8), blocked(10, 2, 7));
         assert_eq!(sights.look(Time(9), Some((10, 13)), 9), blocked(10, 2, 7));

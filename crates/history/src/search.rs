@@ -1,9 +1,9 @@
 //! The search, by `todc-utils`, with two additions: a bound, and operations that never return.
 //!
-//! *Operations that never return* get a return after all other operations. One more operation, the end, is
-//! placed before these returns. From the end on, each of these operations may count as without effect. Before
-//! the end they are tried only if they change the state; otherwise they might as well come last. This changes
-//! no verdict and saves most of the search.
+//! *Operations that never return* get a return after all other operations. One more operation, the end, is placed
+//! before these returns. From the end on, each of these operations may count as without effect. Before the end they are
+//! tried only if they change the state; otherwise they might as well come last. Trying these operations less often
+//! changes no verdict, and saves most of the search.
 //!
 //! *The bound* limits the bytes of remembered configurations. When it is used up every step is refused. Then
 //! the library ends quickly, with an answer that is ignored.

@@ -163,12 +163,12 @@ pub fn create(path: &Path, text: &str) -> Result<(), KeyFileError> {
     })
 }
 
-/// Replaces a file by one with this text, in one step. There need not be such a file.
+/// Replaces a file by one with this text, in one step. The file need not exist.
 pub fn replace(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // Of a copy that was broken off.
+    // Removes a copy that an interrupted call left.
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(KeyFileError::new(&new, Wrong::System(error)));

@@ -66,11 +66,11 @@ impl KeyFile {
         understood(path, file::Readers::Nobody)
     }
 
-    /// Copies a file to one that its owner alone can read, in place of what is there. The group of `from` may be able to read it.
-    /// Returns what is in both.
+    /// Copies a file, and replaces `to`. Only the file's owner can read the copy; the group of `from` may be able to
+    /// read `from`. Returns the content of both files.
     ///
     /// # Errors
-    /// As [`KeyFile::read`] for users who are not of that group, or `to` cannot be written.
+    /// As [`KeyFile::read`] if users outside of that group can read the file, or `to` cannot be written.
     pub fn copy(from: &Path, to: &Path) -> Result<KeyFile, KeyFileError> {
         let keys = understood(from, file::Readers::Group)?;
         file::replace(to, &text::written(&keys))?;

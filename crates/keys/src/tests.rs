@@ -162,7 +162,7 @@ fn another_text_is_refused_and_its_key_is_not_shown() {
     assert!(!format!("{:?}", Cluster::draw().unwrap()).contains("key: ["));
 }
 
-/// A key in a wrong place of the file, which a parser would quote.
+/// A key at a wrong place of the file: a parser's message would quote it.
 #[test]
 fn an_error_quotes_nothing_of_the_file() {
     let digits = "31415926535897932384626433832795";
@@ -260,7 +260,7 @@ fn a_file_of_another_user_is_refused() {
 fn a_copy_of_what_a_group_can_read_is_for_its_owner_alone_and_takes_the_place_of_an_older_one() {
     let folder = tempfile::tempdir().unwrap();
     let (mounted, own) = (folder.path().join("mounted"), folder.path().join("c.key"));
-    // One that was broken off.
+    // A copy that an interrupted call left.
     std::fs::write(folder.path().join("c.key.new"), "half").unwrap();
     for _ in 0..2 {
         let cluster = Cluster::draw().unwrap();

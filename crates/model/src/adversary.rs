@@ -1,9 +1,10 @@
-//! An adversary without a key, who sees, keeps, changes and repeats every packet, on every leg (docs/spec/keys.md).
+//! An adversary without a key, who sees, stores, changes and repeats every packet between any two processes
+//! (docs/spec/keys.md).
 //!
-//! The network of the model repeats, delays, reorders and drops packets already. The adversary adds one step: he hands any packet that was
-//! ever sent to any process, as it is or changed. A MAC is a symbol ([`Seal`]) that names its key and the fields that it covers. A process
-//! accepts a packet if its seal is equal to the one that the process expects. Each rule adds one part to the symbol; without the rule, the
-//! part is missing on both sides.
+//! The network of the model already repeats, delays, reorders and drops packets. The adversary adds one step: he hands
+//! any packet that was ever sent, unchanged or changed, to any process. A MAC is a symbol ([`Seal`]) that names its key
+//! and the fields that it covers. A process accepts a packet if its seal equals the seal that the process expects. Each
+//! rule adds one part to the symbol; without the rule, that part is missing in both seals.
 
 use crate::configuration::{CLIENTS, DEVICES};
 use crate::network::{Node, Packet};
@@ -14,15 +15,15 @@ use crate::state::{State, TORN};
 /// A change that the adversary makes to a packet before he hands it to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trick {
-    /// Nothing.
+    /// No change: another process may get the packet.
     Redirect,
-    /// He puts other bytes into its payload.
+    /// He replaces the payload.
     Payload,
-    /// He writes another epoch into it.
+    /// He replaces the epoch.
     Epoch(u8),
-    /// He makes the packet, without a key: an update that its session has not sent.
+    /// He makes the packet without a key: an update that its session has not sent.
     Make,
-    /// He puts other bytes into its payload, and seals it with the cluster's old key.
+    /// He replaces the payload, and seals the packet with the cluster's old key.
     Stolen,
 }
 
@@ -37,7 +38,8 @@ enum Leg {
     Hop,
 }
 
-/// A MAC: its key and the fields that it covers. `None`: the field is not covered, or the rule that adds it is switched off.
+/// A MAC: its key and the fields that it covers. `None`: the field is not covered, because the seal is of another kind
+/// or the rule that adds the field is switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seal {
     leg: Option<Leg>,
@@ -46,12 +48,12 @@ struct Seal {
     epoch: Option<u8>,
     /// The session, by its token.
     nonce: Option<u8>,
-    /// Whether the payload is another one than its author's.
+    /// Whether the payload differs from the one that its author sealed.
     altered: Option<bool>,
 }
 
 impl Protocol {
-    /// The device before this one in the chain of an epoch.
+    /// Returns the device before this one in the chain of an epoch.
     pub(crate) fn before(&self, epoch: u8, device: u8) -> Option<Node> {
         let members = self.chain(epoch).members();
         let before = |member: &&u8| self.chain(epoch).next(**member) == Some(device);
@@ -61,13 +63,13 @@ impl Protocol {
             .map(|member| Node::Device(*member))
     }
 
-    /// The last device of the chain of an epoch.
+    /// Returns the last device of the chain of an epoch.
     pub(crate) fn tail(&self, epoch: u8) -> Option<Node> {
         let last = self.chain(epoch).members().last();
         last.map(|member| Node::Device(*member))
     }
 
-    /// The hop after this device in the chain of an epoch: a device or the server.
+    /// Returns the hop after this device in the chain of an epoch: a device or the server.
     pub(crate) fn after(&self, epoch: u8, device: u8) -> Node {
         match self.chain(epoch).next(device) {
             Some(next) => Node::Device(next),
@@ -85,7 +87,7 @@ impl Protocol {
         }
     }
 
-    /// A session's seal names no epoch: its packets verify in every epoch.
+    /// Returns the seal of a session's packet. It names no epoch, so a session's packets verify in every epoch.
     fn of_session(&self, leg: Leg, client: u8) -> Seal {
         Seal {
             leg: self.on(Rule::KeyLeg).then_some(leg),
@@ -95,7 +97,8 @@ impl Protocol {
         }
     }
 
-    /// The seal that the sender has put on a packet. `None`: a reply, which its nonce binds to one question.
+    /// Returns the seal that the sender has put on a packet. `None` for a reply, which the nonce of its question
+    /// identifies.
     fn sealed(&self, packet: Packet) -> Option<Seal> {
         Some(match packet {
             Packet::Update { client, .. }
@@ -122,13 +125,13 @@ impl Protocol {
                 let head = self.chain(epoch).head();
                 self.hop(Some(self.after(epoch, head)), epoch)
             }
-            // Every hop sends it to the hop before.
+            // Every hop sends APPLIED to the hop before it.
             Packet::Applied { epoch, .. } => self.hop(None, epoch),
             Packet::Reply { .. } => return None,
         })
     }
 
-    /// The seal that this process requires of the packet. `None`: it accepts no such packet.
+    /// Returns the seal that this process requires of the packet. `None`: the process does not accept such a packet.
     fn expected(&self, state: &State, packet: Packet, at: Node) -> Option<Seal> {
         Some(match (packet, at) {
             (
@@ -137,7 +140,8 @@ impl Protocol {
                 | Packet::Fallback { client, .. },
                 Node::Device(device),
             ) if self.is_head(state, device) => self.of_session(Leg::ToHead, client),
-            // A bypass that no head has stamped: with one key for all legs the client's seal is equal to a hop's.
+            // A bypass without a head's stamp reaches the server. With one key for all legs, the client's seal equals a
+            // hop's.
             (Packet::Bypass { client, .. }, Node::Server(_)) if !self.on(Rule::KeyLeg) => {
                 self.of_session(Leg::ToHead, client)
             }
@@ -174,7 +178,7 @@ impl Protocol {
         })
     }
 
-    /// The packet as the adversary presents it.
+    /// Returns the packet after the adversary's change.
     fn presented(&self, trick: Trick, packet: Packet, at: Node) -> Packet {
         match (trick, packet) {
             (
@@ -192,7 +196,7 @@ impl Protocol {
                 to,
             },
             (Trick::Epoch(other), packet) => in_epoch(packet, other),
-            // After an old OPEN_REPLY the next session of the same front takes an earlier session's id for its own.
+            // With an old OPEN_REPLY, the next session of the same front uses an earlier session's id.
             (
                 Trick::Redirect,
                 Packet::Ack {
@@ -211,7 +215,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the receiver verifies it.
+    /// Returns whether the packet, after the change, passes the receiver's verification.
     fn verifies(&self, state: &State, trick: Trick, packet: Packet, at: Node) -> bool {
         if trick == Trick::Make {
             return false;
@@ -228,7 +232,7 @@ impl Protocol {
             return false;
         }
         if trick == Trick::Payload {
-            // The seal was made over the payload before the change.
+            // The seal was made with the payload before the change.
             has.altered = has.altered.map(|altered| !altered);
         }
         self.expected(state, presented, at)
@@ -268,7 +272,7 @@ impl Protocol {
         }
     }
 
-    /// Hands a packet of the adversary to a process.
+    /// Hands a packet of the adversary to a process. Returns whether this changes the state.
     pub(crate) fn forge(&self, state: &mut State, trick: Trick, packet: Packet, at: Node) -> bool {
         if let (Trick::Make, Packet::Update { client, index }, Node::Device(device)) =
             (trick, packet, at)
@@ -286,7 +290,7 @@ impl Protocol {
             (Packet::Update { client, index }, Node::Device(device)) if alters => {
                 self.admits_altered(state, device, client, index)
             }
-            // No process of the model reads the payload of these.
+            // No process of the model reads the payload of these packets.
             _ if alters && !matches!(presented, Packet::Append { .. }) => false,
             (Packet::Bypass { client, index }, Node::Server(server)) => {
                 let epoch = state.servers[usize::from(server)].epoch;
@@ -338,7 +342,7 @@ impl Protocol {
         next
     }
 
-    /// Without [`Rule::KeyPayload`]: an update is admitted with other bytes.
+    /// Without [`Rule::KeyPayload`]: the head admits an update whose payload was replaced.
     fn admits_altered(&self, state: &mut State, device: u8, client: u8, index: u8) -> bool {
         let before = state.devices[usize::from(device)].last;
         let admitted = self.device_receives(state, device, Packet::Update { client, index });
@@ -349,7 +353,7 @@ impl Protocol {
         admitted
     }
 
-    /// Whether every device of the server's epoch holds this order, when the store is about to have it.
+    /// Whether every device of the server's epoch holds this order. Checked when the store is about to apply it.
     pub(crate) fn all_hold(&self, state: &State, epoch: u8, order: u8) -> bool {
         let holds = |member: &u8| {
             let device = &state.devices[usize::from(*member)];
@@ -359,7 +363,7 @@ impl Protocol {
     }
 }
 
-/// The same packet in another epoch, if it names one.
+/// Returns the packet with another epoch, if it names an epoch.
 fn in_epoch(packet: Packet, other: u8) -> Packet {
     let mut changed = packet;
     match &mut changed {

@@ -1,5 +1,5 @@
-//! What passes through a head without being logged: bypasses (rule 8), fallbacks (protocol.md §4), and the server's
-//! answers to both.
+//! Requests that pass the head without an entry in the log: bypasses (rule 8), fallbacks (protocol.md §4), and the
+//! server's answers to both.
 
 use crate::configuration::Call;
 use crate::history::Answer;
@@ -61,7 +61,8 @@ impl Protocol {
         true
     }
 
-    /// A confirmed fallback passes: the head moves the session, then hands it on (`Device::on_server_answer`).
+    /// The confirmation of a fallback passes the head: the head advances the session, then passes the packet on
+    /// (`Device::on_server_answer`).
     pub(crate) fn on_confirm(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! The named configurations.
+//! The configurations with their names.
 
 use crate::configuration::Call::{
     Confirm, End, Open, Read, ReadDirect, Set, SetDirect, Write, WriteIfNone,
@@ -39,7 +39,7 @@ pub(crate) const BASE: Configuration = Configuration {
     quick: true,
 };
 
-/// All configurations, the quick ones first.
+/// Returns all configurations, the quick ones first.
 #[must_use]
 pub fn all() -> Vec<Configuration> {
     let mut all = quick();
@@ -61,7 +61,7 @@ pub fn all() -> Vec<Configuration> {
     all
 }
 
-/// The configuration of that name.
+/// Returns the configuration with this name.
 #[must_use]
 pub fn named(name: &str) -> Option<Configuration> {
     all()
@@ -387,7 +387,7 @@ fn changes() -> Vec<Configuration> {
     ]
 }
 
-/// Larger searches of a part that is not built yet: a replica of the server.
+/// Larger searches of a part that is not implemented yet: a replica of the server.
 fn extensions() -> Vec<Configuration> {
     vec![Configuration {
         name: "server-replica-large",

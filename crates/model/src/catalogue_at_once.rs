@@ -1,11 +1,12 @@
-//! Configurations of reads again, with clients that ask the head and the store at once (docs/spec/reads.md §3).
+//! The configurations of reads once more, with clients that ask the head and the store at the same time
+//! (docs/spec/reads.md §3).
 
 use crate::configuration::{Configuration, Goal};
 use crate::{catalogue_marks, catalogue_reads};
 
 const GOALS: &[Goal] = &[Goal::AllDone, Goal::AtOnce];
 
-/// The small ones: name, and what it is like.
+/// The small configurations: name, and the configuration of reads on which each is based.
 const QUICK: [(&str, &str); 16] = [
     ("at-once", "reads"),
     ("at-once-own", "reads-own"),
@@ -25,7 +26,7 @@ const QUICK: [(&str, &str); 16] = [
     ("at-once-marks-script", "marks-script"),
 ];
 
-/// The larger ones.
+/// The larger configurations, in the same form.
 const FULL: [(&str, &str); 6] = [
     ("at-once-stamps", "reads-stamps"),
     ("at-once-fallback", "reads-fallback"),
@@ -35,12 +36,12 @@ const FULL: [(&str, &str); 6] = [
     ("at-once-marks-restart", "marks-restart"),
 ];
 
-/// The small ones.
+/// Returns the small configurations.
 pub(crate) fn quick() -> Vec<Configuration> {
     QUICK.map(|(name, like)| at_once(name, like, true)).to_vec()
 }
 
-/// The larger ones.
+/// Returns the larger configurations.
 pub(crate) fn full() -> Vec<Configuration> {
     FULL.map(|(name, like)| at_once(name, like, false)).to_vec()
 }

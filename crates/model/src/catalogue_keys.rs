@@ -1,4 +1,4 @@
-//! The configurations with keys and an adversary (docs/spec/keys.md). In the small ones the adversary keeps every packet for ever.
+//! The configurations with keys and an adversary (docs/spec/keys.md). In the small ones the network forgets no packet.
 
 use crate::catalogue::BASE;
 use crate::catalogue_reads::HITS;
@@ -12,7 +12,7 @@ const KEYED: Configuration = Configuration {
     ..BASE
 };
 
-/// The small ones.
+/// Returns the small configurations.
 pub(crate) fn quick() -> Vec<Configuration> {
     vec![
         Configuration {

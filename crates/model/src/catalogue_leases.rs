@@ -1,4 +1,4 @@
-//! The configurations of leases (protocol.md §14). In the large ones a device crashes, too.
+//! The configurations of leases (protocol.md §14). In the large ones a device also crashes.
 
 use crate::catalogue::BASE;
 use crate::catalogue_reads::HITS;
@@ -6,7 +6,7 @@ use crate::configuration::Call::{Read, Set, Write};
 use crate::configuration::Chain::{First, FirstSecond, Second, SecondFirst};
 use crate::configuration::{Change, Configuration, Goal};
 
-/// The small ones.
+/// Returns the small configurations.
 pub(crate) fn quick() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -1,5 +1,5 @@
-//! The configurations of what is passed through behind a mark, and of reads that are answered with an update of their own
-//! session (docs/spec/reads.md §5, §6).
+//! The configurations of operations that bypass the devices under a mark, and of reads that are answered with an update
+//! of their own session (docs/spec/reads.md §5, §6).
 
 use crate::catalogue_reads::{HITS, MISSES};
 use crate::configuration::Call::{
@@ -29,21 +29,21 @@ const LARGE: Configuration = Configuration {
     ..HITS
 };
 
-/// The small ones.
+/// Returns the small configurations.
 pub(crate) fn quick() -> Vec<Configuration> {
     let mut quick = marks();
     quick.extend(own_writes());
     quick
 }
 
-/// The larger ones.
+/// Returns the larger configurations.
 pub(crate) fn full() -> Vec<Configuration> {
     let mut full = passages();
     full.extend(own());
     full
 }
 
-/// What is passed through behind a mark.
+/// Operations that bypass the devices under a mark.
 fn marks() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -145,7 +145,7 @@ fn own_writes() -> Vec<Configuration> {
     ]
 }
 
-/// Larger searches of what is passed through.
+/// Larger searches of operations that bypass the devices under a mark.
 fn passages() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -12,7 +12,7 @@ const QUEUE: Queue = Queue {
     goals: &[Goal::Finished, Goal::Overtaken],
 };
 
-/// The small ones.
+/// Returns the small configurations.
 pub(crate) fn quick() -> Vec<Configuration> {
     let of = |name, about, programs, window, crashes, queue| Configuration {
         name,

@@ -1,4 +1,4 @@
-//! The configurations of reads (docs/spec/reads.md): each is as small as its rules allow.
+//! The configurations of reads (docs/spec/reads.md). Each is as small as its rules allow.
 
 use crate::catalogue::BASE;
 use crate::configuration::Call::{
@@ -20,7 +20,7 @@ pub(crate) const MISSES: Configuration = Configuration {
     ..BASE
 };
 
-/// The small ones.
+/// Returns the small configurations.
 pub(crate) fn quick() -> Vec<Configuration> {
     let mut quick = updates();
     quick.extend(bypasses());
@@ -28,7 +28,7 @@ pub(crate) fn quick() -> Vec<Configuration> {
     quick
 }
 
-/// Reads beside updates.
+/// Reads at the same time as updates.
 fn updates() -> Vec<Configuration> {
     vec![
         Configuration {
@@ -75,7 +75,7 @@ fn updates() -> Vec<Configuration> {
     ]
 }
 
-/// Reads beside bypasses that change state.
+/// Reads at the same time as bypasses that change state.
 fn bypasses() -> Vec<Configuration> {
     vec![
         Configuration {

@@ -1,5 +1,5 @@
-//! The configurations of reads from replicas of the store (docs/spec/reads.md §11). In most of them nobody waits for the replica,
-//! and it is never promoted.
+//! The configurations of reads from replicas of the store (docs/spec/reads.md §11). In most of them the server does not
+//! wait for the replica, and the replica is never promoted.
 
 use crate::catalogue_reads::{HITS, MISSES};
 use crate::configuration::Call::{
@@ -15,7 +15,7 @@ const QUICK: Configuration = Configuration {
     ..MISSES
 };
 
-/// The small ones.
+/// Returns the small configurations.
 pub(crate) fn quick() -> Vec<Configuration> {
     vec![
         Configuration {

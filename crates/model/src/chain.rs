@@ -1,4 +1,4 @@
-//! Epochs: changes of the chain and of the server, and how a device comes to serve (protocol.md §5, design §5).
+//! Epochs: changes of the chain and of the server, and how a device begins to serve (protocol.md §5, design §5).
 
 use crate::configuration::{CLIENTS, Change};
 use crate::network::Packet;
@@ -21,7 +21,7 @@ impl Protocol {
         }
     }
 
-    /// Who joins in this epoch, and the device before it; `None`: nobody.
+    /// Returns the device before the one that joins in this epoch, and the joiner. `None`: no device joins.
     fn joins(&self, epoch: u8) -> Option<(u8, u8)> {
         let (old, new) = (self.chain(epoch - 1), self.chain(epoch));
         let pairs = new.members().windows(2);
@@ -29,7 +29,7 @@ impl Protocol {
         joins.next().map(|pair| (pair[0], pair[1]))
     }
 
-    /// How often devices were started again so that one could join, up to this epoch.
+    /// Returns the number of restarts of devices for joins up to this epoch.
     pub(crate) fn started_to_join(&self, epoch: u8) -> u8 {
         let each = if self.on(Rule::StandsStill) { 2 } else { 1 };
         (2..=epoch)
@@ -38,7 +38,7 @@ impl Protocol {
             .sum()
     }
 
-    /// Whether the device that joined has everything that it must hold, or the store has it: `decide`.
+    /// Whether the joined device holds every entry that it must hold, or the store has applied it: `decide`.
     pub(crate) fn synced(&self, state: &State) -> bool {
         let epoch = state.record.epoch;
         let Some((_, joiner)) = (epoch > 1).then(|| self.joins(epoch)).flatten() else {
@@ -51,9 +51,9 @@ impl Protocol {
         state.record.needs > 0 && has + 1 >= state.record.needs
     }
 
-    /// The operator starts the device that joins, which erases its log, and then the one before it, with the joiner as
-    /// its next hop: from now on that one serves nobody until the server has answered in the new epoch. What was
-    /// acknowledged until now is in its log, or applied.
+    /// The operator starts the joiner, which erases its log, and then restarts the device before it, with the joiner as
+    /// its next hop. From now on that device serves no client until the server has answered in the new epoch. Everything
+    /// that was acknowledged until now is in that device's log, or applied.
     fn join(&self, state: &mut State, before: u8, joiner: u8, applied: u8) {
         self.crash(state, joiner);
         if self.on(Rule::EraseOnJoin) {
@@ -70,7 +70,7 @@ impl Protocol {
         state.record.needs = 1 + state.devices[usize::from(before)].durable.max(applied);
     }
 
-    /// The next change is decided, durably, at the server first.
+    /// The next change of the chain or the server takes place: the server decides it first, durably.
     pub(crate) fn change(&self, state: &mut State) -> bool {
         let Some(change) = self.next_change(state) else {
             return false;
@@ -128,7 +128,7 @@ impl Protocol {
         asks && self.chain(state.record.epoch).has(id)
     }
 
-    /// The device stops serving, asks, and the server answers from one snapshot.
+    /// The device stops serving and sends RECOVER. The server answers from one snapshot.
     pub(crate) fn answer(&self, state: &mut State, id: u8) -> bool {
         let epoch = state.record.epoch;
         let device = &mut state.devices[usize::from(id)];
@@ -137,12 +137,12 @@ impl Protocol {
         let server = self.primary(epoch);
         let store = &mut state.servers[usize::from(server)].store;
         if self.reads() && self.chain(epoch).head() == id {
-            // From now on the server refuses what an earlier incarnation has stamped.
+            // From now on the server refuses requests that an earlier incarnation of the head has stamped.
             store.heard = incarnation;
         }
         let (applied, table) = (store.applied, store.table);
         if !self.replicated(state, server) && self.on(Rule::RecoverReplicated) {
-            // The reply leaves later.
+            // The reply is sent in a later step.
             return true;
         }
         state.network.send(Packet::Reply {
@@ -155,7 +155,7 @@ impl Protocol {
         true
     }
 
-    /// The device takes its place: `Device::on_own_reply`, `DeviceNode::resume`.
+    /// The device begins to serve: `Device::on_own_reply`, `DeviceNode::resume`.
     pub(crate) fn on_reply(&self, state: &mut State, packet: Packet) -> bool {
         let Packet::Reply {
             device: id,

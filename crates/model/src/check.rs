@@ -13,41 +13,41 @@ use crate::queue::Machine;
 use crate::rule::Rules;
 use crate::words::describe;
 
-/// Most states that are generated before a search is given up as too large.
+/// Most states that a search generates before it is abandoned as too large.
 pub const STATES_MAX: usize = 2_000_000_000;
 
-/// The shortest way to a violation.
+/// The shortest path to a violation.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
-    /// The invariant that does not hold.
+    /// The violated invariant.
     pub invariant: &'static str,
-    /// The steps, one a line.
+    /// The steps of the path as text, one on each line.
     pub steps: Vec<String>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Name of the configuration.
     pub configuration: &'static str,
-    /// States that were generated, repeats included.
+    /// Number of generated states, repeats included.
     pub states: usize,
-    /// Different states.
+    /// Number of different states.
     pub unique: usize,
-    /// Steps of the longest of the shortest paths (with more than one thread, about).
+    /// Length of the longest of the shortest paths, in steps (approximate with more than one thread).
     pub depth: usize,
-    /// How long it took.
+    /// Duration of the search.
     pub elapsed: Duration,
-    /// The first violation; with one thread, the shortest.
+    /// The first violation found. With one thread, its path is the shortest.
     pub counterexample: Option<Counterexample>,
-    /// Goals that were not reached.
+    /// Goals that no state has reached.
     pub missed: Vec<&'static str>,
     /// Whether every reachable state was visited.
     pub exhausted: bool,
 }
 
 impl Outcome {
-    /// Searched exhaustively, no violation, every goal reached.
+    /// Whether the search was exhaustive, found no violation, and reached every goal.
     #[must_use]
     pub fn clean(&self) -> bool {
         self.exhausted && self.counterexample.is_none() && self.missed.is_empty()

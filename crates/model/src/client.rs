@@ -1,6 +1,6 @@
-//! A client and its session (protocol.md §3): calls in order, updates in a window, a bypass alone; fallback of an
-//! update that was not logged. It looks at no epochs: it may be fooled by any packet, however old. What goes to the
-//! store on a connection of the client's own: `direct.rs`.
+//! A client and its session (protocol.md §3): calls in order, updates in a window, one bypass at a time, and the
+//! fallback of an update that was not logged. The client ignores epochs, so any packet, however old, may mislead it.
+//! `direct.rs` has the operations that the client sends to the store on its own connection.
 
 use crate::configuration::{Call, KEY};
 use crate::history::{Answer, BEGUN, NONE, SET, read};
@@ -10,7 +10,7 @@ use crate::rule::Rule;
 use crate::state::{Ahead, Bad, PASSED, State, op_of};
 
 impl Protocol {
-    /// The bypass that the client waits for.
+    /// Returns the bypass that the client waits for.
     pub(crate) fn bypass_under_way(&self, state: &State, client: u8) -> Option<u8> {
         let of = &state.clients[usize::from(client)];
         let own = |index: &u8| {
@@ -34,9 +34,9 @@ impl Protocol {
             Call::EndMark => return self.may_end_mark(state, client),
             _ => {}
         }
-        // A second barrier goes while the operation before it has not ended.
+        // The second barrier is sent while the operation before it is still under way.
         let second = step.call == Call::Confirm && of.named & PASSED != 0;
-        // Behind an operation that was given up, and may be on its way yet, the session does nothing more.
+        // After an operation that was abandoned and may still be executed, the session does nothing more.
         let waits = self.bypass_under_way(state, client).is_some() || of.connected != 0;
         if waits && !second {
             return false;
@@ -48,7 +48,8 @@ impl Protocol {
                 return false;
             }
         }
-        // Clients with the same program: the first calls first, or every history would be searched twice.
+        // If both clients have the same program, the first client begins. Otherwise every history would be searched
+        // twice.
         if client == 1
             && first.invoked == 0
             && self.configuration.programs[0] == self.configuration.programs[1]
@@ -75,9 +76,10 @@ impl Protocol {
         let open = (0..of.invoked).filter(waited_for).filter(under_way).count();
         let written = self.own_write(client, of.invoked);
         match step.call {
-            // In the turn in which the update was called; without the rule, at any time until that is done.
+            // The read is called in the same turn as its update; without the rule, at any time until the update is
+            // done.
             Call::ReadOwn => under_way(&written),
-            // OPEN and END wait for what was before.
+            // OPEN and END wait for all earlier calls.
             Call::Open | Call::End => open == 0,
             _ if step.logged => open < usize::from(self.configuration.window),
             // A read that the head answers waits for the session's own updates.
@@ -86,13 +88,13 @@ impl Protocol {
             }
             _ if step.call.is_question() => true,
             _ if second => true,
-            // A bypass that changes state waits too (design §3).
+            // A bypass that changes state also waits for them (design §3).
             _ => open == 0,
         }
     }
 
-    /// Whether nothing that the client has given up can still take effect behind this call. A bypass comes behind all
-    /// updates of its session (rule 8); a read that the head answers does so when a bypass was answered.
+    /// Whether no abandoned call of the client can take effect after this call. A bypass takes effect after all updates
+    /// of its session (rule 8). A read that the head answers does so only if a bypass was answered before.
     fn is_settled(&self, state: &State, client: u8, call: Call) -> bool {
         let of = &state.clients[usize::from(client)];
         let recorded = |index: &u8| {
@@ -117,7 +119,7 @@ impl Protocol {
         of.invoked += 1;
         let step = self.step(client, index);
         if step.call == Call::ReadOwn {
-            // It has no packet of its own; now those of its turn go.
+            // The read has no packet of its own. The held updates of its turn are sent now.
             for index in (0..index).filter(|at| self.held(client, *at, index)) {
                 state.network.send(Packet::Update { client, index });
             }
@@ -129,13 +131,13 @@ impl Protocol {
         true
     }
 
-    /// The newest update of the key before this step.
+    /// Returns the newest update of the key before this step.
     fn own_write(&self, client: u8, index: u8) -> u8 {
         let writes = |at: &u8| self.step(client, *at).call == Call::Write;
         (0..index).rev().find(writes).unwrap_or(0)
     }
 
-    /// Whether an update waits, when this many steps are called, for the read of it that is called in the same turn.
+    /// Whether an update is held, after `invoked` called steps, for a read of it that is called in the same turn.
     fn held(&self, client: u8, update: u8, invoked: u8) -> bool {
         let plan = &self.plan[usize::from(client)];
         let behind = plan.iter().skip(usize::from(invoked));
@@ -145,7 +147,7 @@ impl Protocol {
         turn && read && self.on(Rule::OwnUnsent)
     }
 
-    /// What the client may stop waiting for: its bypass, or the last update of its session.
+    /// Returns the call that the client may abandon: its bypass, or the last update of its session.
     fn may_be_given_up(&self, state: &State, client: u8) -> Option<u8> {
         let of = &state.clients[usize::from(client)];
         let update = || {
@@ -210,7 +212,7 @@ impl Protocol {
             return false;
         }
         if call.is_direct() {
-            // The barrier names the store. Only then the operation itself goes there.
+            // The barrier names the store. Only then the operation itself is sent to that store.
             let first = of.named == 0;
             of.named = if first { answer } else { of.named };
             return first;
@@ -228,7 +230,7 @@ impl Protocol {
 
     fn on_ack(&self, state: &mut State, client: u8, mark: bool, seq: u8) -> bool {
         if !self.on(Rule::OneAckForAll) {
-            // As published: two acks are two copies, whoever sent them.
+            // As published: the client counts two acks as two copies, whoever sent them.
             let copies = self.chain(1).members().len();
             let of = &mut state.clients[usize::from(client)];
             of.acks += 1;
@@ -240,7 +242,8 @@ impl Protocol {
         self.covers(state, client, mark, seq)
     }
 
-    /// Everything logged up to the seq, in either session, has ended well; and so has a read of it that was called with it.
+    /// Ends all logged calls up to this seq as successful, in the client's own or its mark session, and the reads that
+    /// were called together with one of these updates.
     fn covers(&self, state: &mut State, client: u8, mark: bool, seq: u8) -> bool {
         let mut any = false;
         for index in 0..state.clients[usize::from(client)].invoked {
@@ -258,7 +261,7 @@ impl Protocol {
                 let value = op_of(client, update);
                 any |= self.ends(state, client, index, read(KEY, [value, 0]));
             } else if step.logged && !step.call.is_expiry() {
-                // Nobody waits for the END that the head makes.
+                // No client waits for the END that the head makes.
                 any |= self.ends(state, client, index, NONE);
             }
         }
@@ -274,7 +277,7 @@ impl Protocol {
         if of.fallback == index + 1 {
             of.fallback = 0;
         }
-        // A conditional write that is acknowledged early is reported as done.
+        // A conditional write that is acknowledged early is reported as if it had set the key.
         let step = self.step(client, index);
         if !step.logged {
             of.ahead = Ahead::default();
@@ -284,7 +287,7 @@ impl Protocol {
         } else {
             answer
         };
-        // A mark session is the front's own affair: nobody sees when it opens and ends.
+        // Only the front uses a mark session, so no client sees when it opens and ends.
         let explained = step.call.is_mark()
             || state.record.declared
             || state

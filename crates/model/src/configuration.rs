@@ -1,27 +1,28 @@
-//! What a configuration bounds: the clients' programs, chains by epoch, faults, and which parts are there.
+//! The bounds of a search: the clients' programs, the chain of each epoch, the faults, and the parts of the system that
+//! take part.
 
 use crate::queue::Queue;
 use crate::rule::{Rule, Rules};
 
 /// Clients of a configuration.
 pub const CLIENTS: usize = 2;
-/// Sessions: each client's own, then each client's mark.
+/// Sessions: the own session of each client, then the mark of each client.
 pub const SESSIONS: usize = 2 * CLIENTS;
 /// Devices of a configuration.
 pub const DEVICES: usize = 2;
 /// Most steps of a client's program.
 pub const STEPS: usize = 4;
 
-/// Keys of a configuration: the key that nearly all calls are about, and the other one.
+/// Sets of keys. There are two keys: *the key*, which nearly all calls concern, and the other one.
 pub const KEYS: usize = 2;
-/// The key, as a set of keys.
+/// The set of the key.
 pub const KEY: u8 = 1;
-/// The other key, as a set of keys.
+/// The set of the other key.
 pub const OTHER: u8 = 2;
-/// Both.
+/// The set of both keys.
 pub const BOTH: u8 = KEY | OTHER;
 
-/// What a client calls. Every write has a value of its own.
+/// A call of a client. Every write has a different value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Opens the session (a log entry).
@@ -32,49 +33,50 @@ pub enum Call {
     WriteOther,
     /// Sets both keys: an update whose hash says "several keys".
     WriteBoth,
-    /// Reads the key: a bypass, or as [`Configuration::reads`] says.
+    /// Reads the key: by a bypass, or as [`Configuration::reads`] says.
     Read,
     /// Reads the other key.
     ReadOther,
     /// Reads both keys at once.
     ReadBoth,
-    /// Reads the key, called before the update of the key that precedes it was sent: answered with that when it is
-    /// committed, without a packet. Behind anything else: as [`Call::Read`].
+    /// Reads the key. The read is called before the preceding update of the key is sent. When the update is committed,
+    /// the read is answered with the update's value, without a packet. If the step before it is no update of the key:
+    /// as [`Call::Read`].
     ReadOwn,
     /// Reads the key by a bypass, whatever [`Configuration::reads`] says.
     ReadBypass,
-    /// Sets the key if nobody has, and says whether it did (a bypass that changes state).
+    /// Sets the key if it is not set yet, and says whether it did (a bypass that changes state).
     WriteIfNone,
-    /// Sets the key at the server, whatever it was, and says so (a bypass that changes state).
+    /// Sets the key at the server unconditionally, and says so (a bypass that changes state).
     Set,
     /// Sets the other key at the server, as [`Call::Set`].
     SetOther,
-    /// Sets the other key if nobody has set the key, and says whether it did (a bypass that changes state).
+    /// Sets the other key if the key is not set yet, and says whether it did (a bypass that changes state).
     Script,
     /// Changes nothing but the server's record of the session's bypasses (a bypass that changes state).
     Fence,
     /// Ends the session (a log entry).
     End,
-    /// The head ends the session, whose client is silent: an END that nobody waits for.
+    /// The head ends the session, because the client is silent: an END for which no client waits.
     Expire,
-    /// Reads the key on a connection of the client's own to the store, behind a barrier (a bypass that names the store).
+    /// Reads the key on the client's own connection to the store, after a barrier (a bypass that names the store).
     ReadDirect,
-    /// Sets the key in the same way.
+    /// Sets the key in this way.
     SetDirect,
-    /// As [`Call::Script`], in the same way.
+    /// Does what [`Call::Script`] does in this way.
     ScriptDirect,
-    /// The second barrier of the operation before it.
+    /// The second barrier of the preceding operation.
     Confirm,
     /// Opens the mark session (a log entry).
     OpenMark,
     /// Ends the mark session (a log entry).
     EndMark,
-    /// The head ends the mark session, whose client is silent: an END that nobody waits for.
+    /// The head ends the mark session, because the client is silent: an END for which no client waits.
     ExpireMark,
 }
 
 impl Call {
-    /// Whether it only asks.
+    /// Whether the call only asks.
     #[must_use]
     pub fn is_question(self) -> bool {
         matches!(
@@ -83,37 +85,37 @@ impl Call {
         )
     }
 
-    /// Whether what the server executes for it changes nothing.
+    /// Whether the server's work for the call changes nothing.
     #[must_use]
     pub fn is_read(self) -> bool {
         self.is_question() || self.is_barrier()
     }
 
-    /// Whether the server answers only which store it has.
+    /// Whether the server answers the call only with the name of its store.
     #[must_use]
     pub fn is_barrier(self) -> bool {
         self.is_direct() || self == Self::Confirm
     }
 
-    /// Whether it goes to the store on the client's own connection, behind a barrier.
+    /// Whether the call goes to the store on the client's own connection, after a barrier.
     #[must_use]
     pub fn is_direct(self) -> bool {
         self == Self::ReadDirect || self.is_direct_write()
     }
 
-    /// Whether what goes there may change state: it needs a mark.
+    /// Whether the call goes to the store on the client's own connection and may change state: it needs a mark.
     #[must_use]
     pub fn is_direct_write(self) -> bool {
         matches!(self, Self::SetDirect | Self::ScriptDirect)
     }
 
-    /// Whether it is an entry of the mark session.
+    /// Whether the call is an entry of the mark session.
     #[must_use]
     pub fn is_mark(self) -> bool {
         matches!(self, Self::OpenMark | Self::EndMark | Self::ExpireMark)
     }
 
-    /// Whether it is an END of either session.
+    /// Whether the call is an END of the own or the mark session.
     #[must_use]
     pub fn is_end(self) -> bool {
         matches!(
@@ -122,13 +124,13 @@ impl Call {
         )
     }
 
-    /// Whether it is an END that nobody waits for.
+    /// Whether the call is an END for which no client waits.
     #[must_use]
     pub fn is_expiry(self) -> bool {
         matches!(self, Self::Expire | Self::ExpireMark)
     }
 
-    /// The keys that it may read or change.
+    /// Returns the keys that the call may read or change.
     #[must_use]
     pub fn keys(self) -> u8 {
         match self {
@@ -155,7 +157,7 @@ pub enum Chain {
 }
 
 impl Chain {
-    /// Its devices, head first.
+    /// Returns the chain's devices, head first.
     #[must_use]
     pub fn members(self) -> &'static [u8] {
         match self {
@@ -166,19 +168,19 @@ impl Chain {
         }
     }
 
-    /// Whether the device belongs to it.
+    /// Whether the device belongs to the chain.
     #[must_use]
     pub fn has(self, device: u8) -> bool {
         self.members().contains(&device)
     }
 
-    /// Its head.
+    /// Returns the chain's head.
     #[must_use]
     pub fn head(self) -> u8 {
         self.members()[0]
     }
 
-    /// The hop after the device; `None`: the server.
+    /// Returns the hop after the device; `None`: the server.
     #[must_use]
     pub fn next(self, device: u8) -> Option<u8> {
         let members = self.members();
@@ -187,47 +189,47 @@ impl Chain {
     }
 }
 
-/// What a chain change must respect.
+/// The kind of a change, which decides its conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A member goes, another that is whole stays; or a device joins at the tail.
+    /// A member leaves, and another one that has the whole log stays; or a device joins at the tail.
     Plain,
-    /// The member that stays has joined in the epoch before: it must be synced.
+    /// The member that stays joined in the previous epoch, so it must have caught up first.
     PromoteJoined,
     /// No member stays.
     LastRemoved,
-    /// The medium of the only member is a blank one.
+    /// The only member has lost its medium, and has a blank one.
     Replaced,
-    /// The server's replica takes over; the chain stays.
+    /// The server's replica becomes the primary; the chain stays.
     Server,
-    /// The server goes on at another store, which has all that the old one had; the old one lives on, without
-    /// replicas and without the server. The chain changes as its sequence says, and the head that goes lives on.
+    /// The server moves to another store, which has all data of the old one. The old store lives on, without replicas
+    /// and without the server. The chain changes to that of the next epoch, and a removed head lives on.
     Moved,
 }
 
-/// How the cluster's key changes (docs/spec/keys.md §7).
+/// The kind of change of the cluster's key (docs/spec/keys.md §7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rollover {
-    /// Not at all.
+    /// The key does not change.
     None,
-    /// In the documented order.
+    /// In the documented order of steps.
     Ordered,
-    /// In no order; and a thief has the old key when all have forgotten it.
+    /// In any order. When all processes have forgotten the old key, a thief has it.
     Hurried,
 }
 
-/// How [`Call::Read`] and its kin are answered (docs/spec/reads.md).
+/// The answers to [`Call::Read`], [`Call::ReadOther`] and [`Call::ReadBoth`] (docs/spec/reads.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// All are bypasses.
+    /// All such reads are bypasses.
     Bypasses,
-    /// The head says MISS, and the client reads straight from the store.
+    /// The head answers MISS, and the client reads directly from the store.
     Misses,
-    /// The head says HIT where it may, or MISS.
+    /// The head answers HIT where this is allowed, or MISS.
     Hits,
 }
 
-/// What an exhausted configuration must have reached, or it would say nothing.
+/// A goal that an exhausted configuration must have reached; otherwise its result would say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// An update is acknowledged.
@@ -238,118 +240,122 @@ pub enum Goal {
     Reclaimed,
     /// A restarted device serves.
     Recovered,
-    /// A device serves a later epoch while a removed one serves an earlier one.
+    /// A device serves a later epoch while a removed device still serves an earlier one.
     Zombie,
     /// The head of a later epoch has committed an entry.
     NewEpochCommits,
     /// An update took effect by fallback and the head has confirmed it.
     FallenBack,
-    /// A head answered a read with what its log holds.
+    /// A head has answered a read with an update of its log.
     Hit,
-    /// A client may read straight from the store.
+    /// A client may read directly from the store.
     Missed,
-    /// A replica that lacks something of the master may answer a read.
+    /// A replica that lacks an effect of the master may answer a read.
     Apart,
-    /// A read was answered with what the store had said before the head said MISS.
+    /// A read was answered with a reply of the store that came before the head's MISS.
     AtOnce,
-    /// A passed-through operation that changes state has been answered.
+    /// An operation that bypasses the devices and changes state was answered.
     Passed,
-    /// A mark was ended, and the server has applied that.
+    /// A mark was ended, and the server has applied its END.
     MarkEnded,
     /// A read was answered with its own session's update.
     OwnWrite,
-    /// A device that joined has caught up.
+    /// A joined device has caught up.
     CaughtUp,
     /// The server's replica has applied an entry as primary.
     ReplicaServes,
-    /// A loss has been declared.
+    /// A loss was declared.
     Declared,
-    /// A bypass that the store failed behind its effect is answered as begun.
+    /// A bypass whose effect was followed by a failure of the store was answered as begun.
     Begun,
-    /// A device that was declared stopped has joined anew, and holds a lease again.
+    /// A device that was declared stopped has joined again, and has a lease.
     LeasedAgain,
     /// The old key is forgotten, and both clients have finished their programs.
     Rolled,
 }
 
-/// One configuration: a small world with bounds, to be searched completely.
+/// A configuration: a small system with bounds that is searched completely.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// Its name.
+    /// Name of the configuration.
     pub name: &'static str,
-    /// What it is about, in one line.
+    /// Subject of the configuration, in one line.
     pub about: &'static str,
-    /// What each client calls, in order.
+    /// The calls of each client, in order.
     pub programs: [&'static [Call]; CLIENTS],
-    /// Updates that a client may have under way.
+    /// Most updates that a client may have under way.
     pub window: u8,
     /// The chain of each epoch, from epoch 1.
     pub chains: &'static [Chain],
-    /// How the chain changes: one for each epoch after the first.
+    /// The kind of each change of the chain: one for each epoch after the first.
     pub changes: &'static [Change],
-    /// Crashes of devices, all together.
+    /// Number of crashes of all devices together.
     pub crashes: u8,
     /// Entries that the head's log can hold.
     pub capacity: u8,
-    /// Servers: 1, or 2 with a replica.
+    /// Number of servers: 1, or 2 with a replica.
     pub servers: u8,
-    /// Whether devices answer by leases, and members go by the word of a controller that looks at these.
+    /// Whether devices answer only with a lease, and members are removed only when the controller, which watches the
+    /// leases, has declared them stopped.
     pub leased: bool,
-    /// How reads are answered.
+    /// The answers to reads.
     pub reads: Reads,
-    /// Whether a client may read from a replica of the store, which has any state that the master has had.
+    /// Whether a client may read from a replica of the store. The replica is in any earlier or the present state of the
+    /// master.
     pub replicas: bool,
-    /// Whether a client may ask head and store at once.
+    /// Whether a client may ask the head and the store at the same time.
     pub at_once: bool,
-    /// Buckets of the index: 1, so that the two keys collide, or 2.
+    /// Number of buckets of the index: 2, or 1 so that the two keys collide.
     pub buckets: u8,
     /// Whether a recover-reply's index is built from the log's entries. Otherwise it is empty.
     pub rebuilds: bool,
-    /// Whether the head may find no room for an update of the first client at any time.
+    /// Whether the head may at any time have no room for an update of the first client.
     pub refuses: bool,
-    /// Whether the store may fail behind the effect of a bypass.
+    /// Whether the store may fail after the effect of a bypass.
     pub store_fails: bool,
-    /// Whether the second client is the first one's next session.
+    /// Whether the second client is the next session of the first client.
     pub successive: bool,
-    /// Whether a client may stop waiting for a bypass, or for an operation that it passed through.
+    /// Whether a client may abandon a bypass, or an operation that it has sent to the store on its own connection.
     pub impatient: bool,
-    /// Whether a client may stop waiting for an update.
+    /// Whether a client may abandon an update.
     pub abandons: bool,
-    /// Whether packets are sealed with keys, and an adversary without keys is there.
+    /// Whether packets are sealed with keys, and there is an adversary without keys.
     pub adversary: bool,
     /// Whether the cluster's key changes, and how.
     pub rollover: Rollover,
-    /// Whether packets that cannot have an effect any more are forgotten: fewer states, the same verdict.
+    /// Whether packets that can no longer have an effect are removed: there are fewer states, and the verdict is the
+    /// same.
     pub forgetful: bool,
-    /// What must be reached.
+    /// The goals that the search must reach.
     pub goals: &'static [Goal],
-    /// The ordered queue over RDMA verbs, which is searched in place of the protocol. Of the fields above, `programs`, `window` and
-    /// `crashes` count there.
+    /// The ordered queue over RDMA verbs, which is searched instead of the protocol. Of the fields above, only
+    /// `programs`, `window` and `crashes` then count.
     pub queue: Option<Queue>,
-    /// Whether it belongs to the quick set.
+    /// Whether the configuration belongs to the quick set.
     pub quick: bool,
 }
 
 /// One step of a client's program, with its numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// What is called.
+    /// The call of the step.
     pub call: Call,
-    /// Whether it goes through the log; otherwise it is a bypass.
+    /// Whether the step is an entry of the log; otherwise it is a bypass.
     pub logged: bool,
-    /// Its seq in its session (logged), or the last seq that the client's own session had given out before it.
+    /// For an entry, the seq in its session. For a bypass, the last seq that the client's own session gave out before
+    /// it.
     pub seq: u8,
-    /// The keys that it is about.
+    /// The keys that the step concerns.
     pub keys: u8,
 }
 
 impl Configuration {
-    /// The steps of both programs, numbered.
+    /// Returns the steps of both programs with their numbers.
     #[must_use]
     pub fn plan(&self, rules: Rules) -> [Vec<Step>; CLIENTS] {
         self.programs.map(|program| {
             let (mut own, mut mark) = (0, 0);
-            // Whether what comes next follows an update of the key, and reads of it.
+            // Whether the next call follows an update of the key, with only reads of the key between them.
             let mut behind_write = false;
             let number = |call: &Call| {
                 let apart = !behind_write && rules.on(Rule::OwnAdjacent);

@@ -7,7 +7,7 @@ use crate::rule::Rule;
 use crate::state::{Bad, Device, ORDERS, Op, Phase, State, TORN, op_of, step_of};
 
 impl Device {
-    /// The entry at an order; 0: none, or freed.
+    /// Returns the entry at an order; 0: none, or freed.
     #[must_use]
     pub fn entry(&self, order: u8) -> Op {
         self.log[usize::from(order) - 1]
@@ -74,7 +74,7 @@ impl Protocol {
         let op = op_of(client, index);
         let device = &mut state.devices[usize::from(id)];
         if !self.on(Rule::Identity) {
-            // As in the paper: the same hash means a duplicate.
+            // As published: an equal hash means a duplicate.
             let alike = (device.applied + 1..=device.committed).find(|order| {
                 let entry = device.entry(*order);
                 entry != 0 && entry != op && self.hash(entry) == step.seq
@@ -102,7 +102,7 @@ impl Protocol {
             return false;
         }
         if device.last - device.applied >= self.configuration.capacity {
-            // An OPEN or END is only asked for again.
+            // A rejected OPEN or END is simply sent again.
             return step.keys != 0 && self.refuse(state, client, index);
         }
         if !device.append(op) {
@@ -120,13 +120,13 @@ impl Protocol {
         true
     }
 
-    /// Stands for a hash that two clients' updates share.
+    /// The value represents a hash that two clients' updates share.
     pub(crate) fn hash(&self, op: Op) -> u8 {
         let (client, index) = step_of(op);
         self.step(client, index).seq
     }
 
-    /// Rules 3 and 4, a follower: `Device::on_append`.
+    /// Rules 3 and 4, at a follower: `Device::on_append`.
     fn on_append(&self, state: &mut State, id: u8, epoch: u8, order: u8, op: Op) -> bool {
         let device = &mut state.devices[usize::from(id)];
         if device.epoch != epoch {
@@ -167,7 +167,7 @@ impl Protocol {
             return false;
         }
         if !self.on(Rule::ReclaimByOrder) {
-            // As in the paper: found by a hash of the update.
+            // As published: the entry is found by a hash of the update.
             for freed in device.applied + 1..=order {
                 let hash = match device.entry(freed) {
                     0 => continue,
@@ -180,7 +180,7 @@ impl Protocol {
                 }
             }
         }
-        // Those ≤ A are committed: the tail had them.
+        // Entries up to A are committed, because the tail had them.
         device.committed = device.committed.max(order);
         self.answer_up_to(device, order);
         self.marks_end(device, order);
@@ -189,7 +189,7 @@ impl Protocol {
         true
     }
 
-    /// The sessions' committed seqs, from the entries up to an order.
+    /// The sessions' committed seqs, computed from the entries up to an order.
     fn answer_up_to(&self, device: &mut Device, order: u8) {
         for at in device.applied + 1..=order {
             let op = device.entry(at);
@@ -218,7 +218,7 @@ impl Protocol {
         true
     }
 
-    /// Everything that the device may send now: acks (after a commit), DURABLE, entries to the next hop.
+    /// Sends every packet that the device may send now: acks (after a commit), DURABLE, entries to the next hop.
     pub(crate) fn flush(&self, state: &mut State, id: u8) {
         let State {
             devices,
@@ -293,7 +293,8 @@ impl Protocol {
         }
     }
 
-    /// A crash: what was not durable is gone or torn, and memory is lost. The device comes back and asks.
+    /// A crash: entries that were not durable are lost or torn, and memory is lost. The device restarts and sends
+    /// RECOVER.
     pub(crate) fn crash(&self, state: &mut State, id: u8) -> bool {
         let device = &mut state.devices[usize::from(id)];
         let torn = !self.on(Rule::EntryChecksum) && device.durable < device.last;

@@ -1,18 +1,19 @@
-//! What is passed through: it goes to the store on a connection of the client's own, behind a barrier; and where heads
-//! answer reads, behind the OPEN of a mark session (docs/spec/reads.md §5).
+//! Operations that bypass the devices: the client sends them to the store on its own connection, after a barrier. If
+//! heads answer reads, the OPEN of a mark session comes first (docs/spec/reads.md §5).
 
 use crate::configuration::{CLIENTS, Call};
 use crate::protocol::Protocol;
 use crate::rule::Rule;
 use crate::state::{Device, Op, PASSED, State, op_of, step_of};
 
-/// Where [`crate::state::Client::named`] keeps what the store said to the operation, until its second barrier.
+/// Position of the bits of [`crate::state::Client::named`] that keep the store's reply to the operation until the
+/// second barrier.
 pub(crate) const SAID: u8 = 6;
-/// The rest of it.
+/// Mask of the bits of [`crate::state::Client::named`] that name the store.
 const STORE: u8 = 3;
 
 impl Protocol {
-    /// The operation of the client that may change state, called last.
+    /// Returns the last called operation of the client that bypasses the devices and may change state.
     fn direct_write(&self, state: &State, client: u8) -> Option<u8> {
         let invoked = state.clients[usize::from(client)].invoked;
         (0..invoked)
@@ -20,14 +21,14 @@ impl Protocol {
             .find(|index| self.step(client, *index).call.is_direct_write())
     }
 
-    /// Whether it is answered only behind a second barrier.
+    /// Whether the operation is answered only after a second barrier.
     fn confirmed(&self, client: u8, index: u8) -> bool {
         let plan = &self.plan[usize::from(client)];
         let next = plan.get(usize::from(index) + 1);
         next.is_some_and(|step| step.call == Call::Confirm) && self.on(Rule::DirectConfirmed)
     }
 
-    /// Whether the client may pass nothing through yet: its mark is not open, as far as it knows.
+    /// Whether the client must not send an operation to the store yet, because it does not know its mark to be open.
     pub(crate) fn lacks_mark(&self, state: &State, client: u8) -> bool {
         let of = &state.clients[usize::from(client)];
         let own = |index: &u8| {
@@ -41,7 +42,7 @@ impl Protocol {
         self.reads() && self.on(Rule::MarkFirst) && !last.is_some_and(open)
     }
 
-    /// Whether the client may end its mark: nothing of it is under way, or may yet be.
+    /// Whether the client may end its mark: none of its operations is under way or may still be executed.
     pub(crate) fn may_end_mark(&self, state: &State, client: u8) -> bool {
         let of = &state.clients[usize::from(client)];
         let done = |index: u8| of.done & (1 << index) != 0;
@@ -49,7 +50,7 @@ impl Protocol {
         idle || !self.on(Rule::MarkEndSettled)
     }
 
-    /// The stores that the client's passed-through operation may go to now.
+    /// Returns the stores to which the client's operation may go now.
     pub(crate) fn connections(&self, state: &State, client: u8) -> Vec<u8> {
         let of = &state.clients[usize::from(client)];
         let named = match self.bypass_under_way(state, client) {
@@ -59,14 +60,14 @@ impl Protocol {
         match named {
             0 => Vec::new(),
             _ if named & PASSED != 0 || of.connected != 0 => Vec::new(),
-            // As it was: the connection that it always had.
+            // Without [`Rule::StoreNamed`], the client's connection may still lead to the previous store.
             2 if !self.on(Rule::StoreNamed) => vec![0, 1],
             _ => vec![named - 1],
         }
     }
 
-    /// A passed-through operation gets to the store, and its reply to the client. One that needs a mark is on its way
-    /// only.
+    /// The client's operation reaches the store, and its reply reaches the client. If the operation needs a mark, this
+    /// step only puts it on its way.
     pub(crate) fn direct(&self, state: &mut State, client: u8, store: u8) -> bool {
         let Some(index) = self.bypass_under_way(state, client) else {
             return false;
@@ -87,7 +88,7 @@ impl Protocol {
         self.executes(state, client, store)
     }
 
-    /// The store that an operation on its way may get to.
+    /// Returns the store that an operation on its way may reach.
     pub(crate) fn may_pass(&self, state: &State, client: u8) -> Option<u8> {
         let of = &state.clients[usize::from(client)];
         let store = of.connected.checked_sub(1)?;
@@ -96,7 +97,7 @@ impl Protocol {
             .then_some(store)
     }
 
-    /// An operation takes effect, and its reply gets to the client, if that waits.
+    /// An operation takes effect. Its reply reaches the client, if the client still waits.
     pub(crate) fn executes(&self, state: &mut State, client: u8, store: u8) -> bool {
         let Some(index) = self.direct_write(state, client) else {
             return false;
@@ -115,7 +116,7 @@ impl Protocol {
         self.ends(state, client, index, said)
     }
 
-    /// The second barrier is answered, and names this store.
+    /// The second barrier is answered, and its answer names this store.
     pub(crate) fn on_confirm_barrier(
         &self,
         state: &mut State,
@@ -130,21 +131,22 @@ impl Protocol {
             if named & STORE == store {
                 self.ends(state, client, index - 1, named >> SAID);
             } else {
-                // The store was another one meanwhile: what it answered may be lost with it.
+                // The client has another store now, so the effect of the answered operation may be lost with the old
+                // store.
                 unknown(state, client, index - 1);
             }
         }
         self.ends(state, client, index, crate::history::NONE)
     }
 
-    /// Whether an operation on its way belongs to a client that does not wait for it any more.
+    /// Whether an operation is on its way whose client no longer waits for it.
     pub(crate) fn may_close(&self, state: &State, client: u8) -> bool {
         let of = &state.clients[usize::from(client)];
         let done = |index: u8| of.done & (1 << index) != 0;
         of.connected != 0 && self.direct_write(state, client).is_some_and(done)
     }
 
-    /// The store has closed the client's connection: nothing on it is executed any more.
+    /// The store closes the client's connection: it executes nothing more from this connection.
     pub(crate) fn close(&self, state: &mut State, client: u8) {
         if state.clients[usize::from(client)].connected == 0 {
             return;
@@ -165,7 +167,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the head has a mark that may be open: its OPEN is admitted, and its END, if there is one, not applied.
+    /// Whether the head has a mark that may be open: its OPEN is admitted, and its END is not admitted or not applied.
     pub(crate) fn has_mark(&self, device: &Device) -> bool {
         let open = (0u8..)
             .take(CLIENTS)
@@ -184,12 +186,12 @@ impl Protocol {
     }
 }
 
-/// The row of a client's mark session.
+/// Returns the row of a client's mark session.
 pub(crate) fn mark(client: u8) -> usize {
     CLIENTS + usize::from(client)
 }
 
-/// Nobody knows whether the operation has taken effect, or will.
+/// The outcome of the operation is unknown: it may have taken effect, or may do so later.
 fn unknown(state: &mut State, client: u8, operation: u8) {
     let of = &mut state.clients[usize::from(client)];
     of.done |= 1 << operation;

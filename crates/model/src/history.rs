@@ -1,10 +1,10 @@
-//! Linearizability in session order, as an automaton over calls and returns.
+//! Linearizability in the order of sessions, as an automaton over calls and returns.
 //!
-//! The ghost state is the set of all sequential worlds that explain what the clients have seen so far: the values
-//! of the keys, how many steps of each client have taken effect, and the answer to a bypass that has not returned
-//! yet. Effects are tried only at returns, when they are needed (just-in-time linearization), each client's in
-//! program order. The set is empty exactly if no linearization exists. A call that nobody waits for any more may
-//! take effect or not, but never after a later call of its session.
+//! The ghost state is the set of all sequential worlds that explain the replies that clients have seen so far. A world
+//! has the values of the keys, the number of steps of each client that have taken effect, and the answer to a bypass
+//! that has not returned yet. Effects are tried only at returns that need them (just-in-time linearization), for each
+//! client in program order. The set is empty exactly if there is no linearization. A call that its client has abandoned
+//! may take effect or not, but never after a later call of its session.
 
 use std::hash::{Hash, Hasher};
 
@@ -17,14 +17,14 @@ pub type Answer = u8;
 pub const SET: Answer = 1;
 /// The key was set before.
 pub const NOT_SET: Answer = 2;
-/// It was begun, and nobody knows how far it got.
+/// The write was begun, and its progress is unknown.
 pub const BEGUN: Answer = 3;
-/// Values that a key can have.
+/// Number of values that a key can have.
 const VALUES: u8 = 1 + (CLIENTS * STEPS) as u8;
-/// An update returns nothing.
+/// The answer of an update, which has no content.
 pub const NONE: Answer = 0;
 
-/// What a read of these keys answers.
+/// Returns the answer of a read of these keys.
 #[must_use]
 pub fn read(keys: u8, values: [Op; KEYS]) -> Answer {
     let [first, second] = values;
@@ -35,7 +35,7 @@ pub fn read(keys: u8, values: [Op; KEYS]) -> Answer {
     }
 }
 
-/// The values that a read of these keys has seen.
+/// Returns the values in the answer of a read of these keys.
 #[must_use]
 pub fn seen(keys: u8, answer: Answer) -> Vec<Op> {
     match keys {
@@ -52,7 +52,7 @@ struct World {
     answer: [Answer; CLIENTS],
 }
 
-/// The worlds that explain what was seen; sorted, each once.
+/// The worlds that explain all replies so far, sorted and without repeats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct History {
     worlds: Vec<World>,
@@ -84,7 +84,7 @@ impl Hash for History {
 }
 
 impl History {
-    /// A step returns. `false`: no linearization is left.
+    /// A step returns. Returns `false` if no linearization is left.
     pub fn returns(
         &mut self,
         plan: &[Vec<Step>; CLIENTS],
@@ -97,7 +97,7 @@ impl History {
         let mut kept = Vec::new();
         let mut open = std::mem::take(&mut self.worlds);
         let mut seen = open.clone();
-        // Bounded: every successor has taken more steps of finite programs.
+        // The loop ends, because every successor has taken more steps of finite programs.
         while let Some(world) = open.pop() {
             if world.taken[who] > index {
                 let mut world = world;
@@ -126,13 +126,13 @@ impl History {
         !self.worlds.is_empty()
     }
 
-    /// The history is no longer checked (a loss was declared).
+    /// Stops the check of the history, because a loss was declared.
     pub fn forget(&mut self) {
         self.worlds.clear();
     }
 }
 
-/// The worlds in which one more step of the client has taken effect.
+/// Returns the worlds in which one more step of the client has taken effect.
 fn successors(
     world: &World,
     plan: &[Vec<Step>; CLIENTS],
@@ -141,7 +141,7 @@ fn successors(
 ) -> impl Iterator<Item = World> {
     let (from, client) = (world.taken[who], &clients[who]);
     let mark = move |index: u8| plan[who][usize::from(index)].call.is_mark();
-    // A step that nobody waits for may be skipped; the mark session is not in the order of the client's own.
+    // An abandoned step may be skipped. The steps of the mark session are not in the order of the client's own session.
     let mut end = from;
     while end < client.invoked && (client.unknown & (1 << end) != 0 || mark(end)) {
         end += 1;
@@ -152,7 +152,7 @@ fn successors(
         .map(move |index| take(*world, plan, who, index))
 }
 
-/// What a step does to the keys, and answers, if it takes effect now: the sequential object.
+/// The sequential object: applies a step to the keys and returns its answer.
 pub fn perform(step: &Step, op: Op, values: &mut [Op; KEYS]) -> Answer {
     let unset = values[0] == 0;
     match step.call {
@@ -196,7 +196,7 @@ fn take(mut world: World, plan: &[Vec<Step>; CLIENTS], who: usize, index: u8) ->
     let op = op_of(u8::try_from(who).expect("two clients"), index);
     let step = &plan[who][usize::from(index)];
     let answer = perform(step, op, &mut world.values);
-    // A read of an own update may return behind later updates.
+    // A read that is answered with its session's own update may return after later updates.
     let kept = answer == NONE && plan[who].iter().any(|step| step.call == Call::ReadOwn);
     if !kept {
         world.answer[who] = answer;
@@ -278,7 +278,7 @@ mod tests {
         let mut history = History::default();
         assert!(history.returns(&plan, &clients, 0, 1, NONE));
         clients[1].invoked = 1;
-        // The write must be there; the unknown one may not follow it.
+        // The acknowledged write must have taken effect. The write of unknown outcome must not take effect after it.
         assert!(
             !history
                 .clone()
@@ -292,7 +292,7 @@ mod tests {
         let plan = plan([&[Call::Write, Call::ReadOwn, Call::Write], &[Call::Write]]);
         let clients = called([3, 1]);
         let mut history = History::default();
-        // Whatever it may be behind: the other client's update has returned first.
+        // The other client's update has returned first, so the read follows it, whatever else precedes the read.
         assert!(history.returns(&plan, &clients, 1, 0, NONE));
         assert!(history.returns(&plan, &clients, 0, 0, NONE));
         for (value, may) in [(op_of(0, 0), true), (op_of(0, 2), false)] {
@@ -308,7 +308,7 @@ mod tests {
             &[Call::Read],
         ]);
         let mut clients = called([3, 1]);
-        // It was given up, and takes effect behind the END.
+        // The call was abandoned, and takes effect after the END.
         clients[0].unknown = 0b010;
         for value in [0, op_of(0, 1)] {
             let mut history = History::default();

@@ -1,7 +1,7 @@
-//! Leases of devices (protocol.md §14): until when a device answers, and when a controller may say that it is stopped.
+//! Leases of devices (protocol.md §14): until when a device answers, and when a controller may declare it stopped.
 //!
-//! There is no time here. What clocks guarantee is one condition: a lease that is gone from the lease store, with the
-//! margin behind it, is over by its device's own clock as well ([`Rule::LeaseWaited`]).
+//! The model has no time. The clocks' guarantee is one condition: when a lease has disappeared from the lease store and
+//! the margin has passed, the lease is also over by its device's own clock ([`Rule::LeaseWaited`]).
 
 use crate::configuration::{Chain, DEVICES};
 use crate::protocol::{Action, Protocol};
@@ -9,12 +9,12 @@ use crate::rule::Rule;
 use crate::state::{Device, Phase, STOPPED, State};
 
 impl Protocol {
-    /// Whether the device gives no answer: its lease is over, or it has none yet.
+    /// Whether the device answers nothing because its lease is over, or because it has none yet.
     pub(crate) fn is_silent(&self, device: &Device) -> bool {
         self.configuration.leased && !device.leased && self.on(Rule::LeaseDeadline)
     }
 
-    /// All steps of leases that may have an effect.
+    /// Adds all steps of leases that may have an effect.
     pub(crate) fn lease_steps(&self, state: &State, actions: &mut Vec<Action>) {
         if !self.configuration.leased {
             return;
@@ -51,14 +51,15 @@ impl Protocol {
         true
     }
 
-    /// Whether everybody whom the next change leaves out was declared stopped.
+    /// Whether all members that the next change leaves out were declared stopped.
     pub(crate) fn may_leave_out(&self, state: &State) -> bool {
         let epoch = state.record.epoch;
         let gone = |id| state.record.stopped[usize::from(id)] == STOPPED;
         !self.configuration.leased || self.going(epoch + 1).all(gone)
     }
 
-    /// The word has done its work: who comes back joins in a later epoch.
+    /// The word has had its effect. From now on, it only keeps a member that was left out from leases of this epoch and
+    /// earlier ones.
     pub(crate) fn left_out(&self, state: &mut State) {
         let epoch = state.record.epoch;
         if self.configuration.leased {
@@ -68,7 +69,7 @@ impl Protocol {
         }
     }
 
-    /// Who is left out in this epoch.
+    /// Returns the members that this epoch leaves out.
     fn going(&self, epoch: u8) -> impl Iterator<Item = u8> + use<> {
         let [old, new]: [Chain; 2] = [self.chain(epoch - 1), self.chain(epoch)];
         (0u8..)

@@ -1,9 +1,9 @@
-//! The protocol (docs/spec/protocol.md) as an explicit-state model, searched exhaustively in small configurations.
-//! Each of its rules can be switched off, which gives a counterexample. What is modelled, what is not, and the
-//! measured sizes: docs/spec/model.md.
+//! The protocol (docs/spec/protocol.md) as an explicit-state model, searched exhaustively in small configurations. Each
+//! of its rules can be switched off, which gives a counterexample. docs/spec/model.md says what is modelled and what is
+//! not, and has the measured sizes.
 //!
-//! Not part of the product: it depends on no other crate here, and nothing depends on it. Its results hold for the
-//! code only as far as the model is like the code; the simulator runs the code.
+//! Not part of the product: this crate depends on no other crate of this repository, and no crate depends on it. Its
+//! results hold for the code only as far as the model is like the code; the simulator runs the code itself.
 
 mod adversary;
 mod bypass;

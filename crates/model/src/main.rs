@@ -1,5 +1,5 @@
-//! Searches the protocol model and says what was found: each configuration to its end with all rules, and each
-//! rule switched off in the configuration that needs it. docs/spec/model.md has the results.
+//! Searches the protocol model and prints the results: each configuration is searched completely with all rules, and
+//! each rule is switched off in the configuration that needs it. docs/spec/model.md has the results.
 
 use std::process::ExitCode;
 
@@ -77,7 +77,7 @@ fn configuration(name: &str) -> Result<Configuration, String> {
     catalogue::named(name).ok_or_else(|| format!("no configuration is called {name}"))
 }
 
-/// Runs what was asked for. `false`: something is not as it should be.
+/// Runs the searches that the command line names. Returns `false` if a result is not as expected.
 fn run(arguments: &Arguments) -> Result<bool, String> {
     let only = arguments.only.as_deref().map(configuration).transpose()?;
     let mut good = true;

@@ -1,14 +1,14 @@
 //! The network: the set of all packets that were ever sent and can still have an effect.
 //!
-//! Every packet in it may arrive at any moment, any number of times, or never. So losses, duplicates and delays have
-//! no bound and need not be counted. Senders repeat packets for ever, so a packet is put here as soon as its sender
+//! Every packet in the network may arrive at any moment, any number of times, or never. So losses, duplicates and
+//! delays need no bound and no count. Senders repeat packets without end, so a packet is added as soon as its sender
 //! could send it. It is removed only when it can no longer have an effect anywhere
 //! ([`crate::protocol::Protocol::useful`]).
 
 use crate::history::Answer;
 use crate::state::{Op, Table};
 
-/// Who a packet arrives at.
+/// The receiver of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Node {
     /// A client.
@@ -19,131 +19,131 @@ pub enum Node {
     Server(u8),
 }
 
-/// A packet (wire.md; names as there, where there are some).
+/// A packet, under the names of wire.md where wire.md has such a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Packet {
-    /// A step of a client that goes through the log, to whoever is head.
+    /// A logged step of a client, sent to the head.
     Update {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
     },
-    /// A step that the server answers, to whoever is head.
+    /// A step that the server answers, sent to the head.
     Bypass {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
     },
     /// An update that was not logged, as a bypass with flag FALLBACK.
     Fallback {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
     },
     /// An entry with its order, to the next hop.
     Append {
         /// The sender's epoch.
         epoch: u8,
-        /// Its order.
+        /// Order of the entry.
         order: u8,
         /// The entry.
         op: Op,
-        /// The next hop.
+        /// The receiver, which is the next hop.
         to: Node,
     },
-    /// The tail to the head: durable up to here.
+    /// From the tail to the head: the log is durable up to this order.
     Durable {
         /// The sender's epoch.
         epoch: u8,
         /// Durable order.
         order: u8,
     },
-    /// To a client: committed up to this seq.
+    /// To a client: its updates are committed up to this seq.
     Ack {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Whether of the mark session.
+        /// Whether the ack is about the client's mark session.
         mark: bool,
         /// Highest committed seq.
         seq: u8,
-        /// Devices that hold it.
+        /// Number of devices that hold the updates.
         copies: u8,
     },
     /// A bypass, stamped by the head, to the server.
     Stamped {
         /// The head's epoch.
         epoch: u8,
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
         /// The head's last order.
         barrier: u8,
-        /// The head's incarnation (0 where all reads are bypasses).
+        /// The head's incarnation (0 if all reads are bypasses).
         incarnation: u8,
-        /// Whether it is a fallback.
+        /// Whether the request is a fallback.
         fallback: bool,
     },
     /// The answer to a bypass.
     Response {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
-        /// What the server says.
+        /// The server's answer.
         answer: Answer,
     },
-    /// HIT: the head's answer to a read, with what its log holds.
+    /// HIT: the head's answer to a read, with an update of its log.
     Hit {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
-        /// What the entry says.
+        /// The answer, which is the value of the update.
         answer: Answer,
     },
     /// MISS: the client may read directly from the store under these conditions.
     Miss {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
         /// The head's epoch.
         epoch: u8,
-        /// Whether the head's version is still that which it had when a store was asked for this read.
+        /// Whether the head's version is still the one at which a store was asked for this read.
         same: bool,
-        /// What A must have reached.
+        /// The order that the store must have applied.
         need: u8,
     },
-    /// The same MISS, for who reads from a replica: sent only when the head has a lease, and nothing of these keys is
-    /// outstanding.
+    /// A MISS for a client that reads from a replica. It is sent only if the head has a lease and no request about
+    /// these keys is outstanding.
     Apart {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
         /// The head's epoch.
         epoch: u8,
-        /// What A must have reached.
+        /// The order that the replica must have applied.
         need: u8,
     },
-    /// The answer to a bypass, which passes the head because that has an index.
+    /// The answer to a bypass on its path through a head that has an index.
     Passing {
         /// The server's epoch.
         epoch: u8,
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
-        /// What the server says.
+        /// The server's answer.
         answer: Answer,
-        /// A when it was executed, or later.
+        /// A when the bypass was executed, or a later A.
         watermark: u8,
     },
-    /// The server to the devices: applied up to here.
+    /// From the server to the devices: the store has applied the log up to this order.
     Applied {
         /// The server's epoch.
         epoch: u8,
@@ -152,9 +152,9 @@ pub enum Packet {
     },
     /// The recover-reply.
     Reply {
-        /// To whom.
+        /// The device that asked.
         device: u8,
-        /// Which of its incarnations asked.
+        /// The incarnation in which the device asked.
         incarnation: u8,
         /// The epoch of the chain.
         epoch: u8,
@@ -163,35 +163,35 @@ pub enum Packet {
         /// The session table.
         table: Table,
     },
-    /// To a client: no room in the log.
+    /// To a client: the log has no room for the update.
     NotLogged {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
     },
     /// The server's confirmation of a fallback, to the head.
     Confirm {
         /// The server's epoch.
         epoch: u8,
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
-        /// A when it was applied, or later (0 where all reads are bypasses).
+        /// A when the update was applied, or a later A (0 if all reads are bypasses).
         watermark: u8,
     },
-    /// The same, passed on by the head.
+    /// The confirmation of a fallback, passed on to the client by the head.
     Confirmed {
-        /// Whose.
+        /// The client.
         client: u8,
-        /// Which step.
+        /// Index of the step.
         index: u8,
     },
 }
 
 impl Packet {
-    /// As one number: its kind, then its fields, a byte each.
+    /// Returns the packet as one number: its kind, then its fields, one byte each.
     fn pack(self) -> u64 {
         u64::from_be_bytes(match self {
             Self::Update { client, index } => [0, client, index, 0, 0, 0, 0, 0],
@@ -383,7 +383,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Sends a packet; one that is there already stays one.
+    /// Adds a packet to the set.
     pub fn send(&mut self, packet: Packet) {
         let packed = packet.pack();
         if let Err(at) = self.packets.binary_search(&packed) {
@@ -391,16 +391,16 @@ impl Network {
         }
     }
 
-    /// What may arrive.
+    /// Returns the packets that may arrive.
     pub fn iter(&self) -> impl Iterator<Item = Packet> + '_ {
         self.packets.iter().map(|packed| Packet::unpack(*packed))
     }
 
-    /// Sends a packet whose last number allows more the lower it is: of packets that differ only in this number, the
-    /// one with the lowest stays.
+    /// Adds a packet that ends with an order. The lower this order is, the more the packet allows. Of packets that
+    /// differ only in this order, only the one with the lowest order stays.
     pub fn send_least(&mut self, packet: Packet) {
         let packed = packet.pack();
-        // The last number in use: `need`, or `watermark`.
+        // Returns the last number of a packed packet: `need`, or `watermark`.
         let shift = match packet {
             Packet::Confirm { .. } | Packet::Apart { .. } => 24,
             Packet::Miss { .. } | Packet::Passing { .. } => 16,
@@ -418,7 +418,7 @@ impl Network {
         self.send(packet);
     }
 
-    /// Forgets all others.
+    /// Removes all packets for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(&Packet) -> bool) {
         self.packets.retain(|packed| keep(&Packet::unpack(*packed)));
     }

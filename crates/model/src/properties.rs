@@ -1,8 +1,8 @@
-//! The invariants of protocol.md §10 as properties of the model, and the goals that keep a search honest.
+//! The invariants of protocol.md §10 as properties of the model, and the goals, which show that a search was not empty.
 //!
 //! | property | invariant |
 //! |---|---|
-//! | nothing acknowledged is lost | 1: what a client was told is in the primary's store, or in the log of a member of the newest chain, durable, behind A, with nothing missing before it; or the loss was declared |
+//! | nothing acknowledged is lost | 1: what a client was told is in the primary's store, or in the log of a member of the newest chain, durable, after A, with nothing missing before it; or the loss was declared |
 //! | nothing takes effect twice | 2 |
 //! | each session's effects are in order | 3: no effect after a later one of its session, none before an earlier logged one |
 //! | linearizable, each session in its order | 3 and 4, see [`crate::history`] |
@@ -67,12 +67,12 @@ const GOALS: [(Goal, &str); 20] = [
     ),
 ];
 
-/// Whether invariant `I` holds in a state. Returns false only once: the first example is the shortest.
+/// Whether invariant `I` holds in a state. Returns false only once, so the reported example is the first and shortest.
 fn invariant<const I: usize>(model: &Protocol, state: &State) -> bool {
     state.bad != INVARIANTS[I].0 || model.violated.swap(true, Ordering::Relaxed)
 }
 
-/// Whether a state reaches goal `I`; checked until it has been reached.
+/// Whether a state reaches goal `I`. A goal is no longer checked once a state has reached it.
 fn goal<const I: usize>(model: &Protocol, state: &State) -> bool {
     let bit = 1 << I;
     if model.reached.load(Ordering::Relaxed) & bit != 0 || !model.reaches(state, GOALS[I].0) {
@@ -82,7 +82,7 @@ fn goal<const I: usize>(model: &Protocol, state: &State) -> bool {
 }
 
 impl Protocol {
-    /// Whether something acknowledged can no longer be found.
+    /// Whether an acknowledged update can no longer be found.
     pub(crate) fn lost(&self, state: &State) -> bool {
         state.clients.iter().zip(0u8..).any(|(client, id)| {
             let told = client.done & !client.unknown;
@@ -112,7 +112,7 @@ impl Protocol {
                 let mut whole = rest
                     .map(|order| device.entry(order))
                     .take_while(|entry| *entry != 0);
-                // Everything of the session before it must come before it, or be applied.
+                // All earlier updates of its session must come before the entry, or be applied.
                 let mut missing: u8 = (0..index)
                     .filter(same)
                     .filter(|at| self.step(client, *at).logged && !effective(op_of(client, *at)))
@@ -129,7 +129,7 @@ impl Protocol {
             })
     }
 
-    /// Whether a client has got the answer to such a call.
+    /// Whether a client has received the answer to such a call.
     fn told(&self, state: &State, wanted: impl Fn(Call) -> bool) -> bool {
         self.plan.iter().zip(&state.clients).any(|(plan, client)| {
             let told = client.done & !client.unknown;

@@ -1,7 +1,7 @@
-//! The transition system: which steps are possible in a state, and what each does.
+//! The transition system: the possible steps of a state, and the effect of each step.
 //!
-//! There are no timers: whatever a timeout could cause may happen at any moment, and a packet that is repeated
-//! until it is answered is in the network from the moment at which it could be sent.
+//! There are no timers: an event that a timeout could cause may happen at any moment. A packet that its sender repeats
+//! until it is answered is in the network from the moment at which it can first be sent.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
@@ -29,19 +29,19 @@ pub enum Action {
     Answer(u8),
     /// The next change of the chain, or of the server, is decided.
     Change,
-    /// The server persists the epoch that is in use already (only without [`Rule::ServerFirst`]).
+    /// The server persists an epoch that is already in use (only without [`Rule::ServerFirst`]).
     ServerFollows,
     /// The replica takes the primary's state.
     Replicate,
     /// The server writes the records of an effect (only without [`Rule::ApplyAtomically`]).
     Finish,
-    /// The server crashes between an effect and its records (likewise).
+    /// The server crashes between an effect and its records (only without [`Rule::ApplyAtomically`]).
     ServerCrash,
-    /// The lease of the removed head runs out.
+    /// The lease of the removed head ends.
     LeaseOver,
     /// The lease store gives a device a lease, or renews it.
     Renew(u8),
-    /// By a device's own clock its lease is over.
+    /// By a device's own clock, its lease is over.
     Silent(u8),
     /// A lease is gone from the lease store.
     Lapse(u8),
@@ -49,21 +49,22 @@ pub enum Action {
     Declare(u8),
     /// A server executes a bypass, and its store fails after the effect.
     StoreFails(Packet, u8),
-    /// The store executes what a connection left behind (only without [`Rule::Fenced`]).
+    /// The store executes a command that an abandoned connection left (only without [`Rule::Fenced`]).
     Late(u8, u8),
-    /// A client's passed-through operation gets to this store; or only its connection does, where it needs a mark.
+    /// A client's operation reaches this store on the client's own connection. If the operation needs a mark, only the
+    /// connection reaches the store.
     Direct(u8, u8),
     /// A client reads directly from this store, as a MISS allows.
     Fetch(Packet, u8),
-    /// A client reads from this store, whichever it is, as a MISS allows.
+    /// A client reads from this store, which may be a replica, as a MISS allows.
     FetchApart(Packet, u8),
     /// A client asks this store before the head has answered.
     GoAhead(u8, u8),
-    /// The head's MISS meets what the store has said before.
+    /// The head's MISS arrives after the store's reply to the same read.
     UseAhead(Packet),
-    /// A client's passed-through operation, which needs a mark, gets to this store.
+    /// A client's operation that needs a mark is executed at this store.
     Pass(u8, u8),
-    /// The store closes the connection of a client that has given its operation up.
+    /// The store closes the connection of a client that has abandoned its operation.
     Close(u8),
     /// A head finds no room for an update of the first client.
     Refuse(u8),
@@ -71,29 +72,29 @@ pub enum Action {
     Forge(Trick, Packet, Node),
     /// A device, or the server (the number after the last device), takes its next key file.
     Rekey(u8),
-    /// A front that has not begun gets a key that follows from the new one.
+    /// A front that has not begun gets a key that is derived from the new one.
     NewFront(u8),
-    /// The server restarts, and forgets which incarnation it has answered (only without [`Rule::StampsRecorded`]).
+    /// The server restarts, and forgets the incarnation that it last answered (only without [`Rule::StampsRecorded`]).
     Forget,
 }
 
-/// A configuration under rules.
+/// A configuration with a set of rules.
 #[derive(Debug)]
 pub struct Protocol {
-    /// The bounds.
+    /// The bounds of the search.
     pub configuration: Configuration,
-    /// The rules.
+    /// The rules that hold.
     pub rules: Rules,
     /// The programs' steps with their numbers.
     pub plan: [Vec<Step>; CLIENTS],
-    /// Goals that were reached, by bit; only so that the first example is kept.
+    /// The goals that were reached, as bits; needed only to keep the first example of each.
     pub(crate) reached: AtomicU32,
-    /// A violation was seen; only so that the first, the shortest, is kept.
+    /// A violation was seen; needed only to keep the first, which is the shortest.
     pub(crate) violated: AtomicBool,
 }
 
 impl Protocol {
-    /// The configuration under these rules.
+    /// Returns the system of the configuration under these rules.
     #[must_use]
     pub fn new(configuration: Configuration, rules: Rules) -> Self {
         let plan = configuration.plan(rules);
@@ -114,7 +115,7 @@ impl Protocol {
         self.plan[usize::from(client)][usize::from(index)]
     }
 
-    /// Row of the session tables that belongs to the session of a client's step.
+    /// Returns the row of the session tables for the session of a client's step.
     pub(crate) fn session(&self, client: u8, step: Step) -> usize {
         if step.call.is_mark() {
             mark(client)
@@ -125,7 +126,7 @@ impl Protocol {
         }
     }
 
-    /// Row of a session, where none is used again.
+    /// Returns the row of a step's session if session numbers are never reused.
     pub(crate) fn row(&self, client: u8, step: Step) -> usize {
         if step.call.is_mark() {
             mark(client)
@@ -134,12 +135,12 @@ impl Protocol {
         }
     }
 
-    /// The chain of an epoch.
+    /// Returns the chain of an epoch.
     pub(crate) fn chain(&self, epoch: u8) -> Chain {
         self.configuration.chains[usize::from(epoch.max(1)) - 1]
     }
 
-    /// The primary server of an epoch.
+    /// Returns the primary server of an epoch.
     pub(crate) fn primary(&self, epoch: u8) -> u8 {
         let changes = &self.configuration.changes[..usize::from(epoch.max(1)) - 1];
         let elsewhere = |change: &Change| matches!(change, Change::Server | Change::Moved);
@@ -151,7 +152,7 @@ impl Protocol {
         of.phase == Phase::Serving && of.epoch > 0 && self.chain(of.epoch).head() == device
     }
 
-    /// The world at its beginning: epoch 1 is served, sessions are open unless the programs open them.
+    /// Returns the initial state: epoch 1 is served, and sessions are open unless the programs open them.
     pub(crate) fn beginning(&self) -> State {
         let mut state = State::default();
         state.record.epoch = 1;
@@ -176,7 +177,7 @@ impl Protocol {
         state
     }
 
-    /// All steps that may have an effect.
+    /// Returns all steps that may have an effect.
     pub(crate) fn possible(&self, state: &State, actions: &mut Vec<Action>) {
         if state.bad != Bad::No {
             return;
@@ -262,7 +263,7 @@ impl Protocol {
         }
     }
 
-    /// Every receiver where the packet may have an effect.
+    /// Adds the arrival of a packet at each receiver where it may have an effect.
     fn arrivals(&self, state: &State, packet: Packet, actions: &mut Vec<Action>) {
         let mut to = |node| actions.push(Action::Deliver(packet, node));
         match packet {
@@ -327,7 +328,7 @@ impl Protocol {
         }
     }
 
-    /// Takes the step. `None`: it changes nothing.
+    /// Takes the step. `None`: the step changes nothing.
     pub(crate) fn take(&self, before: &State, action: Action) -> Option<State> {
         let mut state = before.clone();
         let changed = match action {
@@ -417,7 +418,7 @@ impl Protocol {
         (state != *before).then_some(state)
     }
 
-    /// Sends what can be sent, forgets what has no effect any more, and looks for losses.
+    /// Adds the packets that can now be sent, removes those that can no longer have an effect, and looks for losses.
     fn settle(&self, state: &mut State) {
         for device in (0u8..).take(DEVICES) {
             self.flush(state, device);

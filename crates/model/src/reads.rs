@@ -1,5 +1,5 @@
-//! Reads that are no bypasses (docs/spec/reads.md): the head's index of its own log, its answers HIT and MISS, and
-//! the read straight from the store that a MISS allows.
+//! Reads that are no bypasses (docs/spec/reads.md): the head's index of its log, its answers HIT and MISS, and the
+//! direct read from the store that a MISS allows.
 
 use crate::configuration::{BOTH, Call, Reads, Step};
 use crate::history::perform;
@@ -11,7 +11,7 @@ use crate::state::{
 };
 
 impl Index {
-    /// What is at or below the floor is as good as unknown.
+    /// Forgets the buckets whose order is at or below the floor: they say no more than the floor.
     fn forget(&mut self) {
         for bucket in &mut self.buckets {
             if bucket.order <= self.floor {
@@ -28,18 +28,19 @@ impl Outstanding {
 }
 
 impl Protocol {
-    /// Whether reads go by an index.
+    /// Whether heads have an index and answer reads.
     pub(crate) fn reads(&self) -> bool {
         self.configuration.reads != Reads::Bypasses
     }
 
-    /// Whether a new head waits for the lease of the removed one: where a removed one could show what it holds, or lead to a store that is left behind.
+    /// Whether a new head waits for the end of the removed head's lease. It waits if a removed head could answer HIT,
+    /// or could lead a client to a store that the server has left.
     fn leases(&self) -> bool {
         let shows = self.configuration.reads == Reads::Hits || self.reads() && self.moves();
         shows && !self.configuration.leased
     }
 
-    /// Whether a head was removed behind the first of these epochs, up to the second.
+    /// Whether a head was removed after epoch `from`, up to epoch `to`.
     fn removed(&self, from: u8, to: u8) -> bool {
         (from..to).any(|epoch| self.chain(epoch).head() != self.chain(epoch + 1).head())
     }
@@ -54,7 +55,7 @@ impl Protocol {
         self.leased(record) && self.removed(1, epoch) && self.on(Rule::Lease)
     }
 
-    /// The buckets of these keys.
+    /// Returns the buckets of these keys.
     pub(crate) fn buckets(&self, keys: u8) -> impl Iterator<Item = usize> + use<> {
         let buckets = self.configuration.buckets;
         let bit = move |key: u8| usize::from(key % buckets);
@@ -66,8 +67,8 @@ impl Protocol {
         self.step(client, index).keys
     }
 
-    /// An entry falls into its bucket, and takes the place of what its session had sent to the server before it: that
-    /// is executed before this entry or never.
+    /// Puts an entry into its bucket. The entry also replaces all requests that its session has sent to the server
+    /// before: they are executed before this entry or never.
     pub(crate) fn index(&self, device: &mut Device, order: u8, entry: Op) {
         if !self.reads() {
             return;
@@ -88,8 +89,8 @@ impl Protocol {
         index.forget();
     }
 
-    /// What the session had sent to the server before this entry is not outstanding any more: its buckets take the
-    /// entry's order. Returns whether a fallback stays, of this very update.
+    /// The session's earlier requests to the server are no longer outstanding, and their buckets take the entry's
+    /// order. Returns whether a fallback of this very update is still outstanding.
     fn overtakes(&self, device: &mut Device, order: u8, client: u8, entry: Step) -> bool {
         if entry.call.is_mark() {
             return false;
@@ -124,7 +125,7 @@ impl Protocol {
         beside
     }
 
-    /// The version is another one in this step: what a store has said before is of no use.
+    /// A head's version changes in this step, so replies that the store has already given are of no use.
     pub(crate) fn note_versions(state: &mut State) {
         for device in &mut state.devices {
             if std::mem::take(&mut device.index.changed) {
@@ -135,14 +136,15 @@ impl Protocol {
         }
     }
 
-    /// C has moved: what it covers need not be remembered.
+    /// The committed order has moved. `began` is forgotten once it is committed.
     pub(crate) fn know(device: &mut Device) {
         if device.index.began <= device.committed {
             device.index.began = 0;
         }
     }
 
-    /// A is about to move up to this order: what was passed through under a mark that ends there came before that END.
+    /// A is about to move up to this order. Operations under a mark that ends up to this order were executed before the
+    /// mark's END.
     pub(crate) fn marks_end(&self, device: &mut Device, order: u8) {
         let ends = |at: &u8| device.entry(*at) != 0 && self.ends_mark(device.entry(*at));
         let last = (device.applied + 1..=order).rev().find(ends);
@@ -156,7 +158,7 @@ impl Protocol {
         }
     }
 
-    /// A recover-reply begins the index anew.
+    /// A recover-reply creates a new index.
     pub(crate) fn begin_index(&self, device: &mut Device, table: Table) {
         device.index = Index {
             changed: true,
@@ -187,7 +189,7 @@ impl Protocol {
         }
     }
 
-    /// Something that may change state passes the head.
+    /// A request that may change state passes the head, and becomes outstanding.
     pub(crate) fn leaves(&self, device: &mut Device, op: Op) {
         let (client, index) = step_of(op);
         let step = self.step(client, index);
@@ -209,8 +211,8 @@ impl Protocol {
         }
     }
 
-    /// The answer to this bypass or fallback passes: nothing of its session up to it is outstanding any more, and what
-    /// the log has of those keys up to this watermark may be older than what it did.
+    /// The answer to this bypass or fallback passes the head. The session's requests up to it are no longer
+    /// outstanding, and log entries of their keys up to `watermark` may be older than their effects.
     pub(crate) fn settles(&self, device: &mut Device, op: Op, watermark: u8) {
         if !self.reads() {
             return;
@@ -246,7 +248,7 @@ impl Protocol {
         }
     }
 
-    /// HIT, MISS, or both: where a HIT is allowed, so is a MISS.
+    /// Answers HIT, MISS, or both as alternatives: where a HIT is allowed, a MISS is, too.
     pub(crate) fn on_read(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let device = &state.devices[usize::from(id)];
@@ -277,7 +279,7 @@ impl Protocol {
                 answer,
             });
         }
-        // A MISS of an earlier epoch is harmless where no store of that epoch answers any more.
+        // A MISS of an earlier epoch is harmless if no store of that epoch still answers.
         if !(silent && self.moves() && self.on(Rule::LeaseCoversMisses)) {
             state.network.send_least(Packet::Miss {
                 client,
@@ -290,7 +292,7 @@ impl Protocol {
         true
     }
 
-    /// The update that may be shown to whoever reads this key.
+    /// Returns the update that may answer a read of this key.
     fn hit(&self, device: &Device, keys: u8) -> Option<Op> {
         let at = self.buckets(keys).next()?;
         let Bucket { order, op } = device.index.buckets[at];
@@ -302,7 +304,7 @@ impl Protocol {
         (op != 0 && self.keys_of(op) == keys && committed && !closed).then_some(op)
     }
 
-    /// What A must have reached for a read of these keys.
+    /// Returns the order that the store must have applied for a read of these keys.
     fn need(&self, device: &Device, keys: u8) -> u8 {
         let index = &device.index;
         let known = device.committed.max(index.began);
@@ -324,7 +326,7 @@ impl Protocol {
         orders.fold(index.floor, u8::max)
     }
 
-    /// The masters that a front may still have a connection to.
+    /// Returns the masters to which a front may still have a connection.
     pub(crate) fn stores(&self, state: &State) -> impl Iterator<Item = u8> + use<> {
         let now = self.primary(state.record.epoch);
         let marks = self.plan.iter().flatten().any(|step| step.call.is_mark());
@@ -332,7 +334,7 @@ impl Protocol {
         (0..=now).filter(move |store| *store == now || !fenced)
     }
 
-    /// The transaction: epoch, A, and the read, at a store.
+    /// The transaction at a store: it reads the epoch, A, and the values.
     pub(crate) fn fetch(&self, state: &mut State, packet: Packet, store: u8) -> bool {
         let Packet::Miss {
             client,
@@ -356,7 +358,7 @@ impl Protocol {
         self.ends(state, client, index, answer)
     }
 
-    /// The read for which a store may be asked before the head has answered.
+    /// Whether the client has a read for which it may ask a store before the head has answered.
     pub(crate) fn may_go_ahead(&self, state: &State, client: u8) -> bool {
         let asks = |index| {
             let call = self.step(client, index).call;
@@ -368,9 +370,9 @@ impl Protocol {
             && self.bypass_under_way(state, client).is_some_and(asks)
     }
 
-    /// The same transaction, before the head has answered. What its client knows of that head's version is what the head has
-    /// at this moment: another one would be of no use, since no version comes again. A MISS that was said before this
-    /// moment allows no less ([`Self::fetch`]).
+    /// The same transaction, before the head has answered. The client is assumed to know the head's version of this
+    /// moment: with another version the reply would be useless, because no version comes again. A MISS that was sent
+    /// before this moment allows no fewer replies ([`Self::fetch`]).
     pub(crate) fn go_ahead(&self, state: &mut State, client: u8, store: u8) -> bool {
         let Some(index) = self.bypass_under_way(state, client) else {
             return false;
@@ -393,7 +395,7 @@ impl Protocol {
         true
     }
 
-    /// The head says MISS, and the store has answered already.
+    /// The head's MISS arrives, and the store has already answered.
     pub(crate) fn use_ahead(&self, state: &mut State, packet: Packet) -> bool {
         let Packet::Miss {
             client,

@@ -1,5 +1,6 @@
-//! Reads from replicas of the store (docs/spec/reads.md §11): a replica is a state that the master has had. What changed state without
-//! an order was executed before whatever was admitted behind its answer, so an entry tells whether a replica has it.
+//! Reads from replicas of the store (docs/spec/reads.md §11). A replica is in a state that the master has had. A
+//! request that changed state without an order was executed before all entries that the head admits after the request's
+//! answer. So an entry shows whether a replica has the request's effect.
 
 use crate::configuration::Call;
 use crate::history::perform;
@@ -9,7 +10,8 @@ use crate::rule::Rule;
 use crate::state::{Device, Server, State, op_of};
 
 impl Protocol {
-    /// What changed these keys without an order has been answered: it was executed before whatever is admitted from now on.
+    /// Notes that requests which may have changed these keys without an order were answered: they were executed before
+    /// all entries that are admitted from now on.
     pub(crate) fn answered(&self, device: &mut Device, keys: u8) {
         if self.configuration.replicas && self.on(Rule::ReplicaBehind) {
             for bucket in self.buckets(keys) {
@@ -18,7 +20,7 @@ impl Protocol {
         }
     }
 
-    /// What a MISS says for those who ask a replica, if it says anything.
+    /// Returns the MISS for clients that ask a replica, if the head may send one.
     pub(crate) fn apart(&self, device: &Device, client: u8, index: u8) -> Option<Packet> {
         let step = self.step(client, index);
         let (rows, mine) = (&device.index.outstanding, step.keys);
@@ -49,8 +51,8 @@ impl Protocol {
         })
     }
 
-    /// Whether what this store shows may be given to who got that. No epoch is compared: behind a recover-reply, `need` is above all
-    /// that an earlier epoch has applied.
+    /// Whether the values of this store may answer a read with this MISS. No epoch is compared: after a recover-reply,
+    /// `need` is above all orders that an earlier epoch has applied.
     pub(crate) fn shows(&self, of: &Server, packet: Packet) -> bool {
         let Packet::Apart { need, .. } = packet else {
             return false;
@@ -58,7 +60,7 @@ impl Protocol {
         of.store.applied >= need || !self.on(Rule::ReplicaWatermark)
     }
 
-    /// The transaction at any store, a replica or a master that is one no more.
+    /// The transaction at any store: a replica, or a former master.
     pub(crate) fn fetch_apart(&self, state: &mut State, packet: Packet, store: u8) -> bool {
         let Packet::Apart { client, index, .. } = packet else {
             return false;

@@ -1,9 +1,10 @@
-//! The key of the cluster is changed while everything runs (docs/spec/keys.md §7).
+//! The cluster's key is changed while all processes run (docs/spec/keys.md §7).
 //!
-//! Each device and the server has a key file, with one key to send under and perhaps a second one that it accepts; the operator replaces it
-//! three times. A process may take the next file at any moment that his order allows, also when it comes back after a crash. A front has one key, and its session
-//! keeps the one that it began with. In the configurations in which he hurries, he keeps no order at all, and a thief has the old key from the
-//! moment on at which all have forgotten it.
+//! Each device and the server has a key file, with one key to send under and perhaps a second key that is accepted. The
+//! operator replaces the file three times. A process may take the next file at any moment that the order of steps
+//! allows, also after a crash. A front has one key, and its session keeps the key with which it began. In
+//! configurations with [`Rollover::Hurried`] the operator keeps no order, and a thief has the old key as soon as all
+//! processes have forgotten it.
 
 use crate::configuration::{CLIENTS, DEVICES, Rollover};
 use crate::network::{Node, Packet};
@@ -11,24 +12,24 @@ use crate::protocol::{Action, Protocol};
 use crate::rule::Rule;
 use crate::state::{Bad, Phase, State};
 
-/// Devices, then the server.
+/// Number of processes with a key file: the devices, then the server.
 pub(crate) const PROCESSES: usize = DEVICES + 1;
-/// The server, among these.
+/// Index of the server among these processes.
 const SERVER: usize = DEVICES;
 
-/// A key file: it sends under the old key, and accepts the new one.
+/// A key file under which the process sends with the old key, and also accepts the new one.
 const ACCEPTS: u8 = 1;
-/// It sends under the new key, and accepts the old one.
+/// A key file under which the process sends with the new key, and also accepts the old one.
 const SENDS: u8 = 2;
-/// It has the new key only.
+/// A key file with only the new key.
 const FORGETS: u8 = 3;
 
-/// The keys that each process has.
+/// The keys of all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// The key file of each device and of the server; 0: the old key only.
     pub files: [u8; PROCESSES],
-    /// Whether a client's session has a key that follows from the new one.
+    /// Whether a client's session has a key that is derived from the new one.
     pub fronts: [bool; CLIENTS],
     /// Entries of each device that are sealed with the new key, by bit (only without [`Rule::RollAnew`]).
     pub sealed: [u8; DEVICES],
@@ -44,7 +45,7 @@ impl Keys {
     }
 }
 
-/// Whether a process with this file accepts what is sealed with the new key, or with the old one.
+/// Whether a process with this file accepts packets that are sealed with the new key, or with the old one.
 const fn accepts(file: u8, new: bool) -> bool {
     if new { file >= ACCEPTS } else { file < FORGETS }
 }
@@ -60,7 +61,7 @@ impl Protocol {
         self.configuration.rollover != Rollover::None
     }
 
-    /// The devices of the newest chain, and the server: a device that was left out is told nothing.
+    /// Returns the devices of the newest chain, and the server. A device that was left out gets no new file.
     fn in_charge(&self, state: &State) -> impl Iterator<Item = usize> {
         let members = self.chain(state.record.epoch).members();
         let members = members.iter().map(|member| usize::from(*member));
@@ -71,18 +72,18 @@ impl Protocol {
         self.in_charge(state).all(|at| state.keys.files[at] >= file)
     }
 
-    /// Whether all have forgotten the old key, and whoever has it may be an adversary.
+    /// Whether all processes have forgotten the old key, so that an adversary may have it.
     pub(crate) fn is_stolen(&self, state: &State) -> bool {
         self.configuration.rollover == Rollover::Hurried && self.all_have(state, FORGETS)
     }
 
-    /// Whether this client calls nothing more.
+    /// Whether this client makes no further call.
     fn has_ended(&self, state: &State, client: usize) -> bool {
         let done = state.clients[client].done.count_ones();
         usize::try_from(done).is_ok_and(|done| done == self.plan[client].len())
     }
 
-    /// Whether the operator may give a process this file.
+    /// Whether the operator may give this file to a process.
     fn may_have(&self, state: &State, file: u8) -> bool {
         if self.configuration.rollover == Rollover::Hurried {
             return true;
@@ -107,7 +108,7 @@ impl Protocol {
             }
         }
         for (client, has) in (0u8..).zip(state.keys.fronts) {
-            // A session keeps the key that it began with.
+            // A session keeps the key with which it began.
             let begins = state.clients[usize::from(client)].invoked == 0;
             if !has && begins && self.may_have(state, SENDS) {
                 actions.push(Action::NewFront(client));
@@ -115,7 +116,7 @@ impl Protocol {
         }
     }
 
-    /// Without [`Rule::RollAnew`]: with which key the entries are sealed that a step has stored.
+    /// Without [`Rule::RollAnew`]: notes the key with which the entries that a step has stored are sealed.
     pub(crate) fn note_seals(&self, before: &State, state: &mut State) {
         if self.on(Rule::RollAnew) {
             return;
@@ -139,11 +140,12 @@ impl Protocol {
         }
     }
 
-    /// Whether the receiver has a key with which the packet may have been sealed: the sender's present one, or the one before it.
+    /// Whether the receiver has a key with which the packet may be sealed: the sender's present key, or its previous
+    /// one.
     pub(crate) fn hears(&self, state: &State, packet: Packet, at: Node) -> bool {
         let keys = &state.keys;
         let Some(receiver) = self.place(at).filter(|_| self.rolls()) else {
-            // A client has the keys of its session, whatever else changes.
+            // A client always has the keys of its session.
             return true;
         };
         let sender = match packet {
@@ -174,12 +176,12 @@ impl Protocol {
         accepts(to, false) || seals_anew(from) && accepts(to, true)
     }
 
-    /// Without [`Rule::RollSessions`]: a session keeps keys that follow from a key which was forgotten.
+    /// Without [`Rule::RollSessions`]: a session keeps keys that are derived from a forgotten key.
     fn keeps(&self, new: bool) -> bool {
         !new && !self.on(Rule::RollSessions)
     }
 
-    /// Whether a process takes what a thief has sealed with the old key.
+    /// Whether a process accepts a packet that a thief has sealed with the old key.
     pub(crate) fn believes_the_thief(&self, state: &State, packet: Packet, at: Node) -> bool {
         if !self.is_stolen(state) {
             return false;
@@ -195,7 +197,8 @@ impl Protocol {
         }
     }
 
-    /// Whether every hop between this device and the server can verify the next one's answer, and the question of the one before.
+    /// Whether each hop between this device and the server can verify the answers of the next hop and the questions of
+    /// the hop before.
     pub(crate) fn is_heard(&self, state: &State, id: u8) -> bool {
         if !self.rolls() {
             return true;
@@ -219,7 +222,8 @@ impl Protocol {
         accepts(next, seals_anew(own)) && accepts(own, seals_anew(next))
     }
 
-    /// Whether the rollover alone makes a process unheard: a hop by its neighbour, an entry by the next hop, a client by the head.
+    /// Whether the rollover alone causes a process to reject packets: of its neighbour hop, stored entries of the hop
+    /// before, or of a client.
     fn unheard(&self, state: &State) -> bool {
         let keys = &state.keys;
         let chain = self.chain(state.record.epoch);
@@ -243,7 +247,7 @@ impl Protocol {
         hops || entries || (0..CLIENTS).any(client)
     }
 
-    /// Looks for a process that is not heard, if the operator keeps the order.
+    /// Looks for a process whose packets are rejected although the operator keeps the order.
     pub(crate) fn look_at_keys(&self, state: &mut State) {
         if self.configuration.rollover == Rollover::Ordered && self.unheard(state) {
             state.bad = Bad::Unheard;

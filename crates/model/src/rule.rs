@@ -1,34 +1,35 @@
-//! The rules that can be switched off: the eight of protocol.md §2, and those that answer the lines of its §8
-//! (numbered as in the design's table, 16 lines); and those of reads.md and verbs.md.
+//! The rules that can be switched off: the eight of protocol.md §2, the answers to the lines of its §8 (numbered as in
+//! the design's table of 16 lines), and the rules of reads.md and verbs.md.
 
 use crate::rule_table::{About, TABLE};
 
-/// One rule of the protocol. Without it, the configuration that belongs to it has a counterexample.
+/// One rule of the protocol. If it is switched off, the configuration that belongs to it has a counterexample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rule {
-    /// Rule 1: an update is (session, seq), all of it. Without: a hash of it decides what is a duplicate.
+    /// Rule 1: an update is identified by (session, seq). Without: by its hash.
     Identity,
     /// Rule 2: the head admits seq = last + 1 only. Without: any higher seq. Also line 8.
     SessionOrder,
-    /// Rule 3: forwarded only when durable. Without: forwarded when appended.
+    /// Rule 3: an entry is forwarded only when it is durable. Without: when it is appended.
     WriteAhead,
     /// Rule 4: a hop takes order = last + 1 only. Without: it takes any higher order.
     InOrder,
-    /// Rule 5: acknowledged when all devices of the chain hold it. Without: when the head does.
+    /// Rule 5: an update is acknowledged when all devices of the chain hold it. Without: when the head does.
     AckWhenAllHold,
     /// Rule 6: effects, table and A change in one step. Without: first the effect, then the rest. Also line 3.
     ApplyAtomically,
-    /// Rule 7: APPLIED waits for all replicas of the server. Without: only for the primary.
+    /// Rule 7: APPLIED waits until all replicas of the server have the state. Without: only until the primary has it.
     ReclaimEverywhere,
-    /// Rule 7, more: so does a recover-reply. Without: it says what a failover may take back.
+    /// Rule 7 for a recover-reply: it waits for all replicas, too. Without: it may state orders that a failover takes
+    /// back.
     RecoverReplicated,
     /// Rule 8: a bypass waits until A has reached its barrier. Without: it is executed at once.
     Barrier,
-    /// Line 1: one ack, by the head, for all copies. Without: every device acknowledges, the client counts.
+    /// Line 1: the head sends one ack for all copies. Without: every device sends an ack, and the client counts them.
     OneAckForAll,
-    /// Line 2: reclaimed by order. Without: by a hash of the update.
+    /// Line 2: entries are freed by their order. Without: by a hash of the update.
     ReclaimByOrder,
-    /// Line 4: a session is the order of its OPEN. Without: a small number, used again.
+    /// Line 4: a session's id is the order of its OPEN. Without: a small number that is used again.
     SessionNeverReused,
     /// Line 5: the checksum covers the whole entry. Without: a torn entry passes recovery.
     EntryChecksum,
@@ -36,210 +37,232 @@ pub enum Rule {
     OwnUpdatesFirst,
     /// Line 7: one order for all clients. Without: the server keeps only each session's order.
     OneOrder,
-    /// Line 9: a primary goes on alone only in a new epoch, and an older epoch's reclaim frees nothing.
+    /// Line 9: a primary that has lost its replica continues only in a new epoch, and APPLIED of an older epoch frees
+    /// nothing.
     FencedReclaim,
-    /// Line 11: a replaced medium is refused until the loss is declared. Without: it is taken for the old one.
+    /// Line 11: a device with a replaced medium is refused until the loss is declared. Without: the medium is taken for
+    /// the old one.
     LossDeclared,
-    /// Line 12: a fallback carries its update's (session, seq). Without: it is an anonymous write.
+    /// Line 12: a fallback carries its update's (session, seq). Without: it is a write without identity.
     FallbackIdentity,
     /// Line 13: a device serves an epoch only after the server has persisted it.
     ServerFirst,
-    /// Line 13: a new head answers nobody before the old head's lease is over.
+    /// Line 13: a new head answers no client before the old head's lease is over. Without: at once.
     Lease,
-    /// Line 13, more on the lease: meanwhile no bypass, fallback or read passes it either. Without: only acks wait.
+    /// Line 13: before that moment no bypass, fallback or read passes the new head either. Without: only acks wait.
     LeaseCoversReads,
-    /// §14: a device answers until its lease is over by its own clock. Without: for ever.
+    /// §14: a device answers only until its lease is over by its own clock. Without: for ever.
     LeaseDeadline,
-    /// The same: a member is declared stopped when its lease is gone and the margin has passed. Without: when the lease is
-    /// gone.
+    /// §14: a member is declared stopped when its lease has disappeared and the margin has passed. Without: when its
+    /// lease has disappeared.
     LeaseWaited,
-    /// The same: a member that was declared stopped gets no lease again, unless it has joined anew. Without: at any time.
+    /// §14: a member that was declared stopped gets no lease before it has joined again. Without: it gets one at any
+    /// time.
     StoppedForGood,
-    /// Line 13: the last member of a chain is removed only when stopped, its rest applied or declared lost.
+    /// Line 13: the last member of a chain is removed only when it is stopped and its remaining entries are applied or
+    /// declared lost.
     LastMemberStopped,
-    /// Line 14: a device that joins erases its log first. Without: it keeps it.
+    /// Line 14: a device that joins erases its log first. Without: it keeps the log.
     EraseOnJoin,
     /// Line 14: a device that joined is promoted only when it has caught up. Without: at any time.
     Synced,
-    /// §5, more on joining: the log before it stands still when it is taken down how much it must hold. Without: that one
-    /// goes on serving the epoch before.
+    /// §5, joining: the device before the joiner stands still when the order up to which the joiner must catch up is
+    /// noted. Without: that device continues to serve the previous epoch.
     StandsStill,
-    /// Line 15: no answer before the state that it shows is in all replicas of the server.
+    /// Line 15: an answer waits until all replicas of the server have the state that it shows. Without: the answer is
+    /// sent at once.
     RepliesReplicated,
-    /// Line 16: only what cannot fail is acknowledged early. Without: everything is.
+    /// Line 16: only updates that cannot fail are acknowledged early. Without: all updates are.
     NilextOnly,
-    /// §2, more on rule 8: the reply of a bypass that changes state is kept under its request id.
+    /// §2, rule 8: the reply of a bypass that changes state is stored under its request id. Without: the bypass may be
+    /// executed twice.
     RequestId,
-    /// §2, late bypasses: one whose session has gone on is dropped.
+    /// §2, late bypasses: a bypass whose session has sent later updates is dropped.
     LateBypass,
-    /// §5: a recover-reply echoes what asked (here: the incarnation). Without: any reply of the epoch is taken.
+    /// §5: a recover-reply names its question (in the model: the incarnation). Without: any reply of the epoch is
+    /// accepted.
     OwnReply,
-    /// §2, §12: the record of a bypass that changes state says "begun" before its first effect. Without: it is
-    /// written last, and a failure of that write is taken for "nothing has happened".
+    /// §2, §12: the record of a bypass that changes state says "begun" before the first effect of the bypass. Without:
+    /// the record is written last, and a failure of this write is taken for "no effect".
     RecordFirst,
-    /// §12: what was sent on a connection that was given up has no effect behind the next load of the records.
-    /// Without: the store may execute it at any time.
+    /// §12: a command on an abandoned connection has no effect after the next load of the records. Without: the store
+    /// may execute it at any time.
     Fenced,
-    /// §2, passed-through operations: they go to the store that their barrier named. Without: to whichever store the
-    /// client's connection leads to.
+    /// §2, operations that bypass the devices: they go to the store that their barrier named. Without: to the store of
+    /// the client's present connection.
     StoreNamed,
-    /// The same, more: one that changes data is answered behind a second barrier that names the same store. Without:
-    /// at once.
+    /// §2: an operation that bypasses the devices and changes data is answered only after a second barrier that names
+    /// the same store. Without: at once.
     DirectConfirmed,
-    /// The same, more: behind a call of unknown outcome something that is recorded comes first. Without: the late
-    /// copy of that call may be executed behind the passed-through operation.
+    /// §2: before an operation bypasses the devices after a call of unknown outcome, the session sends a recorded
+    /// request. Without: a late copy of that call may be executed after the operation.
     DirectSettled,
-    /// §4: a fallback's barrier: it is applied only when A has reached the stamp of the head.
+    /// §4: a fallback is applied only when A has reached its barrier, the order stamped by the head. Without: at once.
     FallbackBarrier,
-    /// reads.md §1: an update of unknown keys raises the floor. Without: the index does not know it.
+    /// reads.md §1: an update of unknown keys raises the floor. Without: the index ignores the update.
     FloorUnknown,
-    /// The same: a recover-reply raises the floor to the last order. Without: the index is empty from the start.
+    /// reads.md §1: a recover-reply raises the floor to the last order. Without: the new index is empty, with floor 0.
     FloorRestart,
-    /// The same: an index that is built from the log leaves out what the reply's session table has. Without: it has it.
+    /// reads.md §1: an index that is built from the log leaves out entries that the reply's session table has as
+    /// applied. Without: it includes them.
     RebuildLeavesOut,
-    /// reads.md §2: a HIT shows what is committed. Without: also what is not.
+    /// reads.md §2: a HIT shows only committed updates. Without: others, too.
     HitCommitted,
-    /// The same: no HIT shows what was admitted while its session had a fallback outstanding.
+    /// reads.md §2: a HIT shows no update that was admitted while its session had an outstanding fallback.
     HitBeside,
-    /// The same: `need` counts other keys' updates in the bucket. Without: only this key's.
+    /// reads.md §2: `need` includes updates of other keys in the same bucket. Without: only updates of the key.
     NeedOnCollision,
-    /// The same: a head that restarted takes all that it has for committed, in `need`. Without: it has forgotten C.
+    /// reads.md §2: in `need`, a restarted head takes its whole log for committed. Without: it has lost C, and takes
+    /// only applied entries for committed.
     RecoveredLast,
-    /// The same: while something is outstanding that may change several keys, `need` is C at least.
+    /// reads.md §2: while a request is outstanding that may change several keys, `need` is at least C.
     SeveralKeys,
-    /// The same: a read goes to the head when all updates of its session are acknowledged. Without: at any time.
+    /// reads.md §2: a read is sent to the head only when all updates of its session are acknowledged. Without: at any
+    /// time.
     ReadOwnCommitted,
-    /// The same: behind a call of unknown outcome something that is recorded comes first, as before a bypass.
+    /// reads.md §2: before a read after a call of unknown outcome, the session sends a recorded request, as before a
+    /// bypass.
     ReadSettled,
-    /// reads.md §3: the store's epoch is the MISS's.
+    /// reads.md §3: the epoch of the store's record must be that of the MISS.
     ReadEpoch,
-    /// The same: A has reached `need`. Also line 10.
+    /// reads.md §3: the store's A must have reached `need`. Also line 10.
     ReadWatermark,
-    /// The same: what is shown is in all replicas.
+    /// reads.md §3: all replicas of the store must have the state that a read shows.
     ReadDurable,
-    /// The same: what the store said before the head's MISS is used only if nothing without an order has left the head's index
-    /// since.
+    /// reads.md §3: a reply of the store that came before the head's MISS is used only if no request without an order
+    /// has left the head's index since.
     Unchanged,
-    /// The same: a removed head says no MISS either, where a store is left behind. Without: only no HIT.
+    /// reads.md §3: after a move of the store, a removed head answers no MISS either. Without: only no HIT.
     LeaseCoversMisses,
-    /// reads.md §4: no HIT while something that changes state is outstanding.
+    /// reads.md §4: no HIT while a request is outstanding that may change the key.
     Closed,
-    /// The same: a session's bypasses leave with a reply to the newest. Without: with any.
+    /// reads.md §4: a session's bypasses are outstanding until its newest one is answered. Without: until any one is.
     OutstandingById,
-    /// The same: they close the buckets of all of them. Without: of the newest.
+    /// reads.md §4: outstanding bypasses close the buckets of all their keys. Without: only those of the newest.
     OutstandingMerged,
-    /// The same: when the answer to something that may have changed state passes, what the log has of those keys up to its
-    /// watermark is not shown any more.
+    /// reads.md §4: when the answer to a request that may have changed state passes, log entries of its keys up to its
+    /// watermark are no longer shown.
     Shown,
-    /// The same: an update takes the place of what its session had sent to the server before. Without: that is not
-    /// outstanding any more, and leaves no trace.
+    /// reads.md §4: an update replaces its session's earlier requests to the server: their buckets take its order.
+    /// Without: those requests are no longer outstanding, and their buckets stay unchanged.
     UpdateRaises,
-    /// The same: so does an END.
+    /// reads.md §4: an END also replaces its session's earlier requests.
     EndRaises,
-    /// The same: a fallback is outstanding, too.
+    /// reads.md §4: a fallback is an outstanding request, too.
     FallbackCloses,
-    /// The same: the server refuses what an earlier incarnation of the head has stamped, once it has answered the new
-    /// one. Without: it executes it.
+    /// reads.md §4: once the server has answered a new incarnation of the head, it refuses requests that an earlier one
+    /// has stamped. Without: it executes them.
     OldStamps,
-    /// The same: that incarnation is in the record. Without: a server that restarts has forgotten it.
+    /// reads.md §4: that incarnation is in the server's record. Without: a restarted server has forgotten it.
     StampsRecorded,
-    /// reads.md §5: what is passed through, and may change state, waits until the OPEN of its mark is committed.
+    /// reads.md §5: an operation that bypasses the devices and may change state waits until the OPEN of its mark is
+    /// committed.
     MarkFirst,
-    /// The same: so does its barrier. Without: only the operation itself.
+    /// reads.md §5: the barrier of such an operation waits, too. Without: only the operation itself.
     MarkBeforeBarrier,
-    /// The same: while a mark is open, there are no HITs.
+    /// reads.md §5: while a mark is open, there are no HITs.
     MarkCloses,
-    /// The same: while a mark is open, `need` is C at least.
+    /// reads.md §5: while a mark is open, `need` is at least C.
     MarkNeed,
-    /// The same: a mark is open until APPLIED covers its END. Without: until that is admitted.
+    /// reads.md §5: a mark is open until APPLIED covers its END. Without: until its END is admitted.
     MarkUntilApplied,
-    /// The same: when APPLIED covers the END of a mark, the index knows nothing up to that END any more.
+    /// reads.md §5: when APPLIED covers the END of a mark, the floor rises to that END.
     MarkEndFloor,
-    /// The same: a head that recovers has the marks of the recover-reply and of its log.
+    /// reads.md §5: a head that recovers knows the marks in the recover-reply and in its log.
     MarksRecovered,
-    /// The same: the client ends a mark when nothing of it can be executed any more. Without: at any time.
+    /// reads.md §5: the client ends a mark when none of its operations can still be executed. Without: at any time.
     MarkEndSettled,
-    /// The same: the END of a silent client's mark is applied when its connection is closed.
+    /// reads.md §5: the END of a silent client's mark is applied only when the client's connection is closed.
     MarkClosed,
-    /// The same: behind that END the client sends nothing more. Without: it may make another connection.
+    /// reads.md §5: after that END the client sends nothing more. Without: it may make another connection.
     MarkAlive,
-    /// The same: a store that is left behind is fenced, where anything is passed through.
+    /// reads.md §5: if operations may bypass the devices, a store that the server has left is fenced.
     OldMasterFenced,
-    /// reads.md §11: a replica's A has reached `need`.
+    /// reads.md §11: the replica's A must have reached `need`.
     ReplicaWatermark,
-    /// The same: for a replica, `need` is not bounded by what is known to be committed.
+    /// reads.md §11: for a replica, `need` may be above the order that is known to be committed.
     ReplicaLast,
-    /// The same: it has an entry that was admitted behind every answer to what changed these keys without an order.
+    /// reads.md §11: the replica must have an entry that was admitted after all answers to requests that changed these
+    /// keys without an order.
     ReplicaBehind,
-    /// The same: so it has after a recover-reply. Without: what the head has not seen answered need not be there.
+    /// reads.md §11: after a recover-reply, too. Without: answers that passed before the head's restart do not count.
     ReplicaRecovered,
-    /// The same: nothing that may change these keys without an order is outstanding at the head.
+    /// reads.md §11: no request that may change these keys without an order is outstanding at the head.
     ReplicaQuiet,
-    /// The same: the head has its lease when it answers.
+    /// reads.md §11: the head has its lease when it answers.
     ReplicaLease,
-    /// reads.md §6: a read that is answered with its session's own update was called before that was sent.
+    /// reads.md §6: a read that is answered with its session's own update was called before the update was sent.
     OwnUnsent,
-    /// The same: and nothing of its session is between the two. Without: an update of another key may be.
+    /// reads.md §6: no other update of the session comes between that update and the read. Without: an update of
+    /// another key may.
     OwnAdjacent,
-    /// keys.md §1: the MAC covers the payload. Without: the header alone.
+    /// keys.md §1: the MAC covers the payload. Without: only the header.
     KeyPayload,
-    /// keys.md §2, §3: client to head, head to client, and hops have keys of their own. Without: one key for all of them.
+    /// keys.md §2, §3: packets from client to head, from head to client, and between hops have different keys. Without:
+    /// one key for all.
     KeyLeg,
-    /// The same: a hop's key belongs to its sender. Without: one key for all hops of an epoch.
+    /// keys.md §2, §3: each hop sends under a key of its own. Without: one key for all hops of an epoch.
     KeySender,
-    /// The same: and of the epoch, which the MAC covers. Without: a hop's packet is good in any epoch.
+    /// keys.md §2, §3: a hop's key belongs to an epoch, which the MAC covers. Without: a hop's packet is valid in any
+    /// epoch.
     KeyEpoch,
-    /// The same: a session's keys come from a token that is never used again. Without: the front's next session has the same.
+    /// keys.md §2, §3: a session's keys are derived from a token that is never used again. Without: the front's next
+    /// session has the same keys.
     KeyNonce,
-    /// keys.md §3: verified before anything else. Without: the head counts the seq of an update first.
+    /// keys.md §3: a packet is verified before all other steps. Without: the head counts the seq of an update first.
     KeyFirst,
-    /// keys.md §7: the new key is used when all accept it. Without: at any time.
+    /// keys.md §7: a process sends under the new key when all processes accept it. Without: at any time.
     RollAccepted,
-    /// A rollover: a process forgets the old key when no process sends under it any more. Without: at any time.
+    /// keys.md §7: a process forgets the old key when no process sends under it any more. Without: at any time.
     RollSent,
-    /// The same: and when no session has a key that follows from it. Without: before that.
+    /// keys.md §7: a process forgets the old key when no session has a key that is derived from it. Without: before
+    /// that.
     RollFronts,
-    /// The same: entries that were stored before are sealed anew. Without: sent as they were stored.
+    /// keys.md §7: stored entries are sealed again when they are sent. Without: they are sent as they were stored.
     RollAnew,
-    /// The same: what is sealed with a forgotten key has no effect. Without: it is accepted for ever.
+    /// keys.md §7: packets that are sealed with a forgotten key have no effect. Without: they are accepted for ever.
     RollForgotten,
-    /// The same: a session whose key follows from a forgotten one has none. Without: it keeps it.
+    /// keys.md §7: a session loses its keys when the key from which they are derived is forgotten. Without: it keeps
+    /// them.
     RollSessions,
-    /// verbs.md §3, 1: messages are taken by slot. Without: as their completions are seen.
+    /// verbs.md §3, 1: messages are taken in the order of slots. Without: in the order of their completions.
     CqOrder,
-    /// The same: up to the first slot that is open. Without: past it.
+    /// verbs.md §3, 1: messages are taken only up to the first open slot. Without: also after it.
     FirstHole,
-    /// The same: a slot with an error holds no message. Without: what is in it counts.
+    /// verbs.md §3, 1: a slot with an error holds no message. Without: its content counts.
     ErrorHole,
-    /// The same: slots are posted in the order of the ring. Without: in any order.
+    /// verbs.md §3, 1: slots are posted in the order of the ring. Without: in any order.
     RingOrder,
-    /// The same: the completions of a connection are polled before its end is destroyed. Without: they may be gone with it.
+    /// verbs.md §3, 1: the completions of a connection are polled before its end is destroyed. Without: they may
+    /// disappear with it.
     DrainFirst,
-    /// verbs.md §3, 2: clients that may have the oldest slot are cut off after a deadline. Without: never.
+    /// verbs.md §3, 2: clients that may have the oldest slot are disconnected after a deadline. Without: never.
     HeadDeadline,
-    /// verbs.md §3, 3: all clients are cut off, and what the NIC has is processed, before the record says that the epoch has changed.
+    /// verbs.md §3, 3: before the record of a new epoch is written, all clients are disconnected and all messages that
+    /// the NIC has are processed.
     ErrorsFirst,
-    /// The same: a client is cut off before the record says that its session has ended.
+    /// verbs.md §3, 3: a client is disconnected before the record says that its session has ended.
     EndErrorsFirst,
     /// verbs.md §3, 4: with R > 1 the protocol acknowledges. Without: the NIC does.
     HardwareCopies,
-    /// verbs.md §3, 5: a slot is posted again when the medium says that it is processed. Without: when it is.
+    /// verbs.md §3, 5: a slot is posted again when the medium says that its message is processed. Without: when the
+    /// message is processed.
     ProcessedFirst,
-    /// The same: all slots are read. Without: up to the first that holds no message.
+    /// verbs.md §3, 5: recovery reads all slots. Without: up to the first slot without a message.
     ScanAll,
-    /// The same: a torn message is none.
+    /// verbs.md §3, 5: a torn message counts as no message.
     SlotChecksum,
-    /// verbs.md §3, 6: of a session only seq = last + 1 is taken. Without: whatever comes.
+    /// verbs.md §3, 6: in a session only seq = last + 1 is accepted. Without: any seq.
     SlotSeq,
-    /// The same: on a new connection the first unacknowledged message comes first. Without: a later one may.
+    /// verbs.md §3, 6: on a new connection the first unacknowledged message is sent first. Without: a later one may be.
     ResendFirst,
-    /// verbs.md §3, 7: reads come through the queue. Without: past it.
+    /// verbs.md §3, 7: reads come through the queue. Without: outside of it.
     SameQueue,
-    /// verbs.md §3, 8: the read after a message is its acknowledgement. Without: the NIC's own.
+    /// verbs.md §3, 8: the READ after a message is its acknowledgement. Without: the NIC's acknowledgement is.
     DrainRead,
-    /// The same: what is read back is in the memory, not only in a cache that power takes.
+    /// verbs.md §3, 8: data that was read back is in memory, and not only in a cache that loses it in a power cut.
     DdioOff,
-    /// verbs.md §3, 9: the NIC uses slots in the order in which they were posted. Without: in any.
+    /// verbs.md §3, 9: the NIC uses slots in the order in which they were posted. Without: in any order.
     SrqOrder,
 }
 
@@ -249,7 +272,7 @@ impl Rule {
         TABLE.iter().map(|about| about.rule)
     }
 
-    /// The rule of that name.
+    /// Returns the rule with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         TABLE
@@ -265,26 +288,26 @@ impl Rule {
             .expect("every rule is in the table: tested")
     }
 
-    /// Its name on the command line.
+    /// Returns the rule's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.about().name
     }
 
-    /// Where it is specified: a rule of protocol.md §2, or a line of the table in §8.
+    /// Returns where the rule is specified: a rule of protocol.md §2, or a line of the table in §8.
     #[must_use]
     pub fn source(self) -> &'static str {
         self.about().source
     }
 
-    /// The configuration in which it is needed.
+    /// Returns the name of the configuration that needs the rule.
     #[must_use]
     pub fn configuration(self) -> &'static str {
         self.about().configuration
     }
 }
 
-/// Which rules hold: all, or all but one.
+/// The rules that hold: all, or all but one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     off: Option<Rule>,

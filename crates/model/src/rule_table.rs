@@ -1,8 +1,8 @@
-//! What each rule is called, where it is specified, and in which configuration it is needed.
+//! The name of each rule, the place where it is specified, and the configuration that needs it.
 
 use crate::rule::Rule;
 
-/// What people need to know about a rule.
+/// Description of a rule, for people.
 pub(crate) struct About {
     pub(crate) rule: Rule,
     pub(crate) name: &'static str,

@@ -1,9 +1,9 @@
-//! The server: applies in order, atomically with A (rule 6), answers bypasses behind their barrier (rule 8), and
-//! says APPLIED only for what all its replicas have (rule 7).
+//! The server: applies entries in order, atomically with A (rule 6), answers bypasses after their barrier (rule 8), and
+//! sends APPLIED only for states that all its replicas have (rule 7).
 //!
-//! Its store is its memory: with atomic steps, a crash of the server loses nothing but its waiting room, which
-//! here is the network. So crashes of the server are steps that change nothing; only without
-//! [`Rule::ApplyAtomically`] is there a moment in between.
+//! The server's store is its memory. With atomic steps, a crash of the server loses only its waiting room, which is the
+//! network in the model. So a crash of the server changes nothing. Only without [`Rule::ApplyAtomically`] is there a
+//! state between an effect and its records.
 
 use crate::configuration::{Call, Change, Step};
 use crate::history::{Answer, BEGUN, SET, perform};
@@ -46,7 +46,7 @@ impl Protocol {
         }
     }
 
-    /// The server executes a bypass, and the store fails behind its effect.
+    /// The server executes a bypass, and the store fails after its effect.
     pub(crate) fn store_fails(&self, state: &mut State, id: u8, packet: Packet) -> bool {
         let Packet::Stamped {
             epoch,
@@ -63,8 +63,8 @@ impl Protocol {
         executes && self.execute(state, id, client, index, true)
     }
 
-    /// The store executes what a connection left behind that the server has given up: only without
-    /// [`Rule::Fenced`], since the load that follows the giving up fences it.
+    /// The store executes a command of a connection that the server has abandoned. Only without [`Rule::Fenced`]: with
+    /// this rule the next load of the records fences the connection.
     pub(crate) fn late(&self, state: &mut State, id: u8, client: u8, index: u8) -> bool {
         let op = op_of(client, index);
         self.effect(state, id, op);
@@ -72,17 +72,18 @@ impl Protocol {
         true
     }
 
-    /// Whether the server is at this store: it leaves one that it moves away from.
+    /// Whether the server works on this store: a store that the server has left has none.
     pub(crate) fn has_server(&self, state: &State, id: u8) -> bool {
         !self.moves() || self.primary(state.record.epoch) == id
     }
 
-    /// Whether the server moves to another store, and the old one lives on.
+    /// Whether the server moves to another store while the old one lives on.
     pub(crate) fn moves(&self) -> bool {
         self.configuration.changes.contains(&Change::Moved)
     }
 
-    /// Whether everything in the server's store is in all replicas of its epoch. One that is moved away from has none.
+    /// Whether all replicas of the server's epoch have the state of this store. A store that the server moves away from
+    /// has no replicas.
     pub(crate) fn replicated(&self, state: &State, id: u8) -> bool {
         if self.configuration.servers == 1 || id == 1 || self.moves() {
             return true;
@@ -91,7 +92,7 @@ impl Protocol {
         first.epoch == second.epoch && first.store == second.store
     }
 
-    /// The server says how far it is, if it may.
+    /// Sends APPLIED, if the server may.
     pub(crate) fn say_applied(&self, state: &mut State, id: u8) {
         let (epoch, order) = (
             state.servers[usize::from(id)].epoch,
@@ -100,7 +101,7 @@ impl Protocol {
         if order == 0 || epoch == 0 || self.primary(epoch) != id || !self.has_server(state, id) {
             return;
         }
-        // As published: whoever has lost its replica goes on alone.
+        // As published: a primary that has lost its replica continues alone.
         let alone = !self.on(Rule::FencedReclaim) && state.servers[1].epoch > epoch;
         if self.replicated(state, id) || alone || !self.on(Rule::ReclaimEverywhere) {
             state.network.send(Packet::Applied { epoch, order });
@@ -127,7 +128,7 @@ impl Protocol {
         let session = self.session(client, step);
         let last = store.table[session];
         let reopens = step.call == Call::Open && !self.on(Rule::SessionNeverReused);
-        // A seq that is missing stops the shard.
+        // A gap in a session's seqs stops the shard.
         if step.seq > last + 1 && !reopens {
             return false;
         }
@@ -153,7 +154,7 @@ impl Protocol {
             store.ahead |= bit;
         } else {
             store.applied = order;
-            // What was applied ahead is covered now.
+            // Orders that were applied ahead are now part of the applied prefix.
             while store.ahead & (1 << store.applied) != 0 {
                 store.ahead &= !(1 << store.applied);
                 store.applied += 1;
@@ -162,12 +163,12 @@ impl Protocol {
         true
     }
 
-    /// The records of an effect follow it: only without [`Rule::ApplyAtomically`].
+    /// Writes the records of an effect. Only without [`Rule::ApplyAtomically`], which writes both in one step.
     pub(crate) fn finish(&self, state: &mut State) -> bool {
         let server = &mut state.servers[0];
         server.half = false;
         server.store.applied += 1;
-        // The entry is found again by its effect: the newest of its session.
+        // The effects show the entry: it is the newest of its session.
         for (client, plan) in self.plan.iter().enumerate() {
             for (index, step) in (0u8..).zip(plan) {
                 let op = op_of(u8::try_from(client).expect("two clients"), index);
@@ -251,7 +252,7 @@ impl Protocol {
         true
     }
 
-    /// Answers, if what the answer shows is in all replicas. Otherwise the bypass is asked again later.
+    /// Sends the answer, if all replicas have the state that it shows. Otherwise the bypass is sent again later.
     fn respond(&self, state: &mut State, id: u8, client: u8, index: u8, answer: u8) -> bool {
         if !self.replicated(state, id) && self.on(Rule::RepliesReplicated) {
             return false;
@@ -276,14 +277,15 @@ impl Protocol {
         true
     }
 
-    /// An op takes effect, and is looked at by invariants 2, 3, 5 and 6.
+    /// An op takes effect. Checks invariants 2, 3, 5 and 6.
     pub(crate) fn effect(&self, state: &mut State, id: u8, op: Op) -> Answer {
         let store = &mut state.servers[usize::from(id)].store;
         let (client, index) = step_of(op);
         let has = |at: u8| store.effects & (1 << (op_of(client, at) - 1)) != 0;
         let plan = &self.plan[usize::from(client)];
         let call = plan[usize::from(index)].call;
-        // An operation that is passed through is of no session that the server knows: what bounds it is its mark.
+        // An operation on the client's own connection belongs to no session that the server knows. Its bounds are those
+        // of its mark.
         let ends = |other: Call| matches!(other, Call::End | Call::Expire);
         let ended = (0u8..)
             .zip(plan)
@@ -306,7 +308,7 @@ impl Protocol {
         if op & TORN != 0 {
             state.bad = Bad::Garbage;
         } else if matches!(call, Call::Open | Call::OpenMark) || call.is_end() {
-            // They change the session table only.
+            // OPEN and END change only the session table.
         } else if ended {
             state.bad = Bad::Ended;
         } else if has(index) {

@@ -1,4 +1,4 @@
-//! The state of the whole world, kept small: it is stored and hashed millions of times.
+//! The state of the whole system. It is kept small, because it is stored and hashed millions of times.
 
 use std::hash::{Hash, Hasher};
 
@@ -14,22 +14,22 @@ pub type Op = u8;
 /// Set in an entry that a crash has torn.
 pub const TORN: Op = 0x10;
 
-/// Set in [`Client::named`] when the operation itself is done, and its second barrier is not.
+/// Bit in [`Client::named`]: the operation itself is done, but its second barrier is not answered.
 pub const PASSED: u8 = 0x10;
 
-/// In [`Record::stopped`]: declared stopped, and still a member.
+/// Value in [`Record::stopped`]: declared stopped, and still a member.
 pub const STOPPED: u8 = u8::MAX;
 
-/// A number by session: each client's own, then each client's mark.
+/// A number for each session: the own session of each client, then the mark of each client.
 pub type Table = [u8; SESSIONS];
 
-/// The op of a step.
+/// Returns the op of a step.
 #[must_use]
 pub fn op_of(client: u8, index: u8) -> Op {
     1 + client * 4 + index
 }
 
-/// Client and index of an op, torn or not.
+/// Returns client and index of an op, torn or not.
 #[must_use]
 pub fn step_of(op: Op) -> (u8, u8) {
     let plain = (op & !TORN) - 1;
@@ -38,197 +38,199 @@ pub fn step_of(op: Op) -> (u8, u8) {
 
 const _: () = assert!(STEPS == 4, "an op is client · 4 + index");
 
-/// What a store has said to a read before the head has answered it (docs/spec/reads.md §3).
+/// The store's reply to a read that came before the head's answer (docs/spec/reads.md §3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ahead {
-    /// The epoch of the store's record; 0: it was not asked.
+    /// Epoch of the store's record; 0: the store was not asked.
     pub epoch: u8,
-    /// What the store had applied.
+    /// A of the store.
     pub applied: u8,
-    /// Whether the version of this epoch's head is another one since.
+    /// Whether the version of this epoch's head has changed since.
     pub changed: bool,
-    /// What the read says.
+    /// Answer to the read.
     pub answer: Answer,
 }
 
 /// A client and its session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Client {
-    /// Steps that it has called.
+    /// Number of steps that the client has called.
     pub invoked: u8,
     /// Steps that have ended: bit by index.
     pub done: u8,
-    /// Bypasses that it no longer waits for: bit by index, also in `done`.
+    /// Bypasses that the client has abandoned, as bits by index. They are also in `done`.
     pub unknown: u8,
     /// Acks counted for the oldest update under way (only without [`crate::Rule::OneAckForAll`]).
     pub acks: u8,
     /// 1 + index of the update that has fallen back.
     pub fallback: u8,
-    /// 1 + the store that the barrier of the passed-through operation under way named; with [`PASSED`], the
-    /// operation has been there.
+    /// 1 + the store that was named by the barrier of the operation under way on the client's own connection. With
+    /// [`PASSED`]: that store has executed the operation.
     pub named: u8,
-    /// 1 + the store that the client's own connection leads to, while an operation that needs a mark is in it.
+    /// 1 + the store of the client's own connection, while an operation that needs a mark is on that connection.
     pub connected: u8,
-    /// What a store has said already to the read under way.
+    /// Reply that the store has already given to the read under way.
     pub ahead: Ahead,
 }
 
-/// What a device is doing.
+/// Phase of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// Serves its epoch.
+    /// The device serves its epoch.
     #[default]
     Serving,
-    /// Waits for the recover-reply, answers nothing.
+    /// The device waits for the recover-reply, and answers nothing.
     Asking,
-    /// Stopped for good.
+    /// The device is stopped for good.
     Gone,
 }
 
-/// What a head's index knows of the keys that share a bucket.
+/// The entry of a head's index for the keys that share a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// Order of the newest update that fell into it; 0: none above the floor.
+    /// Order of the newest update of these keys; 0: none above the floor.
     pub order: u8,
-    /// That update, while it may be shown; otherwise 0.
+    /// Op of that update, as long as a HIT may show it; otherwise 0.
     pub op: Op,
 }
 
-/// What a session has outstanding that may change state, as its row at the head has it.
+/// Outstanding requests of a session that may change state, as in the session's row at the head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outstanding {
     /// 1 + index of the newest bypass; 0: none.
     pub bypass: u8,
     /// 1 + index of the newest update that fell back; 0: none.
     pub fallback: u8,
-    /// The keys of all of it.
+    /// The keys of all these requests.
     pub keys: u8,
 }
 
 /// A head's index of its log (docs/spec/reads.md). Volatile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Index {
-    /// By bucket.
+    /// The buckets.
     pub buckets: [Bucket; KEYS],
-    /// At or below this order the index may be incomplete.
+    /// The index may be incomplete at or below this order.
     pub floor: u8,
-    /// Last order at the recover-reply, while it is above what is committed; otherwise 0.
+    /// Last order at the recover-reply, as long as it is above the committed order; otherwise 0.
     pub began: u8,
-    /// In this step, something that changed state without an order has left the rows, or the index has begun anew: its
-    /// version is another one. (A version never comes again, so that is all that need be known of it.)
+    /// Whether the head's version changes in this step: a request that changed state without an order is no longer
+    /// outstanding, or the index was created anew. (A version never comes again, so its value is not needed.)
     pub changed: bool,
-    /// By bucket: what changed it without an order and was answered was executed before whatever is applied with this order or a
-    /// later one (only where replicas are read from).
+    /// For each bucket: all its answered requests without an order were executed before an entry with this order or a
+    /// later one is applied. Used only where replicas are read.
     pub behind: [u8; KEYS],
-    /// What each client's own session has outstanding.
+    /// Outstanding requests of each client's own session.
     pub outstanding: [Outstanding; CLIENTS],
 }
 
-/// A device. Everything but epoch, incarnation, log up to `durable` and `applied` is volatile.
+/// A device. All fields except epoch, incarnation, the log up to `durable`, and `applied` are volatile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// What it is doing.
+    /// Phase of the device.
     pub phase: Phase,
-    /// Its epoch, durable.
+    /// Epoch of the device, durable.
     pub epoch: u8,
-    /// Its incarnation, durable.
+    /// Incarnation of the device, durable.
     pub incarnation: u8,
-    /// Last order of its log.
+    /// Last order of the device's log.
     pub last: u8,
-    /// Its log is durable up to here.
+    /// Last order that is durable.
     pub durable: u8,
-    /// Committed, as the head knows it.
+    /// Last order that is committed, as the head knows it.
     pub committed: u8,
-    /// Applied and freed up to here.
+    /// Last order that is applied and freed.
     pub applied: u8,
-    /// What the next device holds durably, as the head knows it.
+    /// Last order that the next device holds durably, as the head knows it.
     pub below: u8,
     /// Head: last admitted seq by session.
     pub table: Table,
     /// Head: last committed seq by session.
     pub answered: Table,
-    /// Entries by order − 1; freed ones are 0.
+    /// Entries by order − 1; a freed entry is 0.
     pub log: [Op; ORDERS],
-    /// Head: the index.
+    /// Head: the index of its log.
     pub index: Index,
-    /// By its own clock its lease is not over: it may answer.
+    /// By the device's own clock its lease is not over, so the device may answer.
     pub leased: bool,
 }
 
-/// A server's store: all of it durable, changed in atomic steps.
+/// A server's store. It is durable, and changes in atomic steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Store {
-    /// A: applied up to here.
+    /// A, the last applied order.
     pub applied: u8,
     /// Last applied seq by session.
     pub table: Table,
-    /// The keys' values.
+    /// Values of the keys.
     pub values: [Op; KEYS],
-    /// Ghost: which ops have taken effect.
+    /// Ghost: the ops that have taken effect.
     pub effects: u8,
-    /// Orders above A that were applied already (only without [`crate::Rule::OneOrder`]): bit by order − 1.
+    /// Orders above A that are already applied (only without [`crate::Rule::OneOrder`]), as bits by order − 1.
     pub ahead: u8,
-    /// The last state-changing bypass of each session, and its answer.
+    /// The last bypass of each session that changed state, and its answer.
     pub replies: [(Op, Answer); CLIENTS],
-    /// The incarnation of this epoch's head that was answered last.
+    /// Incarnation of this epoch's head to which the server last sent a recover-reply.
     pub heard: u8,
 }
 
 /// A server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Server {
-    /// Its epoch, durable.
+    /// Epoch of the server, durable.
     pub epoch: u8,
-    /// Its store.
+    /// Store of the server.
     pub store: Store,
-    /// The effect of A + 1 is done, its records are not (only without [`crate::Rule::ApplyAtomically`]).
+    /// The effect of order A + 1 is done, but its records are not written (only without
+    /// [`crate::Rule::ApplyAtomically`]).
     pub half: bool,
 }
 
-/// What the operator, or a configuration store of the fleet, knows.
+/// The record of the operator, or of the fleet's lease store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The epoch.
+    /// The present epoch.
     pub epoch: u8,
-    /// One more than the order up to which the device that joined must hold everything; 0: none has.
+    /// 1 + the order up to which the joined device must hold all entries; 0: no device has joined.
     pub needs: u8,
-    /// A loss has been declared.
+    /// A loss was declared.
     pub declared: bool,
     /// The old head's lease is over.
     pub lease_over: bool,
-    /// The lease store has a lease of this device.
+    /// For each device: the lease store has a lease of the device.
     pub kept: [bool; DEVICES],
-    /// The device gets leases of later epochs only; [`STOPPED`]: of none, it was declared stopped.
+    /// For each device: it gets leases only in epochs above this one. [`STOPPED`]: it gets none, because it was
+    /// declared stopped.
     pub stopped: [u8; DEVICES],
 }
 
-/// What has gone wrong, if something has.
+/// The kind of violation, if there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Bad {
-    /// Nothing.
+    /// No violation.
     #[default]
     No,
-    /// Something acknowledged can never be applied any more.
+    /// An acknowledged update can never be applied any more.
     Lost,
-    /// Something took effect twice.
+    /// An update took effect twice.
     Twice,
     /// A session's effects are out of order.
     Disorder,
     /// The clients' history is not linearizable in session order.
     History,
-    /// Something of an ended session took effect.
+    /// An effect of an ended session came after its end.
     Ended,
-    /// Something that nobody sent took effect.
+    /// An update took effect that no client sent.
     Garbage,
     /// One order has two identities.
     Fork,
-    /// The store has an order that a device of its epoch does not have.
+    /// The store has applied an order that a device of its epoch does not have.
     Ahead,
-    /// A process is not heard because of its key.
+    /// A process rejects the packets of another one because of its key.
     Unheard,
 }
 
-/// The world.
+/// State of the whole system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The clients.
@@ -239,17 +241,17 @@ pub struct State {
     pub servers: [Server; 2],
     /// The configuration record.
     pub record: Record,
-    /// The keys that each process has, while the cluster's key changes.
+    /// The keys of all processes, while the cluster's key changes.
     pub keys: Keys,
     /// Packets that may still arrive.
     pub network: Network,
-    /// Ghost: what the clients may have seen.
+    /// Ghost: the worlds that explain the clients' replies.
     pub history: History,
     /// Ghost: the first violation.
     pub bad: Bad,
 }
 
-/// Hashing takes a large part of a search: one write for each part instead of one for each field.
+/// Hashing takes a large part of a search, so each part is written at once and not field by field.
 impl Hash for State {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         for client in &self.clients {
@@ -299,7 +301,7 @@ impl Client {
 }
 
 impl Device {
-    /// All but the log.
+    /// All fields except the log.
     fn bytes(&self) -> [u8; 31] {
         let Self {
             phase,
@@ -320,7 +322,7 @@ impl Device {
             buckets: [first, second],
             floor,
             began,
-            // Only within a step.
+            // The field is set only within a step.
             changed: _,
             behind: [behind, other],
             outstanding: [one, two],

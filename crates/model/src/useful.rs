@@ -1,6 +1,6 @@
-//! Which packets can still have an effect: the others are forgotten, so that states that differ only in dead
-//! packets are one state. Each reason here is a monotone fact: a call that has ended, an epoch that has passed, a
-//! prefix that is durable.
+//! Decides which packets can still have an effect. The others are removed, so that states that differ only in such
+//! packets are one state. Each reason in this module is a monotone fact: a call that has ended, an epoch that has
+//! passed, a prefix that is durable.
 
 use crate::network::{Node, Packet};
 use crate::protocol::Protocol;
@@ -13,7 +13,7 @@ impl Protocol {
     pub fn useful(&self, state: &State, packet: &Packet) -> bool {
         let waits =
             |client: u8, index: u8| state.clients[usize::from(client)].done & (1 << index) == 0;
-        // The reply to an earlier asking must go in any case: that is its nonce.
+        // A reply to an earlier question of the device is always removed, because the nonce makes it useless.
         if !self.configuration.forgetful && !matches!(packet, Packet::Reply { .. }) {
             return true;
         }
@@ -106,7 +106,7 @@ impl Protocol {
                 !self.on(Rule::OwnReply)
                     || device.phase == Phase::Asking && device.incarnation == incarnation
             }
-            // They settle what is outstanding at the head, whoever waits.
+            // Such a packet ends the outstanding request at the head, whether or not a client waits.
             Packet::Passing { epoch, .. } => {
                 let head = &state.devices[usize::from(self.chain(epoch).head())];
                 head.epoch <= epoch
@@ -126,15 +126,15 @@ impl Protocol {
         }
     }
 
-    /// Whether the server has a record of a bypass, or of a later one of its session: it will not be executed again. A
-    /// copy of it can only close buckets.
+    /// Whether the server has the record of this bypass or of a later one of its session. Then the bypass is not
+    /// executed again, and a copy of it can only close buckets.
     fn recorded(&self, state: &State, client: u8, index: u8) -> bool {
         let kept = self.configuration.servers == 1 && self.on(Rule::RequestId);
         let replies = &state.servers[0].store.replies;
         kept && replies[usize::from(client)].0 >= op_of(client, index)
     }
 
-    /// Whether the server has an update, and every head knows: it will not be admitted again.
+    /// Whether the server has applied an update, and every head knows it. Then the update is not admitted again.
     fn known(&self, state: &State, client: u8, index: u8) -> bool {
         let step = self.step(client, index);
         let (seq, session) = (step.seq, self.session(client, step));

@@ -1,4 +1,4 @@
-//! Steps in words, for counterexamples.
+//! Steps as text, for counterexamples.
 
 use crate::adversary::Trick;
 use crate::configuration::{Call, DEVICES};
@@ -259,7 +259,7 @@ fn packet(model: &Protocol, packet: Packet) -> String {
     }
 }
 
-/// A step, in one line.
+/// Returns a step as text, in one line.
 #[must_use]
 pub fn describe(model: &Protocol, state: &State, action: Action) -> String {
     let device = |id: u8| &state.devices[usize::from(id)];

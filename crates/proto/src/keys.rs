@@ -1,6 +1,6 @@
 //! The keys that seal packets to send, and the keys that verify received ones (`docs/spec/keys.md` §3).
 //!
-//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies the MAC before it looks at anything else, and then
+//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies the MAC first, and then
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};
@@ -13,14 +13,14 @@ use pmnet_wire::{FrontId, Header, Kind, Life, Packet, SessionKeys};
 /// Source of a packet's tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seal {
-    /// The token that is in its header.
+    /// The token that the header has.
     Token,
     /// The MAC under this key.
     Key(MacKey),
 }
 
 impl Seal {
-    /// The seal with this key; without one a token.
+    /// Returns the seal with this key; without a key, a token.
     #[must_use]
     pub fn of(key: Option<MacKey>) -> Seal {
         key.map_or(Seal::Token, Seal::Key)
@@ -30,16 +30,16 @@ impl Seal {
 /// Keys of devices and server: the cluster key, and a second one during a rollover (`docs/spec/keys.md` §7).
 #[derive(Clone, Debug)]
 pub struct ClusterKeys {
-    /// The key under which they send.
+    /// The key under which devices and server send.
     pub present: ClusterKey,
-    /// Another one that they accept: the next one, or the one before.
+    /// A second key that they accept: the next or the previous one.
     pub other: Option<ClusterKey>,
     /// Fronts whose keys are no longer valid. Each OPEN is compared with the whole list.
     pub refused: Vec<FrontId>,
 }
 
 impl ClusterKeys {
-    /// This key, and no other.
+    /// Returns keys with only this cluster key.
     #[must_use]
     pub const fn new(present: ClusterKey) -> ClusterKeys {
         ClusterKeys {
@@ -49,7 +49,7 @@ impl ClusterKeys {
         }
     }
 
-    /// Returns a number that is another one whenever one of the keys, or the list of refused fronts, is another. It is no secret, and never 0.
+    /// Returns a number that changes with the keys and with the list of refused fronts. It is not secret, and never 0.
     #[must_use]
     pub fn print(&self) -> NonZeroU64 {
         let other = self.other.as_ref().map_or(0, ClusterKey::fingerprint);
@@ -63,12 +63,12 @@ impl ClusterKeys {
         NonZeroU64::new(print).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// The keys that they accept, that under which they send first.
+    /// Returns the accepted keys; the first one is used to send.
     pub fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         std::iter::once(&self.present).chain(&self.other)
     }
 
-    /// Whether a hop has sealed the packet, under a key that is derived so.
+    /// Whether the packet is sealed with the key that `derive` makes from one of the accepted keys.
     pub(crate) fn verify(
         &self,
         packet: &Packet<'_>,
@@ -77,7 +77,7 @@ impl ClusterKeys {
         self.accepted().any(|key| derive(key).verifies(packet))
     }
 
-    /// Why no session of this front is served.
+    /// Returns the reason why no session of this front is served.
     pub(crate) fn why_not(&self, id: FrontId) -> Unserved {
         if self.refused.contains(&id) {
             Unserved::Refused
@@ -86,13 +86,13 @@ impl ClusterKeys {
         }
     }
 
-    /// The keys of a session, if its front has a key of this cluster that is valid.
+    /// Returns the keys of a session, if its front has a valid key of this cluster.
     pub(crate) fn session(&self, shard: u32, identity: Identity) -> Option<SessionKeys> {
         let front = self.front(identity.front?)?;
         Some(front.session(shard, identity.token))
     }
 
-    /// The key of a front, if it follows from one of this cluster, and is not refused.
+    /// Returns the key of a front, if it is derived from a key of this cluster and not refused.
     fn front(&self, id: FrontId) -> Option<FrontKey> {
         let id = (!self.refused.contains(&id)).then_some(id)?;
         self.accepted().find_map(|key| key.front(id))
@@ -107,34 +107,34 @@ impl ClusterKeys {
 /// Why no session of a front is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unserved {
-    /// Its key is on the list of refused ones.
+    /// The front's key is on the list of refused keys.
     Refused,
-    /// Its key follows from none of the keys of the cluster.
+    /// The front's key is not derived from a key of this cluster.
     OfAnotherCluster,
 }
 
 /// Keys of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceKeys {
-    /// Those of the cluster.
+    /// The cluster's keys.
     pub cluster: ClusterKeys,
-    /// Id of the next hop; 0: it is the server (`docs/spec/keys.md` §5).
+    /// Device id of the next hop; 0: the server (`docs/spec/keys.md` §5).
     pub next: u32,
 }
 
-/// Keys of a hop, a device or the server, with the hops beside it, in one epoch.
+/// Keys of a hop (a device or the server) with its neighbour hops, in one epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HopKeys {
-    /// Of packets that the hop itself sends.
+    /// Key of packets that the hop itself sends.
     pub own: MacKey,
-    /// Of the device before it, under each cluster key; the head has none.
+    /// Keys of the device before the hop, one for each cluster key. The head has none.
     pub before: [Option<MacKey>; 2],
-    /// Of the next hop.
+    /// Keys of the next hop, one for each cluster key.
     pub after: [Option<MacKey>; 2],
 }
 
 impl HopKeys {
-    /// The keys of the hop at this position of the chain; after the last member comes the server.
+    /// Returns the keys of the hop at this position of the chain. The server's position is after the last member.
     pub(crate) fn new(
         cluster: &ClusterKeys,
         life: Life,
@@ -154,7 +154,7 @@ impl HopKeys {
         }
     }
 
-    /// Whether the neighbour that may send this kind has sealed it, in this epoch.
+    /// Whether the neighbour that may send this kind has sealed the packet, in this epoch.
     pub(crate) fn verify(&self, packet: &Packet<'_>) -> bool {
         let sender = if goes_to_the_server(packet.header.kind) {
             &self.before
@@ -165,15 +165,17 @@ impl HopKeys {
     }
 }
 
-/// Whether a hop sends it to the next one, and not to the one before.
+/// Whether a hop sends this kind to the next hop, and not to the hop before.
 pub(crate) const fn goes_to_the_server(kind: Kind) -> bool {
     matches!(kind, Kind::Append | Kind::Bypass | Kind::Ping)
 }
 
-/// Packets of hops with another epoch than the receiver's that are verified in one burst: each takes up to twenty derivations and MACs.
+/// Most packets with another epoch than the receiver's that are verified in one burst. Each takes up to twenty
+/// derivations and MACs.
 const STRANGERS_MAX: u32 = 8;
 
-/// How many packets of another epoch may still be verified in this burst. Of a genuine one that is dropped the sender sends a copy.
+/// Number of packets of another epoch that may still be verified in this burst. If a genuine packet is dropped, its
+/// sender sends it again.
 #[derive(Debug)]
 pub(crate) struct Strangers(u32);
 
@@ -184,7 +186,7 @@ impl Default for Strangers {
 }
 
 impl Strangers {
-    /// Whether one more may be verified.
+    /// Whether one more packet may be verified. If so, it is counted.
     pub(crate) const fn admit(&mut self) -> bool {
         let admits = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
@@ -192,8 +194,9 @@ impl Strangers {
     }
 }
 
-/// Returns whether a hop has sealed a packet whose epoch is not the receiver's. Tried are the members of the chain that the receiver knows, the device that the
-/// header names, and the server. `token`: the shard token of the receiver's life. Epoch 0 is that of a server without a record, which has none.
+/// Returns whether a hop has sealed a packet whose epoch is not the receiver's. The possible senders are the members of
+/// the chain that the receiver knows, the device in the header, and the server. `token`: shard token of the receiver's
+/// life. Epoch 0 belongs to a server without a record, which has no token.
 pub(crate) fn verify_in_another_epoch(
     cluster: &ClusterKeys,
     token: u64,
@@ -213,7 +216,7 @@ pub(crate) fn verify_in_another_epoch(
     })
 }
 
-/// Whether a RECOVER was sealed by the last device of its path, for the hop with this id.
+/// Verifies that the last device of a RECOVER's path has sealed it for the hop with this id.
 pub(crate) fn verify_recover(cluster: &ClusterKeys, own: u32, packet: &Packet<'_>) -> Verified {
     let path = read_path(packet.payload);
     let Some(sender) = path.as_deref().and_then(<[Member]>::last) else {
@@ -232,23 +235,23 @@ pub(crate) fn verify_recover(cluster: &ClusterKeys, own: u32, packet: &Packet<'_
 /// Result of verifying a seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verified {
-    /// It was not verified: there were too many of another epoch in this burst.
+    /// The seal was not verified, because the burst had too many packets of another epoch.
     Unknown,
-    /// It is right.
+    /// The seal is right.
     Yes,
-    /// It is wrong: the packet was not sealed with this key, or was changed.
+    /// The seal is wrong: the packet was not sealed with this key, or was changed.
     No,
-    /// It is right, but meant for another hop.
+    /// The seal is right, but the packet is meant for another hop.
     ForAnother,
 }
 
 impl Verified {
-    /// Result for a packet that can be meant for this receiver only.
+    /// Returns the result for a packet that can only be meant for this receiver.
     pub(crate) const fn of(right: bool) -> Verified {
         if right { Verified::Yes } else { Verified::No }
     }
 
-    /// The result under the rules that hold: without [`Rule::Sealed`] a wrong seal counts as right.
+    /// Returns the result under these rules: without [`Rule::Sealed`], a wrong seal counts as right.
     pub(crate) fn under(self, rules: Rules) -> Verified {
         match self {
             Verified::No | Verified::Unknown if !rules.hold(Rule::Sealed) => Verified::Yes,
@@ -262,8 +265,8 @@ pub(crate) fn sealed(key: &MacKey, packet: &Packet<'_>, rules: Rules) -> bool {
     Verified::of(key.verifies(packet)).under(rules) == Verified::Yes
 }
 
-/// Returns whether a process of the other mode has sent it, as far as that can be told: with keys if the receiver has none, and the other way about
-/// (keys.md §4). It proves nothing, and nothing but a warning follows.
+/// Returns whether a process of the other mode seems to have sent the packet: with keys if the receiver has none, or
+/// without keys if it has some (keys.md §4). This proves nothing, and has no effect except a warning.
 pub(crate) fn is_of_the_other_mode(keyed: bool, packet: &Packet<'_>) -> bool {
     let by_keys = match packet.header.kind {
         Kind::Open => Identity::read(packet.payload).map(|said| said.front.is_some()),
@@ -273,12 +276,12 @@ pub(crate) fn is_of_the_other_mode(keyed: bool, packet: &Packet<'_>) -> bool {
     by_keys.is_some_and(|by_keys| by_keys != keyed)
 }
 
-/// Returns the number by which RECOVER names this hop; 0 names none.
+/// Returns the number for this hop in RECOVER; 0 stands for no hop.
 pub(crate) fn said(hop: u32) -> u64 {
     u64::from(hop) + 1
 }
 
-/// Returns whether only clients send such a packet.
+/// Returns whether only clients send packets of this kind.
 pub(crate) fn is_of_a_client(header: &Header) -> bool {
     match header.kind {
         Kind::Open | Kind::Update | Kind::End | Kind::Read => true,

@@ -1,26 +1,27 @@
-//! Leases of devices (`docs/spec/protocol.md` §14): until when a device answers, who gets a lease, and when a controller
-//! may say that a member is stopped.
+//! Leases of devices (`docs/spec/protocol.md` §14): until when a device answers, which device gets a lease, and when a
+//! controller may declare a member stopped.
 //!
-//! A lease is kept in a *lease store* (etcd, say) and renewed by an *agent*, neither of which is in here. All that is in
-//! here is arithmetic on clocks that are given as arguments. Clocks of different machines have nothing in common but their
-//! rates: in one second of anybody's, every other shows one second, give or take one part in [`DRIFT`].
+//! A lease is kept in a *lease store* (for example etcd) and renewed by an *agent*; neither is part of this module. The
+//! module only computes with clock values that are given as arguments. Clocks of different computers are unrelated,
+//! except for their rates: while one clock shows one second, every other clock shows one second within one part in
+//! [`DRIFT`].
 
 use crate::Time;
 use crate::rules::{Rule, Rules};
 use crate::time::Nanos;
 
-/// No clock is faster or slower than true time by more than one part in this many.
+/// Bound of the clocks' rate errors: a clock is faster or slower than true time by at most one part in this number.
 pub const DRIFT: u64 = 100;
 
-/// What a device takes off its lease, and what a controller waits after a lease is gone: so much that the device is silent
-/// by then, whatever the clocks of device, lease store and controller do within [`DRIFT`].
+/// The time that a device subtracts from its lease, and that a controller waits after the end of a lease. After it the
+/// device is silent, however the clocks of device, lease store and controller differ within [`DRIFT`].
 #[must_use]
 pub const fn margin(length: Nanos) -> Nanos {
     length.div_ceil(DRIFT)
 }
 
-/// Until when a device answers, by the clock that showed `sent_at` before the renewal was sent. `length` is how long the
-/// lease store keeps the lease from the renewal on, by its own clock.
+/// Returns the time until which a device answers, by the device's clock. `sent_at`: time by this clock before the
+/// renewal was sent. `length`: how long the lease store keeps the lease from the renewal on, by its own clock.
 #[must_use]
 pub const fn deadline(sent_at: Time, length: Nanos) -> Time {
     Time(
@@ -30,21 +31,23 @@ pub const fn deadline(sent_at: Time, length: Nanos) -> Time {
     )
 }
 
-/// What the lease store says of a member for good. It keeps one for each device of a shard, not attached to any lease.
+/// The lease store's lasting statement about a member. There is one for each device of a shard, independent of its
+/// leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Word {
-    /// Nothing.
+    /// No statement.
     #[default]
     None,
-    /// It was declared stopped, and may still be a member.
+    /// The member was declared stopped. It may still be a member.
     Stopped,
-    /// It was left out in this epoch, at the latest: from then on it is no member, unless it joins anew.
+    /// The member was left out in this epoch or an earlier one. From then on it is no member, unless it joins again.
     LeftOut(u32),
 }
 
 impl Word {
-    /// Whether the lease store may give or renew a lease of a device that serves this epoch. To be decided in the step
-    /// that gives it: between a look and a lease somebody may say the word.
+    /// Whether the lease store may give or renew a lease of a device that serves this epoch. The lease store must
+    /// decide this in the same step in which it gives the lease; otherwise another process could change the statement
+    /// in between.
     #[must_use]
     pub const fn allows(self, epoch: u32, rules: Rules) -> bool {
         match self {
@@ -56,18 +59,18 @@ impl Word {
     }
 }
 
-/// What the lease store said of one member.
+/// The lease store's information about one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Device id.
     pub device: u32,
-    /// Which of its leases is its last, in the lease store's own count; 0: it never had one.
+    /// Number of the device's last lease, by the lease store's own count; 0: it never had one.
     pub lease: u64,
-    /// Whether that lease is still there.
+    /// Whether this lease still exists.
     pub held: bool,
 }
 
-/// A lease that is gone, as a controller has seen it.
+/// A lease that no longer exists, as a controller has noticed.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     device: u32,
@@ -75,9 +78,9 @@ struct Gone {
     since: Time,
 }
 
-/// What a controller knows of the leases of a shard's members.
+/// A controller's knowledge of the leases of a shard's members.
 ///
-/// It forgets everything when the controller starts again, and then waits anew.
+/// A restarted controller has no knowledge, so it waits again.
 #[derive(Clone, Debug)]
 pub struct Watch {
     longest: Nanos,
@@ -85,7 +88,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch over leases of at most this length.
+    /// Returns a watch over leases of at most this length.
     #[must_use]
     pub const fn new(longest: Nanos) -> Watch {
         Watch {
@@ -94,11 +97,12 @@ impl Watch {
         }
     }
 
-    /// What the lease store says of all members. `now` is read when the answer is there, not before it is asked.
+    /// Takes the lease store's information about all members. `now` is read when the answer has arrived, not before the
+    /// question.
     pub fn look(&mut self, now: Time, members: &[Seen]) {
         let before = std::mem::take(&mut self.gone);
         for seen in members.iter().filter(|seen| !seen.held && seen.lease > 0) {
-            // Another lease since the last look was there meanwhile, and it was the later one.
+            // There was another lease since the last look, and it is the later one.
             let known = before
                 .iter()
                 .find(|gone| (gone.device, gone.lease) == (seen.device, seen.lease));
@@ -110,9 +114,9 @@ impl Watch {
         }
     }
 
-    /// The lease that is gone for so long that its device is silent: the controller may now declare it stopped, in one
-    /// step with the condition that this is still its last lease and is not there. `None`: it must wait. A member that
-    /// never had a lease need not be silent: it is never declared stopped because of that.
+    /// Returns the lease that has been gone for so long that its device is silent. The controller may now declare the
+    /// device stopped, in one step with the condition that this is still its last lease and does not exist. `None`: the
+    /// controller must wait. A member that never had a lease is never declared stopped, because it need not be silent.
     #[must_use]
     pub fn may_stop(&self, now: Time, device: u32) -> Option<u64> {
         let gone = self.gone.iter().find(|gone| gone.device == device)?;
@@ -135,8 +139,8 @@ mod tests {
         }
     }
 
-    /// True time, in units so small that all rates are exact, in which a clock of this rate (in parts of DRIFT off)
-    /// goes on by `nanos`.
+    /// Returns the true time in which a clock of this rate (in parts of DRIFT off) shows `nanos`. Its unit is so small
+    /// that all rates are exact.
     fn real(nanos: Nanos, off: i64) -> u128 {
         let drift = u128::from(DRIFT);
         let rate = u128::try_from(i128::from(DRIFT) + i128::from(off)).expect("a clock that goes");
@@ -149,7 +153,8 @@ mod tests {
             for device in [-1, 0, 1] {
                 for store in [-1, 0, 1] {
                     for controller in [-1, 0, 1] {
-                        // The renewal takes no time: every delay makes the store's end later.
+                        // The renewal takes no time in this test; a delay would only make the store's end of the lease
+                        // later.
                         let silent = real(deadline(Time(0), length).0, device);
                         let gone = real(length, store);
                         let declared = gone + real(margin(length), controller);

@@ -1,9 +1,8 @@
 //! The pmnet protocol as sans-IO state machines: client, device, server (`docs/spec/protocol.md`).
 //!
-//! Inputs are packets, time and randomness, given as arguments; outputs are packets in an
-//! [`Outbox`], events and work items, polled by the caller. Nothing here opens a socket, reads a
-//! clock, knows the layout of a log, or iterates over a randomly seeded map. The simulator runs
-//! exactly this code.
+//! Inputs are packets, time and randomness, given as arguments. Outputs are packets in an [`Outbox`], events and work
+//! items, polled by the caller. Not allowed here: opening a socket, reading a clock, knowing the layout of a log,
+//! iterating over a randomly seeded map. The simulator runs exactly this code.
 
 pub mod client;
 pub mod device;
@@ -21,5 +20,5 @@ pub use pmnet_wire::{FragmentSize, PORT_FIRST, PORT_LAST};
 pub use random::Random;
 pub use time::Time;
 
-/// Where a packet came from or goes to.
+/// Address of a packet's sender or receiver.
 pub type Peer = std::net::SocketAddr;

@@ -1,11 +1,11 @@
-//! Packets to send: one growing buffer for each burst, no allocation for each packet.
+//! Packets to send: one growing buffer for each burst, and no allocation for each packet.
 
 use crate::Peer;
 use crate::keys::Seal;
 use pmnet_wire::{Header, Kind};
 use std::ops::Range;
 
-/// Datagrams waiting to be sent, in order. Cleared, not freed, between bursts.
+/// Datagrams that wait to be sent, in order. Between bursts it is cleared, and keeps its memory.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
@@ -15,34 +15,34 @@ pub struct Outbox {
 /// One datagram of an [`Outbox`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Where it goes.
+    /// Receiver of the datagram.
     pub to: Peer,
-    /// Where it is in the burst's buffer.
+    /// Range of the datagram in the burst's buffer.
     pub range: Range<usize>,
-    /// How many hops it may still make, if it is foreign ([`Outbox::pass`]).
+    /// Hop limit of a foreign datagram ([`Outbox::pass`]).
     pub hops: Option<u8>,
-    /// Where it lies in the log's frame space, if it is to be sent from there ([`Outbox::send_logged`]).
+    /// Place in the log's frame space from which the datagram is sent, if it lies there ([`Outbox::send_logged`]).
     pub logged: Option<Range<usize>>,
 }
 
 impl Outbox {
-    /// An empty outbox.
+    /// Returns an empty outbox.
     #[must_use]
     pub fn new() -> Outbox {
         Outbox::default()
     }
 
-    /// Adds a packet; length and checksums of `payload` are filled in.
+    /// Adds a packet; length and checksums of `payload` are computed.
     pub fn send(&mut self, to: Peer, header: &Header, payload: &[u8]) {
         self.send_checked(to, &header.for_payload(payload), payload);
     }
 
-    /// As [`Outbox::send`], under this seal.
+    /// Adds a packet like [`Outbox::send`], with this seal.
     pub fn seal(&mut self, seal: Seal, to: Peer, header: &Header, payload: &[u8]) {
         self.seal_checked(seal, to, &header.for_payload(payload), payload);
     }
 
-    /// As [`Outbox::send_checked`], under this seal.
+    /// Adds a packet like [`Outbox::send_checked`], with this seal.
     pub fn seal_checked(&mut self, seal: Seal, to: Peer, header: &Header, payload: &[u8]) {
         match seal {
             Seal::Token => self.send_checked(to, header, payload),
@@ -50,8 +50,8 @@ impl Outbox {
         }
     }
 
-    /// Adds a packet whose header already carries length and CRC of this payload: the CRC that
-    /// its author computed is reused (protocol.md §7).
+    /// Adds a packet whose header already has length and CRC of this payload: the author's CRC is reused (protocol.md
+    /// §7).
     pub fn send_checked(&mut self, to: Peer, header: &Header, payload: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&header.emit());
@@ -59,22 +59,22 @@ impl Outbox {
         self.add(to, start, None);
     }
 
-    /// Adds bytes as they are: a packet from the log.
+    /// Adds a packet of the log, whose bytes are complete.
     pub fn send_raw(&mut self, to: Peer, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.add(to, start, None);
     }
 
-    /// Adds a foreign datagram unchanged; it may make so many more hops (time to live of IPv4, hop limit of IPv6).
+    /// Adds a foreign datagram unchanged, with this hop limit (time to live of IPv4, hop limit of IPv6).
     pub fn pass(&mut self, to: Peer, bytes: &[u8], hops: u8) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         self.add(to, start, Some(hops));
     }
 
-    /// Adds a packet that lies in a packet buffer of the log, to be sent from there. Only for who can: such a packet has no
-    /// bytes here.
+    /// Adds a packet that lies in a packet buffer of the log and is sent from there. Only for ports that can do that:
+    /// the packet has no bytes in the outbox.
     pub fn send_logged(&mut self, to: Peer, frame: Range<usize>) {
         let start = self.bytes.len();
         self.add(to, start, None);
@@ -92,25 +92,25 @@ impl Outbox {
         });
     }
 
-    /// The packets, in the order in which they were added.
+    /// Returns the packets in the order in which they were added.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Peer, &[u8])> {
         self.packets
             .iter()
             .map(|place| (place.to, &self.bytes[place.range.clone()]))
     }
 
-    /// Where the packets go, and where they are in the burst's buffer, in order.
+    /// Returns receiver and range in the burst's buffer of each packet, in order.
     pub fn places(&self) -> impl ExactSizeIterator<Item = Place> {
         self.packets.iter().cloned()
     }
 
-    /// Bytes of the burst's buffer, in which neighbouring packets touch.
+    /// Returns the burst's buffer, in which consecutive packets are adjacent.
     #[must_use]
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         &self.bytes[range]
     }
 
-    /// Moves the packets that go there to another outbox, in order; those that lie in the log as well.
+    /// Moves the packets for `to` to another outbox, in order, including those that lie in the log.
     pub fn divert(&mut self, to: Peer, other: &mut Outbox) {
         if self.packets.iter().all(|place| place.to != to) {
             return;
@@ -122,7 +122,7 @@ impl Outbox {
             } else {
                 &mut *self
             };
-            // Neighbours touch, as before.
+            // Consecutive packets stay adjacent.
             let start = into.bytes.len();
             into.bytes
                 .extend_from_slice(&before.bytes[place.range.clone()]);
@@ -131,7 +131,7 @@ impl Outbox {
         }
     }
 
-    /// Takes back our own packets of these kinds. Gives how many there were.
+    /// Removes this process's own packets of these kinds. Returns their number.
     pub fn withdraw(&mut self, kinds: &[Kind]) -> u64 {
         let before = std::mem::take(self);
         let mut withdrawn = 0;
@@ -142,7 +142,7 @@ impl Outbox {
                 withdrawn += 1;
                 continue;
             }
-            // Neighbours touch, as before.
+            // Consecutive packets stay adjacent.
             let start = self.bytes.len();
             self.bytes.extend_from_slice(bytes);
             place.range = start..self.bytes.len();
@@ -151,19 +151,19 @@ impl Outbox {
         withdrawn
     }
 
-    /// Number of packets.
+    /// Returns the number of packets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether there is nothing to send.
+    /// Returns whether there is nothing to send.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Forgets the packets, keeps the memory.
+    /// Removes all packets, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.packets.clear();

@@ -1,20 +1,20 @@
 //! Randomness as an argument: a small generator (SplitMix64) seeded by the caller.
 //!
-//! Without keys, tokens and nonces are not secrets against someone on the path; the caller
-//! seeds from the operating system so that they cannot be guessed off the path either.
+//! Without keys, tokens and nonces are no secrets for an attacker who sees the packets. Seeded from the operating
+//! system, they cannot be guessed by one who does not.
 
-/// A seeded generator.
+/// A seeded random number generator.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// A generator whose whole sequence follows from `seed`.
+    /// Returns a generator whose whole sequence is determined by `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -23,7 +23,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// The next 64 bits, never zero.
+    /// Returns the next 64 bits that are not 0.
     pub const fn next_nonzero(&mut self) -> u64 {
         loop {
             let value = self.next_u64();

@@ -2,7 +2,7 @@
 
 use crate::time::{MILLISECOND, Nanos};
 
-/// Estimator of one path.
+/// Estimator for one path.
 #[derive(Clone, Debug)]
 pub struct Rto {
     smoothed: Option<Nanos>,
@@ -16,7 +16,7 @@ pub struct Rto {
 const INITIAL: Nanos = 50 * MILLISECOND;
 
 impl Rto {
-    /// An estimator with nothing measured yet.
+    /// Returns an estimator without a measurement.
     #[must_use]
     pub const fn new(floor: Nanos, ceiling: Nanos) -> Rto {
         Rto {
@@ -28,7 +28,7 @@ impl Rto {
         }
     }
 
-    /// A round trip of a packet that was sent once (Karn's rule is the caller's).
+    /// Adds the round-trip time of a packet that was sent once (the caller keeps Karn's rule).
     pub fn sample(&mut self, rtt: Nanos) {
         self.backoff = 0;
         match self.smoothed {
@@ -43,17 +43,17 @@ impl Rto {
         }
     }
 
-    /// Something arrived that shows progress: the next timeout is not backed off any more.
+    /// Progress was made: the next timeout is not doubled.
     pub const fn progress(&mut self) {
         self.backoff = 0;
     }
 
-    /// The timer ran out: the next timeout doubles.
+    /// The timer has expired: the next timeout is doubled.
     pub fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(16);
     }
 
-    /// The timeout now.
+    /// Returns the present timeout.
     #[must_use]
     pub fn timeout(&self) -> Nanos {
         let base = self.smoothed.map_or(INITIAL, |smoothed| {
@@ -64,7 +64,7 @@ impl Rto {
             .min(self.ceiling)
     }
 
-    /// Smoothed round-trip time, or a guess before the first measurement.
+    /// Returns the smoothed round-trip time, or a guess before the first measurement.
     #[must_use]
     pub fn smoothed(&self) -> Nanos {
         self.smoothed.unwrap_or(INITIAL)

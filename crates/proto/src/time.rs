@@ -2,7 +2,7 @@
 
 use std::ops::Add;
 
-/// A moment, in nanoseconds since the caller's start.
+/// A time, in nanoseconds since the caller's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub u64);
 
@@ -17,7 +17,7 @@ pub const MILLISECOND: Nanos = 1_000_000;
 pub const SECOND: Nanos = 1_000_000_000;
 
 impl Time {
-    /// Nanoseconds from `earlier` to `self`; zero if the clock was turned back.
+    /// Returns the nanoseconds from `earlier` to `self`; 0 if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Time) -> Nanos {
         self.0.saturating_sub(earlier.0)
@@ -31,7 +31,7 @@ impl Add<Nanos> for Time {
     }
 }
 
-/// The earlier of two optional moments.
+/// Returns the earlier one of two optional times.
 #[must_use]
 pub fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     match (a, b) {

@@ -1,4 +1,4 @@
-//! Reads the log of the tail device directly, if that is on the same machine. Then the log is the server's
+//! Reads the log of the tail device directly, if the device runs on the same computer. The log is then the server's
 //! receive queue.
 //!
 //! In this mode the device announces its new entries by sending only the last of them. The server takes the
@@ -21,7 +21,7 @@ pub trait Feed {
 pub struct Reader {
     /// Highest announced order, and the address of the device that announced it.
     told: Option<(u64, Peer)>,
-    /// Up to this order the log lacked entries, so the machine asks the device for them.
+    /// The last order of the part for which the log lacked entries, so that the machine asks the device for them.
     asked: u64,
 }
 

@@ -77,7 +77,7 @@ pub enum DriverError {
 pub enum Ended {
     /// The server was asked to end.
     Asked,
-    /// Another server of the shard has its turn, or may have had it ([`ServerWords::end_turn`]).
+    /// Another server of the shard works now, or may have worked meanwhile ([`ServerWords::end_turn`]).
     TurnIsOver,
 }
 
@@ -157,7 +157,7 @@ pub fn serve(
     };
     observe(&core, &first);
     ready(socket.local_address()?, &core.store().durability());
-    // Since when the socket was not read. Its packets may have arrived at any time since then.
+    // Time since which the socket was not read. Its packets may have arrived at any time since then.
     let mut unheard: Option<Time> = None;
     loop {
         if words.as_ref().is_some_and(|words| words.is_turn_over()) {

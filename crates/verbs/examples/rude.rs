@@ -1,8 +1,9 @@
-//! A client that keeps to no rule, for `tests/verbs`: `rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES`.
+//! A client that breaks the rules, for `tests/verbs`: `rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES`.
 //!
-//! It asks a device for connections as `pmnet redis --rdma` does. In turns it sends a message that is longer than a slot; begins a message that
-//! never ends, and stays; does the same, and closes its TCP connection. Besides, it sends garbage by TCP, and nothing. In the end it waits until the device has
-//! disconnected it, and says how many of each.
+//! Like `pmnet redis --rdma`, it asks a device for connections. Its clients do one of three things in turn: send a
+//! message longer than a slot; begin a message that never ends, and stay; begin such a message, and close the TCP
+//! connection. It also opens a TCP connection that sends garbage, and others that send nothing. At the end it waits
+//! until the device has disconnected the clients that stayed, and prints the number of each kind.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -12,16 +13,16 @@ use pmnet_verbs::{Completions, MESSAGE_BYTES, Message, Nic, QueuePair, SendBuffe
 
 type Failed = Box<dyn std::error::Error>;
 
-/// Longer than a slot, and more than one packet.
+/// Length of a message that is longer than a slot and takes more than one packet.
 const LONG: usize = 4000;
-/// As long as a slot: two packets at least, with this path.
+/// Length of a slot; with this MTU such a message takes at least two packets.
 const WHOLE: usize = 2048;
 const MTU: u32 = 1024;
-/// The NIC says within this that it cannot go on, and the device ends a connection.
+/// Longest time until the NIC reports that it cannot continue, and until the device ends a connection.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection; the fields are dropped in this order.
+/// A connection. The order of the fields is the order in which they are dropped.
 struct Client {
     pair: QueuePair,
     buffers: SendBuffers,
@@ -84,7 +85,7 @@ impl Client {
         })
     }
 
-    /// Begins a message that never ends: its first packet is sent when this returns.
+    /// Begins a message that never ends. The NIC has sent the first packet of the message when this returns.
     fn cut_off(&mut self) -> Result<(), Failed> {
         let first = usize::try_from(MTU)?;
         self.buffers.begin(&self.pair, first, WHOLE)?;
@@ -100,7 +101,7 @@ impl Client {
         }
     }
 
-    /// Whether the device ends the connection.
+    /// Returns whether the device ends the connection within [`PATIENCE`].
     fn is_ended(&self) -> bool {
         let limited = self.line.set_read_timeout(Some(PATIENCE));
         let read = limited.and_then(|()| (&self.line).read(&mut [0]));
@@ -111,7 +112,7 @@ impl Client {
     }
 }
 
-/// Asks until the device lets it in.
+/// Asks for a connection until the device accepts.
 fn connect(pair: &QueuePair, device: SocketAddr) -> Result<(TcpStream, Whereto, u32), Failed> {
     let mut epoch = 0;
     for _ in 0..100 {

@@ -1,10 +1,11 @@
-//! A device's connections: who may send, from the first message by TCP to the last slot that is processed (`docs/spec/verbs.md` §3, §6).
+//! A device's connections, from the first TCP message to the last processed slot (`docs/spec/verbs.md` §3, §6). They
+//! decide which clients may send.
 //!
 //! ```text
 //! Greeting ──HELLO──▶ Up ──broken──▶ Draining ──its last completion is polled──▶ Leaving ──its slots are processed──▶ gone
 //! ```
-//! A QP is destroyed at the end of Draining only: drivers drop the completions of a QP that is destroyed. The sessions of a connection are
-//! bound until it is gone.
+//! A QP is destroyed only at the end of Draining, because drivers drop the completions of a destroyed QP. The sessions
+//! of a connection stay bound until the connection is gone.
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -24,45 +25,48 @@ use crate::line::{Ended, Line};
 use crate::message::{Message, Refusal};
 use crate::nic::{Completions, Nic, NicError, NicEvent, QueuePair, Receiver, SlotMemory};
 
-/// Connections of a device, at most; those that are leaving count. Those with a QP are also fewer than slots: if each left a slot open, none
-/// would be left to show by its message that these are open for too long.
+/// Most connections of a device, including those in the state Leaving. The number of connections with a QP is also less
+/// than the number of slots. Otherwise each connection could leave one slot open, and none would be left to complete a
+/// later slot. A complete later slot is the sign that open slots block the queue.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Sessions of one connection, at most.
+/// Most sessions of one connection.
 const SESSIONS_MAX: usize = 65_536;
-/// A client that has connected must say HELLO within this.
+/// Time within which a client must send HELLO after it has connected.
 const GREETING: Nanos = 2 * SECOND;
-/// A NIC has this long to say that a broken QP took its last slot. Some never say it: then this much silence is the sign.
+/// Time that a NIC has to report that a broken QP has taken its last slot. Some NICs never report it, so the device
+/// does not wait longer.
 const SETTLE: Nanos = SECOND / 2;
-/// Completions that are there beside those of slots, at most.
+/// Places in the queue of completions in addition to one for each slot.
 const COMPLETIONS_MORE: u32 = 64;
-/// Shortest time between two looks at TCP.
+/// Shortest time between two polls of the TCP connections.
 const LOOK_EVERY: Nanos = MILLISECOND / 2;
-/// After an error of the system no client is let in for this long.
+/// Pause in accepting clients after an error of the operating system.
 const ACCEPT_PAUSE: Nanos = 100 * MILLISECOND;
-/// Messages of one connection that are taken in one look.
+/// Most messages of one connection that are taken in one poll.
 const MESSAGES_A_LOOK: usize = 64;
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKE: Token = Token(usize::MAX - 1);
 
-/// Events of connections, counted.
+/// Counters of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCounters {
-    /// QPs that were made.
+    /// QPs that were created.
     pub made: u64,
-    /// Clients that were refused: not serving, another epoch or shard, too many.
+    /// Clients that were refused: the device did not serve, the client had another epoch or shard, or there were too
+    /// many clients.
     pub refused: u64,
-    /// TCP connections that were closed because of bytes that are no message.
+    /// TCP connections that were closed because the client sent bytes that are no message.
     pub garbage: u64,
-    /// TCP connections that were closed because nothing came, or nothing was read.
+    /// TCP connections that were closed because the client sent nothing in time, or did not read.
     pub silent: u64,
-    /// QPs that the device has broken: because of the oldest slot, or because it does not serve any more.
+    /// QPs that the device has broken, because the oldest slot stayed open or because the device no longer serves.
     pub broken: u64,
-    /// QPs whose NIC did not say that they took their last slot.
+    /// Broken QPs whose NIC did not report in time that they had taken their last slot.
     pub unsaid: u64,
 }
 
-/// Completed messages of a QP may be polled until it is destroyed.
+/// The QP of a connection, with its sessions. Completions of a QP can be polled until the QP is destroyed.
 #[derive(Debug)]
 struct Pair {
     qp: QueuePair,
@@ -82,11 +86,11 @@ struct Client {
 struct Draining {
     pair: Pair,
     since: Time,
-    /// The NIC has said that it took its last slot.
+    /// The NIC has reported that the QP has taken its last slot.
     said: bool,
 }
 
-/// A broken connection of which slots are to be processed.
+/// A broken connection that still has slots to process.
 #[derive(Debug)]
 struct Leaving {
     number: u32,
@@ -94,7 +98,7 @@ struct Leaving {
     sessions: Vec<u64>,
 }
 
-/// The parts of which QPs are made.
+/// The objects from which QPs are created.
 pub struct Parts {
     pub nic: Nic,
     pub completions: Completions,
@@ -105,7 +109,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Makes them, for slots of this number and size in this memory.
+    /// Creates the objects, for this number and size of slots in this memory.
     pub fn make(
         nic: &Nic,
         memory: pmnet_media::Memory,
@@ -124,35 +128,36 @@ impl Parts {
     }
 }
 
-/// See the module's text.
+/// The connections of one device, with their QPs and sessions.
 pub struct Connections {
     parts: Parts,
     listener: TcpListener,
     poll: mio::Poll,
     events: mio::Events,
     looked: Option<Time>,
-    /// It was too early to look.
+    /// The last call of [`Connections::look`] came too early, and did not poll TCP.
     skipped: bool,
-    /// From then on, clients may wait to be let in.
+    /// From this time on, clients may wait to be accepted.
     waiting: Option<Time>,
     clients: FxHashMap<usize, Client>,
     draining: Vec<Draining>,
     leaving: Vec<Leaving>,
-    /// Where the clients of connections are, until their slots are processed.
+    /// Addresses of the clients of connections, until the connections' slots are processed.
     peers: FxHashMap<u32, Peer>,
-    /// By the number of a QP, while it exists: the number of its connection, and the end of the last slot that it has completed.
+    /// For each existing QP, by its number: the number of its connection, and the end of the last slot that the QP has
+    /// completed.
     by_qpn: FxHashMap<u32, (u32, u64)>,
     random: Random,
     next_number: u32,
     next_token: usize,
     shard: u32,
-    /// Sessions that clients have and the device does not, with their tokens.
+    /// Sessions that a client has named and the device does not know: address of the client, session, token.
     unknown: Vec<(Peer, u64, u64)>,
     counters: ConnectionCounters,
 }
 
 impl Connections {
-    /// Listens.
+    /// Listens for clients on TCP.
     pub fn listen(
         parts: Parts,
         at: SocketAddr,
@@ -189,12 +194,12 @@ impl Connections {
         })
     }
 
-    /// The descriptor that can be read when there is something to do.
+    /// Returns the descriptor that becomes readable when there is something to do.
     pub fn fd(&self) -> RawFd {
         self.poll.as_raw_fd()
     }
 
-    /// The parts of which QPs are made.
+    /// Returns the objects from which QPs are created.
     pub const fn parts(&self) -> &Parts {
         &self.parts
     }
@@ -203,41 +208,43 @@ impl Connections {
         self.counters
     }
 
-    /// Where the client of a connection is.
+    /// Returns the address of a connection's client.
     pub fn peer(&self, number: u32) -> Option<Peer> {
         self.peers.get(&number).copied()
     }
 
-    /// The connections whose QPs are there, broken or not.
+    /// Returns the connections that have a QP, broken or not.
     pub fn numbers(&self) -> impl Iterator<Item = u32> {
         let up = self.clients.values().filter_map(|it| it.pair.as_ref());
         up.chain(self.draining.iter().map(|it| &it.pair))
             .map(|pair| pair.number)
     }
 
-    /// The number that the next connection gets.
+    /// Returns the number that the next connection gets.
     pub const fn next_number(&self) -> u32 {
         self.next_number
     }
 
-    /// Sessions that clients have and the device does not, since the last call: the device's machine has an answer for them.
+    /// Takes the sessions that clients have named since the last call and that the device does not know. The device's
+    /// machine answers them.
     pub fn take_unknown(&mut self) -> Vec<(Peer, u64, u64)> {
         std::mem::take(&mut self.unknown)
     }
 
-    /// No QP is there: the NIC acknowledges nothing.
+    /// Returns whether no QP exists. Then the NIC acknowledges nothing.
     pub fn are_gone(&self) -> bool {
         self.numbers().next().is_none()
     }
 
-    /// The connection of a QP. `end`: after the slot that it has completed.
+    /// Notes a completion, and returns the number of the QP's connection. `end`: number of the completed slot plus one.
     pub fn completed(&mut self, qpn: u32, end: u64) -> Option<u32> {
         let (number, last) = self.by_qpn.get_mut(&qpn)?;
         *last = (*last).max(end);
         Some(*number)
     }
 
-    /// Looks at TCP, if it is time, and at what the NIC says. `open`: whether clients may come, and the epoch. True: something was done.
+    /// Polls TCP, if it is time, and the events of the NIC. `open`: the epoch in which clients may connect, or the
+    /// reason why they may not. Returns true if something was done.
     pub fn look<M: Media>(
         &mut self,
         now: Time,
@@ -281,7 +288,8 @@ impl Connections {
         Ok(worked)
     }
 
-    /// Lets in clients that wait: a bounded number. Further ones have their turn at the next look, without an event that says so.
+    /// Accepts a bounded number of waiting clients. The remaining ones are accepted in the next poll, without a new
+    /// event.
     fn accept(&mut self, now: Time) {
         if self.waiting.is_none_or(|at| now < at) {
             return;
@@ -294,7 +302,7 @@ impl Connections {
                     return;
                 }
                 Err(error) => {
-                    // No descriptor is left, for example.
+                    // For example, the process has no free descriptor.
                     tracing::debug!(%error, "no client can be let in at present");
                     self.waiting = Some(now + ACCEPT_PAUSE);
                     return;
@@ -322,7 +330,7 @@ impl Connections {
         }
     }
 
-    /// Takes in what a client says by TCP.
+    /// Takes the messages of one client from TCP.
     fn hear<M: Media>(
         &mut self,
         now: Time,
@@ -352,7 +360,8 @@ impl Connections {
                 return Ok(true);
             }
         }
-        // There may be more, and no further event.
+        // More messages may be waiting, for which no further event would come. Registering the connection again creates
+        // an event.
         let registry = self.poll.registry();
         if let Some(client) = self.clients.get_mut(&token) {
             let interest = Interest::READABLE | Interest::WRITABLE;
@@ -473,7 +482,7 @@ impl Connections {
         client.line.send(&welcome)
     }
 
-    /// A client's TCP connection is over, and so is its QP.
+    /// Ends a client's TCP connection and its QP.
     fn close(&mut self, now: Time, token: usize) -> Result<(), NicError> {
         if let Some(pair) = self.clients.remove(&token).and_then(|client| client.pair) {
             self.drain(now, pair)?;
@@ -492,7 +501,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Breaks these connections, all that are up of them: after this the NIC acknowledges nothing more there.
+    /// Breaks the connections that are up and for which `which` returns true. After this the NIC acknowledges nothing
+    /// more on them.
     pub fn break_off(&mut self, now: Time, which: impl Fn(u32) -> bool) -> Result<(), NicError> {
         let of = |client: &Client| client.pair.as_ref().map(|pair| pair.number);
         let tokens = self.clients.iter();
@@ -505,7 +515,7 @@ impl Connections {
         Ok(())
     }
 
-    /// A message of this connection ended in error: its QP is broken by the NIC.
+    /// Ends a connection on which a message ended in error: the NIC has broken its QP.
     pub fn failed(&mut self, now: Time, number: u32) -> Result<(), NicError> {
         let of = |client: &Client| client.pair.as_ref().map(|pair| pair.number);
         let token = self.clients.iter().find(|(_, it)| of(it) == Some(number));
@@ -515,14 +525,15 @@ impl Connections {
         }
     }
 
-    /// Connections whose last completion may be there: their numbers. To be followed by a poll of all completions, and [`Connections::drained`].
+    /// Returns the numbers of the connections whose last completion may have arrived. The caller then polls all
+    /// completions and calls [`Connections::drained`].
     pub fn settled(&mut self, now: Time) -> Vec<u32> {
         let is = |it: &&Draining| it.said || now.since(it.since) >= SETTLE;
         let settled = self.draining.iter().filter(is);
         settled.map(|it| it.pair.number).collect()
     }
 
-    /// All completions of these connections were polled: their QPs are destroyed.
+    /// Destroys the QPs of these connections. All their completions must have been polled.
     pub fn drained(&mut self, settled: &[u32]) {
         for it in self
             .draining
@@ -538,7 +549,8 @@ impl Connections {
         }
     }
 
-    /// All slots below `processed` were handed on: connections that have no others are gone, and their sessions may end.
+    /// All slots below `processed` were handed to the machine. Connections without later slots are gone, so their
+    /// sessions are unbound.
     pub fn processed<M: Media>(&mut self, now: Time, processed: u64, node: &mut DeviceNode<M>) {
         for it in self.leaving.extract_if(.., |it| it.end <= processed) {
             for session in it.sessions {
@@ -548,7 +560,7 @@ impl Connections {
         }
     }
 
-    /// When [`Connections::look`], or [`Connections::settled`], has something to do.
+    /// Returns when [`Connections::look`] or [`Connections::settled`] has something to do at the latest.
     pub fn next_timeout(&self) -> Option<Time> {
         let greeting = self.clients.values().filter(|client| client.pair.is_none());
         let greeting = greeting.map(|client| client.since + GREETING).min();

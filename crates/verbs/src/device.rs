@@ -1,7 +1,8 @@
-//! A device whose clients' messages a NIC acknowledges on its own: a [`DeviceNode`], its slots, and its connections, turn by turn.
+//! A device whose NIC acknowledges clients' messages on its own: a [`DeviceNode`], its slots, and its connections, in
+//! turns.
 //!
-//! Order of a turn: completions, messages in the order of their slots, the log, the cursor, new slots. No connection outlives the epoch that it
-//! was made in, and no slot is posted before recovery has entered what was in it.
+//! Order of a turn: completions, messages in the order of their slots, the log, the cursor, new slots. No connection
+//! outlives the epoch in which it was made, and no slot is posted before recovery has entered its old message.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -18,11 +19,12 @@ use crate::connections::{ConnectionCounters, Connections, Parts};
 use crate::message::Refusal;
 use crate::nic::{Completion, Nic, NicError, POLL_MAX};
 
-/// The oldest slot may be open for this long while later ones are complete.
+/// Longest time for which the oldest slot may stay open while later slots are complete.
 const HEAD_DEADLINE: Nanos = SECOND;
-/// After all connections were broken for a new epoch, none is let in for this long, or until the epoch has changed.
+/// Longest time for which no connection is accepted after all were broken for a new epoch. It ends earlier when the
+/// epoch has changed.
 const CLOSED: Nanos = 2 * SECOND;
-/// At its end a device waits this long for what its NIC has acknowledged.
+/// Longest time that a device waits at its clean end for messages that its NIC has acknowledged.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// Settings of a device's queue.
@@ -32,17 +34,17 @@ pub struct QueueConfig {
     pub rdma: String,
     /// UDP address of the device; clients connect to the TCP port with the same number.
     pub listen: SocketAddr,
-    /// The shard.
+    /// Number of the shard.
     pub shard: u32,
 }
 
-/// Why there is no queue.
+/// Why a queue could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
-    /// The NIC.
+    /// The NIC cannot be used.
     #[error(transparent)]
     Nic(#[from] NicError),
-    /// The TCP port.
+    /// The TCP port cannot be used.
     #[error("cannot listen for connections on {0} (TCP)")]
     Listen(SocketAddr, #[source] io::Error),
 }
@@ -56,51 +58,51 @@ impl NicError {
 enum Life<Q> {
     Recovering(SlotRecovery<Q>),
     Serving(Box<Slots<Q>>),
-    /// Between both, for a moment.
+    /// Only during the change from `Recovering` to `Serving`.
     Changing,
 }
 
-/// Events of messages, counted.
+/// Counters of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounters {
     /// Messages that were taken from slots, in order.
     pub messages: u64,
-    /// Slots with an error in place of a message.
+    /// Slots that held an error instead of a message.
     pub holes: u64,
     /// Turns that ended because the log had no room for an update.
     pub waits: u64,
     /// Completions that came while an earlier slot was open.
     pub overtaken: u64,
-    /// Updates that the recovery has found in slots alone.
+    /// Updates that the recovery has found only in slots.
     pub recovered: u64,
-    /// Datagrams of clients that had to come through the queue, and were dropped.
+    /// Datagrams of clients that came by UDP but must come through the queue, and were dropped.
     pub outside: u64,
 }
 
-/// See the module's text.
+/// A device whose NIC acknowledges clients' messages on its own.
 pub struct QueueDevice<M, Q> {
     node: DeviceNode<M>,
     life: Life<Q>,
     connections: Connections,
-    /// The slot because of which connections were broken last.
+    /// The open slot because of which connections were last broken.
     accused: Option<u64>,
     polled: Vec<Completion>,
-    /// The NIC wakes this process at the next completion.
+    /// The NIC was asked to wake this process at the next completion.
     armed: bool,
-    /// No connection is let in until then, or until another epoch.
+    /// An epoch and a time: no connection is accepted until this time, or until the device has another epoch.
     closed: Option<(u32, Time)>,
-    /// An address for answers that no client waits for.
+    /// An address for answers that no client needs.
     nobody: Peer,
     shard: u32,
-    /// The last time that was told.
+    /// The time of the last turn.
     now: Time,
-    // As in the counters.
+    // Counters, as in `QueueCounters`.
     outside: u64,
     overtaken: u64,
     recovered: u64,
 }
 
-/// An opened queue, before its device is there.
+/// An opened queue that is not yet connected to its device.
 pub struct Queue<Q> {
     scan: SlotScan<Q>,
     connections: Connections,
@@ -109,8 +111,8 @@ pub struct Queue<Q> {
 }
 
 impl<Q: Media> Queue<Q> {
-    /// Opens the NIC, and listens. `memory`: that of the slots. Clients can connect when the device serves and what the slots hold is in
-    /// its log.
+    /// Opens the NIC, and listens for clients. `memory`: the memory of the slots. Clients can connect once the device
+    /// serves and the old messages of the slots are in its log.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -132,13 +134,13 @@ impl<Q: Media> Queue<Q> {
         Ok(Queue {
             scan,
             connections,
-            // "Discard".
+            // Port 9 is "discard".
             nobody: SocketAddr::new(loopback, 9),
             shard: config.shard,
         })
     }
 
-    /// Puts the queue before a device.
+    /// Connects the queue to a device.
     pub fn before<M: Media>(self, node: DeviceNode<M>) -> QueueDevice<M, Q> {
         QueueDevice {
             node,
@@ -159,7 +161,7 @@ impl<Q: Media> Queue<Q> {
 }
 
 impl<M: Media, Q: Media> QueueDevice<M, Q> {
-    /// Whether connections are let in, and for which epoch.
+    /// Returns the epoch in which connections are accepted, or the reason why none are.
     fn open(&mut self, now: Time) -> Result<u32, Refusal> {
         let machine = self.node.machine();
         let epoch = machine.epoch();
@@ -175,7 +177,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         }
     }
 
-    /// Goes on with the recovery of slots; after it the queue is open.
+    /// Continues the recovery of slots. When the recovery is complete, the queue is open.
     fn recover(&mut self, now: Time) -> Result<(), DeviceError> {
         let Life::Recovering(recovery) = &mut self.life else {
             return Ok(());
@@ -195,7 +197,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         self.post()
     }
 
-    /// Posts each slot that may be posted now.
+    /// Posts all slots that may be posted now.
     fn post(&mut self) -> Result<(), DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return Ok(());
@@ -208,7 +210,8 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(())
     }
 
-    /// Takes in what the NIC has completed, until there is nothing more, for each slot once at most. True: something was there.
+    /// Takes the NIC's completions until there are no more; each slot completes at most once. Returns true if there was
+    /// one.
     fn poll(&mut self, now: Time) -> Result<bool, DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return Ok(false);
@@ -221,7 +224,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
                 .poll(&mut self.polled)
                 .map_err(NicError::stops)?;
             for completion in &self.polled {
-                // A device's QP sends nothing: all completions are those of slots.
+                // A device's QP sends nothing, so all completions are completions of slots.
                 let number = self
                     .connections
                     .completed(completion.qpn, completion.id + 1);
@@ -251,7 +254,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         }
     }
 
-    /// Breaks connections that must not go on, and destroys those that are broken.
+    /// Breaks connections that must not continue, and destroys QPs that are broken and drained.
     fn police(&mut self, now: Time) -> Result<(), DeviceError> {
         if self.open(now).is_err() {
             let broken = self.connections.break_off(now, |_| true);
@@ -259,16 +262,18 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         }
         let settled = self.connections.settled(now);
         if !settled.is_empty() {
-            // Their completions are in the queue of completions since before they settled.
+            // The connections' last completions have been in the completion queue since before [`Connections::settled`]
+            // returned them.
             self.poll(now)?;
             self.connections.drained(&settled);
         }
         self.unblock(now)
     }
 
-    /// Breaks the connections that may have the oldest slot, if it has been open for too long. If none is left of them, with all its completions, and the
-    /// slot is still open, then nobody has it, and no client was told that its message is here: it is a hole. (Some NICs make a completion in error for it,
-    /// and some do not.)
+    /// Breaks the connections that may have the oldest slot, if the slot has been open for too long. When all these
+    /// connections are gone, with all their completions, and the slot is still open, no connection has the slot, and no
+    /// client was told that its message arrived: the slot is a hole. Some NICs report such a slot as a completion in
+    /// error, and some do not.
     fn unblock(&mut self, now: Time) -> Result<(), DeviceError> {
         let Life::Serving(slots) = &mut self.life else {
             return Ok(());
@@ -318,7 +323,8 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(worked)
     }
 
-    /// A new epoch is about to begin here. True: nothing of the present one is under way, it may begin.
+    /// Prepares the change to a new epoch. Returns true if the new epoch may begin: nothing of the present epoch is
+    /// under way.
     fn may_change_epoch(&mut self, now: Time) -> Result<bool, DeviceError> {
         let serving = self.node.machine().is_serving();
         let clean = match &mut self.life {
@@ -338,12 +344,12 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(false)
     }
 
-    /// The connections' counters.
+    /// Returns the counters of the connections.
     pub const fn connection_counters(&self) -> ConnectionCounters {
         self.connections.counters()
     }
 
-    /// The events of messages so far.
+    /// Returns the counters of messages.
     pub fn counters(&self) -> QueueCounters {
         let slots = match &self.life {
             Life::Serving(slots) => slots.counters(),
@@ -388,12 +394,12 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
     ) -> Result<(), DeviceError> {
         let recovering = !matches!(self.life, Life::Serving(_));
         match Header::kind_of(datagram) {
-            // Beside the queue they could overtake what waits in it.
+            // By UDP these messages could overtake messages that wait in the queue.
             Some(Kind::Update | Kind::End | Kind::Bypass | Kind::Read) => {
                 self.outside += 1;
                 return Ok(());
             }
-            // They can end sessions, of which there may be messages in the slots.
+            // OPEN and PING can end sessions that still have messages in the slots.
             Some(Kind::Open | Kind::Ping) if recovering => {
                 self.outside += 1;
                 return Ok(());
@@ -402,7 +408,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
                 let epoch = Packet::parse(datagram).map(|packet| packet.header.epoch);
                 let other = epoch.is_ok_and(|epoch| epoch != self.node.machine().epoch());
                 if other && !self.may_change_epoch(now)? {
-                    // It is asked for again.
+                    // The reply is dropped; the machine asks the server again.
                     return Ok(());
                 }
             }
@@ -435,7 +441,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
             };
             let mut question = Vec::new();
             ping.write(&[], &mut question);
-            // As if the client had asked: it hears why.
+            // The PING is handled as if the client had sent it, so the client learns why its session is unknown.
             self.node.receive(now, client, &question)?;
         }
         worked |= self.poll(now)?;
@@ -453,7 +459,7 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
             let completions = &self.connections.parts().completions;
             completions.arm().map_err(NicError::stops)?;
             self.armed = true;
-            // A completion that came before it was armed does not wake.
+            // A completion that came before the arming does not wake the process.
             soon = Some(now);
         }
         if let Life::Serving(slots) = &mut self.life {
@@ -467,7 +473,8 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
         ))
     }
 
-    /// Breaks all connections, and enters what they have sent, as far as the log has room; the rest stays in its slots.
+    /// Breaks all connections, and enters their messages into the log, as far as the log has room; the rest stays in
+    /// the slots.
     fn close(mut self) -> Result<(), DeviceError> {
         let begun = std::time::Instant::now();
         let first = self.now;

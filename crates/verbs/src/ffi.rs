@@ -1,8 +1,9 @@
-//! The part of libibverbs that pmnet uses, as its header `infiniband/verbs.h` has it. The library is loaded when it is needed: a machine
-//! without it runs all the rest.
+//! The part of libibverbs that pmnet uses, as declared in `infiniband/verbs.h`. The library is loaded only when it is
+//! needed, so pmnet without RDMA also runs on a computer without the library.
 //!
-//! Sizes and offsets are those of the library's stable interface (IBVERBS_1.0, 1.1) on 64-bit machines; the constants below check them.
-//! A binding crate exists (`rdma-mummy-sys`); it needs cmake and libclang on each machine that builds pmnet, for 25 functions.
+//! Sizes and offsets are those of the library's stable interface (IBVERBS_1.0, 1.1) on 64-bit computers; the constants
+//! below check them. A binding crate exists (`rdma-mummy-sys`), but for these 25 functions it would need cmake and
+//! libclang on each computer that builds pmnet.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::{offset_of, size_of};
@@ -19,7 +20,7 @@ macro_rules! opaque {
 
 opaque!(Device, Pd, Srq, Cq);
 
-/// The functions of a driver that the header calls in place of the library.
+/// The driver's functions that the header calls directly, without the library.
 #[repr(C)]
 pub struct ContextOps {
     _before_poll: [usize; 11],
@@ -40,7 +41,7 @@ pub struct Context {
     pub async_fd: c_int,
 }
 
-/// The beginning of it.
+/// The first fields of `struct ibv_mr`.
 #[repr(C)]
 pub struct Mr {
     _context: *mut Context,
@@ -52,7 +53,7 @@ pub struct Mr {
     pub rkey: u32,
 }
 
-/// The beginning of it.
+/// The first fields of `struct ibv_qp`.
 #[repr(C)]
 pub struct Qp {
     _pointers: [usize; 6],
@@ -197,7 +198,7 @@ pub struct PortAttr {
     pub max_mtu: c_uint,
     pub active_mtu: c_uint,
     pub gid_tbl_len: c_int,
-    // Also what later versions of the interface added, so that none of them writes past it.
+    // Includes the fields that later versions of the interface added, so that no version writes past the struct.
     _rest: [u32; 9],
 }
 
@@ -285,7 +286,7 @@ pub mod mask {
 
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The library, loaded.
+        /// The functions of the loaded library.
         #[allow(non_snake_case)]
         pub struct Library {
             $(pub $name: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
@@ -293,7 +294,7 @@ macro_rules! functions {
 
         impl Library {
             fn load() -> Result<Library, String> {
-                // SAFETY: the name is a C string. Every program with RDMA loads the library so.
+                // SAFETY: the name is a C string. Every program with RDMA loads the library in this way.
                 let handle = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), libc::RTLD_NOW) };
                 if handle.is_null() {
                     return Err("there is no libibverbs.so.1: install the packages libibverbs1 and ibverbs-providers".into());
@@ -345,10 +346,10 @@ functions! {
     ibv_ack_async_event: fn(*mut AsyncEvent);
 }
 
-/// The library, loaded once.
+/// Returns the library, which is loaded at the first call.
 ///
 /// # Errors
-/// A sentence.
+/// A sentence: why the library cannot be loaded.
 pub fn library() -> Result<&'static Library, String> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     LIBRARY
@@ -357,10 +358,10 @@ pub fn library() -> Result<&'static Library, String> {
         .map_err(Clone::clone)
 }
 
-/// A device's name.
+/// Returns a device's name.
 ///
 /// # Safety
-/// The device is of a list that was not freed.
+/// The device belongs to a list that is not freed.
 pub unsafe fn name_of(library: &Library, device: *mut Device) -> String {
     // SAFETY: the caller's device is valid, and its name is a C string in it.
     unsafe {

@@ -1,35 +1,37 @@
 //! The order in which a client may send on one connection (`docs/spec/verbs.md` §3, 6).
 //!
-//! A NIC acknowledges whatever it has a slot for, also an update whose predecessor was lost with an earlier connection. The device would drop that update,
-//! as one that came out of order, and its client would take it for done. So *s* + 1 is sent on a connection only after *s*, or when *s* is acknowledged. The device
-//! must know the session, too: until it has said so, packets wait.
+//! A NIC acknowledges every message for which it has a slot, even an update whose predecessor was lost with an earlier
+//! connection. The device would drop such an update as out of order, and its client would assume that it is durable. So
+//! update *s* + 1 is sent on a connection only after update *s*, or once *s* is acknowledged. The device must also know
+//! the session: until it has confirmed that, packets of the session wait.
 
 use pmnet_wire::{Header, Kind};
 use rustc_hash::FxHashMap;
 
-/// Packets of a session that wait for the device's word, at most.
+/// Most packets of a session that wait until the device has confirmed the session.
 const WAITING_MAX: usize = 4096;
 
 #[derive(Debug)]
 enum Gate {
-    /// The device was asked whether it knows the session; these wait. Everything up to this seq was acknowledged when the first of them was offered.
+    /// The device was asked whether it knows the session, and these packets wait. All updates up to this seq were
+    /// acknowledged when the first of the packets was offered.
     Asked(u64, Vec<(Header, Vec<u8>)>),
-    /// Everything up to this seq was sent here, or acknowledged before.
+    /// All updates up to this seq were sent on this connection, or acknowledged before.
     Open(u64),
-    /// The device does not know it.
+    /// The device does not know the session.
     Closed,
 }
 
 /// The decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// It waits, and the device is to be asked about its session.
+    /// The packet waits, and the device must be asked about the session.
     Ask,
-    /// It waits.
+    /// The packet waits.
     Wait,
-    /// It is to be sent now, after all before it.
+    /// The packet must be sent now, after all earlier ones.
     Send,
-    /// It is dropped; timers send it again.
+    /// The packet is dropped; the client's timers send it again.
     Drop,
 }
 
@@ -38,7 +40,7 @@ pub enum Offer {
 pub struct Gates(FxHashMap<u64, Gate>);
 
 impl Gates {
-    /// Decides about a packet. `acknowledged`: the last seq of its session that is acknowledged.
+    /// Decides about a packet. `acknowledged`: last acknowledged seq of the packet's session.
     pub fn offer(&mut self, header: &Header, packet: &[u8], acknowledged: u64) -> Offer {
         match self.0.get_mut(&header.session) {
             None => {
@@ -67,7 +69,7 @@ impl Gates {
         }
     }
 
-    /// The device knows the session: returns the packets that are to be sent now, in this order.
+    /// The device knows the session: returns the packets that must be sent now, in this order.
     pub fn open(&mut self, session: u64) -> Vec<(Header, Vec<u8>)> {
         let Some(Gate::Asked(upto, waiting)) = self.0.get_mut(&session) else {
             return Vec::new();
@@ -84,7 +86,7 @@ impl Gates {
     }
 }
 
-/// Whether a packet takes a seq of its session.
+/// Returns whether a packet takes a seq of its session.
 pub fn takes_seq(header: &Header) -> bool {
     matches!(header.kind, Kind::Update | Kind::End)
 }
@@ -109,7 +111,8 @@ mod tests {
         gates.offer(&header, &bytes, acknowledged)
     }
 
-    /// A client had sent 5 to 7 on the connection before, and 8 first on the new one: the NIC acknowledged 8, and the device had to drop it.
+    /// On the old connection the client had sent 5 to 7. On the new one it sent 8 first: the NIC acknowledged 8, and
+    /// the device had to drop it.
     #[test]
     fn an_update_is_not_sent_before_the_one_before_it() {
         let mut gates = Gates::default();

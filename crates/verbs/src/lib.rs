@@ -1,10 +1,11 @@
 //! The ordered queue over RDMA verbs (`docs/spec/verbs.md`): a NIC that acknowledges on its own.
 //!
-//! Purpose: open a NIC ([`Nic`]), receive into slots ([`Receiver`]), the life of connections on both sides ([`QueueDevice`], [`Link`]), and a test
-//! whether a NIC takes slots in order ([`order`]). Invariants: nothing is posted that the log does not release; a QP is broken before what it
-//! was made for ends, and destroyed when its completions have been polled; every wait has a deadline. May not: decide anything about a packet.
+//! Purpose: open a NIC ([`Nic`]), receive into slots ([`Receiver`]), keep the connections on both sides
+//! ([`QueueDevice`], [`Link`]), and test whether a NIC takes slots in order ([`order`]). Invariants: only slots that
+//! the log has released are posted. A QP is broken before the epoch for which it was made ends, and is destroyed after
+//! its completions have been polled. Every wait has a deadline. Not allowed here: deciding anything about a packet.
 //!
-//! `unsafe` stays in `ffi` and `nic`.
+//! All `unsafe` code is in `ffi` and `nic`.
 
 mod connections;
 mod device;

@@ -1,4 +1,4 @@
-//! One TCP connection with messages of one length, which never blocks and holds a bounded amount.
+//! One TCP connection with messages of one length. It never blocks, and its buffers are bounded.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -8,21 +8,21 @@ use socket2::{SockRef, TcpKeepalive};
 
 use crate::message::{MESSAGE_BYTES, Message};
 
-/// Bytes that a partner may leave unread.
+/// Most sent bytes that a partner may leave unread.
 const UNSENT_MAX: usize = 1024 * MESSAGE_BYTES;
 
 /// The reason why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The partner closed it, or it broke.
+    /// The partner closed the connection, or the connection broke.
     Closed,
-    /// Bytes that are no message.
+    /// The partner sent bytes that are no message.
     Garbage,
-    /// The partner reads nothing.
+    /// The partner does not read.
     Unread,
 }
 
-/// See the module's text.
+/// One TCP connection with messages of one length.
 #[derive(Debug)]
 pub struct Line {
     stream: TcpStream,
@@ -32,7 +32,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Over this connection. A partner whose machine is gone is noticed in some seconds.
+    /// Uses this connection. If the partner's computer fails, the connection ends within a few seconds.
     #[must_use]
     pub fn new(stream: TcpStream) -> Line {
         let probe = TcpKeepalive::new()
@@ -55,12 +55,12 @@ impl Line {
         }
     }
 
-    /// The connection.
+    /// Returns the TCP stream.
     pub const fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
 
-    /// The next message, if it is there.
+    /// Returns the next message, if all its bytes have arrived.
     ///
     /// # Errors
     /// [`Ended`].
@@ -80,7 +80,7 @@ impl Line {
         }
     }
 
-    /// Sends a message, now or with a later [`Line::flush`].
+    /// Sends a message now, or in a later [`Line::flush`].
     ///
     /// # Errors
     /// [`Ended`].
@@ -92,7 +92,7 @@ impl Line {
         self.flush()
     }
 
-    /// Sends what waits.
+    /// Sends the bytes that wait.
     ///
     /// # Errors
     /// [`Ended`].
@@ -109,7 +109,7 @@ impl Line {
     }
 }
 
-/// Nothing can be done now; a connection that is being made counts, too.
+/// Returns whether the error is temporary: the call would block, or the connection is still being made.
 fn is_patience(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -125,7 +125,7 @@ mod tests {
 
     const BOUND: Message = Message::Bound { session: 5 };
 
-    /// A line, and the other end of it.
+    /// Returns a line, and the plain TCP stream at its other end.
     fn line() -> (Line, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let other = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,7 +1,9 @@
-//! A client's side: one QP to the head, over which everything of its sessions goes but OPEN and PING (`docs/spec/verbs.md` §3, 6 and 8).
+//! A client's side: one QP to the head, which carries all packets of the client's sessions except OPEN and PING
+//! (`docs/spec/verbs.md` §3, 6 and 8).
 //!
-//! Invariants: of a session, seq *s* + 1 is sent on a connection only after *s*, or when *s* was acknowledged before; an update counts as acknowledged when a READ
-//! after it has completed; what cannot be sent now waits in bounded queues, or is dropped, and the protocol's timers send it again.
+//! Invariants: in a session, seq *s* + 1 is sent on a connection only after *s*, or if *s* was acknowledged before. An
+//! update counts as acknowledged when a READ after it has completed. Packets that cannot be sent now wait in bounded
+//! queues or are dropped; the protocol's timers send dropped ones again.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -20,51 +22,52 @@ use crate::line::{Ended, Line};
 use crate::message::{Message, Refusal};
 use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, SendBuffers};
 
-/// Messages that the NIC has, at most.
+/// Most messages that the NIC has at one time.
 const SENDS: usize = 512;
-/// READs that the NIC has, at most.
+/// Most READs that the NIC has at one time.
 const READS: usize = 64;
-/// Messages that wait for the NIC, at most; those that waited for the device's word come on top.
+/// Most messages that wait for the NIC, in addition to messages that waited for the device's confirmation of their
+/// session.
 const BACKLOG_MAX: usize = 4096;
-/// The device must welcome within this.
+/// Time within which the device must answer a HELLO.
 const GREETING: Nanos = 2 * SECOND;
-/// After a connection was broken or refused, the next one is tried after this long.
+/// Pause between the end of a connection, or a refusal, and the next attempt.
 const AGAIN: Nanos = 50 * MILLISECOND;
-/// Shortest time between two looks at TCP.
+/// Shortest time between two polls of TCP.
 const LOOK_EVERY: Nanos = MILLISECOND / 4;
 
 const LINE: Token = Token(0);
 const WAKE: Token = Token(1);
 
-/// Events of a link, counted.
+/// Counters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
-    /// Connections that were made.
+    /// Connections that were established.
     pub made: u64,
-    /// Connections that broke, and attempts that came to nothing.
+    /// Connections that broke, and attempts that failed.
     pub broken: u64,
-    /// Messages that were given to the NIC.
+    /// Messages that were passed to the NIC.
     pub sent: u64,
-    /// Messages that were dropped: no connection, no place, or not in turn.
+    /// Messages that were dropped: there was no connection, no space, or the message was out of turn.
     pub dropped: u64,
-    /// READs that have completed: each acknowledges all messages before it.
+    /// READs that have completed. Each acknowledges all messages before it.
     pub reads: u64,
 }
 
 /// News for the client's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
-    /// A connection is there: what was under way is sent again.
+    /// A connection was established: the machine sends unacknowledged packets again.
     Connected,
-    /// The device makes no connection in the epoch that the client knows.
+    /// The device accepts no connection in the epoch that the client knows.
     OtherEpoch,
-    /// The NIC has everything up to `seq` of this session, in this epoch, and the chain is this device alone.
+    /// The NIC has all updates up to `seq` of this session, in this epoch, and the chain has only this device.
     Taken {
-        /// The session.
+        /// Id of the session.
         session: u64,
-        /// The seq.
+        /// Last acknowledged seq.
         seq: u64,
-        /// The epoch.
+        /// Epoch of the acknowledgement.
         epoch: u32,
     },
 }
@@ -72,13 +75,13 @@ pub enum News {
 /// The messages that a READ acknowledges.
 #[derive(Debug, Default)]
 struct Batch {
-    /// Messages of the connection up to and with its last one: also the number of its READ.
+    /// Number of messages of the connection up to the last one in the batch. It is also the id of the batch's READ.
     messages: u64,
-    /// Their sessions and seqs, if the chain is this device alone.
+    /// Sessions and last seqs of the messages, if the chain has only this device.
     upto: Vec<(u64, u64)>,
 }
 
-/// The order of the fields is that in which they are dropped: the QP first.
+/// An established connection. The fields are dropped in their order, so the QP is dropped first.
 struct Up {
     qp: QueuePair,
     buffers: SendBuffers,
@@ -88,7 +91,7 @@ struct Up {
     byte: Readable,
     gates: Gates,
     backlog: VecDeque<(Header, Vec<u8>)>,
-    /// Messages given to the NIC, and those that it is done with.
+    /// Number of messages passed to the NIC, and number of those that are complete.
     sent: u64,
     done: u64,
     batch: Batch,
@@ -108,10 +111,10 @@ enum State {
     Up(Box<Up>),
 }
 
-/// See the module's text.
+/// A client's RDMA connection to the head.
 pub struct Link {
     state: State,
-    /// The client has an epoch: a connection can be made.
+    /// The client knows an epoch, so a connection can be made.
     may_begin: bool,
     nic: Nic,
     completions: Completions,
@@ -119,7 +122,7 @@ pub struct Link {
     events: mio::Events,
     random: Random,
     shard: u32,
-    /// UDP port that takes the answers.
+    /// UDP port to which the device sends its answers.
     port: u16,
     looked: Option<Time>,
     skipped: bool,
@@ -135,7 +138,8 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Opens the NIC. `address`: of this client; `port`: its UDP port, which takes the answers.
+    /// Opens the NIC. `address`: the client's address; `port`: the client's UDP port, to which the device sends its
+    /// answers.
     ///
     /// # Errors
     /// [`NicError`].
@@ -173,40 +177,41 @@ impl Link {
         })
     }
 
-    /// The descriptor that can be read when there is something to do; `udp` can be read then as well.
+    /// Returns a descriptor that becomes readable when there is something to do, or when `udp` is readable.
     ///
     /// # Errors
-    /// The system's.
+    /// An error of the operating system.
     pub fn wait_for(&self, udp: RawFd) -> std::io::Result<()> {
         self.poll
             .registry()
             .register(&mut SourceFd(&udp), WAKE, Interest::READABLE)
     }
 
-    /// The descriptor to wait for.
+    /// Returns the descriptor to wait for.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.poll.as_raw_fd()
     }
 
-    /// Events so far.
+    /// Returns the counters.
     #[must_use]
     pub const fn counters(&self) -> LinkCounters {
         self.counters
     }
 
-    /// Whether a packet may go by UDP: it does not have to be in the order of the queue.
+    /// Returns whether a packet may go by UDP, because it does not need the order of the queue.
     #[must_use]
     pub fn goes_beside(packet: &[u8]) -> bool {
         matches!(Header::kind_of(packet), Some(Kind::Open | Kind::Ping))
     }
 
-    /// Connects, if that is due; takes in what has come. `epoch`: the client's, 0 if it has heard nothing yet.
+    /// Connects, if an attempt is due, and takes everything that has arrived. `epoch`: the client's epoch, 0 if the
+    /// client knows none yet.
     pub fn turn(&mut self, now: Time, head: SocketAddr, epoch: u32, mut news: impl FnMut(News)) {
         if let State::Up(up) = &self.state
             && up.epoch != epoch
         {
-            // It counts in its own epoch only.
+            // A connection is valid only in its own epoch.
             self.end(now, "the chain is another one");
         }
         self.may_begin = epoch != 0;
@@ -225,7 +230,7 @@ impl Link {
         }
     }
 
-    /// A packet that does not go beside. `acknowledged`: the last seq of a session that is acknowledged.
+    /// Sends a packet that needs the order of the queue. `acknowledged` returns the last acknowledged seq of a session.
     pub fn send(&mut self, packet: &[u8], acknowledged: impl Fn(u64) -> u64) {
         let State::Up(up) = &mut self.state else {
             self.counters.dropped += 1;
@@ -236,7 +241,7 @@ impl Link {
         }
     }
 
-    /// Gives the NIC the messages of this turn, and a READ after them.
+    /// Passes the messages of this turn to the NIC, and a READ after them.
     pub fn flush(&mut self, now: Time) {
         if let State::Up(up) = &mut self.state
             && let Err(error) = up.push(&mut self.counters)
@@ -245,7 +250,7 @@ impl Link {
         }
     }
 
-    /// To be called before a wait: when [`Link::turn`] has something to do at the latest.
+    /// Must be called before a wait. Returns when [`Link::turn`] has something to do at the latest.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let mut due = match &self.state {
             State::Idle { until } => self.may_begin.then(|| (*until).max(now + MILLISECOND)),
@@ -254,7 +259,7 @@ impl Link {
         };
         if !self.armed && matches!(self.state, State::Up(_)) {
             match self.completions.arm() {
-                // A completion that came before does not wake.
+                // A completion that came before the arming does not wake the process.
                 Ok(()) => due = Some(now),
                 Err(error) => self.end(now, &error.to_string()),
             }
@@ -307,7 +312,7 @@ impl Link {
         self.state = State::Idle { until: now + AGAIN };
     }
 
-    /// Looks at TCP.
+    /// Polls TCP and the NIC's events.
     fn look(&mut self, now: Time, news: &mut impl FnMut(News)) {
         self.skipped = self.looked.is_some_and(|at| now.since(at) < LOOK_EVERY);
         if self.skipped {
@@ -336,7 +341,7 @@ impl Link {
         self.end(now, &format!("{why:?}"));
     }
 
-    /// False: the connection ends.
+    /// Handles a message of the device. Returns false if the connection must end.
     fn hear(&mut self, message: &Message, news: &mut impl FnMut(News)) -> bool {
         match (&mut self.state, *message) {
             (State::Greeting { .. }, Message::Welcome { .. }) => self.welcome(message, news),
@@ -428,7 +433,7 @@ impl Link {
                 break;
             };
             if completion.qpn != up.qp.number() {
-                // Of an earlier connection.
+                // The completion belongs to an earlier connection.
                 continue;
             }
             if let Err(status) = completion.outcome {
@@ -459,7 +464,7 @@ impl Link {
 }
 
 impl Up {
-    /// True: it is sent, or waits.
+    /// Returns true if the packet is sent, or waits.
     fn offer(&mut self, packet: &[u8], acknowledged: impl Fn(u64) -> u64) -> bool {
         let Ok(parsed) = Packet::parse(packet) else {
             return false;
@@ -474,7 +479,7 @@ impl Up {
         {
             Offer::Ask => {
                 let (session, token) = (header.session, header.tag);
-                // If that fails, the next look finds out why.
+                // If the send fails, the next poll of TCP ends the connection.
                 self.line.send(&Message::Bind { session, token }).is_ok()
             }
             Offer::Wait => true,
@@ -486,7 +491,7 @@ impl Up {
         }
     }
 
-    /// Gives the NIC what waits, and a READ after it.
+    /// Passes waiting messages to the NIC, and a READ after them.
     fn push(&mut self, counters: &mut LinkCounters) -> Result<(), NicError> {
         let sends = u64::try_from(SENDS).expect("small");
         while self.sent - self.done < sends

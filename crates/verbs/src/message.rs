@@ -1,26 +1,27 @@
-//! The messages of a client and a device by TCP before, and beside, the QP that they share (`docs/spec/verbs.md` §4).
+//! The TCP messages of a client and a device, before and beside the QP that they share (`docs/spec/verbs.md` §4).
 //!
-//! Each message has the same length and a checksum. Untrusted input: what is not whole is no message.
+//! All messages have the same length and a checksum. The input is untrusted: bytes without a valid checksum are no
+//! message.
 
 use crate::nic::{Readable, Whereto};
 
-/// Bytes of each message.
+/// Length of each message, in bytes.
 pub const MESSAGE_BYTES: usize = 96;
 const MAGIC: [u8; 8] = *b"PMNETRQP";
 const VERSION: u8 = 1;
 const CRC_AT: usize = 12;
 
-/// Why a device makes no QP.
+/// Why a device refuses to make a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
-    /// It is not the head, or does not serve at the moment.
+    /// The device is not the head, or does not serve at the moment.
     NotServing = 1,
-    /// The client is of another epoch.
+    /// The client has another epoch.
     Epoch = 2,
-    /// It serves another shard.
+    /// The device serves another shard.
     Shard = 3,
-    /// Its NIC makes none.
+    /// The device's NIC cannot make a QP.
     Nic = 5,
 }
 
@@ -38,54 +39,54 @@ impl Refusal {
 pub enum Message {
     /// A client asks for a QP.
     Hello {
-        /// The shard.
+        /// Number of the shard.
         shard: u32,
         /// The client's epoch.
         epoch: u32,
-        /// The UDP port of the client, which takes the answers.
+        /// UDP port of the client, to which the device sends its answers.
         port: u16,
-        /// Payload of the client's packets, at most.
+        /// Largest payload of the client's RDMA packets, in bytes.
         mtu: u32,
-        /// The client's QP.
+        /// Address of the client's QP.
         client: Whereto,
     },
-    /// The device has made one. It counts in this epoch alone.
+    /// The device has made a QP, which is valid only in this epoch.
     Welcome {
-        /// The epoch.
+        /// Epoch of the QP.
         epoch: u32,
-        /// Devices of the chain: with one of them, the NIC's acknowledgement is all that there is.
+        /// Number of devices of the chain. If it is 1, the NIC's acknowledgement is sufficient.
         copies: u8,
-        /// Bytes of a slot: no message may be longer.
+        /// Bytes of a slot: the longest message.
         slot_bytes: u32,
-        /// Payload of packets on this QP.
+        /// Payload of an RDMA packet on this QP, in bytes.
         mtu: u32,
-        /// The device's QP.
+        /// Address of the device's QP.
         device: Whereto,
-        /// The byte to read.
+        /// The byte that the client reads to get an acknowledgement.
         byte: Readable,
     },
-    /// The device makes none.
+    /// The device refuses to make a QP.
     Refused {
-        /// Why.
+        /// Reason of the refusal.
         why: Refusal,
         /// The device's epoch.
         epoch: u32,
     },
-    /// The client will send messages of this session.
+    /// The client asks to send messages of this session.
     Bind {
-        /// The session.
+        /// Id of the session.
         session: u64,
-        /// Its token.
+        /// Token of the session.
         token: u64,
     },
-    /// The session stays as long as the QP does.
+    /// The device knows the session, and keeps it as long as the QP exists.
     Bound {
-        /// The session.
+        /// Id of the session.
         session: u64,
     },
-    /// There is no such session.
+    /// The device does not know the session.
     Unknown {
-        /// The session.
+        /// Id of the session.
         session: u64,
     },
 }
@@ -132,7 +133,7 @@ impl Reader<'_> {
 }
 
 impl Message {
-    /// The bytes.
+    /// Returns the message as bytes.
     #[must_use]
     pub fn write(&self) -> [u8; MESSAGE_BYTES] {
         let mut out = Writer([0; MESSAGE_BYTES], 0);
@@ -182,7 +183,7 @@ impl Message {
         out.0
     }
 
-    /// The message, if these bytes are one.
+    /// Returns the message in these bytes; `None` if they are no message.
     #[must_use]
     pub fn read(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
         let mut blank = *bytes;

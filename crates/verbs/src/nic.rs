@@ -1,4 +1,5 @@
-//! A NIC with RDMA, as safe values: what is opened is closed when its last user is dropped, and memory stays as long as the NIC may use it.
+//! Safe values for a NIC with RDMA. An object is closed when its last user is dropped, and memory stays as long as the
+//! NIC may use it.
 
 #![allow(unsafe_code)]
 
@@ -16,21 +17,21 @@ use pmnet_media::Memory;
 
 use crate::ffi::{self, Library, library, mask};
 
-/// Completions that one [`Completions::poll`] gives, at most.
+/// Most completions that one [`Completions::poll`] returns.
 pub const POLL_MAX: usize = 64;
-/// The only port that is used: adapters with two ports are two devices in RoCE.
+/// The only port that is used: with RoCE, an adapter with two ports appears as two RDMA devices.
 const PORT: u8 = 1;
-/// READs under way of one QP, at most.
+/// Most READs of one QP that may be under way.
 const READS_MAX: u8 = 16;
-/// Ways of a packet, at most.
+/// Hop limit of packets.
 const HOPS: u8 = 64;
-/// 4.096 µs · 2^14 = 67 ms without an answer; then the NIC sends again,
+/// Time without an answer after which the NIC sends again: 4.096 µs · 2^14 = 67 ms.
 const TIMEOUT: u8 = 14;
-/// so often.
+/// Number of times that the NIC sends again.
 const RETRIES: u8 = 7;
-/// Without end: a receiver without posted slots is not broken.
+/// 7 means no limit: a receiver without posted slots does not break the QP.
 const RNR_RETRIES: u8 = 7;
-/// 0.64 ms: how long a sender waits where no slot is posted.
+/// Time that a sender waits if no slot is posted: 12 means 0.64 ms.
 const RNR_TIMER: u8 = 12;
 
 /// A failure of a NIC, or of a request to it.
@@ -39,12 +40,12 @@ const RNR_TIMER: u8 = 12;
 pub struct NicError(String);
 
 impl NicError {
-    /// The sentence, with what the system says.
+    /// Returns an error with this sentence and the system's last error.
     fn system(what: &str) -> NicError {
         NicError(format!("{what}: {}", io::Error::last_os_error()))
     }
 
-    /// With this sentence.
+    /// Returns an error with this sentence.
     pub(crate) fn said(what: &str) -> NicError {
         NicError(what.to_owned())
     }
@@ -57,22 +58,22 @@ impl NicError {
 /// A QP's address, for its partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whereto {
-    /// Its number.
+    /// Number of the QP.
     pub qpn: u32,
-    /// The number of its first packet, 24 bits.
+    /// Number of the QP's first packet (24 bits).
     pub psn: u32,
-    /// Its NIC.
+    /// Address of the QP's NIC.
     pub gid: [u8; 16],
 }
 
-/// An event that the NIC reports unasked.
+/// An asynchronous event of a NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicEvent {
-    /// A broken QP, by its place in memory, takes no slot any more, and all its completions are there.
+    /// A broken QP (identified by its address in memory) takes no further slot, and all its completions have arrived.
     LastTaken(usize),
-    /// The NIC, its queue of completions or its queue of slots does not work any more.
+    /// The NIC, its completion queue or its queue of slots has failed.
     Broken(&'static str),
-    /// Anything else.
+    /// Any other event.
     Other,
 }
 
@@ -97,7 +98,7 @@ unsafe impl Sync for Opened {}
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // SAFETY: all that was made of them holds an `Arc` of this, so it is gone.
+        // SAFETY: all objects that were made of these hold an `Arc` of this value, so no such object exists.
         unsafe {
             (self.library.ibv_dealloc_pd)(self.pd.as_ptr());
             (self.library.ibv_close_device)(self.context.as_ptr());
@@ -127,11 +128,11 @@ impl Nic {
         let pd = NonNull::new(unsafe { (library.ibv_alloc_pd)(context.as_ptr()) });
         let Some(pd) = pd else {
             let error = NicError::system("the RDMA device gives no protection domain");
-            // SAFETY: nothing was made of it.
+            // SAFETY: nothing was made of the context.
             unsafe { (library.ibv_close_device)(context.as_ptr()) };
             return Err(error);
         };
-        // From here on it is closed by itself.
+        // From this line on, dropping the value closes the context.
         let mut opened = Opened {
             library,
             context,
@@ -151,25 +152,26 @@ impl Nic {
         Ok(Nic(Arc::new(opened)))
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Bytes of a packet's payload, at most: 256 to 4096. The smaller one of two partners counts.
+    /// Returns the largest payload of a packet, in bytes: 256 to 4096. Two partners use the smaller one of their
+    /// values.
     #[must_use]
     pub fn mtu(&self) -> u32 {
         self.0.mtu
     }
 
-    /// Its address in RDMA.
+    /// Returns the NIC's RDMA address.
     #[must_use]
     pub fn gid(&self) -> [u8; 16] {
         self.0.gid
     }
 
-    /// The descriptor that can be read when there is something for [`Nic::next_event`].
+    /// Returns the descriptor that becomes readable when [`Nic::next_event`] has an event.
     #[must_use]
     pub fn event_fd(&self) -> RawFd {
         self.0.async_fd()
@@ -196,14 +198,14 @@ impl Nic {
             ffi::EVENT_DEVICE_FATAL => NicEvent::Broken("it has failed"),
             _ => NicEvent::Other,
         };
-        // SAFETY: it was got above, and is acknowledged once.
+        // SAFETY: the event was returned above, and is acknowledged once.
         unsafe { (self.0.library.ibv_ack_async_event)(&raw mut event) };
         Some(said)
     }
 
     fn register(&self, start: *mut u8, len: usize, remote: c_int) -> Result<Registered, NicError> {
         let access = ffi::ACCESS_LOCAL_WRITE | remote;
-        // SAFETY: the memory is `len` bytes from `start`; who calls this keeps it as long as what is given back.
+        // SAFETY: the memory has `len` bytes from `start`. The caller keeps it as long as the returned value exists.
         let mr =
             unsafe { (self.0.library.ibv_reg_mr)(self.0.pd.as_ptr(), start.cast(), len, access) };
         let mr = NonNull::new(mr).ok_or_else(|| {
@@ -219,7 +221,7 @@ impl Nic {
     }
 }
 
-/// The context of the device with this name.
+/// Returns the context of the device with this name.
 fn open_named(library: &Library, name: &str) -> Result<NonNull<ffi::Context>, NicError> {
     let mut count = 0;
     // SAFETY: both pointers are valid; the list is freed below, once.
@@ -241,7 +243,7 @@ fn open_named(library: &Library, name: &str) -> Result<NonNull<ffi::Context>, Ni
         }
     }
     let failed = NicError::system("cannot open the RDMA device");
-    // SAFETY: as it was got. An opened device stays.
+    // SAFETY: this is the list as the library returned it. An opened device stays valid.
     unsafe { (library.ibv_free_device_list)(list) };
     match opened {
         Some(Some(context)) => Ok(context),
@@ -256,7 +258,7 @@ fn open_named(library: &Library, name: &str) -> Result<NonNull<ffi::Context>, Ni
     }
 }
 
-/// A descriptor that does not block.
+/// Makes a descriptor non-blocking.
 fn unblock(fd: RawFd) -> Result<(), NicError> {
     // SAFETY: two calls that change a flag of an open descriptor.
     let done = unsafe {
@@ -273,10 +275,11 @@ impl Opened {
         unsafe { (*self.context.as_ptr()).async_fd }
     }
 
-    /// Reads what the NIC can do.
+    /// Reads the NIC's capabilities.
     fn look(&mut self) -> Result<(), NicError> {
         let mut port = ffi::PortAttr::default();
-        // SAFETY: the attributes are plain numbers, of the size that the library fills in at most.
+        // SAFETY: the attributes are plain numbers, and the struct is at least as large as the part that the library
+        // fills.
         let mut device: ffi::DeviceAttr = unsafe { std::mem::zeroed() };
         // SAFETY: the context is open.
         let codes = unsafe {
@@ -315,7 +318,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Finds the entry of RoCE v2 that has this address.
+    /// Finds the RoCE v2 entry of the GID table that has this address.
     fn find_gid(&mut self, address: IpAddr) -> Result<(), NicError> {
         let wanted = match address {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -329,7 +332,7 @@ impl Opened {
                 (self.library.ibv_query_gid)(self.context.as_ptr(), PORT, place, &raw mut gid)
             };
             if code != 0 {
-                // Some say so of an empty entry.
+                // Some drivers return an error for an empty entry.
                 continue;
             }
             let mut bytes = [0; 16];
@@ -352,7 +355,7 @@ impl Opened {
     }
 }
 
-/// Memory that the NIC may use.
+/// Memory that is registered with the NIC.
 struct Registered {
     nic: Nic,
     mr: NonNull<ffi::Mr>,
@@ -365,20 +368,20 @@ unsafe impl Sync for Registered {}
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered once; whatever uses it holds an `Arc` of it.
+        // SAFETY: the memory was registered once, and all its users hold an `Arc` of this value.
         unsafe { (self.nic.0.library.ibv_dereg_mr)(self.mr.as_ptr()) };
     }
 }
 
 impl Registered {
     fn keys(&self) -> (u32, u32) {
-        // SAFETY: it is registered.
+        // SAFETY: the memory is registered.
         let mr = unsafe { self.mr.as_ref() };
         (mr.lkey, mr.rkey)
     }
 }
 
-/// Memory of slots: the NIC stores into what is posted, and partners may read it.
+/// Memory of slots. The NIC stores messages into posted slots, and partners may read the memory.
 #[derive(Clone)]
 pub struct SlotMemory {
     registered: Arc<Registered>,
@@ -386,7 +389,7 @@ pub struct SlotMemory {
 }
 
 impl SlotMemory {
-    /// Registers it.
+    /// Registers the memory with the NIC.
     ///
     /// # Errors
     /// [`NicError`].
@@ -409,24 +412,24 @@ impl SlotMemory {
     }
 }
 
-/// Where a byte can be read by RDMA.
+/// The place of a byte that a partner can read by RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readable {
-    /// Its address there.
+    /// Address of the byte in its owner's memory.
     pub at: u64,
-    /// The key of its memory.
+    /// Remote key of the byte's memory.
     pub key: u32,
 }
 
-/// Memory of this process, to send from.
+/// Memory of this process from which the NIC sends.
 struct Buffers {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: it is owned, as a vector's memory is.
+// SAFETY: the value owns its memory, like a vector.
 unsafe impl Send for Buffers {}
-// SAFETY: as above; it is changed by who has it mutably only.
+// SAFETY: as above; only a mutable reference can change the memory.
 unsafe impl Sync for Buffers {}
 
 impl Buffers {
@@ -449,15 +452,15 @@ impl Drop for Buffers {
 /// A completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The id of the work request; for slots the message's number.
+    /// Id of the work request. For a slot: number of the message.
     pub id: u64,
-    /// The QP.
+    /// Number of the QP.
     pub qpn: u32,
-    /// Bytes, or the number of the error.
+    /// Length of the message in bytes, or the number of the error.
     pub outcome: Result<u32, u32>,
 }
 
-/// A queue of completions, and the channel that tells of them.
+/// A completion queue, and the channel that signals completions.
 struct CompletionQueue {
     nic: Nic,
     cq: NonNull<ffi::Cq>,
@@ -471,7 +474,7 @@ unsafe impl Sync for CompletionQueue {}
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: QPs hold an `Arc` of it; all events were acknowledged when they were got.
+        // SAFETY: QPs hold an `Arc` of this value, and all its events were acknowledged when they were taken.
         unsafe {
             (self.nic.0.library.ibv_destroy_cq)(self.cq.as_ptr());
             (self.nic.0.library.ibv_destroy_comp_channel)(self.channel.as_ptr());
@@ -479,12 +482,12 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// A queue of this many completions.
+/// A completion queue.
 #[derive(Clone)]
 pub struct Completions(Arc<CompletionQueue>);
 
 impl Completions {
-    /// Makes one.
+    /// Creates a queue for this number of completions.
     ///
     /// # Errors
     /// [`NicError`].
@@ -506,7 +509,7 @@ impl Completions {
             unsafe { (library.ibv_create_cq)(context, entries, null_mut(), channel.as_ptr(), 0) };
         let Some(cq) = NonNull::new(cq) else {
             let error = NicError::system("no completion queue");
-            // SAFETY: nothing was made of it.
+            // SAFETY: no object uses the channel.
             unsafe { (library.ibv_destroy_comp_channel)(channel.as_ptr()) };
             return Err(error);
         };
@@ -519,14 +522,14 @@ impl Completions {
         Ok(queue)
     }
 
-    /// The descriptor that can be read when a completion has come since [`Completions::arm`].
+    /// Returns the descriptor that becomes readable at the first completion after [`Completions::arm`].
     #[must_use]
     pub fn fd(&self) -> RawFd {
         // SAFETY: the channel is open.
         unsafe { self.0.channel.as_ref().fd }
     }
 
-    /// Completions that are there, at most [`POLL_MAX`].
+    /// Appends the completions that have arrived, at most [`POLL_MAX`], to `out`.
     ///
     /// # Errors
     /// [`NicError`]: the queue cannot be read.
@@ -534,7 +537,8 @@ impl Completions {
         let mut polled = [ffi::Wc::default(); POLL_MAX];
         let most = c_int::try_from(POLL_MAX).expect("small");
         let context = self.0.nic.0.context.as_ptr();
-        // SAFETY: the driver's function is called as the library's header does; the array has as many places as are said.
+        // SAFETY: the driver's function is called as the library's header calls it, and the array has as many places as
+        // stated.
         let count =
             unsafe { ((*context).ops.poll_cq)(self.0.cq.as_ptr(), most, polled.as_mut_ptr()) };
         let count = usize::try_from(count)
@@ -550,25 +554,26 @@ impl Completions {
         Ok(())
     }
 
-    /// The next completion makes [`Completions::fd`] readable. Poll once more after this.
+    /// Makes the next completion signal [`Completions::fd`]. Poll once more after this call.
     ///
     /// # Errors
     /// [`NicError`].
     pub fn arm(&self) -> Result<(), NicError> {
         let context = self.0.nic.0.context.as_ptr();
-        // SAFETY: as the library's header does.
+        // SAFETY: called as the library's header calls it.
         match unsafe { ((*context).ops.req_notify_cq)(self.0.cq.as_ptr(), 0) } {
             0 => Ok(()),
             code => Err(NicError::code("the NIC cannot wake this process", code)),
         }
     }
 
-    /// Whether the NIC has told of a completion: it must be armed again then.
+    /// Returns whether the NIC has signalled a completion. If so, the queue must be armed again.
     #[must_use]
     pub fn take_event(&self) -> bool {
         let (mut cq, mut about) = (null_mut(), null_mut());
         let library = self.0.nic.0.library;
-        // SAFETY: the channel is open and does not block; the event is of our only queue there, and is acknowledged once.
+        // SAFETY: the channel is open and does not block. Its event belongs to its only queue, and is acknowledged
+        // once.
         unsafe {
             let channel = self.0.channel.as_ptr();
             if (library.ibv_get_cq_event)(channel, &raw mut cq, &raw mut about) != 0 {
@@ -583,7 +588,7 @@ impl Completions {
 struct SharedQueue {
     nic: Nic,
     srq: NonNull<ffi::Srq>,
-    /// The NIC stores there.
+    /// Memory into which the NIC stores messages.
     memory: SlotMemory,
 }
 
@@ -594,17 +599,17 @@ unsafe impl Sync for SharedQueue {}
 
 impl Drop for SharedQueue {
     fn drop(&mut self) {
-        // SAFETY: QPs hold an `Arc` of it.
+        // SAFETY: QPs hold an `Arc` of this value.
         unsafe { (self.nic.0.library.ibv_destroy_srq)(self.srq.as_ptr()) };
     }
 }
 
-/// A shared receive queue: slots that are posted there are taken in this order.
+/// A shared receive queue. The NIC takes slots in the order in which they are posted.
 #[derive(Clone)]
 pub struct Receiver(Arc<SharedQueue>);
 
 impl Receiver {
-    /// Makes one for this many slots in this memory.
+    /// Creates a queue for this number of slots in this memory.
     ///
     /// # Errors
     /// [`NicError`].
@@ -638,7 +643,7 @@ impl Receiver {
     /// [`NicError`].
     ///
     /// # Panics
-    /// The place is not in the memory.
+    /// If the place is outside the memory.
     pub fn post(&self, number: u64, place: &Range<usize>) -> Result<(), NicError> {
         let memory = &self.0.memory;
         assert!(
@@ -659,8 +664,8 @@ impl Receiver {
         };
         let mut bad = null_mut();
         let context = self.0.nic.0.context.as_ptr();
-        // SAFETY: as the library's header does. The place is in registered memory, which is not read before the completion
-        // (`pmnet_log::slots`).
+        // SAFETY: called as the library's header calls it. The place is in registered memory, which is not read before
+        // the completion (`pmnet_log::slots`).
         let code = unsafe {
             ((*context).ops.post_srq_recv)(self.0.srq.as_ptr(), &raw mut work, &raw mut bad)
         };
@@ -671,12 +676,12 @@ impl Receiver {
     }
 }
 
-/// A queue pair (RC). Dropped: destroyed.
+/// A queue pair (RC). Dropping it destroys it.
 pub struct QueuePair {
     nic: Nic,
     qp: NonNull<ffi::Qp>,
     psn: u32,
-    /// Objects that the NIC uses for it.
+    /// Kept alive because the NIC uses them for this QP.
     _completions: Completions,
     _receiver: Option<Receiver>,
 }
@@ -692,13 +697,14 @@ impl fmt::Debug for QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once.
+        // SAFETY: the QP was created once, and is destroyed once.
         unsafe { (self.nic.0.library.ibv_destroy_qp)(self.qp.as_ptr()) };
     }
 }
 
 impl QueuePair {
-    /// Makes one that receives into a shared queue, or one that sends up to `sends` requests at a time. `psn`: a random number.
+    /// Creates a QP that receives into a shared queue, or one that has up to `sends` send requests under way. `psn`: a
+    /// random number.
     ///
     /// # Errors
     /// [`NicError`].
@@ -725,7 +731,7 @@ impl QueuePair {
             qp_type: ffi::QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: all that it names is open, and is held by what is given back.
+        // SAFETY: all objects that the attributes name are open, and the returned value holds them.
         let qp = unsafe { (nic.0.library.ibv_create_qp)(nic.0.pd.as_ptr(), &raw mut attributes) };
         let qp = NonNull::new(qp).ok_or_else(|| NicError::system("no queue pair"))?;
         let pair = QueuePair {
@@ -746,20 +752,20 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Its number.
+    /// Returns the number of the QP.
     #[must_use]
     pub fn number(&self) -> u32 {
-        // SAFETY: it is open.
+        // SAFETY: the QP is open.
         unsafe { self.qp.as_ref().qp_num }
     }
 
-    /// Its place in memory, by which [`NicEvent`] names it.
+    /// Returns the QP's address in memory, by which [`NicEvent`] names it.
     #[must_use]
     pub fn place(&self) -> usize {
         self.qp.as_ptr().addr()
     }
 
-    /// Returns its address, for its partner.
+    /// Returns the QP's address for its partner.
     #[must_use]
     pub fn whereto(&self) -> Whereto {
         Whereto {
@@ -769,7 +775,7 @@ impl QueuePair {
         }
     }
 
-    /// Connects to a partner: it may receive and send. `mtu`: the smaller one of both.
+    /// Connects to a partner. Then the QP may receive and send. `mtu`: the smaller one of the partners' values.
     ///
     /// # Errors
     /// [`NicError`].
@@ -810,10 +816,10 @@ impl QueuePair {
         self.modify(send, bits | mask::RD_ATOMIC, "a queue pair cannot send")
     }
 
-    /// Breaks it: the NIC acknowledges nothing more there.
+    /// Breaks the QP: the NIC acknowledges nothing more on it.
     ///
     /// # Errors
-    /// [`NicError`]: it may still acknowledge.
+    /// [`NicError`]: the NIC may still acknowledge messages.
     pub fn break_off(&self) -> Result<(), NicError> {
         let broken = ffi::QpAttr {
             qp_state: ffi::QPS_ERR,
@@ -832,7 +838,7 @@ impl QueuePair {
     }
 }
 
-/// Buffers of one size, from which a QP sends, and a place for the byte that it reads.
+/// Buffers of one size, from which a QP sends, and the place into which it reads a byte.
 pub struct SendBuffers {
     registered: Registered,
     buffers: Buffers,
@@ -841,7 +847,7 @@ pub struct SendBuffers {
 }
 
 impl SendBuffers {
-    /// Makes `count` of `each` bytes.
+    /// Creates `count` buffers of `each` bytes.
     ///
     /// # Errors
     /// [`NicError`].
@@ -856,7 +862,7 @@ impl SendBuffers {
         })
     }
 
-    /// Bytes of each.
+    /// Returns the size of each buffer, in bytes.
     #[must_use]
     pub const fn each(&self) -> usize {
         self.each
@@ -871,20 +877,20 @@ impl SendBuffers {
         }
     }
 
-    /// Sends a message from buffer `number`, which must be free: the NIC is done with what was sent from there.
+    /// Sends a message from buffer `number`. The buffer must be free: the NIC no longer uses its previous message.
     ///
     /// # Errors
     /// [`NicError`].
     ///
     /// # Panics
-    /// There is no such buffer, or the message is longer.
+    /// If there is no such buffer, or the message is longer than the buffer.
     pub fn send(&mut self, pair: &QueuePair, number: usize, bytes: &[u8]) -> Result<(), NicError> {
         assert!(
             number < self.count && bytes.len() <= self.each,
             "the message fits a buffer"
         );
         let at = number * self.each;
-        // SAFETY: the buffer is in the memory, and `self` is borrowed mutably.
+        // SAFETY: the buffer lies in the memory, and `self` is borrowed mutably.
         unsafe {
             let to = self.buffers.start.as_ptr().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -892,22 +898,23 @@ impl SendBuffers {
         self.post(pair, self.part(at, bytes.len()), None, 0)
     }
 
-    /// Begins a message of `length` bytes that never ends: the NIC can read the `first` ones only. It sends the packets that these fill, and then says with an
-    /// error that it cannot go on. For tests of what a partner does with such a client.
+    /// Begins a message of `length` bytes that never ends, because the NIC can read only its `first` bytes. The NIC
+    /// sends the packets that these bytes fill, and then reports an error. For tests of a partner's reaction to such a
+    /// client.
     ///
     /// # Errors
     /// [`NicError`].
     ///
     /// # Panics
-    /// `first` is more than a buffer has, or is not less than `length`.
+    /// If `first` is larger than a buffer, or not less than `length`.
     pub fn begin(&mut self, pair: &QueuePair, first: usize, length: usize) -> Result<(), NicError> {
         assert!(first <= self.each && first < length, "a part of a message");
-        // The rest lies beyond what is registered.
+        // The rest of the message lies outside the registered memory.
         let at = self.buffers.layout.size() - first;
         self.post(pair, self.part(at, length), None, 0)
     }
 
-    /// Reads one byte of the partner's memory. It completes with `id` after everything that was sent before.
+    /// Reads one byte of the partner's memory. The read completes with `id`, after all earlier sends.
     ///
     /// # Errors
     /// [`NicError`].

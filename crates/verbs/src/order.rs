@@ -1,7 +1,9 @@
-//! Does a NIC take slots in the order in which they were posted, across connections? (`docs/spec/verbs.md` §3, 9.)
+//! Tests whether a NIC takes slots in the order in which they were posted, across connections (`docs/spec/verbs.md` §3,
+//! 9).
 //!
-//! Several QPs send to one queue of the same NIC, each in a thread of its own. A counter goes up when a message begins and when its READ has completed. A
-//! message that began after another one had ended must be in a later slot.
+//! Several QPs, each on a thread of its own, send to one queue of the same NIC. A shared counter rises when a message
+//! begins, and when the READ after it has completed. A message that began after the end of another message must be in a
+//! later slot.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -26,19 +28,19 @@ const IDENTITY: Identity = Identity {
     device: 1,
     shard: 0,
 };
-/// The longest message; the shortest is its number.
+/// Length of the longest message, in bytes. The shortest one consists of its number.
 const MESSAGE_MAX: u64 = 4000;
-/// A message that is not there after this long is lost.
+/// Time after which a missing message counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The result.
+/// The result of the test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Messages that were acknowledged.
     pub messages: u64,
     /// Completions that came while an earlier slot was open.
     pub overtaken: u64,
-    /// Messages in an earlier slot than one that had ended before they began.
+    /// Messages that are in an earlier slot than a message that had ended before they began.
     pub violations: u64,
     /// Acknowledged messages that are in no slot.
     pub lost: u64,
@@ -47,14 +49,14 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether such a NIC may be used.
+    /// Returns whether the NIC may be used for the ordered queue.
     #[must_use]
     pub const fn is_good(&self) -> bool {
         self.messages > 0 && self.violations == 0 && self.lost == 0 && self.twice == 0
     }
 }
 
-/// When a message began and ended.
+/// The counter's values at the begin and the end of a message.
 #[derive(Clone, Copy, Debug)]
 struct Life {
     id: u64,
@@ -65,12 +67,12 @@ struct Life {
 /// Counters of all senders.
 struct Clock {
     now: AtomicU64,
-    /// The next message.
+    /// Number of the next message.
     next: AtomicU64,
     messages: u64,
 }
 
-/// A connection to the queue, and what it sends from.
+/// A connection to the queue, and the buffers from which it sends.
 struct Sender {
     near: QueuePair,
     _far: QueuePair,
@@ -97,7 +99,8 @@ impl Sender {
         })
     }
 
-    /// Sends, one message after the other, until all are sent. Returns those that it has sent.
+    /// Sends one message after the other, until all messages of the test are sent. Returns those that this sender has
+    /// sent.
     fn run(&mut self, clock: &Clock) -> Result<Vec<Life>, NicError> {
         let mut lives = Vec::new();
         loop {
@@ -134,10 +137,11 @@ impl Sender {
     }
 }
 
-/// Tests the RDMA device with this name and address: with this many QPs and messages. `memory`: a name of a file on tmpfs, which is made and removed.
+/// Tests the RDMA device with this name and address, with this number of QPs and messages. `memory`: name of a file on
+/// tmpfs, which is created and removed.
 ///
 /// # Errors
-/// [`NicError`]: it could not be tested.
+/// [`NicError`]: the device could not be tested.
 pub fn test(
     rdma: &str,
     address: IpAddr,
@@ -183,7 +187,7 @@ fn failed(error: impl std::fmt::Display) -> NicError {
     NicError::said(&error.to_string())
 }
 
-/// Takes messages out of the slots, in order, until all are there or none has come for long.
+/// Takes messages from the slots, in order, until all have arrived or none has arrived for [`PATIENCE`].
 fn receive(
     parts: &Parts,
     queue: &mut SlotQueue<AnyMedia>,
@@ -223,7 +227,7 @@ fn receive(
     }
 }
 
-/// Compares the order of the slots with what the senders know.
+/// Compares the order of the slots with the senders' notes.
 fn judge(report: &mut Report, order: &[u64], lives: &[Life]) {
     let mut by_id: FxHashMap<u64, (Life, u64)> =
         lives.iter().map(|life| (life.id, (*life, 0))).collect();
@@ -231,7 +235,7 @@ fn judge(report: &mut Report, order: &[u64], lives: &[Life]) {
     let mut latest = 0;
     for id in order {
         let Some((Life { begun, ended, .. }, found)) = by_id.get_mut(id) else {
-            // It was not acknowledged, or no connection sent it.
+            // The message was not acknowledged, or no connection sent it.
             continue;
         };
         *found += 1;
@@ -266,7 +270,7 @@ mod tests {
         let apart = [(0, 1), (2, 3)];
         assert_eq!(judged(&[0, 1], &apart), (0, 0, 0));
         assert_eq!(judged(&[1, 0], &apart), (1, 0, 0));
-        // At the same time: any order is right.
+        // The messages overlap in time, so any order is right.
         let together = [(0, 2), (1, 3)];
         assert_eq!(judged(&[1, 0], &together), (0, 0, 0));
         assert_eq!(judged(&[0], &together), (0, 1, 0));

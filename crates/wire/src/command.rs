@@ -59,9 +59,9 @@ pub enum Form {
     Barrier,
     /// No command. The server returns the store's name as a bulk string, or an error with the reason why it has none.
     StoreAddress,
-    /// Independent commands, and MULTI … EXEC among them, in order. The store may end before the last one: the reply is
-    /// the array of the replies to what has run, and a transaction has one reply. Any other reply is the reply to all
-    /// of them.
+    /// Independent commands, and MULTI … EXEC among them, in order. The store may stop before the last one. The reply
+    /// is the array of the replies to the executed parts, in which a transaction has one reply. A reply that is no
+    /// array is the reply to all parts.
     Pack,
 }
 

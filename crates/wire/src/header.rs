@@ -129,7 +129,8 @@ pub struct Flags(pub u8);
 impl Flags {
     /// Bypass: changes no state, may be executed again.
     pub const READ_ONLY: Flags = Flags(1);
-    /// Read: a HIT may contain an update that the store has already applied and that is still in the log (reads.md §2).
+    /// Read: a HIT may contain an update that the store has already applied and whose entry the log still holds
+    /// (reads.md §2).
     pub const KEPT: Flags = Flags(1);
     /// Read: its client may read from a replica of the store (reads.md §11).
     pub const REPLICAS: Flags = Flags(1 << 1);
@@ -474,7 +475,7 @@ impl<'a> Packet<'a> {
         if usize::try_from(header.payload_len) != Ok(payload.len()) {
             return Err(Reject::PayloadLength);
         }
-        // Of none there is no first one.
+        // A list without entries has no first line.
         if header.fragment_count > crate::FRAGMENTS_MAX
             || header.fragment_index >= header.fragment_count
         {

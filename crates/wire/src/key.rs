@@ -93,18 +93,18 @@ pub struct Life {
 /// The two keys of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionKeys {
-    /// For packets from the client.
+    /// Key of packets from the client.
     pub to_head: MacKey,
-    /// For packets from the head.
+    /// Key of packets from the head.
     pub to_client: MacKey,
 }
 
 /// The two keys of one conversation at a TCP door (`docs/spec/keys.md` §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DoorKeys {
-    /// For the question, sent to the door.
+    /// Key of the question, which is sent to the door.
     pub to_door: MacKey,
-    /// For the answer, sent to the caller.
+    /// Key of the answer, which is sent to the caller.
     pub to_caller: MacKey,
 }
 

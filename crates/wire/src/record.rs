@@ -77,11 +77,11 @@ pub struct Member {
     pub device: u32,
     /// Incarnation.
     pub incarnation: u32,
-    /// Uuid of its log, which identifies the medium.
+    /// Uuid of the device's log, which identifies the medium.
     pub log_uuid: u128,
-    /// Highest durable order of its log.
+    /// Highest durable order of the device's log.
     pub tail: u64,
-    /// Highest order that it knows to be applied.
+    /// Highest order that the device knows to be applied.
     pub applied: u64,
     /// Flags, such as [`Member::SHRINK`].
     pub flags: u32,
@@ -106,7 +106,7 @@ impl Member {
     pub const SHRINK: u32 = 1;
     /// The operator states that the entries of the lost chain are gone.
     pub const DECLARE_LOSS: u32 = 1 << 1;
-    /// The device asks while it is serving: its log goes on, so `tail` is already old.
+    /// The device asks while it is serving. Its log continues to grow, so `tail` is already old.
     pub const SERVING: u32 = 1 << 2;
     /// The operator states that this device is to join the chain. If `tail` is 0, its log is erased.
     pub const JOIN: u32 = 1 << 3;
@@ -322,7 +322,7 @@ impl RecoverReply {
 mod tests {
     use super::*;
 
-    /// The number in a field of a row.
+    /// Returns the number in a field of a row.
     fn number(row: &[u8], fields: &[Field], name: &str) -> u128 {
         let field = fields.iter().find(|field| field.name == name);
         let field = field.unwrap_or_else(|| panic!("no field {name}"));

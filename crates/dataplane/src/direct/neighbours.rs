@@ -1,7 +1,8 @@
 //! The queue and the Ethernet addresses through which a peer is reached, as its own packets came.
 //!
-//! Invariants: the table is bounded. It learns only from accepted packets. A packet to a peer that has not been heard
-//! of for a while goes through the kernel's stack, which resolves the peer's address. May not: send a question.
+//! Invariants: the table is bounded. It learns only from accepted packets that say something new: whoever sees a sealed
+//! packet can repeat it from another Ethernet address. A packet to a peer that has not been heard of for a while goes
+//! through the kernel's stack, which resolves the peer's address. May not: send a question.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -30,6 +31,17 @@ pub(super) struct Neighbour {
     pub own: IpAddr,
 }
 
+impl Neighbour {
+    fn of(queue: usize, came: &Came) -> Neighbour {
+        Neighbour {
+            queue,
+            mac: came.mac_from,
+            own_mac: came.mac_to,
+            own: came.to,
+        }
+    }
+}
+
 /// All peers that are known.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
@@ -46,12 +58,6 @@ impl Neighbours {
         if nobody || group(&came.mac_from) || group(&came.mac_to) {
             return;
         }
-        let neighbour = Neighbour {
-            queue,
-            mac: came.mac_from,
-            own_mac: came.mac_to,
-            own: came.to,
-        };
         if !self.known.contains_key(&came.from) && self.known.len() >= NEIGHBOURS_MAX {
             self.known
                 .retain(|_, (_, heard)| now.since(*heard) < HEARD_MAX);
@@ -59,7 +65,17 @@ impl Neighbours {
                 return;
             }
         }
-        self.known.insert(came.from, (neighbour, now));
+        self.known
+            .insert(came.from, (Neighbour::of(queue, came), now));
+    }
+
+    /// Takes in a packet that may be a repetition: its sender is still where it was, if the packet came from there.
+    pub fn confirm(&mut self, now: Time, queue: usize, came: &Came) {
+        if let Some((neighbour, heard)) = self.known.get_mut(&came.from)
+            && *neighbour == Neighbour::of(queue, came)
+        {
+            *heard = now;
+        }
     }
 
     /// Returns the path to a peer. `None`: the packet must go through the kernel's stack.
@@ -107,6 +123,28 @@ mod tests {
             None,
             "silent too long"
         );
+    }
+
+    #[test]
+    fn a_repetition_moves_nobody() {
+        let mut all = Neighbours::default();
+        let (peer, known, moved) = (came(5, 0).from, came(5, 1), came(5, 2));
+        all.confirm(Time(0), 0, &moved);
+        assert_eq!(all.find(Time(0), peer), None, "from the unknown");
+        all.learn(Time(0), 0, &known);
+        for at in [1, HEARD_MAX / 2, HEARD_MAX - 1] {
+            all.confirm(Time(at), 0, &moved);
+            assert_eq!(all.find(Time(at), peer).unwrap().mac, known.mac_from);
+        }
+        assert_eq!(
+            all.find(Time(HEARD_MAX), peer),
+            None,
+            "a repetition is no sign of life"
+        );
+        all.confirm(Time(HEARD_MAX), 0, &known);
+        assert_eq!(all.find(Time(HEARD_MAX), peer).unwrap().mac, known.mac_from);
+        all.learn(Time(HEARD_MAX), 0, &moved);
+        assert_eq!(all.find(Time(HEARD_MAX), peer).unwrap().mac, moved.mac_from);
     }
 
     #[test]

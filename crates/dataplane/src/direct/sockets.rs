@@ -230,11 +230,13 @@ impl Sockets {
         Ok(())
     }
 
-    /// Ends the use of a received datagram. Unless the datagram was refused, its sender can then be reached on the path
+    /// Ends the use of a received datagram. If the datagram said something new, its sender can then be reached on the path
     /// by which it came.
     pub fn done(&mut self, now: Time, arrived: Arrived, taken: Taken) {
-        if taken != Taken::Refused {
-            self.neighbours.learn(now, arrived.queue, &arrived.came);
+        match taken {
+            Taken::Refused => (),
+            Taken::NothingNew => self.neighbours.confirm(now, arrived.queue, &arrived.came),
+            Taken::Heard | Taken::Kept => self.neighbours.learn(now, arrived.queue, &arrived.came),
         }
         self.queues.done(arrived.frame, taken == Taken::Kept);
     }

@@ -188,7 +188,7 @@ impl Pair for Beside {
             let taken = self.keeps.receive_in_place(self.now, from, HOPS, &frame);
             match taken.unwrap() {
                 Taken::Kept => self.kept += 1,
-                Taken::Heard | Taken::Refused => self.lent.push(number),
+                Taken::Heard | Taken::NothingNew | Taken::Refused => self.lent.push(number),
             }
         }
         // A burst has one to three datagrams.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pmnet_dataplane::xdp::Kernel;
+use pmnet_dataplane::xdp::{Kernel, XDP_TX};
 use pmnet_device::{DeviceConfig, DeviceError, FastPath};
 use pmnet_log::Tail;
 use pmnet_proto::device::{ChainState, SessionState};
@@ -281,6 +281,40 @@ fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() 
     bench.script.assert_done();
     assert_eq!(bench.last(), 22, "acknowledged");
     assert_eq!(bench.node.device().unwrap().log().last(), 22);
+}
+
+/// Regression: whoever had recorded one DURABLE stopped a chain, by repeating it from an Ethernet address of his own: the
+/// head sent all that followed there.
+#[test]
+fn a_repeated_confirmation_does_not_move_the_next_hop() {
+    if skipped() {
+        return;
+    }
+    let mut bench = Bench::new(0, 2);
+    let session = bench.open();
+    let goes_to = |from: Peer, bytes: &[u8], mac: u8| {
+        let mut frame = frame(from, address(), bytes);
+        frame[11] = mac;
+        let mut out = [0; 4096];
+        let mut kernel = bench.node.kernel.lock().unwrap();
+        let (verdict, after) = kernel.run(&frame, &mut out).unwrap();
+        (verdict == XDP_TX).then(|| after[5])
+    };
+    const NEXT: u8 = 2;
+    const OTHER: u8 = 9;
+    assert_eq!(goes_to(client(), &update(session, 1), 3), Some(NEXT));
+    assert_eq!(
+        goes_to(next(), &durable(1, 2), NEXT),
+        Some(3),
+        "acknowledged"
+    );
+    for order in [1, 2, 2] {
+        goes_to(next(), &durable(1, order), OTHER);
+    }
+    assert_eq!(goes_to(client(), &update(session, 2), 3), Some(NEXT));
+    // News from there: the next hop has another interface.
+    assert_eq!(goes_to(next(), &durable(1, 3), OTHER), Some(3));
+    assert_eq!(goes_to(client(), &update(session, 3), 3), Some(OTHER));
 }
 
 /// Regression: no process could take over a log whose superblock stated more than the pipeline knew.

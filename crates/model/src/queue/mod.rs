@@ -1,12 +1,12 @@
-//! The ordered queue over RDMA verbs (docs/spec/verbs.md): a NIC that acknowledges by itself, into slots of a shared receive
-//! queue. A search of its own beside [`crate::protocol`], with the same clients, calls, histories and rules.
+//! The ordered queue over RDMA verbs (docs/spec/verbs.md): a NIC that acknowledges on its own, into slots of a shared
+//! receive queue. This search is separate from [`crate::protocol`], with the same clients, calls, histories and rules.
 //!
-//! A server processes a message in one step here (effect, session table and reply): the rest of
-//! the protocol is in the other search. The NIC acts whether the process lives or not. There are no timers, as there.
+//! In this search a server processes a message in one step (effect, session table and reply), because
+//! [`crate::protocol`] covers the rest of the protocol. The NIC works even if the process is dead. There are no timers.
 //!
-//! *The medium.* A slot holds what the NIC has put there; what the medium has of it for sure is `before`. A power cut leaves
-//! either, or a torn message. A slot that is posted again keeps its old message until the NIC overwrites it: nothing here is
-//! zeroed.
+//! *The medium.* `holds` of a slot is what the NIC has stored; `before` is the content that the medium has for certain.
+//! A power cut leaves either of them, or a torn message. A slot that is posted again keeps its old message until the
+//! NIC overwrites it: slots are never zeroed.
 
 mod possible;
 mod properties;
@@ -24,35 +24,35 @@ pub use state::State;
 /// Most slots of a queue.
 pub const SLOTS: usize = 3;
 
-/// The event of a configuration, besides cuts and crashes.
+/// The event of a configuration, in addition to cuts and crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing.
+    /// No event.
     None,
     /// The first client dies, perhaps in the middle of a message.
     Dies,
-    /// R = 2: the head is lost with its medium, the second device goes on.
+    /// R = 2: the head is lost with its medium, and the second device continues.
     HeadLost,
-    /// The shard goes to another device; the process of the old one may stand still meanwhile.
+    /// The shard moves to another device. The process of the old device may stand still meanwhile.
     Moves,
     /// The server ends the first client's session.
     Expires,
 }
 
-/// The part of a configuration that is about the queue.
+/// The part of a configuration that concerns the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// Slots of the shared receive queue, up to [`SLOTS`].
     pub slots: u8,
-    /// Connections that are cut, all together.
+    /// Number of cuts of connections, all together.
     pub cuts: u8,
-    /// The other event.
+    /// The event in addition to cuts and crashes.
     pub event: Event,
-    /// The goals that must be reached.
+    /// The goals that the search must reach.
     pub goals: &'static [Goal],
 }
 
-/// A goal that an exhausted configuration must have reached, or it would say nothing.
+/// A goal that an exhausted configuration must have reached; otherwise its result would say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// The clients that live have finished their programs.
@@ -63,13 +63,13 @@ pub enum Goal {
     Reused,
     /// An error completion has left a hole at the head of the queue.
     Hole,
-    /// A message came twice.
+    /// A message arrived twice.
     Resent,
     /// A scan after a crash has applied a message.
     Recovered,
     /// The other device serves, and has been handed a message.
     GoneOn,
-    /// The session was ended, and the other client has finished.
+    /// The server has ended the session, and the other client has finished.
     Ended,
 }
 
@@ -80,11 +80,11 @@ pub enum Action {
     Invoke(u8),
     /// The NIC begins to receive a client's next message into this slot.
     Take(u8, u8),
-    /// The NIC has received all of it.
+    /// The NIC has received the whole message.
     Place(u8),
-    /// A client gets the acknowledgement of its messages (only without [`Rule::DrainRead`]).
+    /// A client gets the NIC's acknowledgement of its messages (only without [`Rule::DrainRead`]).
     Ack(u8),
-    /// A client gets the byte that it reads after its messages.
+    /// The READ that a client has sent after its messages completes.
     Drain(u8),
     /// A client gets the protocol's acknowledgement (R > 1).
     Acknowledge(u8),
@@ -92,7 +92,7 @@ pub enum Action {
     See(u8),
     /// The server takes the message of a slot.
     HandOn(u8),
-    /// The server writes down up to which message all is processed, durably.
+    /// The server stores the number up to which all messages are processed, durably.
     Keep,
     /// The server posts a slot again.
     Post(u8),
@@ -100,25 +100,25 @@ pub enum Action {
     Reply(u8),
     /// A connection is cut.
     Cut(u8),
-    /// A client connects anew and sends from this step of its program on.
+    /// A client connects again, and sends from this step of its program on.
     Connect(u8, u8),
-    /// The server destroys the end of a connection that was cut (only without [`Rule::DrainFirst`]).
+    /// The server destroys its end of a cut connection (only without [`Rule::DrainFirst`]).
     Destroy(u8),
     /// The first client dies.
     Die,
-    /// The oldest slot has been open for too long: all clients that may have it are cut off.
+    /// The oldest slot has been open for too long: all clients that may have it are disconnected.
     Deadline,
-    /// A read is answered past the queue (only without [`Rule::SameQueue`]).
+    /// A read is answered outside the queue (only without [`Rule::SameQueue`]).
     ReadPast(u8),
-    /// Power is lost. By slot, in base 3: what the NIC has written stays, is not there, or is torn.
+    /// Power is lost. One base-3 digit for each slot: the message that the NIC has written is kept, lost, or torn.
     Fail(u8),
-    /// The slots are read.
+    /// The restarted server reads the slots.
     Scan,
     /// The server serves again.
     Start,
     /// The head is lost with its medium.
     LoseHead,
-    /// The server begins to leave, or to end the first session: the clients concerned are cut off.
+    /// The server begins to leave, or to end the first session: it disconnects the clients concerned.
     CutOff,
     /// The record says that another device serves.
     Move,
@@ -126,25 +126,25 @@ pub enum Action {
     Expire,
 }
 
-/// A configuration under rules.
+/// A configuration with a set of rules.
 #[derive(Debug)]
 pub struct Machine {
-    /// The bounds.
+    /// The bounds of the search.
     pub configuration: Configuration,
-    /// Those of the queue.
+    /// The bounds of the queue.
     pub queue: Queue,
-    /// The rules.
+    /// The rules that hold.
     pub rules: Rules,
     /// The programs' steps with their numbers.
     pub plan: [Vec<Step>; CLIENTS],
-    /// Goals that were reached, by bit; only so that the first example is kept.
+    /// The goals that were reached, as bits; needed only to keep the first example of each.
     reached: AtomicU32,
-    /// A violation was seen; only so that the first, the shortest, is kept.
+    /// A violation was seen; needed only to keep the first, which is the shortest.
     violated: AtomicBool,
 }
 
 impl Machine {
-    /// The configuration under these rules.
+    /// Returns the system of the configuration under these rules.
     #[must_use]
     pub fn new(configuration: Configuration, queue: Queue, rules: Rules) -> Self {
         let plan = configuration.plan(rules);
@@ -166,7 +166,7 @@ impl Machine {
         self.plan[usize::from(client)][usize::from(index)]
     }
 
-    /// Steps of a client's program.
+    /// Returns the number of steps of a client's program.
     fn calls(&self, client: u8) -> u8 {
         u8::try_from(self.plan[usize::from(client)].len()).expect("programs are short")
     }

@@ -1,4 +1,4 @@
-//! Which steps are possible in a state.
+//! The possible steps of a state.
 
 use crate::configuration::CLIENTS;
 use crate::queue::state::{Content, Life, Slot, State, Status};
@@ -43,7 +43,7 @@ impl Machine {
         !reads && open.count() < window
     }
 
-    /// Whether the server has ended the first client's session, or is about to.
+    /// Whether the server has ended the first client's session, or has begun to.
     fn ended(&self, state: &State) -> bool {
         self.queue.event == Event::Expires && (state.cut_off || state.over)
     }
@@ -156,7 +156,7 @@ impl Machine {
         }
         let choices = |slot: &Slot| match slot.holds {
             holds if holds == slot.before => 1,
-            // It is torn anyway.
+            // The slot is torn in any case.
             Content::Torn(_) => 2,
             _ => 3,
         };
@@ -187,7 +187,7 @@ impl Machine {
             }
             Event::HeadLost => actions.push(Action::LoseHead),
             Event::Moves if !self.on(Rule::ErrorsFirst) => {
-                // All that it knows of is processed.
+                // All messages that the server knows are processed.
                 let known =
                     |slot: &Slot| matches!(slot.status, Status::Complete(..) | Status::Seen(..));
                 if !state.slots.iter().any(known) {
@@ -216,13 +216,13 @@ impl Machine {
         }
     }
 
-    /// The first step of a client's program that has not ended.
+    /// Returns the first step of a client's program that has not ended.
     pub(super) fn first_open(&self, state: &State, client: u8) -> u8 {
         let done = state.clients[usize::from(client)].done;
         u8::try_from(done.trailing_ones()).expect("at most eight bits")
     }
 
-    /// The slot of a running number.
+    /// Returns the slot for a running number.
     pub(super) fn slot_of(&self, number: u8) -> u8 {
         number % self.queue.slots
     }

@@ -1,4 +1,4 @@
-//! The invariants, and the goals that keep a search honest.
+//! The invariants, and the goals, which show that a search was not empty.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ const INVARIANTS: [(Bad, &str); 5] = [
     (Bad::Garbage, "only what was sent takes effect"),
 ];
 
-/// The one that is about progress.
+/// The invariant about progress.
 const STUCK: &str = "no client waits for ever";
 
 const GOALS: [(Goal, &str); 8] = [
@@ -47,16 +47,17 @@ fn goal<const I: usize>(model: &Machine, state: &State) -> bool {
 }
 
 impl Machine {
-    /// Whether a client that lives, and has a session, has finished its program; one without is not asked.
+    /// Whether a client that lives and has a session has finished its program. A dead client, and a client without a
+    /// session, count as finished.
     fn finished(&self, state: &State, client: u8) -> bool {
         let ended = self.queue.event == Event::Expires && state.over;
         let gone = client == 0 && (state.dead || ended);
         gone || self.first_open(state, client) >= self.calls(client)
     }
 
-    /// Nothing can happen any more, and a client waits.
+    /// No step is possible any more, and a client waits.
     fn stuck(&self, state: &State) -> bool {
-        // Clients may go on at another device, which is not modelled.
+        // Clients may continue at another device, which is not modelled.
         let elsewhere = state.life == Life::Left;
         if elsewhere || self.finished(state, 0) && self.finished(state, 1) {
             return false;

@@ -1,4 +1,4 @@
-//! The state of the queue and of what is around it.
+//! The state of the queue, its clients and its server.
 
 use std::hash::{Hash, Hasher};
 
@@ -13,7 +13,7 @@ pub enum Content {
     /// No message.
     #[default]
     Nothing,
-    /// Parts of this message, and of whatever was there.
+    /// Parts of this message, mixed with the old content.
     Torn(Op),
     /// This message.
     Whole(Op),
@@ -22,36 +22,37 @@ pub enum Content {
 /// The owner of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// None: its message is processed.
+    /// Nobody: the message is processed.
     #[default]
     Free,
-    /// The NIC, which has not used it yet.
+    /// The NIC, which has not used the slot yet.
     Posted,
-    /// The NIC, which is receiving a message of this client into it.
+    /// The NIC, which is receiving a message of this client into the slot.
     Taken(u8),
-    /// The server does not know yet that the NIC is done with this client's message; false: an error.
+    /// The NIC has finished this client's message, but the server has not seen the completion. `false`: the completion
+    /// is an error.
     Complete(u8, bool),
-    /// The server knows; false: an error, a hole.
+    /// The server has seen the completion. `false`: it was an error, so the slot is a hole.
     Seen(u8, bool),
-    /// Its message is processed, and an earlier slot's is not (only without some rules).
+    /// The slot's message is processed, but the message of an earlier slot is not (only without some rules).
     Done,
 }
 
 /// One slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Slot {
-    /// The owner.
+    /// Owner of the slot.
     pub status: Status,
-    /// Its contents, as NIC and CPU see them.
+    /// Content of the slot, as NIC and CPU see it.
     pub holds: Content,
-    /// The contents that are durable for sure, or were there before.
+    /// Content that is durable for certain, or the content before it.
     pub before: Content,
-    /// The client of its message.
+    /// Client of the slot's message.
     pub owner: u8,
 }
 
 impl Slot {
-    /// Whether its message is still to be processed.
+    /// Whether the slot's message must still be processed.
     pub fn waits(&self) -> bool {
         matches!(
             self.status,
@@ -63,57 +64,57 @@ impl Slot {
 /// A client's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Connection {
-    /// Both ends are there.
+    /// Both ends of the connection exist.
     pub up: bool,
-    /// The step of the program that is sent next.
+    /// The step of the program that the client sends next.
     pub next: u8,
     /// Steps whose messages the NIC has acknowledged on this connection: bit by index.
     pub placed: u8,
-    /// A reply under way: 1 + index of the read, and what it says.
+    /// A reply under way: 1 + index of the read, and its answer.
     pub reply: (u8, Answer),
 }
 
 /// State of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Life {
-    /// It serves.
+    /// The process serves.
     #[default]
     Serves,
-    /// The machine has failed.
+    /// The computer has failed.
     Down,
-    /// It has read the slots, and has posted none yet.
+    /// The process has read the slots, and has posted none yet.
     Scanned,
-    /// Another device serves; the NIC of this one does not know (only without [`crate::Rule::ErrorsFirst`]).
+    /// Another device serves, and the NIC of this device does not know it (only without [`crate::Rule::ErrorsFirst`]).
     Left,
 }
 
-/// State of the server: effects and session table change in one step, and are durable.
+/// State of the server. Effects and session table change in one step, and are durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Store {
     /// Value of the key.
     pub value: Op,
-    /// Steps that have taken effect: bit by op.
+    /// Steps that have taken effect, as bits by op.
     pub effects: u8,
     /// Last seq of each session.
     pub table: [u8; CLIENTS],
 }
 
-/// Everything.
+/// State of the whole system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// The clients.
     pub clients: [Client; CLIENTS],
-    /// Their connections.
+    /// The clients' connections.
     pub connections: [Connection; CLIENTS],
     /// The slots.
     pub slots: [Slot; SLOTS],
     /// Slots that the NIC may use, in the order in which they were posted.
     pub posted: Vec<u8>,
-    /// Messages that were posted for: the running number of the next slot that is posted.
+    /// Number of slots that were posted, which is the running number of the next posted slot.
     pub next: u8,
     /// The running number of the oldest slot that is not processed.
     pub processed: u8,
-    /// The same, as the medium has it.
+    /// The number of the oldest unprocessed slot, as the medium has it.
     pub kept: u8,
     /// State of the process.
     pub life: Life,
@@ -121,7 +122,7 @@ pub struct State {
     pub store: Store,
     /// The first client is dead.
     pub dead: bool,
-    /// The clients that the event is about may not connect any more.
+    /// The clients that the event concerns may not connect any more.
     pub cut_off: bool,
     /// The event has taken place.
     pub over: bool,
@@ -129,7 +130,7 @@ pub struct State {
     pub crashes: u8,
     /// Cuts so far.
     pub cuts: u8,
-    /// A message came twice.
+    /// A message arrived twice.
     pub resent: bool,
     /// A scan has applied a message.
     pub recovered: bool,

@@ -8,14 +8,14 @@ use crate::rule::Rule;
 use crate::state::{Bad, op_of, step_of};
 
 impl Machine {
-    /// The world at the beginning: all slots are posted, no client is connected.
+    /// Returns the initial state: all slots are posted, and no client is connected.
     pub(super) fn beginning(&self) -> State {
         let mut state = State::default();
         self.post_all(&mut state, 0);
         state
     }
 
-    /// The state after a step; `None`: nothing changes.
+    /// Returns the state after a step; `None`: the step changes nothing.
     pub(super) fn take(&self, before: &State, action: Action) -> Option<State> {
         let mut state = before.clone();
         self.apply(&mut state, action);
@@ -66,7 +66,7 @@ impl Machine {
         }
     }
 
-    /// Nothing is in use: all slots are posted, from this running number on.
+    /// Posts all slots, from this running number on. No slot is in use.
     fn post_all(&self, state: &mut State, from: u8) {
         state.processed = from;
         state.kept = from;
@@ -110,13 +110,13 @@ impl Machine {
                 }
             }
         }
-        // R > 1: that the head has it is not enough.
+        // With R > 1 it is not sufficient that the head holds the message.
         if self.queue.event != Event::HeadLost || !self.on(Rule::HardwareCopies) {
             self.told(state, client);
         }
     }
 
-    /// The client's updates on this connection end well.
+    /// Ends the client's updates on this connection as successful.
     fn told(&self, state: &mut State, client: u8) {
         let placed = state.connections[usize::from(client)].placed;
         for index in 0..self.calls(client) {
@@ -240,7 +240,8 @@ impl Machine {
         }
     }
 
-    /// All clients are cut off that may have the oldest slot: those that have finished no message in a later one.
+    /// Disconnects all clients that may have the oldest slot, which are those without a finished message in a later
+    /// slot.
     fn deadline(&self, state: &mut State) {
         let oldest = usize::from(self.slot_of(state.processed));
         for client in 0..2 {
@@ -293,7 +294,7 @@ impl Machine {
         state.life = Life::Scanned;
     }
 
-    /// The second device goes on, with all that it was sent, and empty slots.
+    /// The second device continues, with all entries that were sent to it, and with empty slots.
     fn lose_head(&self, state: &mut State) {
         self.another(state);
     }
@@ -327,7 +328,7 @@ impl Machine {
     fn expire(&self, state: &mut State) {
         state.over = true;
         if self.on(Rule::EndErrorsFirst) {
-            // The client learns it; what was under way may have taken effect.
+            // The client learns that its session has ended. Its calls under way may have taken effect.
             let of = &mut state.clients[0];
             let open = ((1 << of.invoked) - 1) & !of.done;
             of.done |= open;
@@ -335,7 +336,7 @@ impl Machine {
         }
     }
 
-    /// Whether something acknowledged can no longer take effect.
+    /// Whether an acknowledged update can no longer take effect.
     fn lost(&self, state: &State) -> bool {
         (0..CLIENTS).zip(0u8..).any(|(who, client)| {
             let of = &state.clients[who];
@@ -361,7 +362,7 @@ impl Machine {
     }
 }
 
-/// Both ends of a connection are gone; what the NIC was receiving ends with an error.
+/// Removes both ends of a connection. The NIC's reception ends with an error.
 fn cut(state: &mut State, client: u8) {
     state.connections[usize::from(client)] = Connection::default();
     for slot in &mut state.slots {
@@ -371,7 +372,7 @@ fn cut(state: &mut State, client: u8) {
     }
 }
 
-/// The completions of a connection's messages are gone with it: no message, as far as the server can tell.
+/// Removes the completions of a connection's messages, so that the server cannot see that there were messages.
 fn destroy(state: &mut State, client: u8) {
     for slot in &mut state.slots {
         if slot.status == Status::Complete(client, true) {

@@ -1,4 +1,4 @@
-//! Steps in words, for counterexamples.
+//! Steps as text, for counterexamples.
 
 use crate::configuration::KEY;
 use crate::history::seen;
@@ -43,7 +43,7 @@ impl Machine {
         }
     }
 
-    /// A step in words.
+    /// Returns a step as text.
     #[must_use]
     pub fn describe(&self, state: &State, action: Action) -> String {
         let slot = |slot: u8| format!("slot {slot}");

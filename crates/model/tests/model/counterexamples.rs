@@ -1,4 +1,5 @@
-//! Without a rule there is a counterexample, in a configuration that holds with it (quick.rs).
+//! Without a rule, the configuration that belongs to it has a counterexample. With all rules the configuration holds
+//! (quick.rs).
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The model, in the configurations that are searched quickly.
+//! Tests of the model, in the configurations that can be searched quickly.
 
 mod counterexamples;
 mod paths;

@@ -1,4 +1,4 @@
-//! Two well-known counterexamples, step by step: paths are the shortest ones, and readable.
+//! Two well-known counterexamples, step by step: their paths are the shortest, and readable.
 
 use pmnet_model::check::check;
 use pmnet_model::{Rule, Rules, catalogue};

@@ -1,5 +1,6 @@
-//! One message from a client to the server and its reply: a bypass, or an update falling back
-//! (`docs/spec/protocol.md` §3). Long ones move in windows of fragments; the reply is pulled.
+//! One message from a client to the server, and its reply: a bypass, or an update that falls back
+//! (`docs/spec/protocol.md` §3). Long messages are sent in windows of fragments; the client requests the fragments of a
+//! long reply.
 
 use crate::keys::Seal;
 use crate::time::Nanos;
@@ -8,10 +9,10 @@ use bytes::Bytes;
 use pmnet_wire::packet::{Progress, Response};
 use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 
-/// Fragments sent ahead of what the other side has confirmed.
+/// Largest number of fragments that are sent beyond those that the receiver has confirmed.
 pub(crate) const TRANSFER_WINDOW: u16 = 32;
 
-/// Timeouts without progress after which a half-received reply is asked for from its start.
+/// Timeouts without progress after which an incomplete reply is requested again from its start.
 const RESTART_AFTER: u32 = 6;
 /// Timeouts without any answer after which a message is sent in small packets.
 const NARROW_AFTER: u32 = 6;
@@ -20,11 +21,13 @@ const NARROW_AFTER: u32 = 6;
 #[derive(Debug)]
 pub(super) struct Transfer {
     payload: Bytes,
-    /// Bytes of each fragment. As long as it is under way: the server puts together what it gets.
+    /// Bytes of each fragment. They stay the same while the message is under way, because the server joins the
+    /// fragments.
     part: usize,
     /// Timeouts since the last answer of any kind.
     unanswered: u32,
-    /// Nothing came back for long: large packets may be lost on the way there, or back.
+    /// There was no answer for long, so the network may lose large packets in either direction. The message is sent in
+    /// small packets.
     narrow: bool,
     count: u16,
     confirmed: u16,
@@ -32,7 +35,7 @@ pub(super) struct Transfer {
     reply: Option<Assembly>,
     want_more: bool,
     stalled: u32,
-    /// It was asked again after silence and has not answered since: the server may have restarted.
+    /// The message was sent again after silence, and no answer has come since: the server may have restarted.
     doubtful: bool,
     pub(super) last_sent: Option<Time>,
     pub(super) resent: bool,
@@ -42,13 +45,14 @@ pub(super) struct Transfer {
 struct Assembly {
     crc: u64,
     parts: Vec<Option<Bytes>>,
-    /// Of each but the last one, once it is known.
+    /// Bytes of each part except the last one, once a part has shown them.
     part_bytes: Option<usize>,
     contiguous: usize,
 }
 
 impl Assembly {
-    /// Whether this is a part of the same reply, cut in the same way: the server may be asked for smaller parts meanwhile.
+    /// Whether this is a part of the same reply with the same size of parts. The server may have been asked for smaller
+    /// parts meanwhile.
     fn takes(&self, response: &Response, bytes: usize) -> bool {
         let last = usize::from(response.fragment.index) + 1 == self.parts.len();
         let fits = |part| bytes == part || (last && bytes < part);
@@ -78,7 +82,7 @@ impl Transfer {
         }
     }
 
-    /// The next send starts again from what the server has confirmed.
+    /// Makes the next send continue from the last confirmed fragment.
     pub(super) fn retry(&mut self) {
         self.resent = true;
         self.stalled += 1;
@@ -92,14 +96,14 @@ impl Transfer {
             self.reply = None;
             self.stalled = 0;
             self.doubtful = true;
-            // The last fragment again: it makes a server that has them all answer, and one that
-            // has fewer say how far it got.
+            // The last fragment is sent again. A server that has all fragments then answers, and a server that has
+            // fewer states how many it has.
             self.sent = self.confirmed.min(self.count - 1);
         }
     }
 
-    /// From now on in small packets, and so is the answer to be. Into another number of them: so the server never takes old and new ones
-    /// for parts of one message.
+    /// From now on the message is sent in small packets, and a reply in small packets is requested. The number of
+    /// fragments changes, so the server never joins old and new fragments.
     fn become_narrow(&mut self) {
         self.narrow = true;
         let (bytes, least) = (self.payload.len(), FragmentSize::MIN);
@@ -112,7 +116,7 @@ impl Transfer {
         }
     }
 
-    /// Which fragments of a reply it can receive, if the paths carry these.
+    /// Returns the largest fragments of a reply that the client can receive, if its paths carry `paths`.
     pub(super) fn reply_size(&self, paths: FragmentSize) -> FragmentSize {
         if self.narrow {
             FragmentSize::MIN
@@ -121,7 +125,7 @@ impl Transfer {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends all fragments and requests that may be sent now.
     pub(super) fn send(
         &mut self,
         now: Time,
@@ -161,7 +165,7 @@ impl Transfer {
         }
     }
 
-    /// Takes in a response; gives the whole reply once it is complete.
+    /// Takes in a response. Returns the whole reply once it is complete.
     pub(super) fn on_response(&mut self, packet: &Packet<'_>) -> Option<Bytes> {
         let header = &packet.header;
         self.unanswered = 0;
@@ -175,9 +179,9 @@ impl Transfer {
             if confirmed >= self.confirmed {
                 self.sent = self.sent.max(confirmed);
             } else if self.doubtful {
-                // The server restarted and lost what it had. Without such a doubt, a packet with a
-                // lower number was only overtaken on its way. Going back for each of those would
-                // send everything again and again, and each repetition would cause more of them.
+                // The server restarted and lost its fragments. Without that doubt, a packet with a lower number was
+                // only overtaken in the network. If the client went back for each such packet, it would send everything
+                // again, and each repetition would cause more of them.
                 self.sent = confirmed;
             } else {
                 return None;
@@ -237,14 +241,14 @@ impl Transfer {
             .flat_map(|part| part.iter().copied())
             .collect();
         if u64::from(pmnet_wire::crc(&whole)) != reply.crc {
-            // Parts of two sizes, as many of each: it is asked for anew.
+            // The reply was joined from parts of two sizes with equal counts, so it is requested again.
             self.reply = None;
             return None;
         }
         Some(Bytes::from(whole))
     }
 
-    /// When to try again, given this timeout.
+    /// Returns when to try again with this timeout.
     pub(super) fn due(&self, timeout: Nanos) -> Option<Time> {
         self.last_sent.map(|sent| sent + timeout)
     }

@@ -1,17 +1,19 @@
-//! Where the head is: at one of the addresses that the client was given (`docs/spec/protocol.md` §3).
+//! Finds the head among the addresses that the client was given (`docs/spec/protocol.md` §3).
 //!
-//! The client sends to one of them, and takes answers from each. If it waits too long, it asks at all of them who the head
-//! is; whoever answers is the one. A device that is not the head drops what a client sends, so a question costs time only.
+//! The client sends to one address, and accepts answers from all. If it waits too long, it sends a question to all
+//! addresses, and takes the device that answers for the head. A device that is not the head drops a client's packets,
+//! so a question only costs time.
 
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Peer, Time};
 use pmnet_wire::Kind;
 
-/// So long after a packet that nobody answered, or after a request that was not served, all addresses are asked.
+/// All addresses are asked when a packet was not answered for this long, or a request was not served for this long.
 pub const HEAD_SILENCE: Nanos = 250 * MILLISECOND;
-/// They are asked again after at least so long,
+/// Shortest time between two questions to all addresses.
 const ASK_EVERY_MIN: Nanos = 100 * MILLISECOND;
-/// and after so long at most; in between, after this part of the time that the client has waited.
+/// Longest time between two questions to all addresses. Between both bounds, the time is 1/[`ASK_PER_WAIT`] of the
+/// client's wait.
 const ASK_EVERY_MAX: Nanos = SECOND;
 const ASK_PER_WAIT: u64 = 32;
 
@@ -19,16 +21,16 @@ const ASK_PER_WAIT: u64 = 32;
 pub(super) struct Heads {
     peers: Vec<Peer>,
     current: usize,
-    /// When the first packet was sent that nobody has answered yet.
+    /// Time of the first packet since the last answer. `None`: every packet was answered.
     unanswered: Option<Time>,
-    /// When the first request was sent since the chain served one.
+    /// Time of the first request since the chain last served one.
     unserved: Option<Time>,
-    /// When all addresses were asked last, while the client waits.
+    /// Time of the last question to all addresses during the present wait.
     asked: Option<Time>,
 }
 
 impl Heads {
-    /// There is one at least.
+    /// Begins with these addresses. There must be at least one.
     pub(super) fn new(given: impl Iterator<Item = Peer>) -> Heads {
         let mut peers = Vec::new();
         for peer in given {
@@ -45,7 +47,7 @@ impl Heads {
         }
     }
 
-    /// From now on the head is one of these; there is one at least. Who is taken for it still is, if it is among them.
+    /// Replaces the addresses. There must be at least one. The present head stays, if its address is among them.
     pub(super) fn look_among(&mut self, given: impl Iterator<Item = Peer>) {
         let head = self.current();
         self.peers = Heads::new(given).peers;
@@ -53,18 +55,19 @@ impl Heads {
         self.current = at.unwrap_or(0);
     }
 
-    /// All addresses.
+    /// Returns all addresses.
     pub(super) fn all(&self) -> impl Iterator<Item = Peer> + '_ {
         self.peers.iter().copied()
     }
 
-    /// Where to send to.
+    /// Returns the address to which the client sends.
     pub(super) fn current(&self) -> Peer {
         self.peers[self.current]
     }
 
-    /// Whether this is not the one that was given first. That one is the head when the shard is new; at another one a session could
-    /// begin before all devices are there, and then no further one could join by itself.
+    /// Whether the client sends to another address than the first one given, which is the head of a new shard. At
+    /// another device, a session could begin before the chain is complete, and then no further device could join on its
+    /// own.
     pub(super) fn searches(&self) -> bool {
         self.current != 0
     }
@@ -73,10 +76,11 @@ impl Heads {
         self.peers.contains(&from)
     }
 
-    /// A packet that counts came from there. True if somebody else was taken for the head before.
+    /// Notes that a valid packet came from this address. Returns true if the client took another device for the head
+    /// before.
     ///
-    /// Only what nobody sends without the rest of the chain counts as service: a head that was left out of its chain and lives
-    /// on says PONG, NACK, NOT_LOGGED and MISS for ever.
+    /// Only kinds of packets that need the rest of the chain count as service. A head that was left out of its chain
+    /// and still runs can send PONG, NACK, NOT_LOGGED and MISS for ever.
     pub(super) fn answered(&mut self, from: Peer, kind: Kind) -> bool {
         self.unanswered = None;
         if matches!(kind, Kind::Ack | Kind::OpenReply | Kind::Response) {
@@ -91,7 +95,7 @@ impl Heads {
         moved
     }
 
-    /// Something was sent. `requests`: something that the chain serves, so neither a PING nor a READ.
+    /// Notes that packets were sent. `requests`: the chain must serve one of them, so it is neither a PING nor a READ.
     pub(super) fn sent(&mut self, now: Time, requests: bool) {
         self.unanswered.get_or_insert(now);
         if requests {
@@ -103,7 +107,7 @@ impl Heads {
         earliest(self.unanswered, self.unserved)
     }
 
-    /// When all addresses are to be asked.
+    /// Returns when all addresses must be asked.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let since = self.waits_since().filter(|_| self.peers.len() > 1)?;
         let Some(asked) = self.asked else {
@@ -113,22 +117,22 @@ impl Heads {
         Some(asked + waited.clamp(ASK_EVERY_MIN, ASK_EVERY_MAX))
     }
 
-    /// Whether all addresses are to be asked now.
+    /// Whether all addresses must be asked now.
     pub(super) fn is_due(&self, now: Time) -> bool {
         self.next_timeout().is_some_and(|at| now >= at)
     }
 
-    /// Everything that was sent has been answered, as far as anybody waits for it.
+    /// Whether all packets whose answers a session still needs were answered.
     pub(super) fn is_answered(&self) -> bool {
         self.unanswered.is_none()
     }
 
-    /// Nobody waits any more.
+    /// Notes that no session waits any more.
     pub(super) fn rest(&mut self) {
         (self.unanswered, self.unserved, self.asked) = (None, None, None);
     }
 
-    /// All addresses, to be asked, and for each whether it is another one than the first.
+    /// Returns all addresses that are to be asked, and for each whether it is not the first one.
     pub(super) fn ask(&mut self, now: Time) -> impl Iterator<Item = (Peer, bool)> + '_ {
         self.asked = Some(now);
         let all = self.peers.iter().enumerate();

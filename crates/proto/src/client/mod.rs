@@ -1,9 +1,9 @@
 //! The client machine: many sessions over one address (`docs/spec/protocol.md` §3).
 //!
-//! Invariants: a session's calls take effect in the order submitted; every call gets exactly one
-//! outcome, by its deadline; an update is resent under the same (session, seq) until it commits,
-//! even after its caller was told `Unknown`; nothing that follows a bypass is sent before the
-//! bypass has its reply. May not: read a clock, draw randomness of its own, block.
+//! Invariants: a session's calls take effect in the order submitted. Every call gets exactly one outcome, by its
+//! deadline. An update is resent under the same (session, seq) until it commits, even after its caller was told
+//! `Unknown`. Calls that follow a bypass are sent only after the bypass has its reply. Not allowed here: reading a
+//! clock, drawing other randomness than that of the given generator, blocking.
 
 mod bypass;
 mod heads;
@@ -36,16 +36,16 @@ use std::collections::{BTreeSet, VecDeque};
 pub struct ClientConfig {
     /// Address of the head device.
     pub head: Peer,
-    /// Further addresses where it may be, now or after a change of the chain: those of the chain's other devices, of the same
-    /// address family.
+    /// Addresses of the chain's other devices, which may be the head now or after a change of the chain. All are of the
+    /// same address family.
     pub others: Vec<Peer>,
     /// Shard that the head serves.
     pub shard: u32,
-    /// Update packets in flight a session, at most.
+    /// Most update packets of one session that may be in flight.
     pub window_max: u32,
-    /// Calls waiting a session, at most; beyond it calls are refused as `Busy`.
+    /// Most waiting calls of one session; further calls are refused as `Busy`.
     pub queue_max: usize,
-    /// Sessions, at most.
+    /// Most sessions.
     pub sessions_max: usize,
     /// Shortest retransmission timeout of updates.
     pub update_timeout_floor: Nanos,
@@ -53,26 +53,26 @@ pub struct ClientConfig {
     pub bypass_timeout_floor: Nanos,
     /// Longest retransmission timeout.
     pub timeout_ceiling: Nanos,
-    /// Acknowledgements by fewer devices than this close the session.
+    /// Smallest number of devices that must hold an update: an acknowledgement by fewer devices closes the session.
     pub copies_min: u8,
-    /// An idle session sends a ping this often, so that it does not expire.
+    /// Interval of an idle session's pings, which keep it from expiring.
     pub ping_every: Nanos,
-    /// A name that no other process can have at the same time, and which start of the process with that name this is (a later one has a higher
-    /// number): the head ends the sessions of earlier ones. 0: it has no such name.
+    /// A name that only one process can have at a time, and the number of this start of the process with the name; a
+    /// later start has a higher number. The head ends the sessions of earlier starts. 0: no name.
     pub name: (u64, u64),
-    /// A HIT may show what the store has applied already, as long as the log has it: right only if nobody else writes to
-    /// the store (reads.md §2).
+    /// A HIT may show an update that the store has already applied, as long as the log holds it. This is correct only
+    /// if all writes to the store come through pmnet (reads.md §2).
     pub kept: bool,
-    /// No larger fragments, whatever the paths carry.
+    /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
-    /// The key of this front; `None`: tokens.
+    /// The key of this front; `None`: packets carry tokens instead of MACs.
     pub keys: Option<FrontKey>,
-    /// The rules that hold: all of them, outside of the simulator.
+    /// The rules that hold: all of them, except in the simulator.
     pub rules: Rules,
 }
 
 impl ClientConfig {
-    /// Defaults for this head.
+    /// Returns the default settings for this head.
     #[must_use]
     pub const fn new(head: Peer) -> ClientConfig {
         ClientConfig {
@@ -95,7 +95,7 @@ impl ClientConfig {
         }
     }
 
-    /// Where the head may be.
+    /// Returns the addresses that may be the head's.
     pub fn heads(&self) -> impl Iterator<Item = Peer> {
         std::iter::once(self.head).chain(self.others.iter().copied())
     }
@@ -109,19 +109,19 @@ pub struct SessionHandle(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The update is durable in this many devices; 0: at the server itself (the log was full).
+    /// The update is durable in this number of devices; 0: in the store (the log was full).
     Committed {
-        /// Devices that hold it.
+        /// Number of devices that hold the update.
         copies: u8,
     },
     /// The reply to a bypass.
     Reply(Bytes),
-    /// It has not taken effect and never will.
+    /// The call has not taken effect and never will.
     Failed(&'static str),
-    /// The deadline passed, or the session broke: it takes effect at most once, or not at all.
+    /// The deadline passed, or the session closed: the call takes effect at most once, or not at all.
     Unknown,
 }
 
@@ -131,13 +131,13 @@ pub enum Refused {
     /// The session's queue is full: wait for an outcome, then try again.
     #[error("too many calls are waiting in this session")]
     Busy,
-    /// Larger than 16 MiB.
+    /// The payload is larger than 16 MiB.
     #[error("larger than the {MESSAGE_BYTES_MAX} bytes of one message")]
     TooLarge,
-    /// The session ended or never was.
+    /// The session has ended, or does not exist.
     #[error("the session is closed")]
     Closed,
-    /// Too many sessions.
+    /// There are too many sessions.
     #[error("too many sessions")]
     Sessions,
 }
@@ -145,29 +145,29 @@ pub enum Refused {
 /// Why a session closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// Its caller ended it.
+    /// The session's caller ended it.
     Ended,
-    /// The device does not know it (it expired, or its chain was declared lost).
+    /// The device does not know the session: it has expired, or the loss of its chain was declared.
     Refused,
-    /// The device has ended it by itself; nothing that was acknowledged is lost.
+    /// The device has ended the session on its own. No acknowledged update is lost.
     LetGo(LetGo),
-    /// Acknowledged updates `from ..= to` are gone (protocol.md §3, DATA_LOSS).
+    /// The acknowledged updates `from ..= to` are lost (protocol.md §3, DATA_LOSS).
     DataLoss {
         /// First lost seq.
         from: u64,
         /// Last lost seq.
         to: u64,
     },
-    /// The chain holds fewer copies than demanded.
+    /// The chain has fewer devices than the client demands.
     TooFewCopies {
-        /// Copies that the ack named.
+        /// Number of copies in the ack.
         have: u8,
     },
-    /// It could not begin: the room of the store is needed by the existing sessions.
+    /// The session could not begin, because the existing sessions need the store's space.
     StoreFull,
 }
 
-/// The failure of the calls of such a session.
+/// The failure text of the calls of such a session.
 const STORE_FULL: &str = "the store is full, and what room it has is for the clients that are there: no further one is served. Delete \
      keys through one of those, let some of them end, or make the store larger (pmnet store grow)";
 
@@ -201,40 +201,40 @@ impl fmt::Display for Closed {
     }
 }
 
-/// What happened.
+/// An event for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A call ended.
     Done {
-        /// Its session.
+        /// Session of the call.
         session: SessionHandle,
-        /// The call.
+        /// The call that ended.
         call: CallId,
-        /// How.
+        /// Outcome of the call.
         outcome: Outcome,
     },
-    /// A READ was answered, or nobody answered in time.
+    /// A READ was answered, or no device answered in time.
     Read {
-        /// The READ.
+        /// The READ's call.
         call: CallId,
-        /// How.
+        /// The answer to the READ.
         answer: ReadAnswer,
     },
     /// A mark is open: every device of the chain holds it ([`Client::open_mark`]).
     Marked {
-        /// The session.
+        /// The mark's session.
         session: SessionHandle,
     },
-    /// A session closed; all its calls have had their outcomes.
+    /// A session closed. All its calls have their outcomes.
     SessionClosed {
-        /// The session.
+        /// The session that closed.
         session: SessionHandle,
-        /// Why.
+        /// Reason of the end.
         reason: Closed,
     },
 }
 
-/// Packets that a client dropped, by reason, and what it resent.
+/// Counters of packets that a client dropped, by reason, and of packets that it sent again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounters {
     /// Malformed, damaged or foreign.
@@ -249,11 +249,11 @@ pub struct ClientCounters {
     pub resent: u64,
     /// Updates that took the fallback because the log was full.
     pub fallbacks: u64,
-    /// OPENs for which the device had no room, because there were as many sessions as it takes.
+    /// OPENs that the device refused because it had the largest number of sessions that it takes.
     pub crowded: u64,
 }
 
-/// Many sessions over one address.
+/// A client: many sessions to one head.
 #[derive(Debug)]
 pub struct Client {
     config: ClientConfig,
@@ -268,32 +268,32 @@ pub struct Client {
     reads: Reads,
     /// The session of the READs.
     reader: Option<SessionHandle>,
-    /// Those that are being ended.
+    /// Sessions of READs that are being ended.
     retired: Vec<SessionHandle>,
     dirty: Vec<SessionHandle>,
     events: VecDeque<Event>,
     counters: ClientCounters,
-    /// Large packets are lost, and the caller has not been told yet.
+    /// Large packets are lost in the network, and the caller has not been told yet.
     large_lost: bool,
     next_handle: u32,
     next_call: u64,
 }
 
-/// What a session's handlers may touch besides the session itself.
+/// The parts of the client that a session's handlers may use besides the session.
 struct Context<'a> {
     config: &'a ClientConfig,
     head: Peer,
-    /// The head is looked for.
+    /// The client searches for the head.
     searches: bool,
     epoch: u32,
-    /// Of the fragments of what begins now, and of replies.
+    /// Size of fragments for new messages and for replies.
     size: FragmentSize,
     events: &'a mut VecDeque<Event>,
     counters: &'a mut ClientCounters,
 }
 
 impl Client {
-    /// A client without sessions. `random` gives tokens: seed it from the operating system.
+    /// Returns a client without sessions. `random` generates tokens: seed it from the operating system.
     #[must_use]
     pub fn new(config: ClientConfig, random: Random) -> Client {
         Client {
@@ -318,7 +318,7 @@ impl Client {
         }
     }
 
-    /// Begins a session. It can be used at once; its calls wait for the open-reply.
+    /// Begins a session. It accepts calls at once; they wait until the OPEN is committed.
     ///
     /// # Errors
     /// [`Refused::Sessions`].
@@ -326,9 +326,9 @@ impl Client {
         self.open_with(now, false)
     }
 
-    /// Begins a *mark*: a session that says, for as long as it is open, that something may change the store which passes no
-    /// device (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on. Whoever passes something through
-    /// ends it only when nothing of that is under way.
+    /// Begins a *mark*: a session whose existence says that operations which pass no device may change the store
+    /// (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on. The caller ends it only when none of its
+    /// operations can still be executed.
     ///
     /// # Errors
     /// [`Refused::Sessions`].
@@ -336,12 +336,13 @@ impl Client {
         self.open_with(now, true)
     }
 
-    /// Asks the head how fresh the store must be for the keys with these hashes; for none of them, or more than
-    /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX): for all keys. Answered by [`Event::Read`], after
-    /// [`READ_TIMEOUT`] at the latest. `replicas`: the answer may say what a replica of the store must have applied. What the caller has sent before must have been answered, and be committed.
+    /// Asks the head how fresh the store must be for the keys with these hashes. With no hash, or with more than
+    /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX), it asks for all keys. [`Event::Read`] brings the answer,
+    /// after [`READ_TIMEOUT`] at the latest. `replicas`: the answer may also state the order that a replica of the
+    /// store must have applied. The caller's earlier calls must be answered and committed.
     ///
     /// # Errors
-    /// [`Refused::Busy`]: too many, or nobody has answered READs lately. [`Refused::Sessions`].
+    /// [`Refused::Busy`]: too many READs are under way, or a READ was not answered recently. [`Refused::Sessions`].
     pub fn read(
         &mut self,
         now: Time,
@@ -367,7 +368,7 @@ impl Client {
         }
         let handle = SessionHandle(self.next_handle);
         self.next_handle += 1;
-        // Odd is a mark, and 0 no token.
+        // An odd token is that of a mark, and 0 is no token.
         let token = loop {
             let token = self.random.next_u64() & !1 | u64::from(mark);
             if token != 0 {
@@ -381,7 +382,7 @@ impl Client {
         Ok(handle)
     }
 
-    /// Submits a nilext update; acknowledged as soon as the chain holds it.
+    /// Submits a nilext update. It is acknowledged as soon as the chain holds it.
     ///
     /// # Errors
     /// [`Refused`].
@@ -399,7 +400,7 @@ impl Client {
         )
     }
 
-    /// Submits a bypass; answered by the server after everything submitted before it.
+    /// Submits a bypass. The server answers it after all calls of the session that were submitted before it.
     ///
     /// # Errors
     /// [`Refused`].
@@ -422,14 +423,16 @@ impl Client {
         )
     }
 
-    /// Ends a session after everything submitted before.
+    /// Ends a session after all calls that were submitted before.
     pub fn end(&mut self, session: SessionHandle, deadline: Time) {
-        // A session that is gone has ended already.
+        // A session that no longer exists has ended already.
         let _ = self.submit(session, session::Work::End, deadline);
     }
 
-    /// **From now on another key** (keys.md §7): new sessions begin with it. Those that are not open yet go on with it. The open ones end as soon as nothing of them is under way,
-    /// and take no new calls meanwhile ([`Refused::Busy`]). One whose calls end at their deadlines is left without a word: perhaps no head has its key any more. A mark keeps its key until its caller ends it. A client without a key stays so.
+    /// Sets another key (keys.md §7). New sessions, and those that are not open yet, use the new key. An open session
+    /// takes no new calls ([`Refused::Busy`]), and ends as soon as none of its calls is under way. If its calls end at
+    /// their deadlines, the client leaves the session without an END, because perhaps no head has its key any more. A
+    /// mark keeps its key until its caller ends it. A client without a key ignores this call.
     pub fn rekey(&mut self, now: Time, key: FrontKey) {
         if self.config.keys.is_none_or(|present| present == key) {
             return;
@@ -441,14 +444,14 @@ impl Client {
                 self.dirty.push(*handle);
             }
         }
-        // One that is not open yet goes on with the new key.
+        // A session of READs that is not open yet already has the new key.
         let has_another_key = |reader: &SessionHandle| {
             let session = self.sessions.get(reader);
             session.is_some_and(|session| session.has_another_key(&self.config))
         };
         if let Some(reader) = self.reader.take_if(|reader| has_another_key(reader)) {
             self.retired.push(reader);
-            // READs that are under way are asked again when it is open.
+            // READs under way are sent again when the new session is open.
             self.reader = self.open(now).ok();
         }
     }
@@ -462,7 +465,7 @@ impl Client {
         let session = self.sessions.get_mut(&handle).ok_or(Refused::Closed)?;
         let call = CallId(self.next_call);
         let submitted = session.submit(call, work, deadline, &self.config);
-        // One that takes no more calls may have to end.
+        // A session that takes no more calls may have to end.
         if session.mark_dirty() {
             self.dirty.push(handle);
         }
@@ -471,12 +474,12 @@ impl Client {
         Ok(call)
     }
 
-    /// The next thing that happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Client::flush`] must be called again at the latest.
+    /// Returns when [`Client::flush`] must be called again at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let session = self.timers.first().map(|(time, _)| *time);
@@ -488,13 +491,14 @@ impl Client {
         )
     }
 
-    /// Sessions that are open or opening.
+    /// Returns the number of sessions that are open or opening.
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
 
-    /// Sessions that go on with another key than the present one (keys.md §7): they end as soon as nothing of them is under way.
+    /// Returns the number of sessions that still have another key than the present one (keys.md §7). They end as soon
+    /// as none of their calls is under way.
     #[must_use]
     pub fn sessions_of_other_keys(&self) -> usize {
         let sessions = self.sessions.values();
@@ -503,13 +507,13 @@ impl Client {
             .count()
     }
 
-    /// What it was set up with.
+    /// Returns the settings.
     #[must_use]
     pub const fn config(&self) -> &ClientConfig {
         &self.config
     }
 
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub const fn counters(&self) -> ClientCounters {
         self.counters
@@ -619,7 +623,7 @@ impl Client {
         }
     }
 
-    /// The token of the OPEN that a packet without a session answers.
+    /// Returns the token of the OPEN that a packet without a session answers.
     fn token_of_open(&self, header: &Header) -> u64 {
         match (&self.config.keys, header.kind) {
             (None, _) => header.tag,
@@ -628,8 +632,8 @@ impl Client {
         }
     }
 
-    /// Somebody else is the head, or the chain is another one: it may not have what was sent before, and need not wait for
-    /// the timeouts of every session.
+    /// Another device is the head, or the chain has another epoch. The chain may lack packets that were sent before, so
+    /// all sessions send them again without waiting for their timeouts.
     fn head_changed(&mut self, now: Time) {
         for (handle, session) in &mut self.sessions {
             session.head_changed();
@@ -640,8 +644,8 @@ impl Client {
         self.reads.session_changed(now);
     }
 
-    /// A NIC has acknowledged everything of this session up to `seq`, in this epoch of a chain of one device: that is a copy
-    /// (`docs/spec/verbs.md` §1).
+    /// A NIC has acknowledged all updates of this session up to `seq`, in this epoch of a chain of one device. This
+    /// counts as one copy (`docs/spec/verbs.md` §1).
     pub fn taken_by_nic(&mut self, now: Time, session: u64, seq: u64, epoch: u32) {
         if epoch != self.epoch {
             return;
@@ -653,7 +657,7 @@ impl Client {
         }
     }
 
-    /// Lets a session do something, if it exists, and takes note of what that has changed.
+    /// Calls `act` for a session, if it exists, and notes the changes.
     fn with_session(
         &mut self,
         handle: SessionHandle,
@@ -679,69 +683,71 @@ impl Client {
         }
     }
 
-    /// The last seq of this session that is acknowledged, if the session is open.
+    /// Returns the last acknowledged seq of this session, if the session is open.
     #[must_use]
     pub fn acknowledged(&self, session: u64) -> Option<u64> {
         let handle = self.by_id.get(&session)?;
         self.sessions.get(handle).map(Session::acknowledged)
     }
 
-    /// Sends again, at the next flush, all that is not acknowledged, of each session from the first such update on: it may be gone with the
-    /// connection that carried it.
+    /// Makes the next flush send all unacknowledged packets of each session again, from its first unacknowledged update
+    /// on: they may be lost with the connection that carried them.
     pub fn connection_changed(&mut self, now: Time) {
         self.head_changed(now);
     }
 
-    /// The head has refused a connection (RDMA, verbs.md §4) because of the epoch: it is asked for the present one by a datagram. Packets of
-    /// a session that sends by connections alone would never ask.
+    /// The head has refused an RDMA connection because of the epoch (verbs.md §4). The client now asks for the present
+    /// epoch by a datagram, because sessions that only send over connections would never learn it.
     pub const fn doubt_epoch(&mut self) {
         self.size.doubt();
     }
 
-    /// The highest epoch that was heard of; 0: none yet.
+    /// Returns the highest epoch that the client has seen; 0: none yet.
     #[must_use]
     pub const fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Where the client sends to.
+    /// Returns the address to which the client sends.
     #[must_use]
     pub fn head(&self) -> Peer {
         self.heads.current()
     }
 
-    /// From now on the head is at one of these addresses, in a new shard at the first; nothing changes if there are none. Who is taken for
-    /// the head still is, if it is among them. What is under way is sent again, there too, when its timer is due (protocol §14).
+    /// Replaces the addresses of the devices. In a new shard the head is the first one. An empty list changes nothing.
+    /// The present head stays, if its address is among them. Packets under way are also sent there when their timers
+    /// are due (protocol §14).
     pub fn look_among(&mut self, peers: &[Peer]) {
         if !peers.is_empty() {
             self.heads.look_among(peers.iter().copied());
         }
     }
 
-    /// Tells the client the largest fragments that its own paths to the devices carry. New messages are cut by it, and replies asked for.
-    /// Messages under way keep their fragments, since these may be in the log.
+    /// Tells the client the largest fragments that its own paths to the devices carry. New messages and requested
+    /// replies use this size. Messages under way keep their fragments, because these may be in the log.
     pub fn set_path(&mut self, size: FragmentSize) {
         self.size.set_path(size.min(self.config.size_max));
     }
 
-    /// Where the head may be.
+    /// Returns the addresses that may be the head's.
     pub fn heads(&self) -> impl Iterator<Item = Peer> + '_ {
         self.heads.all()
     }
 
-    /// The size of fragments that the shard and the client's own paths carry.
+    /// Returns the size of fragments that both the shard and the client's own paths carry.
     #[must_use]
     pub fn fragment_size(&self) -> FragmentSize {
         self.size.of_fragments(self.config.rules)
     }
 
-    /// Whether it has turned out since the last call that large packets do not arrive at the head, and small ones do: from then on it sends small
-    /// ones only.
+    /// Whether the client has found out, since the last call, that the network delivers only small packets to the head.
+    /// From then on the client sends small ones.
     pub const fn take_large_lost(&mut self) -> bool {
         std::mem::replace(&mut self.large_lost, false)
     }
 
-    /// Asks for the shard's size, which may be another one in each epoch: by the PING of an open session.
+    /// Asks for the shard's size of fragments, which may change with each epoch. The question is the PING of an open
+    /// session.
     fn ask_for_size(&mut self, now: Time, out: &mut Outbox) {
         if !self.size.is_due(now, self.epoch) {
             return;
@@ -753,8 +759,8 @@ impl Client {
         }
     }
 
-    /// Asks at all addresses who the head is, if that is due: by the PING of an open session, or by the OPEN of one that is not
-    /// open yet.
+    /// Asks all addresses for the head, if this is due: by the PING of an open session, or else by the OPEN of a
+    /// session that is not open yet.
     fn ask_for_head(&mut self, now: Time, out: &mut Outbox) {
         if !self.heads.is_due(now) {
             return;
@@ -773,7 +779,7 @@ impl Client {
         }
     }
 
-    /// Runs timers that are due and writes everything that may be sent now into `out`.
+    /// Runs timers that are due, and writes all packets that may be sent now into `out`.
     pub fn flush(&mut self, now: Time, out: &mut Outbox) {
         let sent_before = out.len();
         let mut requests = false;
@@ -863,7 +869,7 @@ impl Client {
             let answer = ReadAnswer::None;
             events.push_back(Event::Read { call, answer });
         });
-        // With keys only a PING is answered by a head that does not know the session.
+        // With keys, a head that does not know the session answers only a PING.
         if flushed == Flushed::Again
             && self.config.keys.is_some()
             && let Some(reader) = self.reader.and_then(|handle| self.sessions.get(&handle))
@@ -872,7 +878,7 @@ impl Client {
         }
     }
 
-    /// The session of the READs closed: nobody is told, and the next READ opens another.
+    /// The session of the READs has closed. The caller gets no event, and the next READ opens another session.
     fn reader_closed(&mut self, handle: SessionHandle) {
         let told = |event: &Event| matches!(event, Event::SessionClosed { session, .. } if *session == handle);
         if self.events.back().is_some_and(told) {

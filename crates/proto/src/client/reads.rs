@@ -1,7 +1,7 @@
-//! READs of a client, all of them in one session of its own (`docs/spec/reads.md` §2).
+//! READs of a client. All are sent in one session of their own (`docs/spec/reads.md` §2).
 //!
-//! Invariants: every READ is answered once, at the latest when its time is up. A READ has no effect, so it is sent again
-//! as it is, also in another session.
+//! Invariants: every READ gets one answer, at its deadline at the latest. A READ has no effect, so it can be sent again
+//! unchanged, also in another session.
 
 use super::CallId;
 use crate::keys::Seal;
@@ -12,20 +12,21 @@ use pmnet_wire::packet::{Hit, Miss, READ_KEYS_MAX, ReadKeys, Stamp, write_hashes
 use pmnet_wire::{FragmentSize, Kind, Packet};
 use std::collections::VecDeque;
 
-/// How long a READ is asked again. Beyond it, to ask the server is the faster way.
+/// Longest time for which a READ is repeated. After it, asking the server is faster.
 pub const READ_TIMEOUT: Nanos = 20 * MILLISECOND;
 /// A READ without an answer is sent again after this long.
 const AGAIN_AFTER: Nanos = 4 * MILLISECOND;
-/// After a READ that nobody answered, no other is sent for so long: the head may not know what it is.
+/// Pause after a READ without an answer: the head may not know this kind of packet.
 const PAUSE: Nanos = SECOND;
-/// Without a READ for so long, the session is ended.
+/// Time without a READ after which the session is ended.
 const IDLE: Nanos = 45 * SECOND;
-/// The session is ended and begun anew, so that there are entries behind what was answered, not more often than this.
+/// Shortest time between two replacements of the session. A replacement adds entries to the log, so that a replica can
+/// show by them that it has the effect of an answered request.
 const ANEW_EVERY: Nanos = 100 * MILLISECOND;
-/// READs under way at once, at most.
+/// Most READs under way.
 const READS_MAX: usize = 4096;
 
-/// How a READ was answered.
+/// The answer to a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadAnswer {
     /// The newest update that may concern the key, as its client sent it.
@@ -37,16 +38,17 @@ pub enum ReadAnswer {
         /// The update's payload.
         payload: Bytes,
     },
-    /// A store may be read from whose record names this epoch, and that has applied everything up to `need`.
+    /// The client may read from a store whose record names this epoch and that has applied all orders up to `need`.
     Miss {
         /// Epoch of the head.
         epoch: u32,
-        /// The order.
+        /// Order that the store must have applied.
         need: u64,
-        /// Of the head's index. As long as it is the same in one epoch, nothing that changed state without an order has
-        /// been answered.
+        /// Version of the head's index. As long as it is the same in one epoch, no request that changed state without
+        /// an order has been answered.
         version: u64,
-        /// What a replica of the store must have applied that is read from instead; 0: none may be (reads.md §11).
+        /// Order that a replica of the store must have applied to be read from; 0: no replica may be read (reads.md
+        /// §11).
         replicas: u64,
     },
     /// No answer in time.
@@ -66,9 +68,9 @@ struct Asked {
 /// Which updates a HIT may show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hits {
-    /// Those that are applied, too.
+    /// A HIT may also show applied updates.
     pub(super) kept: bool,
-    /// No larger ones.
+    /// Size of the largest update that a HIT may show.
     pub(super) size: FragmentSize,
 }
 
@@ -86,20 +88,20 @@ pub(super) enum Flushed {
 pub(super) struct Reads {
     asked: VecDeque<Asked>,
     last_request: u64,
-    /// Nothing is asked before this.
+    /// No READ is sent before this time.
     paused_until: Time,
     /// No READ is due before this.
     next: Option<Time>,
-    /// When something was asked last, while there is a session for it.
+    /// Time of the last READ, as long as the session exists.
     used: Option<Time>,
-    /// The session is to be begun anew.
+    /// The session must be replaced by a new one.
     anew: bool,
-    /// Not before this.
+    /// The session is not replaced before this time.
     anew_after: Time,
 }
 
 impl Reads {
-    /// Whether another one may be asked.
+    /// Whether another READ may be submitted.
     pub(super) fn may_ask(&self, now: Time) -> bool {
         now >= self.paused_until && self.asked.len() < READS_MAX
     }
@@ -130,8 +132,8 @@ impl Reads {
         self.used = Some(now);
     }
 
-    /// Whether the session is to end: nothing has been asked for long, or replicas of the store need an entry behind what was
-    /// answered. True once.
+    /// Whether the session must end: there was no READ for long, or replicas of the store need an entry after an
+    /// answered request. Returns true only once for each cause.
     pub(super) fn is_over(&mut self, now: Time) -> bool {
         let idle = self.used.is_some_and(|used| now >= used + IDLE);
         let over = self.asked.is_empty() && (idle || self.anew);
@@ -143,7 +145,7 @@ impl Reads {
         over
     }
 
-    /// The answer to one of them, if it is.
+    /// Takes in a packet. Returns the READ that it answers, if there is one.
     pub(super) fn answered(
         &mut self,
         now: Time,
@@ -180,7 +182,8 @@ impl Reads {
         Some((asked.call, answer))
     }
 
-    /// Gives up the READs whose time is up, and sends those that are due if there is a session. Returns whether one was sent again.
+    /// Ends the READs whose deadline has passed, and sends those that are due if there is a session. Returns whether a
+    /// READ was sent again.
     pub(super) fn flush(
         &mut self,
         now: Time,
@@ -225,14 +228,14 @@ impl Reads {
                     flushed = Flushed::Again;
                 }
             }
-            // Without a session nothing is sent: only its end is due.
+            // Without a session no READ is sent, so only its deadline is due.
             let again = session.and(asked.last_sent).map(|at| at + AGAIN_AFTER);
             self.next = earliest(self.next, earliest(again, Some(asked.deadline)));
         }
         flushed
     }
 
-    /// The session is open, or another one: what waits for it is due.
+    /// The session is open, or was replaced: all waiting READs are due.
     pub(super) fn session_changed(&mut self, now: Time) {
         for asked in &mut self.asked {
             asked.last_sent = None;

@@ -1,4 +1,4 @@
-//! One session of a client: its window of updates, its one bypass, its fallback.
+//! One session of a client: its window of updates, its bypass, and its fallback.
 
 mod pump;
 
@@ -18,7 +18,7 @@ use pmnet_wire::{
 };
 use std::collections::VecDeque;
 
-/// What a call asks for.
+/// The request of a call.
 #[derive(Debug)]
 pub(super) enum Work {
     Update {
@@ -40,7 +40,7 @@ struct Call {
     deadline: Time,
 }
 
-/// An update whose fragments have their seqs.
+/// An update whose fragments have seqs.
 #[derive(Debug)]
 struct Update {
     call: Option<CallId>,
@@ -50,7 +50,8 @@ struct Update {
     key_hash: u64,
     deadline: Time,
     kind: Kind,
-    /// Of its fragments, as long as it is under way: a seq is never given to other bytes.
+    /// Size of the update's fragments. It stays the same while the update is under way, because a seq always names the
+    /// same bytes.
     size: FragmentSize,
 }
 
@@ -62,13 +63,13 @@ struct Sent {
 
 #[derive(Debug)]
 struct Bypass {
-    /// `None`: a fence of the session's own ([`Direct::doubtful`]).
+    /// The caller's call; `None`: the bypass is a fence that the session itself sends ([`Direct::doubtful`]).
     call: Option<CallId>,
     request: u64,
     read_only: bool,
     key_hash: u64,
     deadline: Time,
-    /// When the head last said that an update before it is missing.
+    /// Time at which the head last reported that an update before the bypass is missing.
     nacked: Option<Time>,
     transfer: Transfer,
 }
@@ -99,71 +100,73 @@ enum State {
     Closed,
 }
 
-/// The updates that have their seqs.
+/// Updates that have seqs.
 #[derive(Debug)]
 struct Logged {
     updates: VecDeque<Update>,
-    /// One row for each seq in `acked + 1 .. next_seq`: when it was sent.
+    /// For each seq in `acked + 1 .. next_seq`, the time at which it was last sent.
     sent: VecDeque<Option<Sent>>,
-    /// Everything up to here is committed, by the last ack of this epoch.
+    /// Last seq that is committed, by the last ack of `acked_epoch`.
     acked: u64,
     acked_epoch: u32,
-    /// Everything up to here is known to be applied; more may be.
+    /// Last seq that is known to be applied. Later ones may be applied, too.
     applied: u64,
-    /// The seq that is given out next, and the one that is sent next.
+    /// The next seq to give out (`next_seq`), and the next seq to send (`next_send`).
     next_seq: u64,
     next_send: u64,
-    /// The seq that a NACK asked for last, and when.
+    /// Last seq that a NACK has asked for, and the NACK's time.
     nacked: Option<(u64, Time)>,
-    /// Timeouts since the last progress, and whether the head is to be asked how far it is.
+    /// Number of timeouts since the last progress (`stalled`), and whether the session must ask the head for its last
+    /// seq (`asks`).
     stalled: u32,
     asks: bool,
 }
 
-/// How many updates may be in flight.
+/// The window of updates that may be in flight.
 #[derive(Debug)]
 struct Window {
     size: u32,
-    /// Up to here it doubles each round trip.
+    /// Up to this size, the window doubles with each round trip.
     threshold: u32,
-    /// Entries that the head can take.
+    /// Number of entries that the head can take.
     credit: u64,
-    /// The store is short of room: the head takes no updates. What has no seq yet goes as a bypass.
+    /// The store is short of space, so the head takes no updates. Updates without a seq are sent as bypasses.
     short: bool,
 }
 
-/// What goes to the server by itself, one at a time.
+/// Requests that go directly to the server, one at a time.
 #[derive(Debug)]
 struct Direct {
     bypass: Option<Bypass>,
     next_request: u64,
-    /// A bypass that changes state has an unknown outcome, and the store has recorded nothing of this session
-    /// since. So a server that restarts would execute a late copy of it, even after a later read.
+    /// A bypass that changes state has an unknown outcome, and the store has recorded no later request of this session.
+    /// So a restarted server would execute a late copy of the bypass, even after a later read.
     doubtful: bool,
     fallback: Option<Fallback>,
-    /// Everything up to here was applied by the server through a fallback; the head may not know.
+    /// The server has applied all updates up to this seq through a fallback. The head may not know it.
     fallback_upto: u64,
-    /// The head does not know: a confirmation must pass it again.
+    /// The head does not know `fallback_upto`: another confirmation must pass through it.
     repair: bool,
 }
 
-/// One session.
+/// One session of the client.
 #[derive(Debug)]
 pub(super) struct Session {
     handle: SessionHandle,
     token: u64,
-    /// Its keys, if there are keys, and the front's key that they follow from.
+    /// Keys of the session, if the client has a key, and the front's key from which they are derived.
     keys: Option<SessionKeys>,
     front: Option<FrontKey>,
     id: u64,
     state: State,
     /// Calls that have no seq or request id yet.
     queue: VecDeque<Call>,
-    /// No call's deadline lies before this moment (it may lie after).
+    /// No deadline of a call lies before this time.
     earliest_deadline: Option<Time>,
-    /// Its END is among the calls.
+    /// The END of the session was submitted.
     ending: bool,
-    /// A call's deadline has passed since the client has another key: perhaps no head has the key of this session any more.
+    /// A call's deadline has passed since the client got another key: perhaps no head has the key of this session any
+    /// more.
     unheard: bool,
     log: Logged,
     window: Window,
@@ -171,22 +174,22 @@ pub(super) struct Session {
     update_rto: Rto,
     bypass_rto: Rto,
     last_sent: Time,
-    /// The head had no room for it, because of the number of sessions.
+    /// The head has refused the session because it had too many sessions.
     crowded: bool,
-    /// It is in the list of sessions to pump.
+    /// The session is in the list of sessions to pump.
     dirty: bool,
     pub(super) timer: Option<Time>,
 }
 
-/// What a value of 16 MiB may have around it: preamble, command name, key, RESP framing.
+/// Bytes that a message with a value of 16 MiB may have in addition: preamble, command name, key, RESP framing.
 const MESSAGE_OVERHEAD_BYTES: usize = command::PREAMBLE_LEN + 16 * 1024;
 const _: () = assert!(
     FragmentSize::MIN.count(MESSAGE_BYTES_MAX + MESSAGE_OVERHEAD_BYTES) <= FRAGMENTS_MAX as usize
 );
 
-/// Timeouts after which a large packet that the head has not got counts as one that its way does not carry.
+/// Timeouts after which an undelivered large packet counts as too large for the path to the head.
 const LOST_AFTER: u32 = 6;
-/// The outcome of a call that could not be sent since there is no session for it.
+/// Failure text of a call that could not be sent because the device has no place for its session.
 pub const CROWDED: &str =
     "deadline passed before the call could be sent: the device has no room for another session";
 
@@ -283,7 +286,7 @@ impl Session {
         if self.ending || self.is_closed() {
             return Err(Refused::Closed);
         }
-        // What has an unknown outcome is first settled in its own session, if that is heard.
+        // A request of unknown outcome is first settled in its own session, if heads still answer that session.
         let settles = self.direct.doubtful && !self.unheard;
         if self.has_another_key(config) && !settles && !matches!(work, Work::End) {
             return Err(Refused::Busy);
@@ -304,17 +307,19 @@ impl Session {
         Ok(())
     }
 
-    /// Whether it began with another key than the front has now. It takes no more calls, and ends as soon as it has none.
+    /// Whether the session has another key than the front has now. Such a session takes no more calls, and ends as soon
+    /// as none is under way.
     pub(super) fn has_another_key(&self, config: &ClientConfig) -> bool {
         self.has_another_front(config) && !is_mark(self.token)
     }
 
-    /// The same; a mark, too.
+    /// Whether the session, which may be a mark, has another key than the front has now.
     pub(super) fn has_another_front(&self, config: &ClientConfig) -> bool {
         self.front != config.keys
     }
 
-    /// The client has another key. A session that is not open yet asks anew with it: the one before may be wrong, and then nobody answers.
+    /// The client has another key. A session that is not open yet sends its OPEN again with the new key: the old key
+    /// may be wrong, and then no head answers.
     pub(super) fn rekey(&mut self, config: &ClientConfig) {
         if matches!(self.state, State::Opening { .. }) && self.has_another_key(config) {
             self.front = config.keys;
@@ -323,14 +328,14 @@ impl Session {
         }
     }
 
-    /// Ends it, with the key that it has.
+    /// Ends the session with the key that it has.
     pub(super) fn retire(&mut self, deadline: Time, config: &ClientConfig) {
-        // It is open, and its queue is empty: an END has its place.
+        // The session is open and its queue is empty, so the END is accepted.
         let _ = self.submit(CallId(u64::MAX), Work::End, deadline, config);
     }
 
-    /// Whether it is to be left without an END: the client has another key, all calls have their outcomes, and what is still sent again
-    /// may never be answered, since no head may have the key of this session any more.
+    /// Whether the session must be left without an END: the client has another key, all calls have their outcomes, and
+    /// repeated packets may never be answered, because perhaps no head has the session's key any more.
     pub(super) fn is_forsaken(&self) -> bool {
         let mut updates = self.log.updates.iter();
         let waits = |call: Option<CallId>| call.is_some();
@@ -342,7 +347,7 @@ impl Session {
         !under_way && (self.unheard || unanswered)
     }
 
-    /// Whether it could end now: no call is under way, and nothing that it sent has an unknown outcome.
+    /// Whether the session could end now: no call is under way, and none of its requests has an unknown outcome.
     pub(super) fn is_idle(&self) -> bool {
         !self.ending
             && !self.direct.doubtful
@@ -354,7 +359,7 @@ impl Session {
 
     // ---- inputs ----
 
-    /// True if the session has just been opened.
+    /// Takes in an OPEN-REPLY. Returns true if it has just opened the session.
     pub(super) fn on_open_reply(
         &mut self,
         now: Time,
@@ -430,12 +435,12 @@ impl Session {
         self.committed_upto(ack.seq, ack.copies, context);
     }
 
-    /// The last seq that is acknowledged.
+    /// Returns the last acknowledged seq.
     pub(super) const fn acknowledged(&self) -> u64 {
         self.log.acked
     }
 
-    /// A NIC has everything up to `seq`: as an ACK of one copy that says nothing new about the log and the store.
+    /// A NIC has all updates up to `seq`. This counts as an ACK of one copy without news about the log and the store.
     pub(super) fn on_taken_by_nic(
         &mut self,
         now: Time,
@@ -507,8 +512,8 @@ impl Session {
             return;
         }
         if expected <= self.log.acked {
-            // In the epoch of the ack this can only be an old packet; in a later one the chain
-            // really forgot what it had acknowledged.
+            // In the epoch of the last ack, this can only be an old packet. In a later epoch the chain has really lost
+            // updates that it had acknowledged.
             if header.epoch > self.log.acked_epoch {
                 self.close(
                     Closed::DataLoss {
@@ -561,13 +566,13 @@ impl Session {
         }
     }
 
-    /// The device does not know the session, or no longer. If it says so in the epoch of the last
-    /// acknowledgement, the session has expired, after everything that was acknowledged. In a later
-    /// epoch the log may have been declared lost with the session: what is not known to be applied is gone.
+    /// The device does not know the session, or no longer knows it. In the epoch of the last ack, the session has
+    /// expired after all its acknowledged updates. In a later epoch, the log may have been lost with a declared loss:
+    /// then all updates are lost that are not known to be applied.
     pub(super) fn on_unknown(&mut self, header: &Header, context: &mut Context<'_>) {
         let later = header.epoch > self.log.acked_epoch;
         let Nack { expected, why, .. } = Nack::read(header);
-        // A head that ended it by itself knew it, and up to where.
+        // A head that has ended the session on its own knew the session and its last seq.
         let let_go = LetGo::from_byte(why).filter(|_| !later || expected > self.log.acked);
         let lost = later && self.log.applied < self.log.acked;
         let reason = if let Some(why) = let_go.filter(|_| !self.ending) {
@@ -595,14 +600,14 @@ impl Session {
             ..
         } = NotLogged::read(header);
         if session == 0 && full {
-            // Nothing of it was sent, and waiting would not help: an operator or a client has to delete data.
+            // No call of the session was sent, and waiting would not help: an operator or a client must delete data.
             self.close(Closed::StoreFull, context);
             return;
         }
         if session == 0 {
             self.crowded = crowded != 0;
             context.counters.crowded += u64::from(self.crowded);
-            // The OPEN was not logged; it is asked again after a pause.
+            // The OPEN was not logged. It is sent again after a pause.
             self.update_rto.back_off();
             if let State::Opening { last_sent } = &mut self.state {
                 *last_sent = Some(now);
@@ -630,7 +635,7 @@ impl Session {
         self.direct.fallback = Some(Fallback::of(update, context.size));
     }
 
-    /// Payload bytes of the oldest packet that is not acknowledged.
+    /// Returns the number of payload bytes of the oldest unacknowledged packet.
     fn oldest_bytes(&self) -> usize {
         let Some(update) = self.log.updates.front() else {
             return 0;
@@ -641,8 +646,8 @@ impl Session {
         rest.min(update.size.bytes())
     }
 
-    /// Whether a PONG shows that the way to the head loses large packets: it has not got the oldest one, which is large and was sent again and
-    /// again, and gets small ones.
+    /// Whether a PONG shows that the path to the head loses large packets: the head lacks the oldest packet, which is
+    /// large and was sent several times, but it receives small ones.
     pub(super) fn loses_large(&self, pong: &Header) -> bool {
         let expected = Pong::read(pong).expected;
         self.direct.fallback.is_none()
@@ -651,7 +656,8 @@ impl Session {
             && self.oldest_bytes() > FragmentSize::MIN.bytes()
     }
 
-    /// The oldest update goes to the server by itself, in small packets: its seqs keep their bytes, and so cannot be sent in others.
+    /// Sends the oldest update to the server as a fallback in small packets. Its seqs cannot be cut again, because a
+    /// seq always names the same bytes.
     pub(super) fn fall_back_in_small(&mut self, context: &mut Context<'_>) {
         if let Some(update) = self.log.updates.front() {
             context.counters.fallbacks += 1;
@@ -740,7 +746,7 @@ impl Session {
         {
             self.update_rto.back_off();
             self.log.stalled += 1;
-            // With keys only a PING is answered by a head that does not know the session.
+            // With keys, a head that does not know the session answers only a PING.
             self.log.asks = self.keys.is_some() || self.oldest_bytes() > FragmentSize::MIN.bytes();
             self.window.threshold = (self.window.size / 2).max(WINDOW_MIN);
             self.window.size = self.window.threshold;
@@ -760,7 +766,7 @@ impl Session {
         }
     }
 
-    /// Whether something is under way that the chain has not done yet.
+    /// Whether a request is under way that the chain has not finished.
     pub(super) fn waits_for_chain(&self) -> bool {
         matches!(self.state, State::Opening { .. })
             || self.log.next_seq - 1 != self.log.acked
@@ -768,7 +774,7 @@ impl Session {
             || self.direct.repair
     }
 
-    /// What is under way is sent again at the next pump, and the timeouts begin anew.
+    /// Makes the next pump send all packets under way again, with new timeouts.
     pub(super) fn head_changed(&mut self) {
         self.update_rto.progress();
         self.bypass_rto.progress();
@@ -785,8 +791,8 @@ impl Session {
         }
     }
 
-    /// What is under way to the server. While an update falls back nothing else is sent, and a
-    /// bypass is sent only after every update before it.
+    /// Returns the request under way to the server. During a fallback no other request is sent, and a bypass is sent
+    /// only after every update before it.
     fn transfer(&mut self) -> Option<&mut Transfer> {
         let ready = self.all_sent();
         match &mut self.direct.fallback {
@@ -800,13 +806,13 @@ impl Session {
         }
     }
 
-    /// Whether every update has been sent. A bypass sent before that could only be refused, once
-    /// for each of its fragments.
+    /// Whether every update has been sent. A bypass that is sent before would be refused, once for each of its
+    /// fragments.
     fn all_sent(&self) -> bool {
         self.log.next_send == self.log.next_seq
     }
 
-    /// Gives every call that is past its deadline its outcome.
+    /// Ends every call whose deadline has passed.
     fn expire(&mut self, now: Time, context: &mut Context<'_>) {
         let handle = self.handle;
         let unsent = if self.crowded && matches!(self.state, State::Opening { .. }) {
@@ -885,7 +891,7 @@ impl Session {
         }
     }
 
-    /// Ends the session here: every open call gets its outcome.
+    /// Closes the session locally. Every call under way gets its outcome.
     pub(super) fn close(&mut self, reason: Closed, context: &mut Context<'_>) {
         let session = self.handle;
         let begun = self
@@ -917,7 +923,7 @@ impl Session {
         self.state = State::Closed;
     }
 
-    /// When [`Session::on_timer`] has something to do.
+    /// Returns when [`Session::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self, config: &ClientConfig) -> Option<Time> {
         let update_timeout = self.update_rto.timeout();
         let bypass_timeout = self.bypass_rto.timeout();

@@ -1,21 +1,21 @@
-//! The size of fragments (`docs/spec/protocol.md` §7): what the shard carries, as the head tells it, and what the client's own
-//! paths carry.
+//! The size of fragments (`docs/spec/protocol.md` §7): the shard's size, which the head states, and the size that the
+//! client's own paths carry.
 
 use crate::Time;
 use crate::rules::{Rule, Rules};
 use crate::time::{MILLISECOND, Nanos};
 use pmnet_wire::FragmentSize;
 
-/// In a new epoch the head is asked this often.
+/// Interval of the questions to the head in a new epoch.
 const ASK_EVERY: Nanos = 250 * MILLISECOND;
 
 #[derive(Debug)]
 pub(super) struct Size {
-    /// Of the client's own paths.
+    /// Size that the client's own paths carry.
     path: FragmentSize,
-    /// Large packets were lost on them without a word.
+    /// Those paths have lost large packets without an error.
     lossy: bool,
-    /// The shard's, as the head told it, and in which epoch.
+    /// Size of the shard, as the head stated it, and the epoch of that statement (`told_in`).
     shard: FragmentSize,
     told_in: u32,
     asked: Option<Time>,
@@ -36,7 +36,7 @@ impl Size {
         self.path = size;
     }
 
-    /// Large packets do not arrive, without a word of any system. True if that is news.
+    /// Notes that large packets do not arrive, although no system has reported an error. Returns true if this is new.
     pub(super) const fn lose(&mut self) -> bool {
         let news = !self.lossy;
         self.lossy = true;
@@ -51,19 +51,20 @@ impl Size {
         }
     }
 
-    /// The head of this epoch has told it.
+    /// The head has stated the size for this epoch.
     pub(super) const fn told(&mut self, epoch: u32, size: u64) {
         self.shard = FragmentSize::from_wire(size);
         self.told_in = epoch;
         self.asked = None;
     }
 
-    /// The epoch in which it was told may be over: the head is asked soon.
+    /// The epoch of the head's statement may be over, so the head is asked soon.
     pub(super) const fn doubt(&mut self) {
         self.told_in = 0;
     }
 
-    /// Largest fragments that every hop carries. Without [`Rule::FragmentSize`] as much as a packet may have.
+    /// Returns the largest fragments that every hop carries. Without [`Rule::FragmentSize`]: the largest that a packet
+    /// may have.
     pub(super) fn of_fragments(&self, rules: Rules) -> FragmentSize {
         if rules.hold(Rule::FragmentSize) {
             self.own().min(self.shard)
@@ -72,7 +73,7 @@ impl Size {
         }
     }
 
-    /// The size for a READ: only one that the head does not know.
+    /// Returns the size to state in a READ, which is only needed if it is smaller than the one that the head knows.
     pub(super) fn of_hits(&self) -> FragmentSize {
         if self.own() < self.shard {
             self.own()
@@ -81,7 +82,7 @@ impl Size {
         }
     }
 
-    /// When the head is to be asked, if a session is open.
+    /// Returns when the head must be asked, if a session is open.
     pub(super) fn next_timeout(&self, epoch: u32) -> Option<Time> {
         let due = self.asked.map_or(Time(0), |at| at + ASK_EVERY);
         (self.told_in != epoch).then_some(due)

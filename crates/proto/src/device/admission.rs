@@ -1,5 +1,4 @@
-//! What a device takes in: entries, bypasses and answers, packet by packet
-//! (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
+//! Admits entries, and passes bypasses and answers on (`docs/spec/protocol.md` §2 rules 2, 4 and 8).
 
 use super::session::Session;
 use super::shares::NoPlace;
@@ -50,11 +49,13 @@ impl Device {
             self.nack(from, header, expected, out);
             return Verdict::Done;
         }
-        // What ends a session gives the store room.
+        // An END is admitted even if the store is short of space, because it frees space.
         let short = self.short && header.kind == Kind::Update;
-        // An update that is acknowledged already would wait for room, and with it all bypasses after it, of which one may make room.
+        // If a NIC acknowledges updates, an update is admitted as well: otherwise it would wait for space, and all
+        // bypasses after it, one of which may free space.
         let short = short && self.config.acknowledger == Acknowledger::Device;
-        // What it would get of the log, others need: it goes on at the server's pace (§4, "Shares").
+        // Other fronts need the log's room that the update would take, so the session continues at the server's speed
+        // (§4, "Shares").
         let over_share = header.kind == Kind::Update && self.table.shares.is_over(session.share);
         if over_share {
             self.counters.over_share += 1;
@@ -94,7 +95,7 @@ impl Device {
         out: &mut Outbox,
     ) -> Verdict {
         let header = &packet.header;
-        // With keys it names its front, without it names none.
+        // With keys an OPEN names its front; without keys it names none.
         let keyed = self.has_keys();
         let right = |said: &Identity| said.token == header.tag && said.front.is_some() == keyed;
         let said = Identity::read(packet.payload).filter(right);
@@ -104,7 +105,7 @@ impl Device {
         };
         let token = self.token_beside_tag(said.token);
         if let Some(&id) = self.table.opening.get(&said) {
-            // The same OPEN again: the same session, if nobody used it meanwhile.
+            // A repeated OPEN gets the session of the first one, if that session was not used meanwhile.
             if let Some(session) = self.table.sessions.get_mut(&id) {
                 let moved = session.address.replace(from) != Some(from);
                 session.seen = now;
@@ -124,7 +125,8 @@ impl Device {
             return Verdict::Done;
         }
         if may_be_in_formation && open.copies > self.copies() {
-            // The first entry would leave out who is late (`decide`, line 12), and be of no use to this client.
+            // The first entry would exclude devices that come late (`decide`, line 12), and would not help this client,
+            // which demands more copies.
             self.counters.not_ready += 1;
             let reply = OpenReply {
                 session: 0,
@@ -177,7 +179,8 @@ impl Device {
         verdict
     }
 
-    /// The entry for an admitted packet; from here on it has its order. `said`: the session that it begins.
+    /// Makes the entry for an admitted packet, and gives it its order. `said`: identity of the session that the entry
+    /// begins.
     pub(super) fn admit(&mut self, header: &Header, payload: &[u8], said: Identity) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
         self.fold(&entry, said);
@@ -188,7 +191,7 @@ impl Device {
         Verdict::Append(self.sealed(&entry, payload))
     }
 
-    /// The header of an entry as it is stored: with this device's own seal, under which it is sent on.
+    /// Returns the header of an entry as it is stored: with this device's seal, under which the entry is forwarded.
     fn sealed(&self, entry: &Header, payload: &[u8]) -> Header {
         match self.hop_seal() {
             Seal::Token => *entry,
@@ -242,7 +245,7 @@ impl Device {
             return Verdict::Done;
         };
         if !room.fits(packet.payload) {
-            // The hop before keeps it and sends it again when this log has room.
+            // The hop before keeps the entry, and sends it again when this log has room.
             self.counters.not_logged += 1;
             self.owed.tell_durable = true;
             return Verdict::Done;
@@ -324,8 +327,8 @@ impl Device {
         }
     }
 
-    /// The next seq that the head admits in this session, if session and token are known;
-    /// answers the client otherwise.
+    /// Returns the next seq that the head admits in this session, if it knows session and token. Otherwise answers the
+    /// client.
     pub(super) fn known_session(
         &mut self,
         now: Time,
@@ -344,8 +347,8 @@ impl Device {
             return None;
         };
         if session.token != header.tag && self.config.rules.hold(Rule::Token) {
-            // After a declared loss another session may have the number. The answer carries the token
-            // of the packet, so it tells nothing to somebody who only guesses.
+            // After a declared loss, another session may have this id. The answer carries the packet's token, so a
+            // sender that only guesses learns nothing from it.
             self.counters.wrong_token += 1;
             self.refuse_session(from, header, out);
             return None;
@@ -357,15 +360,15 @@ impl Device {
             self.note_change(header.session);
         }
         if header.epoch > self.epoch {
-            // The client may have heard of a later epoch than this device. A client's word takes no
-            // device out of service: the server is asked, and meanwhile the others go on.
+            // The client may know a later epoch than this device. A client's statement ends no device's service: the
+            // device asks the server, and the other clients are served meanwhile.
             self.probe(now, out);
             return None;
         }
         Some(expected)
     }
 
-    /// There is no such session, for the holder of this token.
+    /// Answers that no session with this token exists.
     fn refuse_session(&mut self, from: Peer, header: &Header, out: &mut Outbox) {
         self.counters.nacks += 1;
         let reply = self.over(header.session, header.tag);
@@ -373,7 +376,7 @@ impl Device {
         out.seal(self.answers, from, &reply, &[]);
     }
 
-    /// At most one NACK for each session and burst, except for bypasses.
+    /// Sends a NACK: at most one for each session and burst, except for bypasses.
     pub(super) fn nack(&mut self, from: Peer, header: &Header, expected: u64, out: &mut Outbox) {
         let burst = self.owed.burst;
         if let Some(session) = self.table.sessions.get_mut(&header.session)
@@ -420,8 +423,8 @@ impl Device {
             && !header.flags.has(Flags::PROGRESS)
             && header.seq > session.last
         {
-            // The server has applied this update by itself: the session goes on behind it
-            // (docs/spec/protocol.md, "Fallback").
+            // The server has applied this update directly, so the session continues after it (docs/spec/protocol.md,
+            // "Fallback").
             session.last = header.seq;
             session.committed = session.committed.max(header.seq);
             self.note_change(header.session);
@@ -438,7 +441,8 @@ impl Device {
                 self.note_change(header.session);
             }
             if told_short {
-                // It sends no updates, so no other ACK would tell it when that is over.
+                // The session sends no updates, so no other ACK would tell its client when the shortage of space is
+                // over.
                 self.touch(header.session);
             }
         }
@@ -458,7 +462,8 @@ impl Device {
     }
 }
 
-/// Returns the identity of the session that an entry begins: the payload of OPEN. Other entries begin none.
+/// Returns the identity of the session that an entry begins: the payload of OPEN. [`Identity::NOBODY`]: the entry
+/// begins no session. `None`: its kind is unknown, or the payload of an OPEN is no identity.
 pub(super) fn entry_identity(header: &Header, payload: &[u8]) -> Option<Identity> {
     match Append::read(header).entry {
         EntryKind::Open => Identity::read(payload),

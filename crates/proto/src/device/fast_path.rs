@@ -1,9 +1,8 @@
-//! What the machine does for a fast path that admits updates beside it, by the same rules and into
-//! the same log: the pipeline in the kernel (`docs/spec/pipeline.md`).
+//! The machine's side of a fast path, which admits updates outside of the machine by the same rules and into the same
+//! log: the pipeline in the kernel (`docs/spec/pipeline.md`).
 //!
-//! Whatever the fast path admitted is folded here before the machine looks at a packet, so the
-//! machine never decides on an old state. Admission itself is never shared: while the machine
-//! admits, the fast path is held.
+//! Entries that the fast path admitted are folded before the machine examines a packet, so the machine never decides on
+//! an old state. Machine and fast path never admit at the same time: while the machine admits, the fast path is held.
 
 use super::reads::{Bucket, ReadState};
 use super::{Device, Phase};
@@ -15,37 +14,38 @@ use pmnet_wire::packet::{Append, Bypass, EntryKind, Identity};
 use pmnet_wire::record::{CHAIN_MAX, DurableRow};
 use pmnet_wire::{Flags, FragmentSize, Header, Kind, Packet, SessionKeys};
 
-/// What a fast path must know to admit updates of a session.
+/// State of a session that a fast path needs to admit updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionState {
-    /// The session.
+    /// Id of the session.
     pub id: u64,
-    /// Its token.
+    /// Token of the session.
     pub token: u64,
     /// Last admitted seq.
     pub last: u64,
     /// Last committed seq.
     pub committed: u64,
-    /// It may be admitted up to this seq: ended sessions and quotas.
+    /// Highest seq that the fast path may admit. It is limited for ended sessions and by quotas.
     pub until: u64,
     /// Last applied seq.
     pub applied: u64,
-    /// Where its client was last heard from.
+    /// Address from which the client last sent.
     pub address: Option<Peer>,
-    /// Its keys, if the shard has keys. A session that should have some and has none is served by the machine alone.
+    /// Keys of the session, if the shard has keys. If a session lacks keys that it needs, the fast path leaves it to
+    /// the machine.
     pub keys: Option<SessionKeys>,
-    /// Row of its front: a bit of [`ChainState::over`]. Below 64.
+    /// Row of the session's front, below 64: position of a bit of [`ChainState::over`].
     pub share: u8,
 }
 
-/// What a fast path must know to take part in a chain.
+/// State that a fast path needs to take part in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainState {
-    /// Place of this device; 0 is the head.
+    /// Position of this device; 0 is the head.
     pub position: usize,
-    /// The devices behind it, nearest first, and what they are known to hold.
+    /// The devices after this one, nearest first, and the orders that they are known to hold.
     pub behind: Vec<DurableRow>,
-    /// The device before it, once it has been heard of.
+    /// Address of the device before this one, once it is known.
     pub before: Option<Peer>,
     /// The next hop: a device, or, for the last one, the server.
     pub next: Peer,
@@ -61,58 +61,59 @@ pub struct ChainState {
     pub receive_window: u64,
     /// Size of the shard's fragments.
     pub size: FragmentSize,
-    /// Keys with the hops beside it, if the shard has keys.
+    /// Keys with the neighbour hops, if the shard has keys.
     pub keys: Option<HopKeys>,
-    /// Which keys the shard has ([`ClusterKeys::print`](crate::keys::ClusterKeys::print)).
+    /// Fingerprint of the shard's keys ([`ClusterKeys::print`](crate::keys::ClusterKeys::print)).
     pub print: Option<NonZeroU64>,
-    /// Rows of fronts of which no update is admitted now, because they are over their share of the log: a bit for each.
+    /// One bit for each row of a front that is over its share of the log: its updates are not admitted now.
     pub over: u64,
 }
 
-/// What a fast path has done with the hops beside it. All numbers except the credit only grow.
+/// A fast path's work with the neighbour hops. All numbers except the credit only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopWork {
-    /// What each device behind this one holds, nearest first.
+    /// Orders that the devices after this one hold, nearest first.
     pub orders: [u64; CHAIN_MAX - 1],
     /// Entries that the next hop can take.
     pub credit: u64,
-    /// Highest order that was sent to the next hop, by the fast path or, as it was told, the machine.
+    /// Highest order that was sent to the next hop, by the fast path or, as far as it was told, by the machine.
     pub sent: u64,
-    /// Highest order that it knows to be committed.
+    /// Highest order that the fast path knows to be committed.
     pub committed: u64,
-    /// It has acknowledged every committed order above this one itself; at or below, it may not have.
+    /// The fast path has acknowledged all committed orders above this one itself. For this order and lower ones, this
+    /// is not certain.
     pub skipped: u64,
-    /// Own order in the last DURABLE that it sent to the hop before.
+    /// This device's order in the last DURABLE that the fast path sent to the hop before.
     pub told: u64,
 }
 
-/// What the fast path beside the machine has been told, and what it must still be told.
+/// Notes the state that the fast path was told, and changes that it must still be told.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Sessions that it must hear about.
+    /// Sessions whose changes the fast path must be told.
     changed: Vec<u64>,
-    /// Incarnations of the devices behind this one, as it was told.
+    /// Incarnations of the devices after this one, as the fast path was told.
     told_behind: Vec<u32>,
-    /// It must hear of the chain again.
+    /// The fast path must be told the chain again.
     untold: bool,
-    /// [`ChainState::over`] as it was told.
+    /// [`ChainState::over`] as the fast path was told.
     told_over: u64,
 }
 
 impl Device {
-    /// Whether a fast path is there to be told.
+    /// Whether the device has a fast path.
     pub(super) const fn has_fast_path(&self) -> bool {
         self.fast_path.is_some()
     }
 
-    /// The fast path, if there is one, must hear of the chain again.
+    /// Notes that the fast path must be told the chain again.
     pub(super) const fn tell_chain(&mut self) {
         if let Some(ledger) = &mut self.fast_path {
             ledger.untold = true;
         }
     }
 
-    /// From now on [`Device::changed_sessions`] says which sessions changed.
+    /// Begins to note changed sessions for [`Device::changed_sessions`].
     pub fn note_changes(&mut self) {
         self.fast_path.get_or_insert_default();
     }
@@ -127,7 +128,7 @@ impl Device {
         }
     }
 
-    /// After a recovery the fast path must be told every session again.
+    /// Notes all sessions as changed, because after a recovery the fast path must be told each of them.
     pub(super) fn note_all(&mut self) {
         if let Some(Ledger { changed, .. }) = &mut self.fast_path {
             changed.clear();
@@ -139,7 +140,7 @@ impl Device {
         }
     }
 
-    /// The sessions that changed since the last call, with their state; `None`: it is over.
+    /// Calls `tell` for each session that changed since the last call. `None`: the session has ended.
     pub fn changed_sessions(&mut self, mut tell: impl FnMut(u64, Option<SessionState>)) {
         let Some(ledger) = &mut self.fast_path else {
             return;
@@ -150,7 +151,8 @@ impl Device {
                 let share = self.config.session_entries_max;
                 let until = match share {
                     _ if session.ended => 0,
-                    // A late copy of it is to be told apart (docs/spec/reads.md §4), and only this machine can.
+                    // Only this machine can recognise a late copy of the update that falls back (docs/spec/reads.md
+                    // §4).
                     _ if session.outstanding.falls_back() => session.last,
                     u64::MAX => u64::MAX,
                     _ => session
@@ -173,14 +175,15 @@ impl Device {
         }
     }
 
-    /// Whether a fast path may append now: this device is in service, and as a head not being replaced. Not while the store is short of
-    /// room: a fast path does not know the word that each DURABLE, and each answer, has to carry then.
+    /// Whether a fast path may append now: this device is in service and, as a head, is not being replaced. While the
+    /// store is short of space, it may not: the fast path cannot set the flags that every DURABLE and every answer must
+    /// then have.
     #[must_use]
     pub const fn admits(&self) -> bool {
         self.is_serving() && !(self.short || self.full) && !(self.is_head() && self.joining)
     }
 
-    /// The chain as a fast path must know it.
+    /// Returns the state of the chain for a fast path.
     pub fn chain_state(&mut self) -> ChainState {
         let size = self.fragment_size();
         let behind = self.phase.serving().downstream.clone();
@@ -208,9 +211,10 @@ impl Device {
         }
     }
 
-    /// Whether the fast path, which has done this, must be told of the chain again. It must if something is committed
-    /// or held that it does not know of; if the next hop can take more or less; if a device beside this one came back
-    /// or has another address; or if what it left to the machine has been sent on, so that it can go on.
+    /// Whether a fast path that has done this work must be told the chain again. It must in these cases: orders are
+    /// committed or held that it does not know; the next hop's credit has changed; a neighbour device has restarted or
+    /// has another address; or the machine has sent the entries that the fast path left to it, so that the fast path
+    /// can continue.
     #[must_use]
     pub fn fast_path_lags(&self, work: &HopWork, before: Option<Peer>) -> bool {
         let (Phase::Serving(serving), Some(ledger)) = (&self.phase, &self.fast_path) else {
@@ -230,8 +234,8 @@ impl Device {
                 || (self.chain.position != 0 && before != self.predecessor))
     }
 
-    /// Whether the fast path must be told who is over its share: others are than it was told. It is to be held for that, so that it admits
-    /// nothing more of a front that this machine refuses.
+    /// Whether the set of fronts over their share differs from the set that the fast path was told. To tell it, the
+    /// fast path must be held, so that it admits no update that this machine refuses.
     #[must_use]
     pub fn shares_untold(&self) -> bool {
         let over = self.table.shares.over();
@@ -239,8 +243,8 @@ impl Device {
         ledger.is_some_and(|ledger| ledger.told_over != over)
     }
 
-    /// Whether taking in this packet may admit something or move a session: then the fast path has
-    /// to be held before. An update of a front that is over its share, and of which the fast path was told so, is only refused.
+    /// Whether this packet may be admitted or move a session; then the fast path must be held first. If the fast path
+    /// knows that the front is over its share, an update of the front is only refused, so no hold is needed.
     #[must_use]
     pub fn may_admit(&self, header: &Header) -> bool {
         match header.kind {
@@ -249,32 +253,33 @@ impl Device {
                 !session.is_some_and(|session| self.table.shares.is_over(session.share))
             }
             Kind::Open | Kind::Update | Kind::End | Kind::Append | Kind::RecoverReply => true,
-            // An update that falls back is admitted by nobody but this machine from now on, or from then on.
+            // From such a packet on, only this machine may admit an update that falls back.
             Kind::Response | Kind::Bypass => header.flags.has(Flags::FALLBACK),
             _ => false,
         }
     }
 
-    /// Whether taking in this packet may close buckets of the index of a head that answers READs: then the fast path
-    /// has to stop answering them before.
+    /// Whether this packet may close buckets of the index of a head that answers READs; then the fast path must stop to
+    /// answer READs first.
     #[must_use]
     pub fn may_close(&self, header: &Header) -> bool {
         self.reads.answers() && header.kind == Kind::Bypass && !Bypass::read(header).read_only
     }
 
-    /// Whether the fast path must be told something with [`Device::tell_reads`], though it is not held.
+    /// Whether the fast path must be told changes with [`Device::tell_reads`]. It need not be held for that.
     #[must_use]
     pub fn reads_untold(&self) -> bool {
         self.reads.is_untold()
     }
 
-    /// What a fast path must know to answer READs: the return value, and each bucket that something other than an update
-    /// of the fast path has changed since the last call.
+    /// Returns the state that a fast path needs to answer READs. Calls `tell` for each bucket that changed since the
+    /// last call, except by an update of the fast path.
     pub fn tell_reads(&mut self, mut tell: impl FnMut(usize, Bucket)) -> ReadState {
         self.reads.tell(&mut tell)
     }
 
-    /// How many entries [`Device::poll_own_entry`] may have to append: at most one for each session.
+    /// Returns the largest number of entries that [`Device::poll_own_entry`] may have to append: at most one for each
+    /// session.
     #[must_use]
     pub fn own_entries(&self) -> usize {
         if self.is_head() {
@@ -284,8 +289,9 @@ impl Device {
         }
     }
 
-    /// To be called before idle sessions are looked for: the fast path says which sessions it has heard from
-    /// since it was last asked. What it admitted is known already; these only repeated earlier packets.
+    /// Notes the sessions of which the fast path has received packets since the last call. Must be called before idle
+    /// sessions are looked for. Sessions with admitted packets are noted already; this adds those with repeated
+    /// packets.
     pub fn refresh(&mut self, now: Time, mut heard: impl FnMut(u64) -> bool) {
         let Phase::Serving(serving) = &self.phase else {
             return;
@@ -300,10 +306,10 @@ impl Device {
         }
     }
 
-    /// Takes in an entry that the fast path admitted: its frame, as it stands in the log.
+    /// Takes in an entry that the fast path admitted. `frame`: its frame in the log.
     ///
     /// # Errors
-    /// A text that says why the frame cannot be the next of this log.
+    /// A text: why the frame cannot be the next one of this log.
     pub fn follow(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a frame of the fast path does not parse: {reason}"))?;
@@ -330,8 +336,8 @@ impl Device {
         Ok(())
     }
 
-    /// What was followed is durable up to `order`. The whole chain is this device, and the fast path has
-    /// told the clients itself (rule 5).
+    /// The followed entries are durable up to `order`. The chain has only this device, and the fast path has
+    /// acknowledged them to the clients (rule 5).
     pub fn followed_alone(&mut self, order: u64) {
         assert!(
             self.chain.members.len() == 1,
@@ -342,8 +348,8 @@ impl Device {
         self.untouch(told);
     }
 
-    /// What was followed is durable up to `order`. The fast path's work with the hops beside it was
-    /// `before` and is now `work`.
+    /// The followed entries are durable up to `order`. `before` and `work` are the fast path's work with the neighbour
+    /// hops at the last call and now.
     pub fn followed(&mut self, now: Time, order: u64, before: &HopWork, work: &HopWork) {
         let tells = self.owed.tell_durable;
         self.persisted(order);
@@ -353,7 +359,7 @@ impl Device {
         let names = self.fast_path.iter().flat_map(|ledger| &ledger.told_behind);
         let told = serving.downstream.iter_mut().zip(names);
         for ((row, &incarnation), &held) in told.zip(&work.orders) {
-            // A device that came back meanwhile may hold less than the fast path knows of it.
+            // A device that has restarted meanwhile may hold less than the fast path knows.
             if row.incarnation == incarnation && held > row.order {
                 row.order = held;
                 moved = true;
@@ -364,7 +370,7 @@ impl Device {
         {
             self.link.confirm(now, next.order, work.credit);
         }
-        // What it said to the hop before is not said again.
+        // A DURABLE that the fast path has sent is not sent again.
         self.owed.tell_durable = tells || work.told < self.cursors.persisted;
         let told = self.phase.serving().touched.len();
         let known = self.cursors.committed;
@@ -374,14 +380,14 @@ impl Device {
             self.commit_upto(committable);
             return;
         }
-        // One by one, each acknowledged by the packet that confirmed it.
+        // The fast path has acknowledged each of these orders when it received the packet that confirmed it.
         let acknowledged = committable.min(work.committed);
         self.commit_quietly(acknowledged);
         self.untouch(told);
         self.commit_upto(committable);
     }
 
-    /// The clients of the sessions touched after the first `told` have been acknowledged already.
+    /// Removes the sessions touched after the first `told`: their clients are acknowledged already.
     fn untouch(&mut self, told: usize) {
         for id in self.phase.serving().touched.split_off(told) {
             if let Some(session) = self.table.sessions.get_mut(&id) {

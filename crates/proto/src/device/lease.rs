@@ -1,4 +1,4 @@
-//! The device's lease: until when it may answer (`docs/spec/protocol.md` §14).
+//! The device's lease, which limits the time for which it may answer (`docs/spec/protocol.md` §14).
 
 use super::{Device, Phase};
 use crate::Time;
@@ -8,9 +8,9 @@ use crate::time::Nanos;
 use pmnet_wire::Kind;
 use pmnet_wire::record::Member;
 
-/// What only a device says that may answer: acknowledgements, and what READs are told.
+/// Kinds of packets that a device sends only while it may answer: acknowledgements, and answers to READs.
 const ANSWERS: &[Kind] = &[Kind::Ack, Kind::OpenReply, Kind::Hit, Kind::Miss];
-/// The first of them.
+/// The acknowledgements among these kinds.
 const ACKNOWLEDGEMENTS: &[Kind] = &[Kind::Ack, Kind::OpenReply];
 
 impl Device {
@@ -20,7 +20,7 @@ impl Device {
         self.config.leased
     }
 
-    /// The epoch that the agent must name when it asks for a lease, or renews it. `None`: there is nothing to ask for.
+    /// Returns the epoch that the agent must name when it asks for a lease or renews one. `None`: no lease is needed.
     #[must_use]
     pub const fn needs_lease(&self) -> Option<u32> {
         if self.config.leased && self.is_serving() {
@@ -30,16 +30,16 @@ impl Device {
         }
     }
 
-    /// The lease store has given or renewed the lease for this epoch, for `length` from then on, in nanoseconds. `sent_at`
-    /// is what this device's clock showed *before* the agent asked. An answer for another epoch than the present one does
-    /// not count, and neither does one that was sent before another that came sooner.
+    /// The lease store has given or renewed the lease for this epoch, for `length` nanoseconds from then on. `sent_at`:
+    /// time by this device's clock *before* the agent asked. An answer for another epoch does not count, and neither
+    /// does an answer with an earlier deadline than a previous one.
     pub fn renewed(&mut self, epoch: u32, sent_at: Time, length: Nanos) {
         if self.needs_lease() == Some(epoch) {
             self.deadline = self.deadline.max(Some(lease::deadline(sent_at, length)));
         }
     }
 
-    /// When this device's lease is over, by its own clock. `None`: it has had none in this life.
+    /// Returns the end of this device's lease, by its own clock. `None`: it has had no lease since its start.
     #[must_use]
     pub const fn deadline(&self) -> Option<Time> {
         self.deadline
@@ -52,7 +52,7 @@ impl Device {
         !self.config.leased || lives || !self.config.rules.hold(Rule::Lease)
     }
 
-    /// What leaves this device only with a lease.
+    /// Returns the kinds of packets that this device sends only with a lease.
     pub(super) const fn gated(&self) -> &'static [Kind] {
         if self.config.rules.hold(Rule::LeaseCoversReads) {
             ANSWERS
@@ -61,8 +61,9 @@ impl Device {
         }
     }
 
-    /// Whether this device serves and holds all that was acknowledged before its epoch and is not applied: it was there, or
-    /// it has joined and has got everything (`docs/spec/protocol.md` §5, "Joining"). Stays so for as long as it is a member.
+    /// Whether this device serves and holds all entries that were acknowledged before its epoch and are not applied: it
+    /// was already a member, or it has joined and caught up (`docs/spec/protocol.md` §5, "Joining"). This stays true as
+    /// long as the device is a member.
     #[must_use]
     pub fn holds_everything(&self) -> bool {
         let own = self.chain.members.get(self.chain.position);
@@ -71,8 +72,8 @@ impl Device {
         self.is_serving() && own.is_some_and(whole)
     }
 
-    /// The epoch in which this device, which is to join, has an empty log and only waits to be wired. `None`: it does not
-    /// join, or is not so far. Only the server decides whether it may.
+    /// Returns the epoch in which this joining device has an empty log and only waits to be wired. `None`: the device
+    /// does not join, or has not erased its log yet. Only the server decides whether it may join.
     #[must_use]
     pub const fn ready_to_join(&self) -> Option<u32> {
         let recovers = matches!(self.phase, Phase::Recovering(_));

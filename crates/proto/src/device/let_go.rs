@@ -1,9 +1,10 @@
-//! Sessions that the head ends by itself (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
+//! Sessions that the head ends on its own (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
 //!
-//! A session whose client is gone without a word takes a place until it has been silent for long. It goes earlier if its client says that it was
-//! started again, or if there is no place for another session and it is silent. A session that is used is ended only if its front has more than its
-//! share, and another one finds no place. A mark (reads.md §5) goes
-//! only when it has been silent for long: what its client passed to the store may be executed after that client's end.
+//! A session whose client has disappeared keeps its place until it has been silent for a long time. It is ended earlier
+//! in two cases: its client reports that it was started again, or the table is full and the session is silent. A
+//! session that is in use is ended only if its front has more than its share and another front finds no place. A mark
+//! (reads.md §5) is ended only after the long silence, because commands of its client may still be executed in the
+//! store after the client's end.
 
 use super::session::Session;
 use super::{Device, Room};
@@ -15,40 +16,42 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Sessions that were ended and are remembered, for clients that ask.
+/// Most ended sessions that are remembered, for clients that ask.
 const GONE_MAX: usize = 65_536;
-/// Clients of which it is known which start was the last.
+/// Most clients whose last start is remembered.
 const CLIENTS_MAX: usize = 4096;
-/// Sessions that are ended at a time to make room.
+/// Most sessions that are ended at a time to make room.
 const MADE_ROOM_MAX: usize = 1024;
-/// Sessions that are ended in one burst: then those that are used have their turn.
+/// Most sessions that are ended in one burst, so that sessions in use are served in between.
 const ENDED_MAX: usize = 256;
-/// All sessions are looked at at most once in this time for each reason: it takes a while, and clients choose when they ask for it.
+/// Shortest time between two searches of all sessions for the same reason: a search takes time, and clients decide when
+/// they cause one.
 const LOOKED_EVERY: Nanos = SECOND;
 
 /// A session that the head has ended.
 #[derive(Clone, Copy, Debug)]
 struct Gone {
     token: u64,
-    /// Seq of its END.
+    /// Seq of the session's END.
     end: u64,
     why: LetGo,
 }
 
-/// Sessions that go, and that have gone.
+/// Sessions that must be ended, and sessions that were ended.
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
-    /// Sessions to be ended, and why.
+    /// Sessions that must be ended, with the reason.
     queue: VecDeque<(u64, LetGo)>,
-    /// So many were ended in this burst, and there are more.
+    /// Number of sessions ended in this burst (`ended`), and whether more are waiting (`more`).
     ended: usize,
     more: bool,
-    /// There was no place for a session.
+    /// A session was refused because the table was full.
     crowded: bool,
     crowded_at: Option<Time>,
-    /// The last start of each client, by its front, its name and its host: another machine that says the same name is a copy, and no successor.
+    /// The last start of each client, by its front, its name and its host. A client on another host with the same name
+    /// is a copy and not a later start.
     clients: FxHashMap<(Option<FrontId>, u64, IpAddr), u64>,
-    /// When sessions of earlier starts are to be looked for next; `None`: no client was started again.
+    /// Time of the next search for sessions of earlier starts; `None`: no client was started again.
     look_due: Option<Time>,
     looked_at: Option<Time>,
     gone: FxHashMap<u64, Gone>,
@@ -56,19 +59,19 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// The device begins to serve: who was to go is found again.
+    /// The device begins to serve. Sessions to end are searched for anew.
     pub(super) fn begin(&mut self) {
         self.queue.clear();
         (self.crowded, self.more, self.look_due) = (false, false, None);
         self.clients.clear();
     }
 
-    /// A burst ends.
+    /// Notes the end of a burst.
     pub(super) fn burst_ends(&mut self) {
         self.ended = 0;
     }
 
-    /// Whether the next burst has more to end, and is to come at once.
+    /// Whether there are more sessions to end, so that the next burst must come at once.
     pub(super) fn goes_on(&self) -> bool {
         self.more
     }
@@ -90,8 +93,8 @@ impl Leaving {
 }
 
 impl Device {
-    /// Takes note of the client of an OPEN or a PING: the earlier starts of that client have ended, and with them their sessions.
-    /// With keys a name counts within a front: no front ends the sessions of another one.
+    /// Notes the client of an OPEN or a PING. Earlier starts of the client are over, so their sessions must be ended.
+    /// With keys a name belongs to a front, so no front can end sessions of another one.
     pub(super) fn note_client(
         &mut self,
         now: Time,
@@ -118,7 +121,7 @@ impl Device {
         *due = earliest(*due, Some(look));
     }
 
-    /// The sessions of earlier starts of clients are to be ended, in place of those that were found before.
+    /// Queues the sessions of clients' earlier starts, instead of those that an earlier search has queued.
     fn let_go_of_earlier_starts(&mut self, now: Time) {
         self.leaving.look_due = None;
         self.leaving.looked_at = Some(now);
@@ -140,8 +143,8 @@ impl Device {
         queue.extend(former.into_iter().map(|id| (id, LetGo::Succeeded)));
     }
 
-    /// There are as many sessions as there may be. Those that are silent make room: they are looked for when it is known of whom the fast path
-    /// has heard.
+    /// The table is full, so silent sessions must be ended. The search for them follows once the fast path has said
+    /// from which sessions it has received packets.
     pub(super) fn make_room(&mut self, now: Time) {
         let lately = |at: Time| now.since(at) < LOOKED_EVERY;
         if !self.leaving.crowded_at.is_some_and(lately) {
@@ -174,7 +177,7 @@ impl Device {
             .map(|(&id, session)| (session.seen, id))
             .collect();
         if crowded {
-            // The one that has been silent for longest goes first.
+            // The session with the longest silence is ended first.
             late.sort_unstable();
         } else {
             late.sort_unstable_by_key(|&(_, id)| id);
@@ -194,21 +197,23 @@ impl Device {
             let claims = claims.saturating_sub(late.len()).min(MADE_ROOM_MAX);
             self.let_go_beyond_shares(now, claims);
         }
-        // With no session left there is nothing to wake up for; the next OPEN starts it again.
+        // Without sessions no timer is needed; the next OPEN sets it again.
         let some = !self.table.sessions.is_empty();
         let next = some.then(|| now + idle / 4);
         self.phase.serving().next_expiry = earliest(next, self.leaving.look_due);
     }
 
-    /// A front found no place for a session though it has less than its share: one of a front that has more is to go for it.
+    /// Notes that a front with less than its share found no place for a session: a session of a front with more than
+    /// its share must be ended.
     pub(super) fn claim(&mut self, now: Time, share: u8) {
         let most = self.config.sessions_max;
         let is_below = self.table.shares.is_below_in_table(now, share, most);
         self.table.shares.claims += usize::from(is_below);
     }
 
-    /// Lets this many sessions go of fronts that have more than their share of the table: those that were silent for longest. A mark stays, and one of
-    /// which an update is with the server by itself: what its seq says is not decided before that is answered.
+    /// Queues `claims` sessions of fronts with more than their share of the table, beginning with the longest silence.
+    /// It leaves out marks, and sessions with a fallback, because the fate of the fallback's seqs is open until the
+    /// server has answered.
     fn let_go_beyond_shares(&mut self, now: Time, claims: usize) {
         let (shares, most) = (&self.table.shares, self.config.sessions_max);
         let mut beyond = shares.beyond_in_table(now, most);
@@ -235,12 +240,13 @@ impl Device {
         }
     }
 
-    /// A session that has been silent for so long may go if there is no room: its client has missed some of its signs of life.
+    /// Returns the silence after which a session may be ended if the table is full: its client has missed several
+    /// pings.
     fn quiet(&self) -> Nanos {
         self.config.session_quiet.min(self.config.session_idle)
     }
 
-    /// Entries that the device itself wants appended: ENDs of sessions that may still go.
+    /// Returns the next entry that the device itself must append: the END of a session that may still be ended.
     pub fn poll_own_entry(&mut self, now: Time, room: Room) -> Option<Header> {
         self.leaving.more = false;
         if !self.is_head() || !room.fits(&[]) {
@@ -252,7 +258,8 @@ impl Device {
         }
         while let Some(&(id, why)) = self.leaving.queue.front() {
             if why == LetGo::Succeeded && !room.admits_sessions() {
-                // There may be very many of them: clients that are there come first.
+                // There may be many such sessions, and active clients come first: the ENDs wait while the log is too
+                // full for new sessions.
                 return None;
             }
             self.leaving.queue.pop_front();
@@ -264,11 +271,12 @@ impl Device {
             let Some(session) = self.table.sessions.get_mut(&id) else {
                 continue;
             };
-            // It may have connected since it was found: an END before a message that a NIC has acknowledged already would take its place.
+            // A client may have connected by RDMA since the session was queued. An END would take the place of a
+            // message that a NIC has already acknowledged.
             if session.bound > 0 {
                 continue;
             }
-            // It may have been heard of, or have ended, since it was found.
+            // The session may have been used, or may have ended, since it was queued.
             let settles = why == LetGo::OverShare && session.outstanding.falls_back();
             if session.ended || settles || now.since(session.seen) < quiet {
                 continue;
@@ -305,8 +313,9 @@ impl Device {
         None
     }
 
-    /// A connection is made by which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From now on the head does not
-    /// end the session by itself. False: there is no such session with this token here, or this device is not the head; or it has keys, and a NIC verifies nothing.
+    /// A connection is made on which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From
+    /// now on the head does not end the session on its own. Returns false in three cases: there is no such session with
+    /// this token, this device is not the head, or the shard has keys (a NIC verifies nothing).
     pub fn bind(&mut self, session: u64, token: u64) -> bool {
         let head = self.is_head() && !self.joining && !self.has_keys();
         let found = self.table.sessions.get_mut(&session);
@@ -318,9 +327,10 @@ impl Device {
         false
     }
 
-    /// Such a connection is broken, and all that its NIC has taken has come to this machine. Silence counts from `now` on.
+    /// Such a connection is broken, and this machine has received all messages that its NIC has taken. The session's
+    /// silence counts from `now` on.
     pub fn unbind(&mut self, now: Time, session: u64) {
-        // After a recovery the table is a new one, without connections.
+        // After a recovery the table is new, without connections.
         if let Some(found) = self.table.sessions.get_mut(&session)
             && found.bound > 0
         {
@@ -329,7 +339,7 @@ impl Device {
         }
     }
 
-    /// The answer to a client with this token about a session that is over, or unknown.
+    /// Returns the answer to a client with this token about a session that has ended or is unknown.
     pub(super) fn over(&self, session: u64, token: u64) -> Nack {
         let gone = self.leaving.gone.get(&session);
         let gone = gone.filter(|gone| gone.token == token);

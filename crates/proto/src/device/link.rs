@@ -1,5 +1,5 @@
-//! The link to the next hop: what was sent, what it confirmed, when to send again
-//! (`docs/spec/protocol.md` §2 rules 3 and 4).
+//! The link to the next hop: the sent orders, the confirmed orders, and the time to send again (`docs/spec/protocol.md`
+//! §2 rules 3 and 4).
 
 use super::{Device, DeviceConfig};
 use crate::rto::Rto;
@@ -10,38 +10,39 @@ use pmnet_wire::packet::{Append, Ping, Retrans};
 use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Packet};
 use std::ops::Range;
 
-/// Timeouts after which a large entry that the next hop has not got counts as one that the way there does not carry.
+/// Timeouts after which an undelivered large entry counts as too large for the path to the next hop.
 const LOST_AFTER: u32 = 8;
 /// Window after a timeout, in entries.
 const WINDOW_MIN: u64 = 16;
-/// So many entries are sent without waiting for more.
+/// Number of waiting entries that are sent without further delay.
 const LINGER_ENTRIES: u64 = 512;
 
 #[derive(Debug)]
 pub(super) struct Link {
-    /// The next hop holds everything up to here durably (a device), or has applied it (the server).
+    /// The next hop holds all entries up to this order durably (a device), or has applied them (the server).
     pub(super) acked: u64,
-    /// The next order to send.
+    /// Next order to send.
     cursor: u64,
     window: u64,
     window_max: u64,
-    /// What the next hop said that it can take.
+    /// Number of entries that the next hop can take, as it said.
     credit: u64,
     rto: Rto,
-    /// When the timer was last started: something was sent, or something was confirmed.
+    /// Time at which the timer was last started: when an entry was sent or confirmed.
     since: Option<Time>,
     timed: Option<(u64, Time)>,
     rewound: Option<(u64, Time)>,
-    /// Since when durable entries wait for more before they go to the server.
+    /// Time since which durable entries wait for more entries before they are sent to the server.
     held_since: Option<Time>,
-    /// Highest order that was ever sent, or left for the server to read from the log. Below it, entries
-    /// are sent again one by one.
+    /// Highest order that was ever sent, or that the server was left to read from the log. Entries up to it are sent
+    /// again one by one.
     told: u64,
-    /// A bypass that passed waits for these entries: no lingering until they are sent.
+    /// A bypass has passed that waits for these entries, so they are sent without delay.
     hurry: bool,
-    /// The order that was given out last for sending.
+    /// Last order that was given out for sending.
     polled: u64,
-    /// Bytes of the oldest entry that is not confirmed, if it was sent, and timeouts since something was confirmed.
+    /// Bytes of the oldest unconfirmed entry, if it was sent (`oldest_bytes`), and timeouts since the last confirmation
+    /// (`stalled`).
     oldest_bytes: usize,
     stalled: u32,
 }
@@ -67,7 +68,7 @@ impl Link {
         }
     }
 
-    /// Starts again from `acked`, knowing nothing of the next hop.
+    /// Starts again from `acked`, without knowledge of the next hop.
     pub(super) fn restart(&mut self, acked: u64) {
         self.acked = acked;
         self.cursor = acked + 1;
@@ -77,7 +78,7 @@ impl Link {
         self.rto.progress();
     }
 
-    /// Highest order that was sent.
+    /// Returns the highest order that was sent.
     pub(super) const fn sent(&self) -> u64 {
         self.cursor - 1
     }
@@ -101,7 +102,7 @@ impl Link {
         (self.oldest_bytes, self.stalled) = (0, 0);
     }
 
-    /// An entry of `bytes` is sent.
+    /// Notes that an entry of `bytes` is sent.
     const fn sends(&mut self, bytes: usize) {
         if self.polled == self.acked + 1 {
             self.oldest_bytes = bytes;
@@ -112,13 +113,13 @@ impl Link {
         self.oldest_bytes > FragmentSize::MIN.datagram_bytes()
     }
 
-    /// What the next hop can take.
+    /// Returns the number of entries that the next hop can take.
     pub(super) const fn credit(&self) -> u64 {
         self.credit
     }
 
-    /// The fast path has sent what comes after `from`, up to here. If entries are being sent again from
-    /// further back, that goes on.
+    /// The fast path has sent the entries after `from`, up to `upto`. If this device is sending earlier entries again,
+    /// it continues with that.
     pub(super) fn followed(&mut self, now: Time, from: u64, upto: u64) {
         if upto > from && self.cursor > from && self.cursor <= upto {
             self.cursor = upto + 1;
@@ -127,19 +128,19 @@ impl Link {
         }
     }
 
-    /// The server has everything up to here, so the next hop has it too.
+    /// The server has applied all entries up to this order, so the next hop holds them, too.
     pub(super) fn pass(&mut self, applied: u64) {
         self.acked = self.acked.max(applied);
         self.cursor = self.cursor.max(self.acked + 1);
     }
 
-    /// A bypass is on its way to the server, which will wait for what this device still holds.
+    /// A bypass is on its way to the server, which will wait for the entries that this device still holds back.
     pub(super) const fn hurry(&mut self) {
         self.hurry = true;
         self.held_since = None;
     }
 
-    /// Whether the entries up to `persisted` should wait for more now.
+    /// Whether the entries up to `persisted` should wait for further ones now.
     fn lingers(&mut self, now: Time, persisted: u64, linger: Nanos) -> bool {
         let waiting = (persisted + 1).saturating_sub(self.cursor);
         if waiting == 0 {
@@ -157,7 +158,7 @@ impl Link {
         !self.hurry
     }
 
-    /// When entries that wait for more are sent in any case.
+    /// Returns when waiting entries are sent in any case.
     pub(super) fn lingers_until(&self, linger: Nanos) -> Option<Time> {
         self.held_since.map(|since| since + linger)
     }
@@ -169,14 +170,14 @@ impl Link {
 }
 
 impl Device {
-    /// The next order to send to the next hop, if there is one that is durable here and that the
-    /// next hop has room for. The node hands its frame to [`Device::forward`].
+    /// Returns the next order to send to the next hop, if an entry is durable in this device and the next hop has room
+    /// for it. The node passes the entry's frame to [`Device::forward`].
     pub fn poll_forward(&mut self, now: Time) -> Option<u64> {
         if !self.is_serving() {
             return None;
         }
-        // The clients have their acknowledgements: the server is woken for many entries at once,
-        // unless somebody waits for it.
+        // The clients are already acknowledged, so the server is woken for many entries at once, unless a bypass waits
+        // for them.
         let to_server = self.chain.position + 1 == self.chain.members.len();
         let ready = if self.config.rules.hold(Rule::WriteAhead) {
             self.cursors.persisted
@@ -211,7 +212,7 @@ impl Device {
         Some(order)
     }
 
-    /// Sends one frame of the log to the next hop. Frames of an earlier epoch are sent in this one.
+    /// Sends one frame of the log to the next hop. A frame of an earlier epoch is sent with the present epoch.
     pub fn forward(&mut self, frame: &[u8], frame_epoch: u32, out: &mut Outbox) {
         self.counters.forwarded += 1;
         self.link.sends(frame.len());
@@ -227,17 +228,19 @@ impl Device {
         out.seal_checked(seal, next, &header, packet.payload);
     }
 
-    /// Whether an entry is sent on with the bytes that the log has: it is of this epoch, and with keys this device has sealed it.
+    /// Whether an entry is forwarded with its stored bytes: it is of the present epoch and, with keys, has this
+    /// device's present seal.
     #[must_use]
     pub fn sends_as_stored(&self, order: u64, frame_epoch: u32) -> bool {
         let unsealed = !self.config.rules.hold(Rule::SealAnew);
         frame_epoch == self.epoch && (order > self.chain.stored_before || unsealed)
     }
 
-    /// The same for an entry of this epoch that whoever sends takes out of the log: `frame` is its place there.
+    /// Sends an entry of the present epoch for a port that takes entries from the log itself. `frame`: the entry's
+    /// place in the frame space.
     ///
     /// # Panics
-    /// It is of another epoch, so its header has to change.
+    /// If the entry is of another epoch, so that its header would have to change.
     pub fn forward_logged(&mut self, frame: Range<usize>, frame_epoch: u32, out: &mut Outbox) {
         assert_eq!(frame_epoch, self.epoch, "the header stays as it is");
         self.counters.forwarded += 1;
@@ -245,15 +248,16 @@ impl Device {
         out.send_logged(self.config.next, frame);
     }
 
-    /// The next hop has all entries up to here, and can take so many more. Large packets may be lost on the way there, and nobody says why: then
-    /// this device's paths count as the narrowest from now on, which the server hears with the next look at them.
+    /// Takes note that the next hop has all entries up to `upto`, and can take `room` more. If the path seems to lose
+    /// large packets without an error, this device's paths count as the narrowest from now on. The server learns this
+    /// with the next measurement of the paths.
     pub(super) fn hear(&mut self, upto: u64, room: u64) {
         let link = &self.link;
         let lost = upto == link.acked && link.stalled >= LOST_AFTER && link.oldest_is_large();
         self.loses_large |= lost && room > 0;
     }
 
-    /// Whether it has turned out that large packets do not arrive at the next hop, and small ones do.
+    /// Whether the device has found out that the network delivers only small packets to the next hop.
     #[must_use]
     pub const fn loses_large(&self) -> bool {
         self.loses_large
@@ -262,7 +266,7 @@ impl Device {
     pub(super) fn on_retrans(&mut self, now: Time, header: &Header, out: &mut Outbox) {
         let first = Retrans::read(header).first;
         if first <= self.cursors.applied {
-            // It asks for what it had applied: an old packet, or a store that lost data.
+            // The next hop asks for an order that it had applied: the packet is old, or the store has lost data.
             self.probe(now, out);
         }
         let link = &mut self.link;
@@ -297,8 +301,9 @@ impl Device {
             link.cursor = link.acked + 1;
             link.stalled += 1;
         }
-        // Everything has arrived, and only APPLIED is missing; or large entries may be lost on the way, and a PING is not.
-        // With keys, a hop that knows another chain may be able to verify a PING only, which names its sender.
+        // A PING asks the next hop in three cases: all entries have arrived and only APPLIED is missing; large entries
+        // may be lost, while a PING is small; or, with keys, the next hop knows another chain and can verify only a
+        // PING, which names its sender.
         let keyed = self.config.keys.is_some();
         if arrived || keyed || link.oldest_is_large() {
             self.ping_next(out);
@@ -308,7 +313,7 @@ impl Device {
     fn ping_next(&self, out: &mut Outbox) {
         let ping = Ping {
             session: 0,
-            // A server that has lost its record of the chain verifies it under this token.
+            // A server that has lost its record of the chain verifies the PING with this token.
             client: if self.config.keys.is_some() {
                 self.chain.shard_token
             } else {
@@ -320,21 +325,22 @@ impl Device {
         out.seal(self.hop_seal(), self.config.next, &ping, &[]);
     }
 
-    /// Asks the next hop for an answer: the hop answers with how far it is. A device that does not serve asks, too.
+    /// Asks the next hop for an answer, which states its progress. Does nothing if the device does not serve.
     pub fn ask_next(&self, out: &mut Outbox) {
         if self.is_serving() {
             self.ping_next(out);
         }
     }
 
-    /// Longest silence of the next hop before this device sends again, now.
+    /// Returns the present timeout: the silence of the next hop after which this device sends again.
     #[must_use]
     pub fn link_timeout(&self) -> Nanos {
         self.link.rto.timeout()
     }
 }
 
-/// Returns whether an entry has a tag. A fast path leaves it at 0 in the entries that it does not send on itself: who sends them seals them.
+/// Returns whether an entry has a tag. A fast path leaves the tag 0 in entries that it does not forward itself; the
+/// device seals these when it sends them.
 fn has_tag(frame: &[u8]) -> bool {
     frame[HEADER_LEN - 8..HEADER_LEN] != [0; 8]
 }

@@ -4,9 +4,8 @@
 //! the node appends what [`Verdict::Append`] says, makes it durable, and reports it with
 //! [`Device::persisted`]. Nothing is forwarded or acknowledged before that call.
 //!
-//! Cursors, always `applied ≤ committed ≤ last` and `persisted ≤ last`:
-//! `last` (admitted) ≥ `persisted` (durable here) ≥ forwarded ≥ … ; `committed` = durable in every
-//! device of the chain.
+//! Cursors, always `applied ≤ committed ≤ last` and `persisted ≤ last`: `last` is admitted, `persisted` is durable in
+//! this device, and `committed` is durable in every device of the chain. An entry is forwarded after it is persisted.
 
 mod admission;
 mod fast_path;
@@ -43,12 +42,13 @@ use session::Session;
 use shares::Shares;
 use std::collections::VecDeque;
 
-/// The one that acknowledges an update of a client first.
+/// The part that acknowledges a client's update first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledger {
-    /// The device, when its log has it: it may refuse the update before.
+    /// The device, when its log has the update: until then it may refuse the update.
     Device,
-    /// A NIC, before the device has seen it (`docs/spec/verbs.md`): the update cannot be refused any more, only kept waiting.
+    /// A NIC, before the device has seen the update (`docs/spec/verbs.md`): the device can no longer refuse the update,
+    /// and can only let it wait.
     Nic,
 }
 
@@ -57,54 +57,55 @@ pub enum Acknowledger {
 pub struct DeviceConfig {
     /// Device id, unique in the shard, not 0.
     pub id: u32,
-    /// Shard.
+    /// Number of the shard.
     pub shard: u32,
     /// The next hop: the next device, or the server.
     pub next: Peer,
-    /// Sessions, at most.
+    /// Most sessions.
     pub sessions_max: usize,
-    /// Entries of one session that may be in the log unapplied.
+    /// Most unapplied entries of one session in the log.
     pub session_entries_max: u64,
-    /// A session that says nothing for this long is ended.
+    /// Silence after which a session is ended.
     pub session_idle: Nanos,
-    /// One that says nothing for this long may be ended if there are as many sessions as there may be. A client that lives says something more
-    /// than twice as often.
+    /// Silence after which a session may be ended if the table is full. A client sends something more than twice as
+    /// often.
     pub session_quiet: Nanos,
     /// Shortest retransmission timeout towards the next hop.
     pub link_timeout_floor: Nanos,
     /// Longest retransmission timeout towards the next hop.
     pub link_timeout_ceiling: Nanos,
-    /// Entries in flight towards the next hop, at most.
+    /// Most entries in flight towards the next hop.
     pub link_window_max: u64,
-    /// Entries that this device can take in at once (told to the hop before).
+    /// Number of entries that this device can take in at once. The hop before is told this number.
     pub receive_window: u64,
-    /// How long the last device lets a few durable entries wait for more before it sends them to the
-    /// server, if no bypass waits for them. Their clients have been acknowledged already.
+    /// Longest time that the last device lets a few durable entries wait for more before it sends them to the server,
+    /// if no bypass waits for them. Their clients are acknowledged already.
     pub server_linger: Nanos,
-    /// The server reads the log of this device, the tail, directly. So it is sent only the last of its
-    /// new entries, and what it asks for.
+    /// The server reads the log of this device, the tail, directly. So the device sends only the last of its new
+    /// entries, and those that the server asks for.
     pub server_reads_log: bool,
-    /// Buckets of the index that answers READs, rounded up to a power of two, 24 bytes each; 0: READs are not answered.
+    /// Number of buckets of the index for READs, rounded up to a power of two; a bucket has 24 bytes. 0: READs are not
+    /// answered.
     pub read_buckets: usize,
-    /// The one that acknowledges updates first.
+    /// The part that acknowledges updates first.
     pub acknowledger: Acknowledger,
-    /// It answers only while it has a lease ([`Device::renewed`], `docs/spec/protocol.md` §14).
+    /// The device answers only while it has a lease ([`Device::renewed`], `docs/spec/protocol.md` §14).
     pub leased: bool,
-    /// What the operator states: [`Member::SHRINK`], [`Member::DECLARE_LOSS`], [`Member::JOIN`].
+    /// The operator's statements: [`Member::SHRINK`], [`Member::DECLARE_LOSS`], [`Member::JOIN`].
     pub flags: u32,
-    /// The epoch that these statements are about, if whoever makes them knows it: a controller does (§14). Otherwise the
-    /// server's first refusal says.
+    /// The epoch for which these statements count, if the caller knows it, as a controller does (§14). Otherwise it is
+    /// the epoch in the server's first refusal.
     pub word_epoch: Option<u32>,
-    /// No larger fragments, whatever the paths carry.
+    /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
-    /// Its keys; `None`: tokens.
+    /// Keys of the device; `None`: packets carry tokens instead of MACs.
     pub keys: Option<DeviceKeys>,
-    /// The rules that hold: all of them, outside of the simulator.
+    /// The rules that hold: all of them, except in the simulator.
     pub rules: Rules,
 }
 
 impl DeviceConfig {
-    /// Defaults for this device.
+    /// Returns the default settings for this device.
     #[must_use]
     pub const fn new(id: u32, shard: u32, next: Peer) -> DeviceConfig {
         DeviceConfig {
@@ -133,33 +134,33 @@ impl DeviceConfig {
     }
 }
 
-/// What the device's log says of itself after its recovery.
+/// State of the device's log after its recovery.
 #[derive(Clone, Copy, Debug)]
 pub struct LogState {
     /// Identity of the log.
     pub log_uuid: u128,
     /// Incarnation, already raised durably for this start.
     pub incarnation: u32,
-    /// The last incarnation that the log was marked to serve in.
+    /// Last incarnation in which the log was marked to serve.
     pub served: u32,
-    /// Epoch as last persisted.
+    /// Epoch that was last persisted.
     pub epoch: u32,
     /// Highest order in the log, all of it durable.
     pub last: u64,
-    /// Orders that the log knows to be applied.
+    /// Last order that the log knows to be applied.
     pub applied: u64,
 }
 
 /// Free space in the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Entries that can be appended.
+    /// Number of entries that can still be appended.
     pub entries: u64,
-    /// Entries of the whole log.
+    /// Capacity of the log in entries.
     pub entries_max: u64,
-    /// Bytes of the largest frame that fits for certain.
+    /// Bytes of the largest frame that certainly fits.
     pub frame_bytes: u64,
-    /// Bytes of all frames that the log can hold; the largest number: it counts entries only.
+    /// Capacity of the log in bytes of frames. The largest number: the log limits entries only.
     pub bytes_max: u64,
 }
 
@@ -168,7 +169,7 @@ impl Room {
         let frame = u64::try_from(HEADER_LEN + payload.len()).unwrap_or(u64::MAX);
         self.entries > 0 && self.frame_bytes >= frame
     }
-    /// The same in the unit in which shares count.
+    /// Returns the capacity in bytes in the unit in which shares are counted.
     const fn blocks_max(&self) -> u64 {
         self.bytes_max / shares::BLOCK
     }
@@ -178,18 +179,19 @@ impl Room {
     }
 }
 
-/// What the node must do with a packet.
+/// The action that the node must take for a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing more.
+    /// Nothing.
     Done,
-    /// Append this header with the packet's payload; its `order` is the next of the log.
+    /// Append this header with the packet's payload. Its `order` is the next one of the log.
     Append(Header),
-    /// Answer a READ: send this header, so sealed, with the payload of the entry that it names, if that is no larger than this.
+    /// Answer a READ: send this header, with this seal and the payload of the entry that the header names, if the
+    /// payload is not larger than this size.
     Hit(Peer, Header, FragmentSize, Seal),
     /// The server's answer is complete: bring the log to this state, then call [`Device::serve`].
     Resume(Recovery),
-    /// This device is no member and is to join: mark its log to serve and erase it, durably, then call
+    /// This device is no member, and must join: mark its log to serve and erase it, durably, then call
     /// [`Device::erased`].
     Erase,
     /// The shard must stop; the text says why and what to do.
@@ -198,11 +200,11 @@ pub enum Verdict {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counted events of a device, by reason.
+        /// Counters of a device, by reason.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters { $($(#[$doc])* pub $name: u64),* }
         impl Counters {
-            /// Every counter with its name.
+            /// Returns every counter with its name.
             #[must_use]
             pub fn list(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name)),*]
@@ -212,70 +214,71 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Updates admitted by this head, or appends taken by this follower.
+    /// Entries that this head admitted or this follower took.
     admitted,
-    /// Duplicates answered again.
+    /// Repeated packets that were answered again.
     duplicates,
     /// NACKs sent.
     nacks,
     /// NOT_LOGGED sent.
     not_logged,
-    /// Bypasses stamped or passed on.
+    /// Bypasses that were stamped or passed on.
     bypasses,
-    /// Responses passed back.
+    /// Answers of the server that were passed back.
     responses,
-    /// READs answered with an update.
+    /// READs that were answered with a HIT.
     read_hits,
-    /// READs answered with what the store must have applied.
+    /// READs that were answered with a MISS.
     read_misses,
-    /// Entries sent to the next hop, also again.
+    /// Entries that were sent to the next hop, repeats included.
     forwarded,
-    /// Ranges that the next hop asked for again.
+    /// Ranges of orders that the next hop asked for again.
     retransmissions,
     /// Acknowledgement packets to clients.
     acks,
-    /// Answers to clients that were made and not sent: the lease was over.
+    /// Answers to clients that were withdrawn, because the lease was over.
     silenced,
-    /// Dropped: not ready to serve.
+    /// Dropped: the device was not ready to serve.
     not_ready,
-    /// Dropped: wrong shard.
+    /// Dropped: the packet has another shard.
     wrong_shard,
-    /// Dropped: wrong token.
+    /// Dropped: the packet has a wrong token.
     wrong_token,
-    /// Dropped: nobody with the right key has sealed it, or it was changed.
+    /// Dropped: the packet was not sealed with the right key, or was changed.
     forged,
-    /// Dropped: a packet of a session that is not known, which therefore cannot be verified.
+    /// Dropped: the packet's session is unknown, so it cannot be verified.
     unknown_key,
-    /// Dropped: sealed for another hop than this one.
+    /// Dropped: the packet was sealed for another hop.
     misled,
-    /// Dropped unverified: of another epoch, and more of them came in one burst than are verified.
+    /// Dropped unverified: the packet has another epoch, and the burst had more such packets than are verified.
     other_epoch,
-    /// Of processes with keys if this device has none, and the other way about.
+    /// Packets of processes with keys if this device has none, or without keys if it has some.
     other_mode,
-    /// Dropped: a kind that this role does not take from this sender.
+    /// Dropped: this role does not accept this kind from this sender.
     unexpected,
     /// Dropped and answered: the sender's epoch is lower.
     stale_epoch,
-    /// Dropped: nowhere to send it.
+    /// Dropped: the address to which it should be passed is unknown.
     no_route,
-    /// Sessions ended because they said nothing for too long.
+    /// Sessions that were ended because of their silence.
     expired_sessions,
-    /// Sessions ended because they were silent when there was no room for another one.
+    /// Silent sessions that were ended because the table was full.
     crowded_out_sessions,
-    /// Sessions ended because their client was started again.
+    /// Sessions that were ended because their client was started again.
     succeeded_sessions,
-    /// OPENs refused because there were as many sessions as there may be.
+    /// OPENs that were refused because the table was full.
     crowded_opens,
-    /// Updates refused because their front had its share of the log, and others needed room.
+    /// Updates that were refused because their front had its share of the log and others needed room.
     over_share,
-    /// OPENs refused because their front had its share of the log or of the sessions, and others needed room.
+    /// OPENs that were refused because their front had its share of the log or of the table and others needed room.
     over_share_opens,
-    /// Sessions ended because their front had more than its share, and another front found no place.
+    /// Sessions that were ended because their front had more than its share and another front found no place.
     over_share_sessions,
 }
 
 impl Counters {
-    /// Packets that were dropped because of what they said or who sent them. If it moved, the last one was.
+    /// Returns the number of packets that were dropped because of their content or sender. If the number has grown, the
+    /// last packet was dropped.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.not_ready
@@ -291,11 +294,12 @@ impl Counters {
     }
 }
 
-/// A packet of this shard. With keys the right sender has sealed it, and its tag is the token that it would have without keys.
+/// A packet of this shard. With keys, it was sealed by the right sender, and its tag is replaced by the token that it
+/// would have without keys.
 #[derive(Debug)]
 pub struct Genuine<'a> {
     packet: Packet<'a>,
-    /// Seal of answers to it.
+    /// Seal of answers to the packet.
     answers: Seal,
 }
 
@@ -305,50 +309,51 @@ struct IndexRow {
     seq: u64,
     payload_crc: u32,
     entry: EntryKind,
-    /// Row of its front, and its size ([`Shares`]).
+    /// Row of the entry's front (`share`), and the entry's size (`blocks`), as in [`Shares`].
     share: u8,
     blocks: u8,
 }
 
-/// The device's log, as RECOVER names it.
+/// The device's log as RECOVER describes it.
 #[derive(Debug)]
 struct OwnLog {
     log_uuid: u128,
     incarnation: u32,
-    /// The last incarnation that the log was marked to serve in.
+    /// Last incarnation in which the log was marked to serve.
     served: u32,
-    /// Epoch in which the operator's order is valid, once the server has said it.
+    /// Epoch in which the operator's statement is valid, once the server has said it.
     word_epoch: u32,
 }
 
-/// The chain as the server named it last.
+/// The chain as the server last stated it.
 #[derive(Debug, Default)]
 struct OwnChain {
     members: Vec<Member>,
-    /// Place of this device; 0 is the head.
+    /// Position of this device; 0 is the head.
     position: usize,
     shard_token: u64,
-    /// Its keys with the hops beside it, if it has keys.
+    /// Keys with the neighbour hops, if the device has keys.
     keys: Option<HopKeys>,
-    /// Entries up to here were stored before it served with these keys: they are sealed anew when they are sent.
+    /// Entries up to this order were stored before the device served with these keys. They are sealed again when they
+    /// are sent.
     stored_before: u64,
-    /// Of fragments.
+    /// Size of fragments of the shard.
     size: FragmentSize,
 }
 
-/// What the log says when it is folded over the server's session table.
+/// The state that results when the log is folded over the server's session table.
 #[derive(Debug, Default)]
 struct Table {
     sessions: FxHashMap<u64, Session>,
-    /// Sessions that are not used yet.
+    /// Sessions that were not used yet, by token and front.
     opening: FxHashMap<Identity, u64>,
     /// One row for each order in `applied + 1 ..= last`.
     index: VecDeque<IndexRow>,
-    /// What each front has of both, and of the log.
+    /// Each front's usage of sessions, entries and log.
     shares: Shares,
 }
 
-/// How far the log is: `applied ≤ committed ≤ last` and `persisted ≤ last`.
+/// Positions in the log: `applied ≤ committed ≤ last` and `persisted ≤ last`.
 #[derive(Debug)]
 struct Cursors {
     last: u64,
@@ -357,16 +362,16 @@ struct Cursors {
     applied: u64,
 }
 
-/// What is to be sent at the end of the burst.
+/// Packets that must be sent at the end of the burst.
 #[derive(Debug, Default)]
 struct Owed {
-    /// To the hop before: how far this device is durable.
+    /// The hop before must be told how far this device is durable.
     tell_durable: bool,
-    /// To the hop before: how far the server has applied.
+    /// The hop before must be told how far the server has applied.
     tell_applied: bool,
     /// Number of the burst, from 1 ([`Session::nacked_in`]).
     burst: u64,
-    /// Packets of another epoch that may be verified in this burst.
+    /// Number of packets of another epoch that may still be verified in this burst.
     strangers: Strangers,
 }
 
@@ -377,22 +382,22 @@ enum Phase {
     Stopped,
 }
 
-/// What is there only while the device serves.
+/// State of a device that serves.
 #[derive(Debug)]
 struct Serving {
-    /// What the devices behind this one hold, nearest first.
+    /// Durable orders of the devices after this one, nearest first.
     downstream: Vec<DurableRow>,
-    /// Sessions whose clients are owed an acknowledgement at the end of the burst.
+    /// Sessions whose clients must be sent an acknowledgement at the end of the burst.
     touched: Vec<u64>,
-    /// When to look for idle sessions.
+    /// Time of the next search for idle sessions.
     next_expiry: Option<Time>,
-    /// The gap that was asked for last, and when.
+    /// First order of the gap that was last asked for, and the time of the question.
     retrans_guard: Option<(u64, Time)>,
 }
 
 impl Phase {
     /// # Panics
-    /// If the device does not serve: the caller has looked.
+    /// If the device does not serve. The caller must have checked that.
     fn serving(&mut self) -> &mut Serving {
         match self {
             Phase::Serving(serving) => serving,
@@ -414,47 +419,48 @@ pub struct Device {
     cursors: Cursors,
     reads: Reads,
     link: Link,
-    /// Where the hop before was last heard from.
+    /// Address of the hop before, as of its last packet.
     predecessor: Option<Peer>,
     relayed: VecDeque<Relayed>,
-    /// A new head forms over this one: it admits nothing more.
+    /// A new head is forming before this device, so it admits nothing more.
     joining: bool,
-    /// The store has said that it is short of room: a head admits no updates.
+    /// The store has reported that it is short of space: a head admits no updates.
     short: bool,
-    /// It has also said that no session is to begin.
+    /// The store has also reported that no session may begin.
     full: bool,
-    /// Largest fragments that its paths to the hops beside it carry.
+    /// Largest fragments that the paths to the neighbour hops carry.
     path: FragmentSize,
-    /// Large packets to the next hop were lost without a word.
+    /// The path to the next hop has lost large packets without an error.
     loses_large: bool,
-    /// Somebody else may append to its log while this device asks.
+    /// A fast path may append to the log while this device recovers.
     goes_on: bool,
-    /// The last [`Device::probe`].
+    /// The last question of [`Device::probe`].
     probe: Option<recover::Probe>,
-    /// Seal of answers to the packet that is being taken in.
+    /// Seal of answers to the packet that is being handled.
     answers: Seal,
-    /// [`ClusterKeys::print`] of its keys.
+    /// [`ClusterKeys::print`] of the cluster's keys.
     print: Option<NonZeroU64>,
-    /// The last front that named itself and has no key here, and how many packets such fronts have sent ([`Device::unserved`]).
+    /// The last front that named itself and has no valid key, and the number of packets of such fronts
+    /// ([`Device::unserved`]).
     unserved: Option<(FrontId, u64)>,
     owed: Owed,
     leaving: Leaving,
-    /// When its lease is over, by its own clock; `None`: it has had none in this life.
+    /// End of the lease, by this device's clock; `None`: it has had no lease since its start.
     deadline: Option<Time>,
-    /// What the fast path beside this machine knows, if there is one.
+    /// The fast path's knowledge of this machine, if there is a fast path.
     fast_path: Option<Ledger>,
-    /// What the operator must do first, in the server's words.
+    /// The action that the operator must take before the device can serve, in the server's words.
     waits_for: Option<String>,
     counters: Counters,
 }
 
-/// A gap is asked for again after this long, if it is still the same.
+/// Time after which the same gap is asked for again.
 const RETRANS_GUARD: Nanos = MILLISECOND;
-/// Recovery replies that can be on their way back through this device.
+/// Most questions of other devices whose replies may pass back through this device.
 const RELAYED_MAX: usize = 32;
 
 impl Device {
-    /// A device that has recovered its log and now asks the server for its state.
+    /// Returns a device that has recovered its log and asks the server for its state next.
     #[must_use]
     pub fn new(config: DeviceConfig, log: LogState, mut random: Random, now: Time) -> Device {
         assert!(config.id != 0, "device id 0 is reserved");
@@ -517,21 +523,21 @@ impl Device {
     pub const fn is_head(&self) -> bool {
         self.is_serving() && self.chain.position == 0
     }
-    /// Devices of the chain (R); 0 while recovering.
+    /// Returns the number of devices of the chain (R); 0 while recovering.
     #[must_use]
     pub fn copies(&self) -> u8 {
         u8::try_from(self.chain.members.len()).unwrap_or(u8::MAX)
     }
-    /// Device ids of the chain, head first.
+    /// Returns the device ids of the chain, head first.
     pub fn chain(&self) -> impl Iterator<Item = u32> {
         self.chain.members.iter().map(|member| member.device)
     }
-    /// Epoch that the device serves, or last served.
+    /// Returns the epoch in which the device serves or last served.
     #[must_use]
     pub const fn epoch(&self) -> u32 {
         self.epoch
     }
-    /// `(last, persisted, committed, applied)`.
+    /// Returns `(last, persisted, committed, applied)`.
     #[must_use]
     pub const fn cursors(&self) -> (u64, u64, u64, u64) {
         let Cursors {
@@ -542,12 +548,12 @@ impl Device {
         } = self.cursors;
         (last, persisted, committed, applied)
     }
-    /// Highest order that was sent to the next hop.
+    /// Returns the highest order that was sent to the next hop.
     #[must_use]
     pub const fn forwarded(&self) -> u64 {
         self.link.sent()
     }
-    /// Last admitted seq of a session, if it is known.
+    /// Returns the last admitted seq of a session, if the session is known.
     #[must_use]
     pub fn admitted(&self, session: u64) -> Option<u64> {
         self.table
@@ -555,19 +561,20 @@ impl Device {
             .get(&session)
             .map(|session| session.last)
     }
-    /// What the server wants the operator to do before this device may serve, if it said so.
+    /// Returns what the server wants the operator to do before this device may serve, if it has said so.
     #[must_use]
     pub fn waits_for(&self) -> Option<&str> {
         self.waits_for.as_deref()
     }
-    /// The last front that is not served, why not, and how many packets such fronts have sent. Nobody has verified these: it is a hint for people.
+    /// Returns the last front that is not served, the reason, and the number of packets of such fronts. The packets are
+    /// not verified, so this is only a hint for people.
     #[must_use]
     pub fn unserved(&self) -> Option<(FrontId, Unserved, u64)> {
         let (keys, (id, packets)) = (self.config.keys.as_ref()?, self.unserved?);
         Some((id, keys.cluster.why_not(id), packets))
     }
 
-    /// Fingerprints of the cluster keys that it accepts.
+    /// Returns the fingerprints of the cluster keys that the device accepts.
     pub fn fingerprints(&self) -> impl Iterator<Item = u32> {
         let keys = self.config.keys.iter();
         keys.flat_map(|keys| keys.cluster.accepted().map(ClusterKey::fingerprint))
@@ -578,12 +585,12 @@ impl Device {
     pub const fn has_keys(&self) -> bool {
         self.config.keys.is_some()
     }
-    /// Open sessions.
+    /// Returns the number of open sessions.
     #[must_use]
     pub fn sessions(&self) -> usize {
         self.table.sessions.len()
     }
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -604,8 +611,9 @@ impl Device {
         }
     }
 
-    /// The first part of [`Device::receive`]: whether the packet is for this shard and, with keys, whether the right sender has sealed it. `None`: it is
-    /// counted, and to be dropped. Until this is known nothing may be done for its sake: no fast path held, no READ handed up.
+    /// The first part of [`Device::receive`]: checks that the packet is for this shard and, with keys, that the right
+    /// sender has sealed it. `None`: the packet is counted, and must be dropped. Before this check, a packet must have
+    /// no effect: no hold of the fast path, and no handing up of READs.
     pub fn check<'a>(&mut self, packet: &Packet<'a>) -> Option<Genuine<'a>> {
         let header = &packet.header;
         if matches!(self.phase, Phase::Stopped) {
@@ -631,7 +639,7 @@ impl Device {
         })
     }
 
-    /// The second part: takes it in.
+    /// The second part of [`Device::receive`]: takes the packet in.
     pub fn receive_genuine(
         &mut self,
         now: Time,
@@ -644,8 +652,8 @@ impl Device {
         self.take_in(now, from, &genuine.packet, room, out)
     }
 
-    /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys, and the seal of
-    /// answers to it; `None`: it is counted, and to be dropped.
+    /// Verifies that the packet is unchanged and comes from a sender that may send it. Returns the token that it would
+    /// have without keys, and the seal of answers to it. `None`: the packet is counted, and must be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let DeviceKeys { cluster, next } = self.config.keys.as_ref()?;
@@ -673,7 +681,7 @@ impl Device {
             )),
         };
         match verified.under(self.config.rules) {
-            // Epoch 0 is that of a server without a record of the chain, which knows no token.
+            // A server without a record of the chain uses epoch 0, and knows no token.
             Verified::Yes if header.epoch == 0 => return Some((0, self.hop_seal())),
             Verified::Yes => return Some((self.chain.shard_token, self.hop_seal())),
             Verified::No => self.counters.forged += 1,
@@ -683,7 +691,7 @@ impl Device {
         None
     }
 
-    /// The same for a packet of a client: of a session that is known, or whose payload carries token and front.
+    /// Verifies a client's packet. Its session must be known, or its payload must have token and front.
     fn verify_client(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let known = self.table.sessions.get(&header.session);
@@ -695,7 +703,7 @@ impl Device {
         let derived = || self.session_keys(said?);
         let (token, keys) = match (header.kind, known) {
             (Kind::Ping, Some(known)) if said != Some(known.identity()) => {
-                // The same number and token say nothing if the front is another one.
+                // Equal id and token prove nothing if the front is another one.
                 (0, derived())
             }
             (Kind::Open, _) | (Kind::Ping, None) => (said.map_or(0, |said| said.token), derived()),
@@ -717,16 +725,17 @@ impl Device {
         Some((token, Seal::Key(keys.to_client)))
     }
 
-    /// The keys of a session, if this device has keys, and the session's front has one of this cluster.
+    /// Returns the keys of a session, if this device has keys and the session's front has a valid key of this cluster.
     fn session_keys(&self, identity: Identity) -> Option<SessionKeys> {
         let keys = self.config.keys.as_ref()?;
         keys.cluster.session(self.config.shard, identity)
     }
 
-    /// **From now on other keys of the cluster** (keys.md §7): a change takes several steps, so what was sealed before can be verified by the
-    /// hops beside. Entries that were stored before are sealed anew when they are sent. A session keeps its keys until it ends, unless its front is
-    /// refused now, or the key from which they follow is forgotten: then its packets are dropped, and it ends by its silence. What it was acknowledged
-    /// is in the log, and is applied. A device without keys stays so.
+    /// Sets other keys of the cluster (keys.md §7). A change takes several steps, so the neighbour hops can still
+    /// verify packets that were sealed before. Entries that were stored before are sealed again when they are sent. A
+    /// session keeps its keys until it ends, unless its front is now refused or the key from which they are derived is
+    /// forgotten. Then its packets are dropped, and it ends by its silence; its acknowledged updates are in the log,
+    /// and are applied. A device without keys ignores this call.
     pub fn rekey(&mut self, cluster: ClusterKeys) {
         let Some(keys) = &mut self.config.keys else {
             return;
@@ -757,17 +766,18 @@ impl Device {
         self.tell_chain();
     }
 
-    /// The token of an OPEN as answers to it say it beside their tag: 0 without keys, since the tag is the token.
+    /// Returns the token of an OPEN for the field of answers beside their tag. Without keys it is 0, because the tag
+    /// itself is the token.
     const fn token_beside_tag(&self, token: u64) -> u64 {
         if self.has_keys() { token } else { 0 }
     }
 
-    /// The seal of packets that this device sends to other hops.
+    /// Returns the seal of packets that this device sends to other hops.
     fn hop_seal(&self) -> Seal {
         Seal::of(self.chain.keys.as_ref().map(|keys| keys.own))
     }
 
-    /// The seal of RECOVER and its replies.
+    /// Returns the seal of RECOVER and its replies.
     fn asking_seal(&self) -> Seal {
         let keys = self.config.keys.as_ref();
         let key = |keys: &DeviceKeys| {
@@ -777,7 +787,7 @@ impl Device {
         Seal::of(keys.map(key))
     }
 
-    /// Takes in a packet whose tag is a token.
+    /// Handles a packet whose tag is a token.
     fn take_in(
         &mut self,
         now: Time,
@@ -800,13 +810,14 @@ impl Device {
             Kind::Open | Kind::Update | Kind::End => {
                 return self.on_client_entry(now, from, packet, room, out);
             }
-            // A server without a chain record knows no token: its store was emptied, or is another.
+            // A server without a chain record knows no token: its store was emptied, or is another one.
             Kind::StaleEpoch
                 if header.tag != self.chain.shard_token && from == self.config.next =>
             {
                 self.probe(now, out);
             }
-            // Not by its token: a client that has seen the shard's token can draw the same for its session.
+            // The token does not tell the sender: a client that has seen the shard's token could choose the same token
+            // for its session.
             Kind::Bypass if keys::is_of_a_client(header) => {
                 self.on_client_bypass(now, from, packet, out)
             }
@@ -838,7 +849,7 @@ impl Device {
         Verdict::Done
     }
 
-    /// Checks what every packet between hops must satisfy: token, epoch, direction.
+    /// Checks the conditions of every packet between hops: token, epoch, direction.
     fn check_hop(
         &mut self,
         now: Time,
@@ -870,8 +881,8 @@ impl Device {
         None
     }
 
-    /// Tells the device the largest fragments that its paths to the hops beside it carry. If that is less than the shard's size, the server is asked to begin an epoch
-    /// with a smaller one (protocol.md §7).
+    /// Tells the device the largest fragments that its paths to the neighbour hops carry. If they are smaller than the
+    /// shard's size, the device asks the server, which begins an epoch with a smaller size (protocol.md §7).
     pub fn set_path(&mut self, now: Time, size: FragmentSize, out: &mut Outbox) {
         self.path = if self.loses_large {
             FragmentSize::MIN
@@ -883,26 +894,26 @@ impl Device {
         }
     }
 
-    /// The size of the shard's fragments, as far as this device knows.
+    /// Returns the size of the shard's fragments, as far as this device knows.
     #[must_use]
     pub fn fragment_size(&self) -> FragmentSize {
         self.chain.size.min(self.path)
     }
 
-    /// The next hop, and the one before it, if it is known.
+    /// Returns the address of the next hop, and that of the hop before, if it is known.
     #[must_use]
     pub fn hops(&self) -> (Peer, Option<Peer>) {
         let relayed = self.relayed.back().map(|one| one.from);
         (self.config.next, self.predecessor.or(relayed))
     }
 
-    /// Where the hop before was last heard from.
+    /// Returns the address of the hop before, as of its last packet.
     #[must_use]
     pub const fn hop_before(&self) -> Option<Peer> {
         self.predecessor
     }
 
-    /// The stamp of packets that this device sends to other hops.
+    /// Returns the stamp of packets that this device sends to other hops.
     #[must_use]
     pub const fn stamp(&self) -> Stamp {
         Stamp {
@@ -931,12 +942,12 @@ impl Device {
         }
     }
 
-    /// When [`Device::tick`] must be called at the latest.
+    /// Returns when [`Device::tick`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         match &self.phase {
             Phase::Recovering(recovering) => Some(recovering.due()),
-            // It is past: the next burst is to come at once.
+            // This time is past, so the next burst comes at once.
             Phase::Serving(_) if self.leaving.goes_on() => Some(Time(0)),
             Phase::Serving(serving) => {
                 let linger = self.link.lingers_until(self.config.server_linger);
@@ -952,7 +963,7 @@ impl Device {
         }
     }
 
-    /// Who this device is, as RECOVER tells it.
+    /// Returns the description of this device in RECOVER.
     fn member(&self) -> Member {
         Member {
             device: self.config.id,

@@ -1,8 +1,9 @@
-//! Reads: what the head knows of the newest update of each key, and of what has no order yet
-//! (`docs/spec/reads.md` §1, §2, §4, §11).
+//! Reads: the head's knowledge of the newest update of each key, and of requests without an order (`docs/spec/reads.md`
+//! §1, §2, §4, §11).
 //!
-//! Invariants: an update that is acknowledged is in its bucket, or at or below the floor; what passed and may change
-//! state, and has not been answered, closes its bucket, or all of them. May not: look into a payload.
+//! Invariants: an acknowledged update is in its bucket, or at or below the floor. A request without an order that has
+//! passed, may change state and is not answered closes its bucket, or all of them. Not allowed here: looking into a
+//! payload.
 
 use super::session::Session;
 use super::{Device, Verdict};
@@ -13,43 +14,46 @@ use pmnet_wire::packet::{
 };
 use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 
-/// What a READ is answered with.
+/// The answer to a READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The update with this order is what a reader must see.
+    /// The reader must see the update with this order.
     Hit(u64),
-    /// The store must have applied everything up to here.
+    /// The store must have applied all orders up to this one.
     Miss(u64),
 }
 
-/// Which updates may be shown.
+/// Bounds of the updates that a HIT may show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Showable {
-    /// Up to here they are committed.
+    /// Highest committed order.
     pub(super) committed: u64,
-    /// Only what is above this order.
+    /// Only updates above this order are shown.
     pub(super) above: u64,
 }
 
 /// A bucket of the index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// Of the newest update that fell into it, whatever its key.
+    /// Order of the newest update in this bucket, of any of its keys.
     pub order: u64,
-    /// That update's mixed hash; 0: it is not to be shown.
+    /// Mixed hash of that update's key; 0: the update must not be shown.
     pub hash: u64,
-    /// Something without an order came before this order, or never will. Entries below it are not shown.
+    /// A request without an order was executed before this order, or never will be. Entries below this order are not
+    /// shown.
     pub passed: u64,
-    /// What is at or below this order is not shown: something without an order may have come behind it.
+    /// Entries at or below this order are not shown, because a request without an order may have been executed after
+    /// them.
     pub shown_above: u64,
-    /// How many bypasses are outstanding that may change a key of it.
+    /// Number of outstanding bypasses that may change a key of this bucket.
     pub closed: u32,
-    /// What changed a key of it without an order, and was answered, was executed before whatever is applied with this order or a later one.
+    /// All answered requests without an order that changed a key of this bucket were executed before an entry with this
+    /// order or a later one is applied.
     pub behind: u64,
 }
 
 impl Bucket {
-    /// What a reader of its keys must see.
+    /// Returns the order that a reader of the bucket's keys must see.
     const fn newest(&self) -> u64 {
         if self.order > self.passed {
             self.order
@@ -59,26 +63,26 @@ impl Bucket {
     }
 }
 
-/// What a fast path must know to answer READs as the head does, beside the buckets.
+/// State that a fast path needs, besides the buckets, to answer READs as the head does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadState {
     /// Buckets of the index, a power of two; 0: this device does not answer READs.
     pub buckets: usize,
-    /// Mixed into the hashes.
+    /// Secret that is mixed into the hashes.
     pub secret: u64,
-    /// At or below this order the buckets may not know everything.
+    /// The buckets may lack updates at or below this order.
     pub floor: u64,
-    /// What is at or below this order is not shown, in no bucket.
+    /// No bucket shows an update at or below this order.
     pub shown_above: u64,
-    /// While this is not 0, nothing is shown, and every reader waits for all that is committed.
+    /// If this is not 0, no update is shown, and every reader must see all committed orders.
     pub closed: u64,
-    /// What a MISS says of the index.
+    /// Version of the index, which a MISS states.
     pub version: u64,
-    /// All buckets are empty, but for those that are told with this.
+    /// All buckets are empty, except those that are told together with this state.
     pub anew: bool,
 }
 
-/// What has changed in the index since the fast path was told.
+/// Changes of the index since the fast path was last told.
 #[derive(Debug, Default)]
 struct Untold {
     anew: bool,
@@ -86,46 +90,46 @@ struct Untold {
     buckets: Vec<usize>,
 }
 
-/// The keys that a bypass may change: those with this hash; `None`: any.
+/// The keys that a bypass may change: those with this hash; `None`: any key.
 type Keys = Option<u64>;
 
-/// What passed of a session, may change state, and has not been answered.
+/// Requests of a session that have passed, may change state, and are not answered.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
-    /// Ids at or below this one have been answered, or are never executed.
+    /// Bypasses with ids up to this one were answered, or are never executed.
     answered: u64,
-    /// Highest id of a bypass that is outstanding, and what it and those before it may change.
+    /// Highest id of an outstanding bypass, and the keys that it and earlier outstanding ones may change.
     bypass: Option<(u64, Keys)>,
-    /// First and last seq of an update that falls back, and what it changes.
+    /// First and last seq of an update that falls back, and the keys that it changes.
     fallback: Option<(u64, u64, Keys)>,
 }
 
 /// The index of a head.
 #[derive(Debug, Default)]
 pub(super) struct Reads {
-    /// A power of two; none while this device does not answer READs.
+    /// The buckets; their number is a power of two. Empty if this device does not answer READs.
     buckets: Vec<Bucket>,
-    /// Mixed into the hashes, so that nobody aims at a bucket.
+    /// Secret that is mixed into the hashes, so that no client can choose its bucket.
     secret: u64,
-    /// At or below this order the buckets may not know everything.
+    /// The buckets may lack updates at or below this order.
     floor: u64,
-    /// What is at or below this order is not shown, in no bucket: something without an order, that may change any key, may
-    /// have come behind it.
+    /// No bucket shows an update at or below this order, because a request without an order that may change any key may
+    /// have been executed after it.
     shown_above: u64,
-    /// How many bypasses are outstanding that may change any key, and how many mark sessions are open.
+    /// Number of outstanding bypasses that may change any key, plus the number of open mark sessions.
     all_closed: u64,
-    /// How many are outstanding that may change those of one bucket.
+    /// Number of outstanding bypasses that may change the keys of one bucket.
     some_closed: u64,
-    /// As in [`Bucket`], of all buckets; and the newest of all.
+    /// As in [`Bucket`], for all buckets (`behind`), and the newest order of all (`behind_newest`).
     behind: u64,
     behind_newest: u64,
-    /// Another one, never the same again, whenever something is not outstanding any more (§3).
+    /// Version of the index: it changes whenever a request is no longer outstanding, and never repeats (§3).
     version: u64,
-    /// What a fast path must still be told; `None`: there is none.
+    /// Changes that the fast path must still be told; `None`: there is no fast path.
     untold: Option<Untold>,
 }
 
-/// The bucket's number and the mixed hash, which is never 0.
+/// Returns the mixed hash, which is never 0 and chooses the bucket.
 const fn mix(hash: u64, secret: u64) -> u64 {
     // The finalizer of MurmurHash3 (public domain): every bit of the hash reaches the bits that choose the bucket.
     let mut mixed = hash ^ secret;
@@ -140,8 +144,8 @@ const fn keys(hash: u64) -> Keys {
 }
 
 impl Reads {
-    /// Begins anew with so many buckets; 0: READs are not answered. The log ends at `last`; so many mark sessions are open.
-    /// `tells`: there is a fast path.
+    /// Creates a new index with this number of buckets; 0: READs are not answered. `last`: last order of the log.
+    /// `marks`: number of open mark sessions. `tells`: there is a fast path.
     pub(super) fn begin(
         &mut self,
         buckets: usize,
@@ -151,7 +155,7 @@ impl Reads {
         tells: bool,
         rules: Rules,
     ) {
-        // What was answered before, nobody here knows.
+        // This device does not know which requests were answered before its recovery.
         let behind = if rules.hold(Rule::ReplicaRecovered) {
             last + 1
         } else {
@@ -196,7 +200,7 @@ impl Reads {
         &mut self.buckets[at]
     }
 
-    /// The fast path must be told what is now known of these keys.
+    /// Notes that the fast path must be told the state of these keys.
     fn note(&mut self, keys: Keys) {
         let at = keys.map(|hash| self.place(mix(hash, self.secret)));
         if let Some(untold) = &mut self.untold {
@@ -207,7 +211,7 @@ impl Reads {
         }
     }
 
-    /// What a reader of these keys must see at least; of no keys: of all.
+    /// Returns the answer to a READ of the keys with these hashes; without hashes, of all keys.
     pub(super) fn answer(
         &mut self,
         hashes: impl ExactSizeIterator<Item = u64>,
@@ -251,7 +255,8 @@ impl Reads {
         Answer::Miss(need)
     }
 
-    /// What a replica of the store must have applied that is read from for these keys, or all; `last` has been admitted. `None`: none may be.
+    /// Returns the order that a replica of the store must have applied to be read for these keys, or for all. `last`:
+    /// last admitted order. `None`: no replica may be read.
     pub(super) fn replicas(
         &self,
         hashes: impl ExactSizeIterator<Item = u64>,
@@ -272,13 +277,13 @@ impl Reads {
         (!closed || !rules.hold(Rule::ReplicaQuiet)).then_some(need)
     }
 
-    /// An entry got its order.
+    /// An entry has got its order.
     pub(super) fn admitted(&mut self, entry: &Append, token: u64, session: &mut Session) {
         if !self.answers() {
             return;
         }
         let seq = entry.seq;
-        // Executed before this entry or never.
+        // The session's outstanding bypass was executed before this entry, or never will be.
         if let Some((id, keys)) = session.outstanding.bypass.take() {
             session.outstanding.answered = id;
             self.passed(keys, entry.order);
@@ -315,7 +320,7 @@ impl Reads {
         }
     }
 
-    /// Something without an order has come before this order, or never will.
+    /// A request without an order was executed before this order, or never will be.
     fn passed(&mut self, keys: Keys, order: u64) {
         self.note(keys);
         match keys {
@@ -327,7 +332,8 @@ impl Reads {
         }
     }
 
-    /// This machine has admitted an update of these keys itself. What the fast path admits, it knows.
+    /// This machine has admitted an update of these keys. The fast path must be told it; it knows only its own
+    /// admissions.
     pub(super) fn admitted_here(&mut self, key_hash: u64) {
         if self.answers() {
             self.note(keys(key_hash));
@@ -359,7 +365,7 @@ impl Reads {
         }
     }
 
-    /// Something that may have changed these keys is not outstanding any more.
+    /// A request that may have changed these keys is no longer outstanding.
     fn left(&mut self, keys: Keys) {
         self.open(keys);
         self.version = self.version.wrapping_add(1);
@@ -368,13 +374,14 @@ impl Reads {
         }
     }
 
-    /// A client's bypass passes on its way to the server.
+    /// A client's bypass passes the head on its way to the server.
     pub(super) fn bypass_passes(&mut self, header: &Header, session: &mut Session) {
         let outstanding = &mut session.outstanding;
         if header.flags.has(Flags::FALLBACK) {
             let asked = Fallback::read(header);
             let before = outstanding.fallback.take();
-            // A session has one update that falls back; what an older one was about stays closed with it.
+            // A session has at most one update that falls back. The keys of an older one stay closed together with its
+            // keys.
             let now = match before {
                 Some((first, last, known)) => {
                     self.open(known);
@@ -404,7 +411,7 @@ impl Reads {
         self.close(now.1);
     }
 
-    /// Something that may have changed these keys has been answered, after this order was admitted.
+    /// A request that may have changed these keys was answered after order `last` was admitted.
     fn answered(&mut self, keys: Keys, last: u64) {
         let behind = last + 1;
         match keys {
@@ -414,7 +421,7 @@ impl Reads {
         self.behind_newest = behind;
     }
 
-    /// The server's answer to a bypass passes on its way to the client; `last` has been admitted.
+    /// The server's answer to a bypass passes the head on its way to the client. `last`: last admitted order.
     pub(super) fn answer_passes(
         &mut self,
         header: &Header,
@@ -448,7 +455,8 @@ impl Reads {
         }
     }
 
-    /// What the log has of these keys up to this order may be older than what was just answered.
+    /// Entries of these keys up to this order may be older than the effect that was just answered, so they are no
+    /// longer shown.
     fn show_above(&mut self, keys: Keys, order: u64) {
         self.note(keys);
         let shown_above = match keys {
@@ -461,10 +469,11 @@ impl Reads {
         *shown_above = (*shown_above).max(order);
     }
 
-    /// A session is over: its END, which has this order, is applied.
+    /// A session has ended: its END, which has this order, is applied.
     pub(super) fn session_over(&mut self, token: u64, order: u64) {
         if self.answers() && is_mark(token) {
-            // What was passed through came before the END, and behind whatever the log has from before it.
+            // Operations under the mark were executed before the END, and may have been executed after any earlier
+            // entry.
             self.floor = self.floor.max(order);
             self.left(None);
         }
@@ -477,7 +486,7 @@ impl Reads {
             .is_some_and(|untold| untold.anew || untold.words || !untold.buckets.is_empty())
     }
 
-    /// What the fast path is to be told: the words, all of them, and the buckets that changed.
+    /// Tells the fast path the changed buckets, and returns the rest of the state.
     pub(super) fn tell(&mut self, tell: &mut dyn FnMut(usize, Bucket)) -> ReadState {
         let anew = self.untold.as_mut().is_some_and(|untold| {
             for at in untold.buckets.drain(..) {
@@ -499,14 +508,14 @@ impl Reads {
 }
 
 impl Outstanding {
-    /// What is outstanding may change these.
+    /// Returns the keys that outstanding requests may change.
     fn keys(&self) -> impl Iterator<Item = Keys> + use<> {
         let bypass = self.bypass.map(|(_, keys)| keys);
         let fallback = self.fallback.map(|(_, _, keys)| keys);
         bypass.into_iter().chain(fallback)
     }
 
-    /// Whether an update falls back.
+    /// Whether an update of the session falls back.
     pub(super) const fn falls_back(&self) -> bool {
         self.fallback.is_some()
     }
@@ -565,7 +574,7 @@ impl Device {
                 } else {
                     None
                 };
-                // 0 is no order: of a new shard, any replica will do.
+                // 0 is no order. In a new shard any replica may be read, so the answer is 1.
                 let replicas = replicas.map_or(0, |need| need.max(1));
                 let miss = Miss {
                     session,
@@ -581,7 +590,7 @@ impl Device {
         }
     }
 
-    /// The answer in place of a HIT, whose update the log has no more: the store must have applied it.
+    /// Returns the answer that replaces a HIT if the log no longer has the update: the store must have applied it.
     #[must_use]
     pub fn miss_instead(&mut self, hit: &Header) -> Header {
         self.counters.read_hits -= 1;
@@ -602,7 +611,7 @@ impl Device {
         miss.header(&self.stamp().tagged(hit.tag))
     }
 
-    /// How many mark sessions are open.
+    /// Returns the number of open mark sessions.
     pub(super) fn marks(&self) -> u64 {
         let sessions = self.table.sessions.values();
         let marks = sessions.filter(|session| is_mark(session.token)).count();

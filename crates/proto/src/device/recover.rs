@@ -1,5 +1,4 @@
-//! How a device comes back: RECOVER, its replies, and relaying those of others
-//! (`docs/spec/protocol.md` §5).
+//! The recovery of a device: RECOVER, its replies, and passing on those of other devices (`docs/spec/protocol.md` §5).
 
 use super::reads::Reads;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Verdict};
@@ -15,20 +14,20 @@ use pmnet_wire::record::{
 };
 use pmnet_wire::{Flags, FragmentSize, Header, Life, Packet};
 
-/// [`Device::probe`] asks the server no more often than this.
+/// Shortest time between two questions of [`Device::probe`].
 const PROBE_EVERY: Nanos = SECOND;
-/// Parts of a session table asked for at once.
+/// Number of parts of a session table that are requested at a time.
 const PARTS_AHEAD: usize = 16;
-/// Replies to one question that may pass back before it is asked again: those parts, several times.
+/// Most replies to one question that may pass back before the question comes again: the requested parts, several times.
 const REPLIES_DUE_MAX: u32 = 64;
 
 /// A question of [`Device::probe`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Probe {
     nonce: u64,
-    /// When it was sent last.
+    /// Time at which the question was last sent.
     at: Time,
-    /// The next one is another question.
+    /// The question was answered, so the next one has a new nonce.
     answered: bool,
 }
 
@@ -50,29 +49,29 @@ impl Recovery {
     pub const fn epoch(&self) -> u32 {
         self.epoch
     }
-    /// Everything up to here is applied.
+    /// Returns the last applied order.
     #[must_use]
     pub const fn applied(&self) -> u64 {
         self.applied
     }
 }
 
-/// What became of a recovery.
+/// Result of [`Device::serve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
     /// The device serves.
     Serving,
-    /// It asks once more: the server must know first that this log is marked to serve in this incarnation.
+    /// The device asks once more: the server must first know that this log is marked to serve in this incarnation.
     AskAgain,
 }
 
-/// A question of another device that passed.
+/// A question of another device that this device passed on.
 #[derive(Debug)]
 pub(super) struct Relayed {
     nonce: u64,
     pub(super) from: Peer,
-    /// Replies that may pass back: one for each time that it was asked. Otherwise a reply could circle for ever among
-    /// devices that are wired in a circle.
+    /// Number of replies that may pass back: one for each time that the question was asked. Otherwise a reply could
+    /// circle for ever among devices that are wired in a circle.
     due: u32,
 }
 
@@ -82,9 +81,9 @@ pub(super) struct Recovering {
     last_sent: Option<Time>,
     started: Time,
     rto: Rto,
-    /// Of the question.
+    /// Size to which the question is padded.
     padding: FragmentSize,
-    /// Epoch and A of the first part; other parts must agree.
+    /// State from the first part. The epoch and A of the other parts must be equal.
     found: Option<Found>,
 }
 
@@ -111,7 +110,8 @@ impl Recovering {
             found: None,
         }
     }
-    /// Nobody has answered: a server or a device of an earlier version takes only the longest question.
+    /// No answer has come. A server or device of an earlier version accepts only the longest question, so the padding
+    /// alternates.
     fn turn_padding(&mut self, path: FragmentSize) {
         if self.found.is_none() && path == FragmentSize::MAX {
             self.padding = if self.padding == FragmentSize::MIN {
@@ -121,7 +121,7 @@ impl Recovering {
             };
         }
     }
-    /// The payload of a question. The device's own path may have shrunk since the padding was chosen.
+    /// Returns the payload of a question. The device's own path may have shrunk since the padding was chosen.
     fn path(&self, member: Member, own: FragmentSize) -> Vec<u8> {
         write_padded_path(&[member], self.padding.min(own))
     }
@@ -132,13 +132,14 @@ impl Recovering {
 }
 
 impl Device {
-    /// The next hop sent something that contradicts what it sent before. Asks the server, without
-    /// leaving service, whether this device's log and the server's store still belong together. Only a
-    /// refusal has consequences, because the contradiction may come from an old packet.
+    /// The next hop has sent a packet that contradicts an earlier one. Asks the server, without leaving service,
+    /// whether this device's log and the server's store still belong together. Only a refusal has consequences, because
+    /// the contradiction may come from an old packet.
     pub(super) fn probe(&mut self, now: Time, out: &mut Outbox) {
         let nonce = match self.probe {
             Some(last) if now.since(last.at) < PROBE_EVERY => return,
-            // A server that is to say something final reads its records first, and answers the same question when it comes again (§12).
+            // Before a final answer, a server first reads its records, and answers only when the same question comes
+            // again (§12).
             Some(last) if !last.answered => last.nonce,
             _ => self.random.next_nonzero(),
         };
@@ -152,7 +153,7 @@ impl Device {
         out.seal(self.asking_seal(), self.config.next, &header, &path);
     }
 
-    /// The RECOVER that asks for this part.
+    /// Returns the RECOVER for this part.
     fn question(&self, nonce: u64, part: Fragment) -> Header {
         let recover = Recover {
             meant: self.meant(),
@@ -163,7 +164,8 @@ impl Device {
         recover.header(&self.stamp().tagged(0))
     }
 
-    /// The hop for which this device's RECOVER is meant, and each RECOVER that it passes on; 0 without keys.
+    /// Returns the hop to which this device sends RECOVERs, its own and those of others, in the notation of RECOVER; 0
+    /// without keys.
     fn meant(&self) -> u64 {
         let keys = self.config.keys.as_ref();
         keys.map_or(0, |keys| keys::said(keys.next))
@@ -226,9 +228,8 @@ impl Device {
             .last()
             .is_some_and(|before| self.chain.members.iter().all(|m| m.device != before.device));
         if (self.is_head() || !self.is_serving()) && newcomer && self.cursors.last == 0 {
-            // A chain in formation gets a new head. This device admits nothing more as the old head,
-            // even if its own recovery makes it head again, so that the empty log that it reports
-            // stays empty.
+            // A chain in formation gets a new head. This device admits nothing more as the old head, even if its own
+            // recovery makes it head again: it has reported an empty log, and the log must stay empty.
             self.joining = true;
         }
         let nonce = Recover::read(&packet.header).nonce;
@@ -256,8 +257,8 @@ impl Device {
         out.seal(self.asking_seal(), self.config.next, &header, &path);
     }
 
-    /// This device's id is on the path already. This only informs the operator, because a stray
-    /// packet can cause it too.
+    /// Answers that this device's id is on the path already. The answer only informs the operator, because a stray
+    /// packet can cause it, too.
     fn say_looped(&self, to: Peer, asked: &Header, out: &mut Outbox) {
         let text = format!(
             "PM1011 device id {} is on the path twice: two devices use it (give each its own with --id), or --next leads \
@@ -321,7 +322,7 @@ impl Device {
             asked.due -= 1;
             out.seal_checked(asking, asked.from, header, packet.payload);
             if self.joining && header.flags == Flags::REFUSED {
-                // An earlier question of the refused one may be accepted yet: see `joining`.
+                // The server may still accept an earlier question of the refused device, see `joining`.
                 self.waits_for = Some(format!(
                     "PM1110 device {}, which was to become the head before device {}, was refused. This one admits nothing, \
                      because it had promised that its log stays empty. Start the other one again if it belongs to the \
@@ -338,7 +339,7 @@ impl Device {
         Verdict::Done
     }
 
-    /// Without [`Rule::OwnReply`]: whatever was said to this device, whenever it asked.
+    /// Without [`Rule::OwnReply`]: accepts any reply to this device, whichever question it answers.
     fn takes_any_reply(&self, header: &Header) -> bool {
         let recovers = matches!(self.phase, Phase::Recovering(_));
         !self.config.rules.hold(Rule::OwnReply) && recovers && header.device == self.config.id
@@ -353,7 +354,7 @@ impl Device {
             return self.prepare(now, header.epoch, packet.payload);
         }
         if header.flags.has(Flags::REFUSED) && speaks && header.epoch != self.log.word_epoch {
-            // Now it is known which epoch the operator's order is to end.
+            // The refusal states the epoch to which the operator's statement applies.
             self.log.word_epoch = header.epoch;
             self.recover_again(now);
             return Verdict::Done;
@@ -397,7 +398,7 @@ impl Device {
             asked: 1,
         });
         if (found.epoch, found.applied, found.parts.len()) != (header.epoch, told.applied, count) {
-            // The server restarted between two parts: begin again.
+            // The server restarted between two parts, so the device asks again from the start.
             self.recover_again(now);
             return Verdict::Done;
         }
@@ -425,8 +426,8 @@ impl Device {
         Verdict::Done
     }
 
-    /// This device is no member, so before it joins, its log must be erased. Only the server can say that, and it says so
-    /// to this question of this life: a member's log is never erased by an old packet.
+    /// This device is no member, so it must erase its log before it joins. Only the server can say that, in its answer
+    /// to this question of this incarnation: so an old packet never erases a member's log.
     fn prepare(&mut self, now: Time, epoch: u32, text: &[u8]) -> Verdict {
         self.waits_for = Some(sentence(text));
         if self.config.flags & Member::JOIN == 0 {
@@ -451,7 +452,8 @@ impl Device {
         Verdict::Done
     }
 
-    /// The log is empty and marked to serve in this incarnation, durably: the server may be asked to let this device join.
+    /// The log is empty and marked to serve in this incarnation, durably. The device may now ask the server to let it
+    /// join.
     pub fn erased(&mut self, now: Time) {
         self.log.served = self.log.incarnation;
         self.cursors = Cursors {
@@ -464,8 +466,8 @@ impl Device {
         self.recover_again(now);
     }
 
-    /// Somebody else may have gone on with the log in this incarnation, and may go on while this device asks: where it
-    /// ends is not known before this device serves.
+    /// A fast path may have appended to the log in this incarnation, and may continue while this device recovers. So
+    /// the end of the log is not known before this device serves.
     pub const fn log_goes_on(&mut self) {
         self.goes_on = true;
     }
@@ -491,12 +493,12 @@ impl Device {
         })
     }
 
-    /// Begins to serve by the server's answer, or asks the server again. The log ends at `last`; its epoch is
-    /// persisted, and it is marked to serve. `frames` are its entries above what is applied, in order, as
-    /// stored. They are folded over the server's session table, and then forwarded like any others.
+    /// Begins to serve with the server's answer, or asks the server again. The log ends at `last`, its epoch is
+    /// persisted, and it is marked to serve. `frames`: the stored entries after the applied ones, in order. They are
+    /// folded over the server's session table, and later forwarded like other entries.
     ///
     /// # Errors
-    /// A text that says why a frame cannot belong to this log.
+    /// A text: why a frame cannot belong to this log.
     pub fn serve<'a>(
         &mut self,
         now: Time,
@@ -530,7 +532,7 @@ impl Device {
             position,
             shard_token,
         };
-        // The whole log was made durable before.
+        // The whole log is already durable.
         let last = last.max(applied);
         self.cursors = Cursors {
             last,
@@ -542,8 +544,8 @@ impl Device {
         self.reads = Reads::default();
         self.link.restart(applied);
         self.waits_for = None;
-        // The log is marked to serve in this incarnation. The server must know this first. Otherwise an
-        // older copy of the log that was started often enough would be taken for this one.
+        // The log is marked to serve in this incarnation. The server must know this first. Otherwise an older copy of
+        // the log that was started often enough would be taken for this log.
         self.log.served = self.log.incarnation;
         if self.chain.members[position].served < self.log.incarnation {
             self.table.sessions = before.sessions;
@@ -594,7 +596,7 @@ impl Device {
         Ok(Served::Serving)
     }
 
-    /// One entry of the log above `applied`, in order: its frame as stored.
+    /// Folds one entry after the applied ones, in order. `frame`: the stored entry.
     fn fold_frame(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a logged frame does not parse: {reason}"))?;
@@ -622,7 +624,8 @@ fn numbered(part: usize, count: usize) -> Fragment {
     }
 }
 
-/// Returns the sentence in a packet, for logs and terminals. Without keys any host can have sent it, so it has no control characters.
+/// Returns the sentence in a packet, for logs and terminals. Without keys any host can have sent it, so control
+/// characters are replaced.
 fn sentence(payload: &[u8]) -> String {
     let text = String::from_utf8_lossy(payload);
     text.replace(|letter: char| letter.is_control(), " ")

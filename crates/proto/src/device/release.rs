@@ -1,4 +1,4 @@
-//! What a device may release, and when: the ack rule (`committable`) and the reclaim rule
+//! Decides what a device may acknowledge and free: the ack rule (`committable`) and the reclaim rule
 //! (`docs/spec/protocol.md` §2 rules 5 and 7).
 
 use super::{Device, Phase, Room, Verdict};
@@ -10,8 +10,8 @@ use pmnet_wire::record::{DurableRow, read_durable, write_durable};
 use pmnet_wire::{Header, Packet};
 
 impl Device {
-    /// Everything up to `order` is durable in this device. Before this call nothing of it is forwarded
-    /// or acknowledged.
+    /// All entries up to `order` are durable in this device. Before this call none of them is forwarded or
+    /// acknowledged.
     pub fn persisted(&mut self, order: u64) {
         assert!(
             order <= self.cursors.last && order >= self.cursors.persisted,
@@ -22,7 +22,7 @@ impl Device {
         self.commit();
     }
 
-    /// The next hop speaks for itself and everyone behind it.
+    /// The next hop states the durable orders of itself and of all devices after it.
     pub(super) fn on_durable(&mut self, now: Time, packet: &Packet<'_>) -> Verdict {
         let Some(rows) = read_durable(packet.payload) else {
             self.counters.unexpected += 1;
@@ -40,7 +40,7 @@ impl Device {
         }
         let downstream = &mut self.phase.serving().downstream;
         if rows[0].incarnation < downstream[0].incarnation {
-            // Sent before it came back, perhaps with less than it had.
+            // The packet was sent before the next hop's restart, and the restarted device may hold less.
             self.counters.unexpected += 1;
             return Verdict::Done;
         }
@@ -66,8 +66,8 @@ impl Device {
             self.tell_chain();
         }
         if came_back && rows[0].order < self.link.acked {
-            // It came back with less than it had: the end of its log was damaged. What it lacks
-            // and the server has not applied is still here.
+            // The next hop has lost the damaged end of its log. This device still holds the missing entries that the
+            // server has not applied.
             self.link.restart(rows[0].order.max(self.cursors.applied));
         }
         let Durable {
@@ -81,14 +81,14 @@ impl Device {
         Verdict::Done
     }
 
-    /// **The ack rule**: an order is committed when it is durable in this device and in every
-    /// device behind it. Only the head acknowledges, because the whole chain is behind it.
+    /// **The ack rule**: an order is committed when it is durable in this device and in every device after it. Only the
+    /// head acknowledges, because all other devices are after it.
     fn commit(&mut self) {
         let committable = self.committable();
         self.commit_upto(committable);
     }
 
-    /// The end of what is durable in all of them.
+    /// Returns the last order that is durable in this device and in every device after it.
     pub(super) fn committable(&self) -> u64 {
         let Phase::Serving(serving) = &self.phase else {
             return self.cursors.committed;
@@ -110,7 +110,7 @@ impl Device {
         behind.map_or(here, |order| order.min(here))
     }
 
-    /// Everything up to `committed` is committed; clients and fast path are told.
+    /// Commits all orders up to `committed`. Clients and fast path are told.
     pub(super) fn commit_upto(&mut self, committed: u64) {
         let first = self.cursors.committed + 1;
         self.commit_quietly(committed);
@@ -123,7 +123,7 @@ impl Device {
         }
     }
 
-    /// The same for what a fast path has committed by itself.
+    /// Commits orders that the fast path has committed on its own, so it is not told.
     pub(super) fn commit_quietly(&mut self, committed: u64) {
         while self.cursors.committed < committed {
             self.cursors.committed += 1;
@@ -137,7 +137,7 @@ impl Device {
         }
     }
 
-    /// The server has applied everything up to `order`, durably, everywhere.
+    /// The server and all its replicas have applied all orders up to `order`, durably.
     pub(super) fn on_applied(&mut self, now: Time, header: &Header, out: &mut Outbox) -> Verdict {
         let Applied {
             applied,
@@ -156,7 +156,7 @@ impl Device {
             ));
         }
         if applied < self.cursors.applied {
-            // An old packet, or a store that lost data.
+            // The packet is old, or the store has lost data.
             self.probe(now, out);
         }
         let applied = applied.min(self.cursors.last);
@@ -165,14 +165,14 @@ impl Device {
             if received > 0 {
                 self.hear(received, room);
             }
-            // Said to the hop before until it is over, and then once more.
+            // The hop before is told as long as the shortage lasts, and once more at its end.
             self.owed.tell_durable |= self.short || short || self.full || full;
             (self.short, self.full) = (short, full);
         }
         if applied <= self.cursors.applied {
             return Verdict::Done;
         }
-        // What the server has, it has from the tail: every device of the chain holds it.
+        // The server has received these entries from the tail, so every device of the chain holds them.
         self.link.pass(applied);
         self.commit_upto(applied);
         self.reclaim(applied);
@@ -180,8 +180,8 @@ impl Device {
         Verdict::Done
     }
 
-    /// **The reclaim rule**: only what is applied everywhere is forgotten. The node frees the log up
-    /// to [`Device::cursors`]' `applied`.
+    /// **The reclaim rule**: an entry is forgotten only when it is applied everywhere. The node frees the log up to
+    /// `applied` of [`Device::cursors`].
     pub(super) fn reclaim(&mut self, applied: u64) {
         while self.cursors.applied < applied {
             self.cursors.applied += 1;
@@ -204,11 +204,11 @@ impl Device {
         }
     }
 
-    /// Ends a burst: one acknowledgement for each session, one DURABLE and APPLIED to the hop before. `now` is read behind
-    /// everything that was received in it.
+    /// Ends a burst: sends one acknowledgement for each session, and one DURABLE and APPLIED to the hop before. `now`
+    /// is read after all packets of the burst were received.
     ///
-    /// **The gate**: whoever may not answer now says nothing to clients that must be true of the whole chain. All such
-    /// answers of a burst pass here.
+    /// **The gate**: a device that may not answer now sends clients no statement about the whole chain. All such
+    /// answers of a burst pass through this function.
     pub fn finish(&mut self, now: Time, room: Room, out: &mut Outbox) {
         self.finish_burst(room, out);
         if !self.may_answer(now) {
@@ -267,7 +267,7 @@ impl Device {
         }
     }
 
-    /// Tells the client of a session how far it is committed, if it is at all.
+    /// Tells the client of a session its last committed seq, if the session is committed.
     fn acknowledge(&mut self, id: u64, room: Room, out: &mut Outbox) {
         if id > self.cursors.committed {
             return;

@@ -12,10 +12,10 @@ use pmnet_wire::{FrontId, Header, SessionKeys};
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) token: u64,
-    /// Its front, and its keys, if there are keys.
+    /// Front and keys of the session, if the shard has keys.
     pub(super) front: Option<FrontId>,
     pub(super) keys: Option<SessionKeys>,
-    /// Row of its front ([`super::shares`]).
+    /// Row of the session's front ([`super::shares`]).
     pub(super) share: u8,
     /// Last admitted seq.
     pub(super) last: u64,
@@ -23,27 +23,28 @@ pub(super) struct Session {
     pub(super) committed: u64,
     /// Last applied seq.
     pub(super) applied: u64,
-    /// Entries in the log that are not applied.
+    /// Number of entries in the log that are not applied.
     pub(super) unapplied: u64,
-    /// Where the client was last heard from.
+    /// Address from which the client last sent.
     pub(super) address: Option<Peer>,
     pub(super) seen: Time,
-    /// Its END is in the log, as `last`.
+    /// The END of the session is in the log, with seq `last`.
     pub(super) ended: bool,
-    /// The client itself asked for that END: it is an END to the client too, not just to the head.
+    /// The client itself has sent this END; otherwise the head has made it.
     pub(super) end_asked: bool,
     pub(super) touched: bool,
-    /// In [`Device::changed_sessions`].
+    /// The session will be in [`Device::changed_sessions`].
     pub(super) changed: bool,
     pub(super) nacked_in: u64,
-    /// The client was told last that the store is short of room.
+    /// The last answer to the client said that the store is short of space.
     pub(super) told_short: bool,
     pub(super) outstanding: Outstanding,
-    /// Its client, and which start of that: as far as it was heard by this process.
+    /// Name and start of the client, if this process has heard them.
     pub(super) client: (u64, u64),
-    /// Why the head has ended it by itself.
+    /// Why the head has ended the session on its own.
     pub(super) let_go: Option<LetGo>,
-    /// Connections by which a NIC takes its messages, or has taken some that have not reached this machine yet.
+    /// Number of connections on which a NIC takes messages of the session, or has taken some that this machine has not
+    /// received yet.
     pub(super) bound: u32,
 }
 
@@ -80,7 +81,8 @@ impl Session {
 }
 
 impl Table {
-    /// Keeps the connections of sessions that were known before the server told of them anew: messages in slots still belong to them.
+    /// Keeps the connections of sessions that were known before the recovery, because messages in slots still belong to
+    /// them.
     pub(super) fn keep_bound(&mut self, before: &Table) {
         for (id, old) in before.sessions.iter().filter(|(_, old)| old.bound > 0) {
             if let Some(session) = self.sessions.get_mut(id)
@@ -93,7 +95,7 @@ impl Table {
 }
 
 impl Session {
-    /// What an unknown session looks like without [`Rule::KnownSession`](crate::rules::Rule).
+    /// Returns the session that is created for an unknown id without [`Rule::KnownSession`](crate::rules::Rule).
     pub(super) fn unknown(header: &Header, now: Time) -> Session {
         let row = SessionRow {
             session: header.session,
@@ -104,7 +106,7 @@ impl Session {
         Session::from_row(&row, None, super::shares::COMMON, now)
     }
 
-    /// Its token and front.
+    /// Returns token and front of the session.
     pub(super) const fn identity(&self) -> Identity {
         Identity {
             token: self.token,
@@ -112,7 +114,8 @@ impl Session {
         }
     }
 
-    /// The seal of packets to its client. `None`: the shard has keys and the session has none, so its front is refused and is sent nothing.
+    /// Returns the seal of packets to the client. `None`: the shard has keys and the session has none, so its front is
+    /// refused and gets no packets.
     pub(super) fn seal(&self, config: &DeviceConfig) -> Option<Seal> {
         match self.keys {
             Some(keys) => Some(Seal::Key(keys.to_client)),
@@ -121,25 +124,25 @@ impl Session {
         }
     }
 
-    /// Address of its client, and the seal of packets to it. `None`: nothing can be sent there.
+    /// Returns the client's address, and the seal of packets to it. `None`: nothing can be sent to the client.
     pub(super) fn route(&self, config: &DeviceConfig) -> Option<(Peer, Seal)> {
         Some((self.address?, self.seal(config)?))
     }
 
-    /// The next seq. At the largest number, which only a broken server can name, it stays the same.
+    /// Returns the next seq. At the largest number, which only a broken server can state, the seq stays the same.
     pub(super) const fn next_seq(&self) -> u64 {
         self.last.saturating_add(1)
     }
 
-    /// The head ended it because it was silent, and the client may not know: it may have given the
-    /// seq of the END to an update, which must not be acknowledged with it.
+    /// Whether the head has ended the session, and the client may not know: the client may have given the END's seq to
+    /// an update, and that update must not be acknowledged with the END.
     pub(super) const fn is_expired(&self) -> bool {
         self.ended && !self.end_asked
     }
 }
 
 impl Device {
-    /// Takes one log entry into the session table and the index: the same fold at every hop.
+    /// Folds one entry of the log into the session table and the index, in the same way at every hop.
     pub(super) fn fold(&mut self, entry: &Header, said: Identity) {
         debug_assert_eq!(
             entry.order,
@@ -180,7 +183,7 @@ impl Device {
         });
     }
 
-    /// A session as the server or an entry tells of it.
+    /// Adds a session from the server's table or from an entry.
     pub(super) fn begin_session(&mut self, row: &SessionRow, now: Time) {
         let whose = Identity {
             token: row.token,
@@ -195,7 +198,7 @@ impl Device {
         }
     }
 
-    /// The client of this session is owed an acknowledgement at the end of the burst.
+    /// Notes that the client of this session must be sent an acknowledgement at the end of the burst.
     pub(super) fn touch(&mut self, id: u64) {
         if let Phase::Serving(serving) = &mut self.phase
             && let Some(session) = self.table.sessions.get_mut(&id)

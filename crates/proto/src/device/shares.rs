@@ -1,9 +1,11 @@
 //! Shares of fronts in the log and in the table of sessions (`docs/spec/protocol.md` §4, "Shares").
 //!
-//! With keys the front of each session is known. While there is room for all, nobody is refused. When little is left, a front that holds more than an
-//! equal part is refused first, and goes on at the server's pace. Without keys there are no fronts, and all sessions are one row.
+//! With keys the front of each session is known. As long as there is room for all fronts, none is refused. When little
+//! room is left, a front that holds more than an equal part is refused first, and continues at the server's speed.
+//! Without keys there are no fronts, and all sessions share one row.
 //!
-//! Who is over its share is decided once in a burst ([`Device::weigh`]). So an update costs the look at one bit, here and in a fast path.
+//! The rows over their share are determined once in a burst ([`Device::weigh`]). So an update costs one test of a bit,
+//! in the machine and in a fast path.
 
 use super::{Device, Room};
 use crate::Time;
@@ -11,27 +13,28 @@ use crate::time::{Nanos, SECOND};
 use pmnet_wire::{FrontId, HEADER_LEN, Header};
 use rustc_hash::FxHashMap;
 
-/// Rows, at most: one bit each in a word. The first one is that of sessions without a front, and of fronts for which there is no other row.
+/// Most rows: one bit each in a 64-bit number. The first row is for sessions without a front, and for fronts that find
+/// no free row.
 const ROWS_MAX: usize = 64;
 /// Row of sessions that have no row of their own.
 pub(super) const COMMON: u8 = 0;
-/// A front that was refused a session counts as one that is there for this long.
+/// Time for which a front that was refused a session counts as present.
 const WAITS: Nanos = 10 * SECOND;
 /// Unit in which frames are counted, in bytes: the alignment of frames in a log.
 pub(super) const BLOCK: u64 = 64;
 
-/// What one front holds.
+/// Usage of one front.
 #[derive(Clone, Copy, Debug, Default)]
 struct Row {
     front: Option<FrontId>,
-    /// In the table.
+    /// Number of sessions in the table.
     sessions: usize,
-    /// In the log, not applied.
+    /// Number of unapplied entries in the log (`entries`), and their size in blocks (`blocks`).
     entries: u64,
     blocks: u64,
-    /// It was refused a session at that time.
+    /// Time at which the front was refused a session.
     waits_since: Option<Time>,
-    /// Updates and OPENs that were refused because it was over its share.
+    /// Updates and OPENs that were refused because the front was over its share.
     refused: u64,
 }
 
@@ -45,7 +48,7 @@ impl Row {
     }
 }
 
-/// What each front holds, and who holds too much.
+/// Usage of all fronts, and the rows over their share.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// The row of each front that has one of its own.
@@ -58,13 +61,13 @@ pub(super) struct Shares {
     pub(super) claims: usize,
 }
 
-/// Whether this number of `all` is an equal part, or more, if `parts` divide it.
+/// Whether `held` is at least an equal part of `all`, if `parts` share it.
 const fn is_a_part(held: u64, all: u64, parts: u64) -> bool {
     held.saturating_mul(parts) >= all
 }
 
 impl Shares {
-    /// The row of a front. One that has none gets one: a free one, or that of a front that has nothing here any more.
+    /// Returns the row of a front. A front without a row gets a free one, or that of a front that is no longer present.
     pub(super) fn row_of(&mut self, now: Time, front: Option<FrontId>) -> u8 {
         if self.rows.is_empty() {
             self.rows.push(Row::default());
@@ -115,7 +118,7 @@ impl Shares {
         }
     }
 
-    /// An entry is in the log. Returns its size in blocks.
+    /// Counts an entry of the log. Returns its size in blocks.
     pub(super) fn entry_comes(&mut self, at: u8, entry: &Header) -> u8 {
         let header = u64::try_from(HEADER_LEN).expect("short");
         let blocks = (header + u64::from(entry.payload_len)).div_ceil(BLOCK);
@@ -128,7 +131,7 @@ impl Shares {
         blocks
     }
 
-    /// An entry of so many blocks is applied.
+    /// An entry with this number of blocks is applied, and no longer counts.
     pub(super) fn entry_goes(&mut self, at: u8, blocks: u8) {
         self.blocks = self.blocks.saturating_sub(u64::from(blocks));
         if let Some(row) = self.row(at) {
@@ -137,7 +140,7 @@ impl Shares {
         }
     }
 
-    /// Whether this row holds more of the log than its share, and the log has little room.
+    /// Whether the log has little room, and this row holds more of it than its share.
     pub(super) const fn is_over(&self, at: u8) -> bool {
         (self.over >> at) & 1 == 1
     }
@@ -153,19 +156,20 @@ impl Shares {
         }
     }
 
-    /// A session was refused to this front: until it comes again, or for some seconds, it counts as one that is there.
+    /// Notes that a session was refused to this front: the front counts as present until its next session begins, or
+    /// for [`WAITS`].
     pub(super) fn waits(&mut self, now: Time, at: u8) {
         if let Some(row) = self.row(at) {
             row.waits_since = Some(now);
         }
     }
 
-    /// How many fronts are there: those that hold something, and those that wait.
+    /// Returns the number of fronts that are present: those that hold something, and those that wait.
     fn fronts(&self, now: Time) -> usize {
         self.rows.iter().filter(|row| row.is_there(now)).count()
     }
 
-    /// Whether others are there, and this row holds less of the log than its share.
+    /// Whether other fronts are present, and this row holds less of the log than its share.
     pub(super) fn is_below_in_log(&self, now: Time, at: u8, room: Room) -> bool {
         let parts = self.parts_of_log(now);
         let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
@@ -174,7 +178,8 @@ impl Shares {
             && !is_a_part(row.blocks, room.blocks_max(), parts)
     }
 
-    /// Parts of the log: one for each front that has something in it, or waits to. There is always one for a newcomer.
+    /// Returns the number of parts of the log: one for each front that has an entry in it or waits, and at least two,
+    /// so that a new front has a part.
     fn parts_of_log(&self, now: Time) -> u64 {
         let there = |row: &&Row| row.entries > 0 || row.waits(now);
         let parts = self.rows.iter().filter(there).count().max(2);
@@ -199,22 +204,23 @@ impl Shares {
         }
     }
 
-    /// Whether this row has less than its share of the table, and others are there.
+    /// Whether other fronts are present, and this row has less than its share of the table.
     pub(super) fn is_below_in_table(&self, now: Time, at: u8, sessions_max: usize) -> bool {
         let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
-        // It counts from now on: it waits.
+        // The front of this row waits, so it counts as present.
         let parts = self.fronts(now) + usize::from(!row.is_there(now));
         parts > 1 && row.sessions < sessions_max / parts
     }
 
-    /// Sessions that each row has beyond its share of the table.
+    /// Returns the number of sessions that each row has beyond its share of the table.
     pub(super) fn beyond_in_table(&self, now: Time, sessions_max: usize) -> Vec<usize> {
         let share = sessions_max / self.fronts(now).max(1);
         let beyond = |row: &Row| row.sessions.saturating_sub(share);
         self.rows.iter().map(beyond).collect()
     }
 
-    /// Whether this row may not begin another session: it has its share of the table, few places are left, and others are there.
+    /// Whether this row may not begin another session: few places are left, other fronts are present, and the row has
+    /// its share of the table.
     fn is_over_in_table(&self, now: Time, at: u8, sessions: usize, sessions_max: usize) -> bool {
         let few = sessions_max.saturating_sub(sessions) <= sessions_max / 4;
         let row = self.rows.get(usize::from(at)).copied().unwrap_or_default();
@@ -222,7 +228,7 @@ impl Shares {
         few && parts > 1 && row.sessions >= sessions_max / parts
     }
 
-    /// The front that was refused most often for being over its share, and how often.
+    /// Returns the front that was refused most often for being over its share, and the number of refusals.
     fn most_refused(&self) -> Option<(FrontId, u64)> {
         let named = self.rows.iter().filter(|row| row.refused > 0);
         let most = named.max_by_key(|row| row.refused)?;
@@ -230,17 +236,18 @@ impl Shares {
     }
 }
 
-/// What an OPEN lacks.
+/// The place that an OPEN does not find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
     /// A place in the table of sessions.
     InTable,
-    /// One in the log.
+    /// A place in the log.
     InLog,
 }
 
 impl Device {
-    /// Finds out who is over its share of the log, for the next burst: a head, before a fast path is told.
+    /// Determines the rows over their share of the log, for the next burst. Only a head does this, before it tells the
+    /// fast path.
     pub fn weigh(&mut self, now: Time, room: Room) {
         if self.is_head() {
             self.table.shares.weigh(now, room);
@@ -249,7 +256,8 @@ impl Device {
         }
     }
 
-    /// What an OPEN of this front lacks: because of its share, or because nothing is left. Room is made in the table, if that may help.
+    /// Returns the place that an OPEN of this front does not find, because of the front's share or because none is
+    /// left. If it helps, sessions are ended to make room in the table.
     pub(super) fn finds_no_place(
         &mut self,
         now: Time,
@@ -261,7 +269,7 @@ impl Device {
         let sessions = self.table.sessions.len();
         let beyond_in_table = shares.is_over_in_table(now, at, sessions, most);
         let beyond_in_log = shares.is_over(at);
-        // Whoever has less than its share may begin when others have filled the log.
+        // A front with less than its share may begin a session even if others have filled the log.
         let log_admits = room.admits_sessions() || shares.is_below_in_log(now, at, room);
         if beyond_in_table || sessions >= most || self.full {
             self.make_room(now);
@@ -280,7 +288,8 @@ impl Device {
         }
     }
 
-    /// The front that was refused most often because it was over its share, and how often. For people: the counters say it of all.
+    /// Returns the front that was refused most often for being over its share, and the number of refusals. For people:
+    /// the counters have only the sum of all fronts.
     #[must_use]
     pub fn most_over_share(&self) -> Option<(FrontId, u64)> {
         self.table.shares.most_refused()

@@ -1,4 +1,4 @@
-//! From log entries to one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
+//! Combines log entries into one batch (`docs/spec/protocol.md` §2 rule 6, §3 fragments, §4 fallback).
 
 use super::kept::Kept;
 use super::records::{self, Loaded, Record};
@@ -9,51 +9,53 @@ use pmnet_wire::FrontId;
 use pmnet_wire::packet::{EntryKind, Identity};
 use rustc_hash::FxHashMap;
 
-/// The entry of the log whose payload is that of an update, all of it.
+/// The log entry that has the whole payload of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Its order.
+    /// Order of the entry.
     pub order: u64,
-    /// CRC32C of its payload, as the client computed it.
+    /// CRC32C of the entry's payload, as the client computed it.
     pub payload_crc: u32,
 }
 
-/// The client's side of an effect, and its place in the order.
+/// The client's session of an effect, and the effect's place in the order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// The client's session.
     pub session: u64,
-    /// Of an update the seq of its last packet, of a bypass the request's id. Both rise within a session, each by itself.
+    /// For an update, the seq of its last packet; for a bypass, the id of its request. Within a session, seqs rise, and
+    /// so do ids.
     pub number: u64,
-    /// Of an update the order of its last entry. Of a bypass, and of an update that fell back: the order up to which the log had
-    /// been applied before it.
+    /// For an update, the order of its last entry. For a bypass, and for an update that fell back: the order up to
+    /// which the log had been applied before.
     pub order: u64,
 }
 
-/// What a store applies in one atomic durable step.
+/// The changes that a store applies in one atomic durable step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Whole payloads, in the order in which they take effect.
     pub payloads: Vec<Bytes>,
-    /// Where each of them came from; `None`: from several entries, or from none.
+    /// For each payload, the entry from which it came; `None`: it came from several entries, or from none.
     pub origins: Vec<Option<Origin>>,
-    /// Session and place of each of them.
+    /// For each payload, its session and place.
     pub sources: Vec<Source>,
-    /// Order up to which the store is behind it, if that changes.
+    /// Order up to which the log is applied with these effects, if the order changes.
     pub upto: Option<u64>,
-    /// Records that change: a key occurs once.
+    /// Changes of records. A key occurs at most once.
     pub records: Vec<Record>,
 }
 
-/// What a batch makes of a session. Of the parts that are staged it has its own only: a batch must not cost what lies there.
+/// A session as the batch changes it. Of the staged fragments it has only those of the batch, so that the cost of a
+/// batch does not depend on older ones.
 #[derive(Debug, Default)]
 struct Changed {
     token: u64,
     front: Option<FrontId>,
     last_seq: u64,
-    /// Parts staged before that stay: all of them, or none.
+    /// Number of earlier staged fragments that stay: all of them, or none.
     kept: usize,
-    /// Parts staged by this batch, after those.
+    /// Fragments that this batch stages, after the earlier ones.
     added: Vec<Part>,
 }
 
@@ -69,7 +71,7 @@ impl Changed {
     }
 }
 
-/// What changes in memory once the store has the effects.
+/// Changes in memory that follow when the store has the effects.
 #[derive(Debug, Default)]
 pub struct Change {
     applied: u64,
@@ -79,7 +81,7 @@ pub struct Change {
     malformed: u64,
 }
 
-/// A batch being put together over the present session table.
+/// A batch that is being built over the present session table.
 struct Builder<'a> {
     rules: Rules,
     sessions: &'a FxHashMap<u64, Session>,
@@ -100,7 +102,7 @@ impl Builder<'_> {
             .as_mut()
     }
 
-    /// The parts of a session that were staged before this batch.
+    /// Returns the fragments of a session that were staged before this batch.
     fn staged_before(&self, id: u64) -> &[Part] {
         let present = self.sessions;
         present.get(&id).map_or(&[], |session| &session.stage)
@@ -163,7 +165,7 @@ impl Builder<'_> {
             self.change.sessions.insert(id, Some(unknown));
         }
         let Some(session) = self.session(id) else {
-            // Its session has ended: nothing more of the session is applied.
+            // The session has ended, so no further update of it is applied.
             self.change.repeated += 1;
             return Ok(());
         };
@@ -191,7 +193,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// A part of an update of several.
+    /// Adds one fragment of an update that has several.
     fn part(&mut self, entry: &Entry) {
         let header = &entry.append;
         let id = header.session;
@@ -200,8 +202,8 @@ impl Builder<'_> {
         let Some(session) = self.session(id) else {
             return;
         };
-        // Seqs have no gaps and every update that is not the next part drops the stage, so what is
-        // staged are the parts just before this one.
+        // Seqs have no gaps, and an update that is not the next fragment drops the stage. So the staged fragments are
+        // those directly before this one.
         let last = session.added.last().map(|part| part.count);
         let last = last.or(last_before.filter(|_| session.kept > 0));
         let of_another = last.is_some_and(|count| count != header.fragment.count);
@@ -236,7 +238,7 @@ impl Builder<'_> {
     }
 
     fn finish(self, watermark: Option<u64>) -> (Effects, Change) {
-        // The last change of a stage record wins: staged and completed in the same batch.
+        // If a stage record changes several times in a batch, the last change counts.
         let mut stages: FxHashMap<Vec<u8>, Option<Bytes>> = FxHashMap::default();
         for (key, value) in self.stages {
             stages.insert(key, value);
@@ -308,13 +310,14 @@ impl Server {
         }
         let (effects, mut change) = builder.finish(Some(applied));
         change.applied = applied;
-        // It takes effect only if what is remembered are the records.
+        // The batch takes effect only if the store's records agree with the server's memory.
         self.doubts.look();
         self.in_flight = InFlight::Batch(change);
         Ok(Some(Work::Apply(effects)))
     }
 
-    /// An update that falls back, in one step with the session table, which goes on behind `last_seq`.
+    /// Returns the effects of an update that falls back, in one step with the session table. The session continues
+    /// after `last_seq`.
     pub(super) fn fallback_effects(
         &self,
         id: u64,
@@ -338,7 +341,7 @@ impl Server {
         (effects, change)
     }
 
-    /// The store has applied everything up to `applied`: these entries leave the queue, and are
+    /// The store has applied all orders up to `applied`. These entries leave the queue, and their identities are
     /// remembered for a while.
     fn advance(&mut self, applied: u64) {
         while let Some(entry) = self
@@ -353,7 +356,7 @@ impl Server {
             self.entries.applied = entry.append.order;
         }
         if self.entries.applied != applied {
-            // An earlier process of this server applied the rest: its contents are not known here.
+            // An earlier process of this server applied the rest, whose identities this process does not know.
             self.entries.lately.clear();
             self.entries.applied = applied;
         }
@@ -364,11 +367,11 @@ impl Server {
         for (id, session) in change.sessions {
             match session {
                 Some(changed) => {
-                    // Replies and request ids may have moved on while the store was at work.
+                    // Replies and request ids may have changed while the store was at work.
                     let session = self.sessions.entry(id).or_default();
                     session.token = changed.token;
                     if session.front != changed.front {
-                        // What is kept counts for its front.
+                        // Stored replies count for the session's front, so they are counted anew.
                         self.kept.take(session);
                         session.front = changed.front;
                         if let Some((request, reply)) = session.reply.take() {
@@ -394,8 +397,7 @@ impl Server {
         self.tell_applied = true;
     }
 
-    /// The store has applied the work given by [`Server::next_work`]; `rejected` effects were
-    /// refused for good.
+    /// The store has applied the work that [`Server::next_work`] returned. It has refused `rejected` effects for good.
     pub fn applied(&mut self, rejected: u64, out: &mut crate::Outbox) {
         self.counters.rejected += rejected;
         self.doubts.looked();
@@ -419,10 +421,10 @@ impl Server {
         }
     }
 
-    /// What the store has confirmed to this process and does not have in these records any more (protocol.md §5). An
-    /// update moves the watermark, but a fallback and a bypass leave their mark in their session alone.
+    /// Returns a text if the loaded records lack something that the store has confirmed to this process (protocol.md
+    /// §5). The watermark shows the updates; a fallback or a bypass changes only its session's record.
     fn lost_confirmation(&self, applied: u64, loaded: &FxHashMap<u64, Session>) -> Option<String> {
-        // A batch of unknown fate that was applied after all may have ended sessions.
+        // A batch whose outcome was unknown, but which was applied, may have ended sessions.
         let may_have_ended = applied > self.entries.applied;
         let lost = |(id, known): &(&u64, &Session)| match loaded.get(id) {
             Some(found) => {
@@ -451,10 +453,10 @@ impl Server {
         ))
     }
 
-    /// The store's records, as loaded.
+    /// Takes the store's records, as loaded.
     ///
     /// # Errors
-    /// [`Stop`] if they are not a pmnet shard's, or lie behind what this process knows.
+    /// [`Stop`] if the records do not belong to a pmnet shard, or are older than this process knows.
     pub fn loaded(
         &mut self,
         records: Vec<(Vec<u8>, Bytes)>,
@@ -540,7 +542,7 @@ impl Server {
             chain.store = begun_in;
         }
         self.enter(chain);
-        // A store that takes no writes is read from in the old epoch: nothing changes in it.
+        // A store that takes no writes is read in the old epoch, because nothing changes in it.
         if let Some(store) = store {
             self.store = store;
             self.leave_other_store();

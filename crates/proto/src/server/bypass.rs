@@ -1,4 +1,4 @@
-//! Bypasses: waiting for their barrier, executed once, answered as often as asked
+//! Bypasses: they wait for their barrier, are executed once, and are answered as often as they come
 //! (`docs/spec/protocol.md` §2 rule 8, §4 fallback).
 
 use super::judge::{Asked, Judgement, What, judge};
@@ -17,16 +17,16 @@ use pmnet_wire::{FRAGMENT_BYTES, FragmentSize, Header, Packet, REPLY_BYTES_MAX};
 /// One request for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execution {
-    /// Whole payload.
+    /// The whole payload.
     pub payload: Bytes,
-    /// Session and place.
+    /// Session and place of the request.
     pub source: Source,
-    /// `Some((key, prefix))`: in one step with its effects the record `key` becomes
-    /// `prefix ++ reply`. `None`: changes nothing.
+    /// `Some((key, prefix))`: in one step with the request's effects, the record `key` becomes `prefix ++ reply`.
+    /// `None`: the request changes nothing.
     pub record: Option<(Vec<u8>, Bytes)>,
 }
 
-/// A bypass in the waiting room; one for each session.
+/// A bypass in the waiting room. There is at most one for each session.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) asked: Asked,
@@ -34,9 +34,9 @@ pub(super) struct Waiting {
     parts: Vec<Option<Bytes>>,
     contiguous: usize,
     pub(super) bytes: usize,
-    /// When a new part of it came last.
+    /// Time at which the last new fragment of the bypass arrived.
     pub(super) touched: Time,
-    /// When its caller gives up, as far as its packets told; `None`: never.
+    /// Deadline of the caller, as the bypass's packets state it; `None`: no deadline.
     deadline: Option<Time>,
 }
 
@@ -44,7 +44,7 @@ impl Waiting {
     pub(super) fn is_complete(&self) -> bool {
         self.contiguous == self.parts.len()
     }
-    /// Bytes that it holds without being complete. One of one part is complete at once.
+    /// Returns the bytes of the bypass if it is incomplete. A bypass of one fragment is complete at once.
     pub(super) fn partial_bytes(&self) -> usize {
         if self.parts.len() > 1 && !self.is_complete() {
             self.bytes
@@ -79,7 +79,7 @@ pub(super) struct Executing {
     read_only: bool,
 }
 
-/// A long reply to a read, kept for its client to fetch.
+/// A long reply to a read, kept until its client has fetched it.
 #[derive(Debug)]
 pub(super) struct Recent {
     session: u64,
@@ -87,9 +87,10 @@ pub(super) struct Recent {
     reply: Bytes,
 }
 
-/// Long replies kept, at most.
+/// Most long replies that are kept.
 const RECENT_MAX: usize = 1024;
-/// The reply as it can be sent, even if an earlier process of this server stored it.
+/// Returns the reply, or an error instead of a reply that is too long to send. An earlier process of this server may
+/// have stored such a reply.
 pub(super) fn bounded(reply: Bytes) -> Bytes {
     if reply.len() > REPLY_BYTES_MAX {
         Bytes::from_static(b"-ERR pmnet: the reply is larger than 16 MiB\r\n")
@@ -98,7 +99,7 @@ pub(super) fn bounded(reply: Bytes) -> Bytes {
     }
 }
 
-/// Fragments after which the server says how far it got.
+/// Number of new fragments after which the server states its progress.
 const PROGRESS_EVERY: usize = 8;
 
 impl Server {
@@ -151,7 +152,7 @@ impl Server {
         };
         let places = if replace {
             self.room.forget(id);
-            // The places of the fragments count before the fragments are there.
+            // The places for the fragments take memory before the fragments arrive, so they count.
             count * size_of::<Option<Bytes>>()
         } else {
             0
@@ -177,13 +178,14 @@ impl Server {
             return;
         };
         self.room.ready.remove(&(waiting.asked.barrier, id));
-        // Every stamp that this bypass got after its call is a correct barrier. All of those here are of the present life and epoch of
-        // the head (`clear`), so all can be reached. The lowest counts: with the newest one, a client that asks again while the
-        // store applies a slow batch would never be served, as long as updates come.
+        // Each stamp that this bypass got after its call is a correct barrier. All stamps in the waiting room are of
+        // the present incarnation and epoch of the head (`clear`), so A can reach each of them. The lowest one counts.
+        // With the newest one, a client that repeats its request during a slow batch would not be served as long as
+        // updates arrive.
         let barrier = waiting.asked.barrier.min(asked.barrier);
         waiting.asked = Asked { barrier, ..asked };
         waiting.from = from;
-        // All its packets carry the same deadline, each made later by its own time on the way.
+        // All packets of the bypass state the same deadline, each later by the packet's own time in the network.
         let told = left.nanos().map(|nanos| now + nanos);
         waiting.deadline = earliest(waiting.deadline, told);
         if !duplicate {
@@ -217,9 +219,9 @@ impl Server {
         }
     }
 
-    /// Whether the head in the chain record stamped this, in the life in which it serves. The head that came back
-    /// knows nothing of what it stamped before: executed now, that would be behind updates which the head has shown
-    /// already (reads.md §4). Its client asks again.
+    /// Whether this was stamped by the head of the chain record, in the incarnation in which that head serves. A
+    /// restarted head does not know its earlier stamps: such a bypass would now be executed after updates that the head
+    /// has already shown (reads.md §4). Its client sends it again.
     fn is_of_this_head(&self, stamped: &Header) -> bool {
         let head = self.chain.as_ref().and_then(|chain| chain.members.first());
         let mine = |head: &Member| {
@@ -228,7 +230,7 @@ impl Server {
         head.is_some_and(mine)
     }
 
-    /// Sessions whose bypass is complete and has its barrier behind it.
+    /// Returns the sessions whose bypass is complete and has reached its barrier.
     fn reached(&self) -> impl Iterator<Item = u64> {
         let barrier_holds = self.config.rules.hold(Rule::Barrier);
         self.room
@@ -238,8 +240,8 @@ impl Server {
             .map(|(_, id)| *id)
     }
 
-    /// Sessions to execute for, and whether there may be only one: sessions whose last execution failed
-    /// get every other turn, one at a time, in rotation.
+    /// Returns the sessions whose requests come next, and whether only one may be executed. Sessions whose last
+    /// execution failed get every second turn, one session at a time, in rotation.
     fn next_reached(&mut self) -> (Vec<u64>, bool) {
         let (suspects, mut others): (Vec<u64>, Vec<u64>) = self
             .reached()
@@ -256,7 +258,7 @@ impl Server {
         ([first, again].concat(), true)
     }
 
-    /// What is to become of the bypass of this session, whose barrier is reached.
+    /// Returns the judgement on the bypass of this session. Its barrier must be reached.
     fn judged(&self, id: u64, now: Time) -> Judgement {
         let waiting = &self.room.waiting[&id];
         judge(
@@ -268,7 +270,8 @@ impl Server {
         )
     }
 
-    /// Bypasses whose barrier is reached: one fallback, or as many others as fit.
+    /// Returns the next work for bypasses that have reached their barrier: one fallback, or as many other bypasses as
+    /// fit.
     pub(super) fn next_execution(&mut self, now: Time) -> Option<Work> {
         let (reached, alone) = self.next_reached();
         let mut batch = Vec::new();
@@ -287,7 +290,7 @@ impl Server {
                     return Some(Work::Apply(effects));
                 }
                 Judgement::Apply { .. } => break,
-                // Answered without the store.
+                // Such a bypass is answered without the store.
                 _ => continue,
             };
             let payload = self.room.waiting[&id].payload();
@@ -320,8 +323,8 @@ impl Server {
         Some(Work::Execute(batch))
     }
 
-    /// Answers what needs no store, repeated, unknown and impossible bypasses, and forgets those whose
-    /// callers have given up.
+    /// Answers bypasses that do not need the store: repeated, unknown and impossible ones. Forgets those whose callers
+    /// have given up.
     pub fn answer_waiting(&mut self, now: Time, out: &mut Outbox) {
         if !self.loaded {
             return;
@@ -417,7 +420,7 @@ impl Server {
             self.counters.executed += 1;
             self.turns.suspects.remove(&id);
             let reply = bounded(reply);
-            // The client may have given up on it and asked for something else meanwhile.
+            // The client may have abandoned this request and sent another one meanwhile.
             let waiting = self
                 .room
                 .waiting
@@ -429,12 +432,12 @@ impl Server {
                 self.keep_recent(id, request, reply.clone());
             }
             if let Some(session) = self.sessions.get_mut(&id) {
-                // It may have come before its session was there.
+                // The bypass may have arrived before its session was known.
                 session.highest_request = session.highest_request.max(request);
                 if !read_only {
                     self.kept.give(id, session, request, reply.clone());
                 } else if reply.starts_with(b"-") && reply.len() <= FRAGMENT_BYTES {
-                    // A script that was killed must not run again.
+                    // A script that was killed must not be executed again.
                     session.failed_read = Some((request, reply.clone()));
                 }
             }
@@ -446,10 +449,10 @@ impl Server {
         self.bound_kept();
     }
 
-    /// The store did not answer these. One of them may be the cause, and the others only ran together with
-    /// it. From now on each is executed alone, and after the entries. None is retried unasked: a request that
-    /// takes longer than the store's adaptor waits, or that kills the store, would then occupy the shard for
-    /// ever. A client that still wants the answer asks again.
+    /// The store has not answered these requests. One of them may be the cause, and the others were only executed
+    /// together with it. From now on each is executed alone, and after the entries. None is repeated without a new
+    /// packet: otherwise a request that takes longer than the adaptor's timeout, or that kills the store, would occupy
+    /// the shard for ever. A client that still wants the answer sends its request again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
             self.turns.suspects.insert(failed.session);
@@ -488,7 +491,7 @@ impl Server {
         }
     }
 
-    /// A client fetches the next fragments of a long reply.
+    /// Sends the next fragments of a long reply to a client that fetches them.
     fn send_more(&mut self, from: Peer, asked: &Asked, wanted: Fragment, out: &mut Outbox) {
         let Some(session) = self.sessions.get(&asked.session) else {
             return;
@@ -511,7 +514,7 @@ impl Server {
         let Some(reply) = stored.or_else(recent).cloned() else {
             return;
         };
-        // It has parts of another size, and begins anew.
+        // If the client has fragments of another size, it gets the reply from its start.
         let count = self.size_for(asked).count(reply.len());
         let first = if count == usize::from(wanted.count) {
             usize::from(wanted.index)
@@ -521,7 +524,7 @@ impl Server {
         self.send_reply(from, asked, &reply, first, out);
     }
 
-    /// Largest fragments for the way back: the shard's size, and the client's own.
+    /// Returns the largest fragments for the path to the client: the shard's size, or the client's if that is smaller.
     fn size_for(&self, asked: &Asked) -> FragmentSize {
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         asked.size.min(shard_size(members)).min(self.path)

@@ -1,7 +1,7 @@
-//! The chain of a shard: who belongs to it, in which epoch (`docs/spec/protocol.md` §5).
+//! The chain of a shard: its members and its epoch (`docs/spec/protocol.md` §5).
 //!
-//! The server goes first: a change of the chain is durable in the store before any device hears
-//! of it. [`decide`] is a pure function of the record and the path that a RECOVER came along.
+//! A change of the chain is durable in the store before any device hears of it. [`decide`] is a pure function of the
+//! record and the path of a RECOVER.
 
 use super::decide::{Decision, decide, lives_on};
 use super::{Doubt, Server};
@@ -21,11 +21,11 @@ use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Life, Packet};
 pub struct Chain {
     /// Epoch, from 1.
     pub epoch: u32,
-    /// Token in every packet between hops.
+    /// Token in every packet between hops of the shard.
     pub shard_token: u64,
     /// Devices, head first, with the log identity and incarnation that they registered.
     pub members: Vec<Member>,
-    /// The store that this epoch's records were written to first, as it calls itself; empty: it has no name.
+    /// Name of the store to which this epoch's records were first written; empty: the store has no name.
     pub store: Bytes,
 }
 
@@ -38,7 +38,7 @@ fn smaller(next: &Chain) -> String {
     )
 }
 
-/// How a RECOVER is refused.
+/// The kind of a refusal of a RECOVER.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Final,
@@ -53,14 +53,14 @@ pub(super) struct PendingRecover {
     header: Header,
 }
 
-/// The session table as one recovering device gets it, part by part.
+/// The session table for one recovering device, which gets it in parts.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     nonce: u64,
     epoch: u32,
     applied: u64,
     rows: Vec<SessionRow>,
-    /// Session rows of one part: fewer, if one has its front.
+    /// Number of session rows in a part. It is smaller if a row names its front.
     per_part: usize,
 }
 
@@ -90,7 +90,7 @@ impl Server {
             return;
         }
         if self.recovers.next_chain.is_some() || self.recovers.pending.len() >= PENDING_MAX {
-            // It asks again; one change of the chain at a time.
+            // Only one change of the chain is made at a time. The device asks again.
             return;
         }
         let mut path = self.as_registered(path);
@@ -104,7 +104,7 @@ impl Server {
         let from_memory = match &decision {
             Decision::Refuse(_) | Decision::Erase(_) => true,
             Decision::Keep(kept) => kept == members,
-            // The record is written first; the device goes on asking.
+            // The record is written first, and the device asks again meanwhile.
             Decision::Change { .. } | Decision::Hold(_) | Decision::Wait => false,
         };
         if from_memory
@@ -147,7 +147,7 @@ impl Server {
         }
     }
 
-    /// The present chain with what its members have said now.
+    /// Returns the present chain with the new statements of its members.
     fn with_news(&mut self, members: Vec<Member>) -> Chain {
         let present = self.chain.as_ref().expect("kept members are of a chain");
         let size = shard_size(&present.members);
@@ -156,7 +156,7 @@ impl Server {
             ..present.clone()
         };
         if shard_size(&next.members) < size {
-            // The other devices, and the clients, must hear of it.
+            // The other devices and the clients must hear of the smaller size.
             next.epoch += 1;
             next.store = self.store.clone();
             self.notice(smaller(&next));
@@ -164,7 +164,7 @@ impl Server {
         next
     }
 
-    /// The next epoch, with these members.
+    /// Returns the chain of the next epoch with these members.
     fn new_chain(&mut self, members: Vec<Member>) -> Chain {
         let shard_token = match &self.chain {
             Some(chain) => chain.shard_token,
@@ -178,13 +178,14 @@ impl Server {
         }
     }
 
-    /// The record is written before the device that asks hears of it.
+    /// Has the record written before the device that asks gets an answer.
     fn write_first(&mut self, next: Chain, asks: PendingRecover) {
         self.recovers.next_chain = Some(next);
         self.recovers.pending.push_back(asks);
     }
 
-    /// The members of the present chain. Without [`Rule::Synced`] it is forgotten what they must hold.
+    /// Returns the members of the present chain. Without [`Rule::Synced`], the orders up to which they must catch up
+    /// are removed.
     fn members_as_judged(&self) -> Vec<Member> {
         let chain = self.chain.as_ref();
         let mut members = chain.map_or_else(Vec::new, |chain| chain.members.clone());
@@ -196,9 +197,10 @@ impl Server {
         members
     }
 
-    /// The path with what only its devices can say. Without [`Rule::LogIdentity`], [`Rule::Incarnation`],
-    /// [`Rule::EraseOnJoin`], [`Rule::LastMember`] or [`Rule::WordEpoch`] also what they did not say; without
-    /// [`Rule::StandsStill`] not how far the log of the device before a joiner is by now.
+    /// Returns the path with the statements that only its devices can make. Without [`Rule::LogIdentity`],
+    /// [`Rule::Incarnation`], [`Rule::EraseOnJoin`], [`Rule::LastMember`] or [`Rule::WordEpoch`], statements are added
+    /// that the devices did not make. Without [`Rule::StandsStill`], the log of the device before a joiner appears as
+    /// short as it was registered.
     fn as_registered(&self, mut path: Vec<Member>) -> Vec<Member> {
         let rules = self.config.rules;
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
@@ -214,7 +216,7 @@ impl Server {
             if !rules.hold(Rule::WordEpoch) {
                 came.word_epoch = epoch;
             }
-            // Only the record says that.
+            // Only the chain record may set this flag.
             came.flags &= !Member::JOINED;
             let joins = came.flags & Member::JOIN != 0;
             if joins
@@ -255,7 +257,7 @@ impl Server {
         out.seal(self.asking_seal(), to, &refused, text);
     }
 
-    /// The new chain record is durable: now its devices may hear of it.
+    /// The new chain record is durable, so its devices may now hear of it.
     pub(super) fn chain_written(&mut self, chain: Chain, out: &mut Outbox) {
         self.enter(Some(chain));
         self.recovers.next_chain = None;
@@ -265,8 +267,8 @@ impl Server {
         }
     }
 
-    /// The chain in the store's record is now the present one, whether this process was told that the
-    /// record is written or has read it. What arrived in an earlier epoch does not count in this one.
+    /// Makes the chain in the store's record the present one, after this process has written or read the record.
+    /// Packets of an earlier epoch do not count in the new one.
     pub(super) fn enter(&mut self, chain: Option<Chain>) {
         let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
         let head = |chain: &Chain| {
@@ -284,7 +286,7 @@ impl Server {
         self.derive_hop_keys();
     }
 
-    /// Its keys with the tail, in the present epoch.
+    /// Derives the server's keys with the tail, in the present epoch.
     pub(super) fn derive_hop_keys(&mut self) {
         let members = self.chain.as_ref().map_or(&[][..], |chain| &chain.members);
         let life = Life {
@@ -296,15 +298,14 @@ impl Server {
         self.keys = keys.map(|keys| HopKeys::new(keys, life, epoch, members, members.len()));
     }
 
-    /// The seal of recover-replies.
+    /// Returns the seal of recover-replies.
     fn asking_seal(&self) -> Seal {
         let keys = self.config.keys.as_ref();
         Seal::of(keys.map(|keys| keys.present.asking(self.config.shard, 0)))
     }
 
-    /// **Another store, another epoch**: before anything is executed in a store, its records name an epoch that began in it.
-    /// The store before may live on and answer whoever reads from it; its records name an epoch that is over
-    /// (reads.md §3).
+    /// **Another store, another epoch**: before a store executes anything, its records name an epoch that began in it.
+    /// The previous store may live on and answer readers, but its records name an epoch that is over (reads.md §3).
     pub(super) fn leave_other_store(&mut self) {
         let Some(chain) = &self.chain else { return };
         if chain.store == self.store || !self.config.rules.hold(Rule::StoreEpoch) {
@@ -324,8 +325,9 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
-    /// **The next epoch, with the same members**, if this is the present one and nothing else is about to change. What a device
-    /// reported in this epoch cannot let anybody join any more, and no statement about it counts any more (protocol.md §14).
+    /// **The next epoch, with the same members**, if `epoch` is the present one and no other change is pending. After
+    /// it, reports of devices from the old epoch allow no join, and statements about the old epoch do not count
+    /// (protocol.md §14).
     pub fn end_epoch(&mut self, epoch: u32) {
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.epoch == epoch) else {
             return;
@@ -345,13 +347,13 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
-    /// Somebody asks to belong to the chain, by a path that carries this. Its question is judged accordingly.
+    /// A device asks to belong to the chain, over a path that carries `size`. Its question is judged with this size.
     pub fn asked_by(&mut self, size: FragmentSize) {
         self.path = self.path.min(size);
     }
 
-    /// Tells the server how much its path to the tail carries. If that is less than the shard's size, the next epoch begins, with the
-    /// same members and the smaller size (protocol.md §7).
+    /// Tells the server the largest fragments that its path to the tail carries. If they are smaller than the shard's
+    /// size, the next epoch begins, with the same members and the smaller size (protocol.md §7).
     pub fn set_path(&mut self, size: FragmentSize) {
         let size = size.min(self.config.size_max);
         self.path = size;
@@ -401,8 +403,8 @@ impl Server {
         });
     }
 
-    /// Under the name of the device that recovers, without the shard's token. Devices learn the token from
-    /// the payload; a refused device must not learn it.
+    /// Returns the stamp of a recover-reply. It names the device that recovers, and has no shard token: a device learns
+    /// the token from the payload, and a refused device must not learn it.
     fn stamp_for(&self, asked: &Header) -> Stamp {
         Stamp {
             device: asked.device,
@@ -424,8 +426,9 @@ impl Server {
         };
         let per_part = snapshot.per_part;
         let parts = snapshot.rows.len().div_ceil(per_part).max(1);
-        // A part that this snapshot has not was asked for by a device that knows a longer one, of this server's earlier
-        // life. The first part tells it the present count; silence would let it ask for ever.
+        // The device has asked for a part that this snapshot does not have, because it knows a longer one of an earlier
+        // process of this server. The first part tells it the present number of parts; without an answer it would ask
+        // for ever.
         let asked_index = usize::from(part.index);
         let index = if asked_index < parts { asked_index } else { 0 };
         let start = index * per_part;

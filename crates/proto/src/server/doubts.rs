@@ -1,23 +1,26 @@
-//! Conclusions that are not drawn from memory (`docs/spec/protocol.md` §12, "Who owns them").
+//! Conclusions that need fresh records, and not only the server's memory (`docs/spec/protocol.md` §12, "Who owns
+//! them").
 //!
-//! A server that stood still, or was cut off, does not know whether another one has had its turn meanwhile: what it remembers of its store is old
-//! then. So a device is refused, and the shard stopped, only because of records that were read, or written, since the question came.
+//! A server that stood still or was cut off does not know whether another server has worked meanwhile. Its memory of
+//! the store is then old. So it refuses a device, or stops the shard, only because of records that were read or written
+//! after the question came.
 
 use std::collections::VecDeque;
 
-/// Doubts that wait, and that were looked at, at most. Of others is asked again.
+/// Most doubts that wait, and most that were settled. Further questions are dropped, and come again.
 const DOUBTS_MAX: usize = 64;
 
-/// A question that is to be answered.
+/// A question that needs fresh records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Doubt {
     /// The RECOVER with this nonce.
     Recover(u64),
-    /// A packet of this epoch, which is later than the one on record.
+    /// A packet of this epoch, which is later than the recorded one.
     Epoch(u32),
 }
 
-/// Those that came before the records are looked at, while, and after.
+/// Doubts that wait for the next access to the records, that wait for the end of the present access, and that are
+/// settled by a finished one.
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
     waiting: Vec<Doubt>,
@@ -26,8 +29,8 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// Whether the records were looked at since this was asked first. If not, they are to be; whoever asks will ask again. Each look counts for
-    /// one answer.
+    /// Whether the records were accessed since this question was first asked. If not, they will be, and the sender asks
+    /// again. Each access settles a doubt for one answer.
     pub(super) fn is_settled(&mut self, doubt: Doubt) -> bool {
         let found = self.settled.iter().position(|one| *one == doubt);
         if let Some(at) = found {
@@ -41,25 +44,25 @@ impl Doubts {
         false
     }
 
-    /// Whether a question waits for a look.
+    /// Whether a doubt waits for an access to the records.
     pub(super) fn wait(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The store reads the records now, or writes them if they are what is remembered.
+    /// The store now reads the records, or writes records under the condition that they agree with the server's memory.
     pub(super) fn look(&mut self) {
         self.under_way.append(&mut self.waiting);
         self.under_way.truncate(DOUBTS_MAX);
     }
 
-    /// It did.
+    /// The access was successful.
     pub(super) fn looked(&mut self) {
         self.settled.extend(self.under_way.drain(..));
         let many = self.settled.len().saturating_sub(DOUBTS_MAX);
         self.settled.drain(..many);
     }
 
-    /// It did not, or that is unknown.
+    /// The access failed, or its outcome is unknown.
     pub(super) fn failed(&mut self) {
         self.waiting.append(&mut self.under_way);
         self.waiting.truncate(DOUBTS_MAX);

@@ -1,8 +1,8 @@
-//! What happens to a bypass whose barrier is reached: a pure function (`docs/spec/protocol.md` §2
-//! "Late and early bypasses", §4 "Fallback").
+//! Judges a bypass whose barrier is reached. A pure function (`docs/spec/protocol.md` §2 "Late and early bypasses", §4
+//! "Fallback").
 //!
-//! The code that executes and the code that answers without the store both ask [`judge`]. So each bypass
-//! is either executed or answered, never both and never neither.
+//! The code that executes, and the code that answers without the store, both call [`judge`]. So each bypass is either
+//! executed or answered: never both, and never none of them.
 
 use super::Session;
 use crate::rules::{Rule, Rules};
@@ -10,24 +10,24 @@ use bytes::Bytes;
 use pmnet_wire::packet::{Bypass, Fallback, Fragment, Progress, Response};
 use pmnet_wire::{FRAGMENTS_MAX, Flags, FragmentSize, Header};
 
-/// What a bypass asks for.
+/// The request of a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// That its payload is executed.
+    /// The server must execute the payload.
     Execute { request: u64, read_only: bool },
-    /// That an update is applied which the log had no room for.
+    /// The server must apply an update for which the log had no room.
     FallBack { first_seq: u64 },
 }
 
-/// A bypass without its payload, as its last packet told it.
+/// A bypass without its payload, as its last packet states it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     pub(super) session: u64,
-    /// Last seq that its session gave out; of a fallback the last one of its update.
+    /// Last seq that the session gave out; for a fallback, the last seq of its update.
     pub(super) last_seq: u64,
     pub(super) barrier: u64,
     pub(super) what: What,
-    /// Of the fragments of a reply that its client can receive.
+    /// Size of the largest fragments of a reply that the client can receive.
     pub(super) size: FragmentSize,
 }
 
@@ -63,7 +63,7 @@ impl Asked {
         matches!(self.what, What::FallBack { .. })
     }
 
-    /// Request id, or first seq of a fallback: what its answers repeat.
+    /// Returns the number that answers repeat: the request id, or the first seq of a fallback.
     pub(super) const fn number(&self) -> u64 {
         match self.what {
             What::Execute { request, .. } => request,
@@ -71,7 +71,7 @@ impl Asked {
         }
     }
 
-    /// What a NACK repeats: the request id; of a fallback nothing.
+    /// Returns the number that a NACK repeats: the request id, or 0 for a fallback.
     pub(super) const fn refused(&self) -> u64 {
         match self.what {
             What::Execute { request, .. } => request,
@@ -79,7 +79,8 @@ impl Asked {
         }
     }
 
-    /// What makes two packets parts of one bypass: whether it is a fallback, and its request id or last seq.
+    /// Returns the identity that all packets of one bypass have in common: whether it is a fallback, and its request id
+    /// or last seq.
     pub(super) const fn identity(&self) -> (bool, u64) {
         match self.what {
             What::Execute { request, .. } => (false, request),
@@ -87,7 +88,7 @@ impl Asked {
         }
     }
 
-    /// The answer, or the fragment of it with this part of the reply, by a server that has `applied` so far.
+    /// Returns the answer, or its fragment. `applied`: A of the server.
     pub(super) const fn response(
         &self,
         applied: u64,
@@ -105,7 +106,7 @@ impl Asked {
         }
     }
 
-    /// A PROGRESS: so many fragments of it have arrived without a gap.
+    /// Returns a PROGRESS: `received` fragments have arrived without a gap.
     pub(super) const fn progress(&self, received: u64) -> Progress {
         Progress {
             session: self.session,
@@ -117,30 +118,31 @@ impl Asked {
     }
 }
 
-/// What happens to it.
+/// The judgement on a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
     /// The store executes it.
     Execute { request: u64, read_only: bool },
-    /// The store applies the update that falls back; the session goes on behind this seq.
+    /// The store applies the update that falls back. The session continues after this seq.
     Apply { last_seq: u64 },
-    /// Its caller has given up: it is forgotten.
+    /// The caller's deadline has passed, so the bypass is forgotten.
     GivenUp,
-    /// There is no such session: its client hears that.
+    /// The session does not exist. Its client is told so.
     UnknownSession,
-    /// The update that falls back has been applied: its client hears that.
+    /// The update that falls back is already applied. Its client is told so.
     Confirm,
-    /// It has been executed: its reply is sent again. Of reads only those that failed are known.
+    /// The bypass was executed, and its reply is sent again. Replies to reads are known only if they were errors.
     Repeat,
-    /// Its session went on without it (its caller's deadline passed): executed now, it would come after what
-    /// the session sent later.
+    /// The session has continued without this bypass (its caller's deadline passed). If it were executed now, it would
+    /// come after later requests of the session.
     Overtaken,
-    /// Updates of its session before it are missing: its client is told the seq with which to go on. The head
-    /// that stamped it died with updates that were not durable yet, and their orders were given to others.
+    /// Earlier updates of the session are missing, so its client is told the seq with which to continue. The head that
+    /// stamped the bypass was lost with updates that were not durable yet, and their orders were given to other
+    /// updates.
     Expect(u64),
 }
 
-/// Judges a bypass by what the server knows of its session. `empty`: it has no payload. `late`: its caller's
+/// Judges a bypass by the server's knowledge of its session. `empty`: the bypass has no payload. `late`: its caller's
 /// deadline has passed.
 pub(super) fn judge(
     asked: &Asked,
@@ -161,7 +163,7 @@ pub(super) fn judge(
             if last_seq <= applied && rules.hold(Rule::FallbackIdentity) {
                 return Judgement::Confirm;
             }
-            // No more seqs than an update can have fragments, so that no client can skip ahead.
+            // A fallback may not cover more seqs than an update can have fragments, so that no client can skip seqs.
             let too_many = last_seq.saturating_sub(first_seq) >= u64::from(FRAGMENTS_MAX);
             if first_seq > applied + 1 || empty || first_seq > last_seq || too_many {
                 return Judgement::Expect(applied + 1);
@@ -189,7 +191,7 @@ pub(super) fn judge(
 }
 
 impl Session {
-    /// The reply that it already has to this bypass.
+    /// Returns the stored reply to this bypass, if there is one.
     pub(super) fn reply_to(&self, asked: &Asked) -> Option<&Bytes> {
         let What::Execute { request, read_only } = asked.what else {
             return None;
@@ -210,7 +212,7 @@ mod tests {
 
     const RULES: Rules = Rules::ALL;
 
-    /// A session whose last applied seq is 5, and that has the reply to request 7.
+    /// A session whose last applied seq is 5, with the reply to request 7.
     fn session() -> Session {
         Session {
             last_seq: 5,
@@ -249,18 +251,18 @@ mod tests {
             assert_eq!(executes(4, request, read_only), Judgement::Overtaken);
             assert_eq!(executes(6, request, read_only), Judgement::Expect(6));
         }
-        // What has been executed is answered, however far its session has gone on.
+        // An executed bypass is answered, even if its session has continued.
         for last_seq in 4..=6 {
             assert_eq!(executes(last_seq, 7, false), Judgement::Repeat);
         }
         assert_eq!(executes(5, 6, false), Judgement::Overtaken);
-        // A read leaves no reply behind, and may be executed again.
+        // A read leaves no stored reply, and may be executed again.
         let again = Judgement::Execute {
             request: 6,
             read_only: true,
         };
         assert_eq!(executes(5, 6, true), again);
-        // Unless it failed: it may have been a script that was killed.
+        // A failed read must not be executed again: it may have been a script that was killed.
         assert_eq!(executes(5, 4, true), Judgement::Repeat);
         assert_eq!(executes(5, 4, false), Judgement::Overtaken);
     }

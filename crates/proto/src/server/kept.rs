@@ -1,8 +1,10 @@
-//! Long replies to bypasses that change state: how many bytes of them are kept (`docs/spec/protocol.md` §2, more on rule 8).
+//! Long replies to bypasses that change state, and the bound of their bytes (`docs/spec/protocol.md` §2, more on rule
+//! 8).
 //!
-//! Each session keeps the reply to its last one, in memory and on record, for copies that are still under way. A short one costs little. Of the
-//! long ones those are let go which are the oldest, of the front that keeps most, when all of them together are too long. What they were the reply
-//! to stays on record as executed: only its text is another one.
+//! Each session keeps the reply to its last such bypass, in memory and on record, for copies of the bypass that may
+//! still arrive. Short replies take little space. If all long replies together exceed the bound, the oldest ones of the
+//! front that keeps most are dropped. The bypasses of dropped replies stay on record as executed; only the reply's text
+//! is replaced.
 
 use super::{Effects, InFlight, Server, Session, Work, records};
 use bytes::Bytes;
@@ -10,25 +12,25 @@ use pmnet_wire::{FRAGMENT_BYTES, FrontId};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Stands for a reply that was let go.
+/// The text that replaces a dropped reply.
 const LET_GO: &[u8] = b"-ERR pmnet: applied, its reply was too long to be kept\r\n";
 
-/// What sessions of one front keep.
+/// Long replies of the sessions of one front.
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
-    /// Sessions, in the order in which they got their replies.
+    /// The sessions, in the order in which they got their replies.
     order: BTreeMap<u64, u64>,
 }
 
-/// Sessions with long replies.
+/// All sessions with long replies.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     fronts: FxHashMap<Option<FrontId>, Held>,
     bytes: usize,
-    /// Number of the next reply.
+    /// Number of the next long reply.
     next: u64,
-    /// Sessions whose reply was let go, and is still on record.
+    /// Sessions whose reply was dropped in memory, but is still on record.
     to_write: BTreeSet<u64>,
 }
 
@@ -37,7 +39,7 @@ impl Kept {
         self.bytes
     }
 
-    /// Gives a session this reply in place of the one it has.
+    /// Replaces a session's reply by this one.
     pub(super) fn give(&mut self, id: u64, session: &mut Session, request: u64, reply: Bytes) {
         self.take(session);
         if reply.len() > FRAGMENT_BYTES {
@@ -66,7 +68,7 @@ impl Kept {
         }
     }
 
-    /// The session with the oldest reply of the front that keeps most.
+    /// Returns the session with the oldest reply, of the front that keeps most.
     fn oldest_of_the_largest(&self) -> Option<u64> {
         let fronts = self.fronts.iter();
         let (_, held) = fronts.max_by_key(|(front, held)| (held.bytes, **front))?;
@@ -75,7 +77,7 @@ impl Kept {
 }
 
 impl Server {
-    /// Lets replies go until the others are within the bound.
+    /// Drops replies until the rest is within the bound.
     pub(super) fn bound_kept(&mut self) {
         while self.kept.bytes > self.config.kept_bytes_max
             && let Some(id) = self.kept.oldest_of_the_largest()
@@ -88,7 +90,7 @@ impl Server {
                 .give(id, session, request, Bytes::from_static(LET_GO));
             self.kept.to_write.insert(id);
             self.counters.replies_let_go += 1;
-            // Said less and less often.
+            // The notice is repeated more and more rarely.
             if self.counters.replies_let_go.is_power_of_two() {
                 let front = session.front.map_or_else(
                     || "no front has a key".to_owned(),
@@ -103,7 +105,7 @@ impl Server {
         }
     }
 
-    /// The step that takes from the records what was let go.
+    /// Returns the work that removes the dropped replies from the records.
     pub(super) fn shorten_records(&mut self) -> Option<Work> {
         let ids = std::mem::take(&mut self.kept.to_write);
         let changes = ids.into_iter().filter_map(|id| {

@@ -1,9 +1,9 @@
-//! The server machine: takes the log in order, decides what a store applies, answers bypasses
+//! The server machine: takes the log in order, decides what a store applies, and answers bypasses
 //! (`docs/spec/protocol.md` §2 rules 6–8, §5).
 //!
-//! It gives out one [`Work`] at a time; the node lets the store do it and reports back. Nothing
-//! changes here until the store has done it durably. So if a work failed, or its outcome is unknown,
-//! it is simply forgotten and the records are loaded again.
+//! The machine gives out one [`Work`] at a time; the node lets the store do the work, and reports the result. The
+//! machine's state changes only when the store has done the work durably. So if a work failed, or its outcome is
+//! unknown, the machine forgets it and loads the records again.
 
 mod apply;
 mod bypass;
@@ -37,34 +37,35 @@ use std::collections::{BTreeSet, VecDeque};
 /// Settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Shard.
+    /// Number of the shard.
     pub shard: u32,
-    /// Entries in one batch, at most.
+    /// Most entries in one batch.
     pub batch_entries_max: usize,
-    /// Payload bytes in one batch, at most.
+    /// Most payload bytes in one batch.
     pub batch_bytes_max: usize,
-    /// Entries received and not yet applied, at most; told to the tail as credit.
+    /// Most entries that are received and not applied. The tail gets the remaining number as credit.
     pub queue_max: usize,
-    /// Bypasses waiting for their barrier, at most.
+    /// Most bypasses that wait for their barrier.
     pub waiting_max: usize,
-    /// Bytes of waiting bypasses, at most.
+    /// Most bytes of waiting bypasses.
     pub waiting_bytes_max: usize,
-    /// Bytes of long replies kept until their clients have fetched them, at most.
+    /// Most bytes of long replies that are kept until their clients have fetched them.
     pub replies_bytes_max: usize,
-    /// Bytes of long replies to bypasses that change state, at most: in memory, and on record after the next step of the store.
+    /// Most bytes of long replies to bypasses that change state, in memory; after the next step of the store, also on
+    /// record.
     pub kept_bytes_max: usize,
-    /// Requests executed at once, at most.
+    /// Most requests that are executed at once.
     pub execute_max: usize,
-    /// No larger fragments, whatever the paths carry.
+    /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
-    /// The cluster's keys; `None`: tokens.
+    /// The cluster's keys; `None`: packets carry tokens instead of MACs.
     pub keys: Option<ClusterKeys>,
-    /// The rules that hold: all of them, outside of the simulator.
+    /// The rules that hold: all of them, except in the simulator.
     pub rules: Rules,
 }
 
 impl ServerConfig {
-    /// Defaults for this shard.
+    /// Returns the default settings for this shard.
     #[must_use]
     pub const fn new(shard: u32) -> ServerConfig {
         ServerConfig {
@@ -84,7 +85,7 @@ impl ServerConfig {
     }
 }
 
-/// What the store is to do next. One work is under way at a time.
+/// The next step for the store. One work is under way at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Load all records ([`Server::loaded`]).
@@ -100,23 +101,24 @@ pub enum Work {
 #[error("{0}")]
 pub struct Stop(pub String);
 
-/// A packet for the server's shard, sealed by the sender that may send it if there are keys ([`Server::check`]). Its tag is a token.
+/// A packet for the server's shard, whose tag is a token. With keys, it was sealed by a sender that may send it
+/// ([`Server::check`]).
 pub struct Genuine<'a>(Packet<'a>);
 
 impl Genuine<'_> {
-    /// Whether its sender asks to belong to the chain.
+    /// Whether the packet's sender asks to belong to the chain.
     #[must_use]
     pub fn asks(&self) -> bool {
         self.0.header.kind == Kind::Recover
     }
 }
 
-/// Counted events of a server.
+/// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Updates applied (whole messages).
     pub applied: u64,
-    /// Updates that had been applied before.
+    /// Updates that were already applied.
     pub repeated: u64,
     /// Updates without effect: malformed, or refused by the store for good.
     pub rejected: u64,
@@ -130,30 +132,31 @@ pub struct Counters {
     pub expired: u64,
     /// Updates applied by fallback.
     pub fallbacks: u64,
-    /// Ranges asked for again.
+    /// Ranges of orders that were asked for again.
     pub retransmissions: u64,
-    /// Packets dropped: wrong shard, token, kind or epoch, or no room.
+    /// Packets that were dropped: wrong shard, token, kind or epoch, or no room.
     pub dropped: u64,
-    /// Packets of bypasses dropped: the waiting room is full.
+    /// Packets of bypasses that were dropped, because the waiting room is full.
     pub no_room: u64,
-    /// Bypasses that lost their place in the waiting room, incomplete and silent, over their front's share, or late.
+    /// Bypasses that lost their place in the waiting room: incomplete and silent, over their front's share, or late.
     pub abandoned: u64,
-    /// Long replies to bypasses that change state, let go although a copy of their bypass may come.
+    /// Long replies to bypasses that change state that were dropped, although a copy of their bypass may come.
     pub replies_let_go: u64,
-    /// Packets dropped: not sealed with the right key, or changed.
+    /// Packets that were dropped: not sealed with the right key, or changed.
     pub forged: u64,
-    /// Packets dropped: sealed for another hop than the server.
+    /// Packets that were dropped: sealed for another hop than the server.
     pub misled: u64,
-    /// Packets dropped unverified: of another epoch, and more of them came in one burst than are verified.
+    /// Packets that were dropped unverified: they had another epoch, and the burst had more such packets than are
+    /// verified.
     pub other_epoch: u64,
-    /// Packets of devices with keys if this server has none, and the other way about.
+    /// Packets of devices with keys if this server has none, or without keys if it has some.
     pub other_mode: u64,
 }
 
-/// What must be the same whenever an order arrives: session, seq, checksum of the payload.
+/// Identity of an entry, which must be equal whenever its order arrives: session, seq, checksum of the payload.
 type Identity = (u64, u64, u32);
 
-/// Applied entries whose identity is remembered, at most (known gap G19).
+/// Most applied entries whose identity is remembered (known gap G19).
 const APPLIED_LATELY_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -186,7 +189,7 @@ impl Entry {
 #[derive(Clone, Debug)]
 struct Part {
     seq: u64,
-    /// How many fragments the update has.
+    /// Number of fragments of the update.
     count: u16,
     payload: Bytes,
 }
@@ -195,24 +198,25 @@ struct Part {
 #[derive(Clone, Debug, Default)]
 struct Session {
     token: u64,
-    /// Its front, where there are keys.
+    /// Front of the session, if there are keys.
     front: Option<FrontId>,
     last_seq: u64,
-    /// The first fragments of an update that is not complete.
+    /// The first fragments of an incomplete update.
     stage: Vec<Part>,
     /// Last state-changing bypass and its reply.
     reply: Option<(u64, Bytes)>,
-    /// The number of that reply among the long ones; 0: it is short.
+    /// Number of that reply among the long ones; 0: the reply is short.
     kept_at: u64,
-    /// Last read that was answered with an error, and the error: for its copies that are still under way.
+    /// Request id of the last read that was answered with an error, and the error: for copies of the read that may
+    /// still arrive.
     failed_read: Option<(u64, Bytes)>,
     /// Highest request id seen by this process.
     highest_request: u64,
 }
 
 impl Session {
-    /// How far the store is with it: its last applied seq, and the id of its last state-changing bypass (0: none).
-    /// Neither decreases.
+    /// Returns the session's state in the store: its last applied seq, and the id of its last state-changing bypass (0:
+    /// none). Neither number decreases.
     fn confirmed(&self) -> (u64, u64) {
         let request = self.reply.as_ref().map_or(0, |(request, _)| *request);
         (self.last_seq, request)
@@ -231,45 +235,45 @@ enum InFlight {
     },
     Chain(Chain),
     Execute(Vec<Executing>),
-    /// Records of replies that were let go.
+    /// Writes records that no longer have the dropped replies.
     Shorten,
 }
 
-/// The part of the log that has arrived here.
+/// The part of the log that has arrived at the server.
 #[derive(Debug, Default)]
 struct Entries {
-    /// A: everything up to here is applied.
+    /// A, the last applied order.
     applied: u64,
     /// Highest order received without a gap.
     received: u64,
-    /// The entries between the two.
+    /// The entries after `applied`, up to `received`.
     queue: VecDeque<Entry>,
     /// Identities of the last applied entries, the newest last.
     lately: VecDeque<Identity>,
-    /// The gap that was asked for last, and when.
+    /// First order of the gap that was last asked for, and the time of the question.
     retrans_guard: Option<(u64, Time)>,
 }
 
 /// Bypasses that wait for their barrier, or for their missing fragments.
 #[derive(Debug, Default)]
 struct WaitingRoom {
-    /// One for each session.
+    /// The bypasses, one for each session.
     waiting: FxHashMap<u64, Waiting>,
-    /// Those that are complete: barrier and session.
+    /// Complete bypasses: barrier and session.
     ready: BTreeSet<(u64, u64)>,
-    /// What they hold, in bytes; and those of them that are not complete.
+    /// Bytes of all bypasses (`bytes`), and of the incomplete ones (`partial_bytes`).
     bytes: usize,
     partial_bytes: usize,
-    /// When somebody was last looked for who can go.
+    /// Time of the last search for bypasses that can be dropped.
     searched_at: Option<Time>,
 }
 
-/// Whose turn it is with the store.
+/// Decides which request the store executes next.
 #[derive(Debug, Default)]
 struct Turns {
     /// Sessions whose last execution failed, perhaps because of another request.
     suspects: FxHashSet<u64>,
-    /// The one of them that was tried last.
+    /// The suspect that was tried last.
     last_suspect: u64,
     suspect_went: bool,
     /// The last work was an execution.
@@ -280,18 +284,18 @@ struct Turns {
 #[derive(Debug, Default)]
 struct Replies {
     recent: VecDeque<Recent>,
-    /// What they hold, in bytes.
+    /// Bytes of these replies.
     bytes: usize,
 }
 
-/// Devices that come back, and what they change.
+/// Recoveries of devices, and the changes of the chain that they cause.
 #[derive(Debug, Default)]
 struct Recovers {
-    /// They wait for the chain record to be durable.
+    /// RECOVERs that wait until the chain record is durable.
     pending: VecDeque<PendingRecover>,
     /// Session tables that are being sent in parts.
     snapshots: VecDeque<Snapshot>,
-    /// The chain that is to be written.
+    /// The chain that must be written next.
     next_chain: Option<Chain>,
 }
 
@@ -301,15 +305,15 @@ pub struct Server {
     config: ServerConfig,
     /// Largest fragments that the server's path to the tail carries.
     path: FragmentSize,
-    /// What the store that was loaded calls itself.
+    /// Name of the loaded store.
     store: Bytes,
     random: Random,
-    /// The records are known: nothing has failed since they were loaded.
+    /// The records are known: no work has failed since they were loaded.
     loaded: bool,
     chain: Option<Chain>,
-    /// Its keys with the tail, in the chain's epoch, if it has keys.
+    /// Keys with the tail in the chain's epoch, if the server has keys.
     keys: Option<HopKeys>,
-    /// Packets of another epoch that may be verified in this burst.
+    /// Number of packets of another epoch that may still be verified in this burst.
     strangers: Strangers,
     entries: Entries,
     sessions: FxHashMap<u64, Session>,
@@ -320,12 +324,13 @@ pub struct Server {
     recovers: Recovers,
     in_flight: InFlight,
     doubts: Doubts,
-    /// Where the tail was last heard from, and whether it is owed a word.
+    /// Address of the tail, as of its last packet (`tail`), and whether the tail must be sent an APPLIED
+    /// (`tell_applied`).
     tail: Option<Peer>,
     tell_applied: bool,
-    /// The store is short of room, and how often the tail is still told when it is not any more.
+    /// The store is short of space.
     short: bool,
-    /// No session is to begin, for want of room.
+    /// The existing sessions need the store's space, so no session may begin.
     full: bool,
     tell_again: u8,
     notices: VecDeque<String>,
@@ -334,11 +339,11 @@ pub struct Server {
 
 const RETRANS_GUARD: Nanos = MILLISECOND;
 const NOTICES_MAX: usize = 64;
-/// Works of the store after which the tail is told that there is room again: each word may be lost.
+/// Number of works after which the tail is still told the end of a shortage, because each APPLIED may be lost.
 const SHORT_TOLD_AGAIN: u8 = 8;
 
 impl Server {
-    /// A server that has not loaded its records yet. `random` gives a fresh shard its token.
+    /// Returns a server that has not loaded its records yet. `random` generates the token of a new shard.
     #[must_use]
     pub fn new(config: ServerConfig, random: Random) -> Server {
         Server {
@@ -369,27 +374,27 @@ impl Server {
         }
     }
 
-    /// A: everything up to here is applied durably.
+    /// Returns A: all orders up to it are applied durably.
     #[must_use]
     pub const fn watermark(&self) -> u64 {
         self.entries.applied
     }
-    /// The chain of the present epoch, once there is one.
+    /// Returns the chain of the present epoch, if there is one.
     #[must_use]
     pub const fn chain(&self) -> Option<&Chain> {
         self.chain.as_ref()
     }
-    /// Sessions whose state-changing bypasses the store has confirmed, each with the id of the last one.
+    /// Returns the sessions whose state-changing bypasses the store has confirmed, each with the id of the last one.
     pub fn confirmed_requests(&self) -> impl Iterator<Item = (u64, u64)> {
         let replies = self.sessions.iter();
         replies.filter_map(|(id, session)| Some((*id, session.reply.as_ref()?.0)))
     }
-    /// Where the tail was heard of last, in this epoch.
+    /// Returns the address of the tail, as of its last packet in this epoch.
     #[must_use]
     pub const fn tail(&self) -> Option<Peer> {
         self.tail
     }
-    /// Counters since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
@@ -404,29 +409,29 @@ impl Server {
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
-    /// Bytes of long replies to bypasses that change state.
+    /// Returns the bytes of long replies to bypasses that change state.
     #[must_use]
     pub const fn kept_bytes(&self) -> usize {
         self.kept.bytes()
     }
-    /// Highest order received without a gap.
+    /// Returns the highest order received without a gap.
     #[must_use]
     pub const fn received(&self) -> u64 {
         self.entries.received
     }
 
-    /// Whether there is no room for another entry.
+    /// Returns whether there is no room for another entry.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.entries.queue.len() >= self.config.queue_max
     }
 
-    /// Entries received and not applied.
+    /// Returns the number of entries that are received and not applied.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.entries.queue.len()
     }
-    /// Something an operator should read, if there is.
+    /// Returns the next text for the operator, if there is one.
     pub fn poll_notice(&mut self) -> Option<String> {
         self.notices.pop_front()
     }
@@ -441,7 +446,7 @@ impl Server {
         self.chain.as_ref().map_or(0, |chain| chain.epoch)
     }
 
-    /// The stamp of packets that the server sends to the chain.
+    /// Returns the stamp of packets that the server sends to the chain.
     fn stamp(&self) -> Stamp {
         Stamp {
             shard: self.config.shard,
@@ -451,10 +456,10 @@ impl Server {
         }
     }
 
-    /// Takes in one packet. `now`: the earliest moment at which it may have come, if it had to wait.
+    /// Takes in one packet. `now`: the earliest time at which it may have arrived, if it had to wait.
     ///
     /// # Errors
-    /// [`Stop`] when two histories have met: the shard must not go on.
+    /// [`Stop`] if two histories have met, so that the shard must stop.
     pub fn receive(
         &mut self,
         now: Time,
@@ -468,8 +473,9 @@ impl Server {
         }
     }
 
-    /// The first part of [`Server::receive`]: whether the packet is for this shard and, with keys, whether the right sender has sealed it. `None`: it is counted, and to be dropped. Until this
-    /// is known nothing may be done for its sake: no entry read from a log, no path looked up.
+    /// The first part of [`Server::receive`]: checks that the packet is for this shard and, with keys, that the right
+    /// sender has sealed it. `None`: the packet is counted, and must be dropped. Before this check a packet must have
+    /// no effect: no entry is read from a log for it, and no path is looked up.
     pub fn check<'a>(&mut self, packet: &Packet<'a>) -> Option<Genuine<'a>> {
         let header = &packet.header;
         if header.shard != self.config.shard {
@@ -490,7 +496,7 @@ impl Server {
         Some(Genuine(Packet { header, payload }))
     }
 
-    /// The second part: takes it in.
+    /// The second part of [`Server::receive`]: takes the packet in.
     ///
     /// # Errors
     /// As [`Server::receive`].
@@ -504,8 +510,9 @@ impl Server {
         self.take_in(now, from, &genuine.0, out)
     }
 
-    /// The order of an entry of the tail, in the present epoch, before which others are missing. The tail may have sent it alone, to announce them
-    /// to a server that reads them from its log. `None`: it is another packet, or of somebody else.
+    /// Returns the order of the packet, if it is an entry of the tail in the present epoch and earlier entries are
+    /// missing. The tail may have sent only this entry, to announce all of them to a server that reads them from its
+    /// log. `None`: the packet is another one, or comes from another sender.
     #[must_use]
     pub fn announced(&self, from: Peer, genuine: &Genuine<'_>) -> Option<u64> {
         let header = &genuine.0.header;
@@ -519,7 +526,8 @@ impl Server {
         (of_the_tail && order > self.entries.received + 1).then_some(order)
     }
 
-    /// Verifies that the packet comes unchanged from a sender that may send it. Returns the token that it would have without keys; `None`: it is counted, and to be dropped.
+    /// Verifies that the packet is unchanged and comes from a sender that may send it. Returns the token that it would
+    /// have without keys. `None`: the packet is counted, and must be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<u64> {
         let cluster = self.config.keys.as_ref()?;
         let header = &packet.header;
@@ -543,7 +551,7 @@ impl Server {
         None
     }
 
-    /// Whether a hop has sealed it. In the chain's epoch only the tail sends to the server.
+    /// Whether a hop has sealed the packet. In the chain's epoch only the tail sends to the server.
     fn verify_hop(&mut self, packet: &Packet<'_>) -> Verified {
         let header = &packet.header;
         let chain = self.chain.as_ref();
@@ -552,7 +560,7 @@ impl Server {
         {
             return Verified::of(keys.verify(packet));
         }
-        // This store knows no chain, so the sender says in which life of the shard it is. Nothing follows but STALE_EPOCH.
+        // This store knows no chain, so the packet itself states the shard's life. The only effect is a STALE_EPOCH.
         if chain.is_none() && header.kind != Kind::Ping {
             return Verified::No;
         }
@@ -571,7 +579,7 @@ impl Server {
         ))
     }
 
-    /// **From now on other keys of the cluster** (keys.md §7). A server without keys stays so.
+    /// Sets other keys of the cluster (keys.md §7). A server without keys ignores this call.
     pub fn rekey(&mut self, cluster: ClusterKeys) {
         if self.config.keys.is_some() {
             self.config.keys = Some(cluster);
@@ -585,12 +593,12 @@ impl Server {
         self.config.keys.is_some()
     }
 
-    /// The seal of packets that the server sends to the chain.
+    /// Returns the seal of packets that the server sends to the chain.
     fn seal(&self) -> Seal {
         Seal::of(self.keys.as_ref().map(|keys| keys.own))
     }
 
-    /// Takes in a packet whose tag is a token.
+    /// Handles a packet whose tag is a token.
     fn take_in(
         &mut self,
         now: Time,
@@ -599,8 +607,8 @@ impl Server {
         out: &mut Outbox,
     ) -> Result<(), Stop> {
         let header = &packet.header;
-        // While the records are loaded *again* the rest of the chain need not wait: entries are queued
-        // after those that are known, and are applied once the load shows how far the store is.
+        // While the records are loaded *again*, the chain need not wait: entries are queued, and are applied when the
+        // loaded records show the last applied order.
         let knows = self.loaded || (self.chain.is_some() && header.kind != Kind::Recover);
         if !knows {
             self.counters.dropped += 1;
@@ -613,7 +621,7 @@ impl Server {
         let Some(chain) = &self.chain else {
             self.counters.dropped += 1;
             if matches!(header.kind, Kind::Append | Kind::Bypass | Kind::Ping) {
-                // The sender belongs to a chain that this store does not know. It will ask.
+                // The sender belongs to a chain that this store does not know, and will ask the server.
                 let stale = StaleEpoch {}.header(&self.stamp());
                 out.seal(self.seal(), from, &stale, &[]);
             }
@@ -628,7 +636,7 @@ impl Server {
         }
         if header.epoch > chain.epoch {
             let known = chain.epoch;
-            // Another server may have had its turn while this one stood still.
+            // Another server may have worked while this one stood still.
             if rules.hold(Rule::FreshRecords) && !self.doubts.is_settled(Doubt::Epoch(header.epoch))
             {
                 self.counters.dropped += 1;
@@ -661,7 +669,7 @@ impl Server {
         Ok(())
     }
 
-    /// Rule 4: order `received + 1` only.
+    /// Rule 4: takes only order `received + 1`.
     fn on_append(
         &mut self,
         now: Time,
@@ -713,7 +721,7 @@ impl Server {
         Ok(())
     }
 
-    /// What came at this order, if it waits to be applied or was applied lately.
+    /// Returns the identity of the entry at this order, if it waits to be applied or was applied recently.
     fn known_entry(&self, order: u64) -> Option<Identity> {
         if let Some(back) = self.entries.applied.checked_sub(order) {
             let back = usize::try_from(back).ok()?;
@@ -724,7 +732,7 @@ impl Server {
         self.entries.queue.get(at).map(Entry::identity)
     }
 
-    /// Ends a burst of packets or a work: tells the tail how far everything is applied.
+    /// Ends a burst of packets or a work: tells the tail the last applied order.
     pub fn finish(&mut self, out: &mut Outbox) {
         self.strangers = Strangers::default();
         if std::mem::take(&mut self.tell_applied)
@@ -751,8 +759,8 @@ impl Server {
         }
     }
 
-    /// Whether the store is short of room, after each of its works: the head admits no updates as long as it is
-    /// (`docs/spec/protocol.md` §4). `full`: it is so short that no session is to begin.
+    /// Sets whether the store is short of space, after each of its works. During a shortage the head admits no updates
+    /// (`docs/spec/protocol.md` §4). `full`: the shortage is so severe that no session may begin.
     pub fn set_room(&mut self, short: bool, full: bool) {
         if short {
             self.tell_again = SHORT_TOLD_AGAIN;
@@ -763,8 +771,8 @@ impl Server {
         (self.short, self.full) = (short, full);
     }
 
-    /// What the store is to do now, if anything. The work is under way until one of
-    /// [`Server::loaded`], [`Server::applied`], [`Server::executed`], [`Server::failed`].
+    /// Returns the next work for the store, if there is one. The work is under way until one of [`Server::loaded`],
+    /// [`Server::applied`], [`Server::executed`], [`Server::failed`].
     ///
     /// # Errors
     /// [`Stop`] if the log contradicts the session table.
@@ -795,8 +803,8 @@ impl Server {
         if let Some(work) = self.shorten_records() {
             return Ok(Some(work));
         }
-        // Entries first, then the chain, then executions: a device that waits to be registered serves
-        // nobody, and one execution may take as long as the store's adaptor waits.
+        // Entries come first, then the chain, then executions: a device that waits to be registered serves no client,
+        // and one execution may take as long as the adaptor's timeout.
         let executes = self.recovers.next_chain.is_none()
             && (self.entries.queue.is_empty() || !self.turns.executed_last);
         if executes && let Some(work) = self.next_execution(now) {
@@ -807,8 +815,7 @@ impl Server {
         self.next_batch()
     }
 
-    /// The store could not do the work, or nobody knows whether it did: load the records again
-    /// before anything else.
+    /// The store could not do the work, or the outcome is unknown. The records are loaded again before any other work.
     pub fn failed(&mut self) {
         if let InFlight::Execute(executing) =
             std::mem::replace(&mut self.in_flight, InFlight::Nothing)

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `watermark` | A, 8 bytes |
 //! | `chain` | epoch, shard token, members |
-//! | `store` | what the store calls itself in which the epoch began |
+//! | `store` | name of the store in which the epoch began |
 //! | `session/` + id | token, last applied seq; with keys its front |
 //! | `reply/` + id | request id, reply |
-//! | `stage/` + id + seq | how many fragments its update has (2 bytes), the fragment's payload |
+//! | `stage/` + id + seq | number of fragments of the update (2 bytes), the fragment's payload |
 //!
 //! Numbers are big-endian; ids and seqs in keys are 8 raw bytes.
 
@@ -25,7 +25,7 @@ const REPLY: &[u8] = b"reply/";
 const STAGE: &[u8] = b"stage/";
 const STORE: &[u8] = b"store";
 
-/// A record as it was loaded.
+/// A record as the server loaded it.
 #[derive(Debug)]
 pub(super) enum Loaded {
     Watermark(u64),
@@ -93,7 +93,7 @@ pub(super) fn stage_gone(id: u64, seq: u64) -> Record {
     (key(STAGE, &[id, seq]), None)
 }
 
-/// The records of an epoch: its chain, and the store in which it began.
+/// Returns the records of an epoch: its chain, and the store in which it began.
 pub(super) fn chain(chain: &Chain) -> Vec<Record> {
     let mut value = chain.epoch.to_be_bytes().to_vec();
     let reply = RecoverReply {
@@ -109,10 +109,10 @@ pub(super) fn chain(chain: &Chain) -> Vec<Record> {
     records
 }
 
-/// No order and no seq ever gets this high. A record with a higher number is damaged.
+/// Bound that no order and no seq reaches. A record with a higher number is damaged.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
-/// Reads one record; `None` if it is not one of ours.
+/// Reads one record; `None` if it is not one of the protocol's records.
 pub(super) fn read(key: &[u8], value: &Bytes) -> Option<Loaded> {
     let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
     let position = |bytes: &[u8]| number(bytes).filter(|number| *number <= NUMBER_MAX);

@@ -1,7 +1,9 @@
-//! The waiting room of bypasses: who has a place in it when there are more than fit (`docs/spec/protocol.md` §4, "The waiting room").
+//! The waiting room of bypasses: which ones keep their place when there are more than fit (`docs/spec/protocol.md` §4,
+//! "The waiting room").
 //!
-//! A request of one packet is complete at once, and is gone after one turn of the store. A long one that never becomes complete would stay. So
-//! those that are not complete have half of the room, in it each front an equal part if others need it, and who is silent loses its place.
+//! A request of one packet is complete at once, and leaves after one turn of the store. A long one that never becomes
+//! complete would stay. So incomplete bypasses may use only half of the room. If it becomes scarce, each front may use
+//! an equal part of that half, and silent bypasses lose their place.
 
 use super::bypass::Waiting;
 use super::{Server, WaitingRoom};
@@ -10,10 +12,10 @@ use crate::time::{MILLISECOND, Nanos, SECOND};
 use pmnet_wire::FrontId;
 use rustc_hash::FxHashMap;
 
-/// An incomplete bypass counts as abandoned this long after its last new part, if there is no room. A client that lives repeats
-/// what is missing several times within it.
+/// If there is no room, an incomplete bypass counts as abandoned this long after its last new fragment. A living client
+/// repeats missing fragments several times within this time.
 const ABANDONED_AFTER: Nanos = 2 * SECOND;
-/// Between two searches for what can go. Each looks at the whole room.
+/// Shortest time between two searches for bypasses to drop. Each search examines the whole room.
 const SEARCH_EVERY: Nanos = 50 * MILLISECOND;
 
 impl WaitingRoom {
@@ -25,7 +27,8 @@ impl WaitingRoom {
         }
     }
 
-    /// Another head, or the same one in another life: the clients ask again, through that one.
+    /// Drops all bypasses, because there is another head, or another incarnation of the head. The clients ask again
+    /// through that head.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.ready.clear();
@@ -35,8 +38,8 @@ impl WaitingRoom {
 }
 
 impl Server {
-    /// Whether this many bytes more of the bypass of this session have room, after others were forgotten if need be. If not, the packet is
-    /// counted, and to be dropped. `long`: it has several parts.
+    /// Whether there is room for `bytes` more of this session's bypass, after other bypasses were dropped if necessary.
+    /// If not, the packet is counted and must be dropped. `long`: the bypass has several fragments.
     pub(super) fn make_room(&mut self, now: Time, id: u64, bytes: usize, long: bool) -> bool {
         if self.has_room(id, bytes, long) {
             return true;
@@ -53,7 +56,7 @@ impl Server {
             }
         }
         self.counters.no_room += 1;
-        // Said less and less often.
+        // The notice is repeated more and more rarely.
         if self.counters.no_room.is_power_of_two() {
             self.notice(format!(
                 "PM2608 the room for requests that wait is full ({} requests, {} bytes of which are of incomplete ones): {} packets of others \
@@ -74,8 +77,8 @@ impl Server {
             && (!long || room.partial_bytes + bytes <= max / 2)
     }
 
-    /// Removes bypasses whose callers have given up, and incomplete ones of which nothing has come for a while. If their clients live, they begin
-    /// again.
+    /// Drops bypasses whose callers have given up, and incomplete ones without a new fragment for a while. Clients that
+    /// still live begin again.
     fn evict_abandoned(&mut self, now: Time, except: u64) {
         let is_over = |waiting: &Waiting| {
             let silent = now.since(waiting.touched) >= ABANDONED_AFTER;
@@ -89,8 +92,8 @@ impl Server {
         self.evict(&over);
     }
 
-    /// Takes from the front that holds most of the incomplete ones what is above an equal part, if this session is another front's. Who was
-    /// silent longest goes first.
+    /// If another front than this session's holds most of the incomplete bypasses, drops those of its bypasses that
+    /// exceed an equal part, beginning with the longest silence.
     fn evict_over_share(&mut self, newcomer: u64) {
         let front_of = |id: &u64| self.sessions.get(id).and_then(|session| session.front);
         let mine = front_of(&newcomer);

@@ -27,7 +27,7 @@ const FOREIGN: &[u8] =
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) record: Option<(RecordKey, Bytes)>,
-    /// The answer, if the program is not asked.
+    /// The answer, if the server gives it without asking the program.
     pub(super) answer: Option<&'static [u8]>,
 }
 
@@ -197,7 +197,7 @@ impl Handover {
 /// The store as the loop sees it.
 pub(super) struct Pulled {
     handover: Arc<Handover>,
-    /// When updates that were not sent by a program's client were last logged.
+    /// Time of the last log message about updates that were not sent by a program's client.
     told: Option<Instant>,
 }
 

@@ -160,8 +160,8 @@ struct Present {
     sealed: Option<(Vec<RecordChange>, Vec<Bytes>)>,
 }
 
-/// The loop's handle to the handover. When it is dropped, in whatever way the loop ends, the program learns
-/// that.
+/// The loop's handle to the handover. However the loop ends, the handle is dropped, and so the program learns that the
+/// loop has ended.
 struct Loop(Arc<Handover>);
 
 impl Drop for Loop {

@@ -20,7 +20,7 @@ view! {
         room: request,
         /// Highest seq of the session that is known to be applied; not above `seq`.
         applied: key_hash,
-        /// Number of devices that hold them, which is the length of the chain.
+        /// Number of devices that hold these updates, which is the length of the chain.
         copies: copies,
     }
     flags {

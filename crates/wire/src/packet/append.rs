@@ -35,7 +35,7 @@ impl EntryKind {
         }
     }
 
-    /// Returns its number, on the wire and in the log.
+    /// Returns the number of the kind, on the wire and in the log.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -59,25 +59,25 @@ impl fmt::Display for EntryKind {
 view! {
     /// An entry with its order.
     Append = Append {
-        /// What it is.
+        /// Kind of the entry.
         entry: entry,
-        /// Its session.
+        /// Id of the entry's session.
         session: session,
-        /// Its seq in the session; 0 for an OPEN.
+        /// Seq of the entry in its session; 0 for an OPEN.
         seq: seq,
-        /// Its order in the shard's log.
+        /// Order of the entry in the shard's log.
         order: order,
         /// Hash of the key, as in the update.
         key_hash: key_hash,
-        /// Fragment, as in the update.
+        /// Part of the message that the entry carries, as in the update.
         fragment: fragment,
     }
 }
 
 impl Append {
-    /// The entry for a client's OPEN, update or END, admitted at this order by the head that stamps it:
-    /// length and checksum of the payload are the client's. An OPEN has no session yet: its order is
-    /// the session, and its seq is 0.
+    /// Returns the entry for a client's OPEN, update or END that the head with this stamp admits at this order. Length
+    /// and checksum of the payload are the client's. An OPEN has no session yet: its order becomes the session's id,
+    /// and its seq is 0.
     #[must_use]
     #[inline]
     pub fn admitted(asked: &Header, order: u64, stamp: &Stamp) -> Header {
@@ -85,7 +85,7 @@ impl Append {
             Kind::Open => (order, 0),
             _ => (asked.session, asked.seq),
         };
-        // The name of a client is only for the head.
+        // Only the head uses the client's name, so the entry does not have it.
         let key_hash = match asked.kind {
             Kind::Open => 0,
             _ => asked.key_hash.0,
@@ -105,7 +105,7 @@ impl Append {
         }
     }
 
-    /// The same entry in a later epoch, under the shard's token.
+    /// Returns the same entry in a later epoch, with the shard's token.
     #[must_use]
     pub fn in_epoch(entry: &Header, epoch: u32, shard_token: u64) -> Header {
         Header {

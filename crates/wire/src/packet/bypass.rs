@@ -47,13 +47,13 @@ impl TimeLeft {
         Some((8 + number % 8) << (number / 8)).map(|units| units * UNIT_NANOS)
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[must_use]
     pub const fn byte(self) -> u8 {
         self.0
     }
 
-    /// What this byte on the wire says.
+    /// Returns the time that this byte on the wire states.
     #[must_use]
     pub const fn from_byte(byte: u8) -> TimeLeft {
         TimeLeft(byte)
@@ -78,11 +78,11 @@ view! {
         last_seq: seq,
         /// Last order of the head when it stamped the packet; 0 before that.
         barrier: order,
-        /// Its id, rising within the session, from 1.
+        /// Id of the bypass, from 1, rising within the session.
         request: request,
-        /// Hash of the key that it touches; 0: unknown, or several.
+        /// Hash of the key that the bypass concerns; 0: unknown, or several keys.
         key_hash: key_hash,
-        /// Time for which its caller will still wait.
+        /// Time for which the caller of the bypass will still wait.
         left: left,
         /// Which part of the request the packet carries; for CONTINUE, which part of the reply is wanted.
         fragment: fragment,

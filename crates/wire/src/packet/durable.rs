@@ -13,7 +13,7 @@ view! {
     Durable = Durable {
         /// Order up to which the sender's log is durable.
         persisted: order,
-        /// Number of entries that it can take now.
+        /// Number of entries that the sender can take now.
         room: request,
         /// Number of rows in the payload.
         rows: copies,

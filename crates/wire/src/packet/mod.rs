@@ -86,14 +86,14 @@ impl Stamp {
     }
 }
 
-/// Position of a view's field in the header, or of a row's field in the row.
+/// Name and position of one field: a view's field in the header, or a row's field in the row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name in this kind.
+    /// Name of the field in this kind of packet, or in the row.
     pub name: &'static str,
-    /// Its first byte.
+    /// Offset of the field's first byte.
     pub offset: usize,
-    /// Its length in bytes.
+    /// Length of the field in bytes.
     pub bytes: usize,
 }
 
@@ -110,24 +110,24 @@ impl Field {
 /// A flag of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlagName {
-    /// Its name in this kind.
+    /// Name of the flag in this kind.
     pub name: &'static str,
-    /// Its bit.
+    /// Bit of the flag.
     pub bit: Flags,
 }
 
 /// The fields of one view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The view's name.
+    /// Name of the view.
     pub name: &'static str,
-    /// The kind of packet that it is about.
+    /// Kind of the packets that have this view.
     pub kind: Kind,
     /// Flags that distinguish this view from other views of its kind: all of them are set.
     pub always: Flags,
-    /// Its fields, in the order of the view, without flags.
+    /// Fields of the view in their order, without flags.
     pub fields: &'static [Field],
-    /// Its other flags.
+    /// Other flags of the view.
     pub flags: &'static [FlagName],
 }
 
@@ -148,7 +148,7 @@ macro_rules! view {
         }
 
         impl $name {
-            /// Where its fields stand.
+            /// Layout of the view's fields.
             pub const LAYOUT: $crate::packet::Layout = $crate::packet::Layout {
                 name: stringify!($name),
                 kind: $crate::Kind::$kind,

@@ -1,4 +1,5 @@
-//! NACK: a session goes on elsewhere than the client thinks; NOT-LOGGED: there was no room.
+//! NACK: a session continues at another seq than the client assumes, or does not exist. NOT-LOGGED: the log has no
+//! room.
 //!
 //! ```text
 //!            24        32         40    48        56    64
@@ -8,22 +9,23 @@
 
 use super::view;
 
-/// Why the head ended a session by itself: byte 5 of a NACK with UNKNOWN_SESSION. A head that says so knows how far the session was.
+/// Why the head has ended a session on its own: byte 5 of a NACK with UNKNOWN_SESSION. A head that gives a reason also
+/// knows the session's last seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LetGo {
-    /// Its client said nothing for too long.
+    /// The client was silent for too long.
     Silent = 1,
-    /// The head had no room for another session, and this one was silent.
+    /// The head had no room for another session, and this session was silent.
     Crowded = 2,
-    /// Its client was started again.
+    /// The client was started again.
     Succeeded = 3,
-    /// Its front had more sessions than its share, and another front needed a place.
+    /// The client's front had more sessions than its share, and another front needed a place.
     OverShare = 4,
 }
 
 impl LetGo {
-    /// The reason that this byte gives; `None`: it gives none.
+    /// Returns the reason in this byte; `None`: the byte states no reason.
     #[must_use]
     pub const fn from_byte(byte: u8) -> Option<LetGo> {
         match byte {
@@ -35,7 +37,7 @@ impl LetGo {
         }
     }
 
-    /// The byte on the wire.
+    /// Returns the byte on the wire.
     #[must_use]
     pub const fn byte(self) -> u8 {
         self as u8
@@ -43,41 +45,43 @@ impl LetGo {
 }
 
 view! {
-    /// What the session is expected to continue with; or there is no such session.
+    /// States with which seq the session is expected to continue, or that there is no such session.
     Nack = Nack {
-        /// The session.
+        /// Id of the session.
         session: session,
-        /// The seq that is expected; 0 if the session is unknown. Of a session that the head has ended by itself: the seq of that END.
+        /// The expected seq; 0 if the session is unknown. If the head has ended the session on its own: the seq of the
+        /// session's END.
         expected: seq,
-        /// Id of the bypass that is refused; 0: it was no bypass.
+        /// Id of the refused bypass; 0: no bypass was refused.
         refused: request,
-        /// Why the head ended the session by itself ([`LetGo`]); 0: it did not, or it does not know.
+        /// Why the head has ended the session on its own ([`LetGo`]); 0: the head has not ended it, or does not know
+        /// the reason.
         why: copies,
     }
     flags {
-        /// There is no such session (any more).
+        /// The session does not exist, or no longer exists.
         unknown_session: UNKNOWN_SESSION,
     }
 }
 
 view! {
-    /// The update, or the OPEN, found no room.
+    /// The log has no room for the update or the OPEN.
     NotLogged = NotLogged {
-        /// The session; 0: it was an OPEN.
+        /// Id of the session; 0: the answer is about an OPEN.
         session: session,
-        /// The update's seq.
+        /// Seq of the update.
         seq: seq,
-        /// Of an OPEN, with keys: its token, whose tag this packet does not repeat; otherwise 0.
+        /// For an OPEN with keys: the token of the OPEN, because this packet's tag is a MAC. Otherwise 0.
         token: order,
-        /// Free entries of the head's log; of an OPEN 0.
+        /// Free entries of the head's log; 0 for an OPEN.
         room: request,
-        /// Of an OPEN, 1: there are as many sessions as the head takes.
+        /// For an OPEN, 1: the head has the largest number of sessions that it takes.
         crowded: copies,
     }
     flags {
-        /// The store is short of room: the head admits no updates.
+        /// The store is short of space: the head admits no updates.
         short: SHORT,
-        /// Its room is needed by the existing sessions: the head lets none begin.
+        /// The existing sessions need the store's space: the head admits no new session.
         full: FULL,
     }
 }

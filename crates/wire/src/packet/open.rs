@@ -10,7 +10,8 @@
 use super::view;
 use crate::FrontId;
 
-/// Token and front of a session: the payload of OPEN and of its entry; with keys also of a client's PING (`docs/spec/keys.md` §2).
+/// Token and front of a session: the payload of an OPEN and of its entry; with keys also of a client's PING
+/// (`docs/spec/keys.md` §2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// The session's token.
@@ -54,7 +55,7 @@ impl Identity {
         })
     }
 
-    /// Its bytes.
+    /// Returns the identity as bytes.
     #[must_use]
     pub fn write(&self) -> IdentityBytes {
         let front = self.front.map_or(0, FrontId::get);

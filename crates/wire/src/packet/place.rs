@@ -3,7 +3,7 @@
 use crate::Header;
 use core::fmt;
 
-/// Which part of a message a packet carries (`docs/spec/wire.md` §2 "Fragments").
+/// The part of a message that a packet carries (`docs/spec/wire.md` §2 "Fragments").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// Index of the part, from 0.

@@ -21,14 +21,14 @@ view! {
     ReadKeys = Read {
         /// The session.
         session: session,
-        /// Largest update that its client's path carries, if that is less than the head has told
+        /// Size of the largest update that the client's path carries, if it is below the size that the head has stated
         /// ([`FragmentSize::from_wire`](crate::FragmentSize::from_wire)).
         size: seq,
         /// Id of the READ, rising within the session; the answer repeats it.
         request: request,
     }
     flags {
-        /// A HIT may contain an update that the store has already applied and that is still in the log.
+        /// A HIT may contain an update that the store has already applied and whose entry the log still holds.
         kept: KEPT,
         /// A MISS may say what a replica of the store must have applied.
         replicas: REPLICAS,

@@ -12,7 +12,8 @@ use super::view;
 view! {
     /// Asks for the epoch, the applied order and the sessions.
     Recover = Recover {
-        /// With keys: the hop for which it is meant, as its device id + 1 (the server: 1); otherwise 0.
+        /// With keys: the device id plus 1 of the hop to which the packet is addressed (1: the server). Without keys:
+        /// 0.
         meant: seq,
         /// Durable prefix of the device.
         persisted: order,
@@ -30,13 +31,13 @@ view! {
         applied: order,
         /// Nonce of the question.
         nonce: request,
-        /// Which part of the session table it carries.
+        /// Part of the session table in this packet.
         part: fragment,
     }
     flags {
         /// The device must not serve; the payload is a text for the operator.
         refused: REFUSED,
-        /// With `refused`: the device must wait for the operator, and go on asking.
+        /// With `refused`: the device must wait for the operator, and ask again.
         held: PROGRESS,
         /// With `held`: the device is no member of the chain. Before it joins, it must erase its log.
         erase: CONTINUE,

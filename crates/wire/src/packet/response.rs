@@ -25,7 +25,7 @@ view! {
         fragment: fragment,
     }
     flags {
-        /// It confirms that an update was applied by fallback.
+        /// The packet confirms that an update was applied by fallback.
         fallback: FALLBACK,
     }
 }

@@ -1,9 +1,9 @@
-//! Views against bytes: every field has its own place, and the place is where its layout says.
+//! Compares views with bytes: each field has a place of its own, as its layout states.
 
 use super::*;
 use crate::HEADER_LEN;
 
-/// Bytes of a header in which a view's field may stand: entry kind or copies, and session to fragment.
+/// Bytes of the header in which a view's fields may lie: kind of entry or copies, and session to fragment.
 fn may_stand(field: &Field) -> bool {
     (field.offset, field.bytes) == (5, 1)
         || (field.offset >= 24 && field.offset + field.bytes <= 68)
@@ -38,7 +38,7 @@ const STAMP: Stamp = Stamp {
     tag: 0x5152_5354_5556_5758,
 };
 
-/// A header of which every byte that a view may name is another one.
+/// A header in which all bytes that a view may name are different.
 fn colorful(kind: Kind) -> Header {
     let mut header = STAMP.header(kind);
     header.copies.0 = 0xa1;
@@ -99,7 +99,7 @@ fn a_view_reads_and_writes_its_fields_and_no_others() {
             assert!(text.contains(&format!(" {} ", field.name)), "{text}");
         }
         assert!(text.starts_with(layout.name));
-        // Flags and the header's checksum are looked at elsewhere.
+        // Other tests check flags and the header's checksum.
         for (at, (expected, written)) in expected.iter().zip(&again).enumerate() {
             assert!(
                 expected == written || at == 4 || (76..80).contains(&at),

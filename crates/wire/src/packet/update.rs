@@ -13,11 +13,11 @@ view! {
     Update = Update {
         /// The session.
         session: session,
-        /// Its place within the session, from 1; each fragment has its own.
+        /// Place of the update within the session, from 1; each fragment has its own.
         seq: seq,
-        /// Hash of the key that it touches; 0: unknown, or several.
+        /// Hash of the key that the update changes; 0: unknown, or several keys.
         key_hash: key_hash,
-        /// Which part of the update this is.
+        /// Part of the update that this packet carries.
         fragment: fragment,
     }
 }

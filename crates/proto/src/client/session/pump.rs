@@ -1,4 +1,4 @@
-//! What a session sends: its OPEN, its window of updates, its bypass or its fallback.
+//! Sends a session's packets: its OPEN, its window of updates, and its bypass or fallback.
 
 use super::super::{CallId, ClientConfig, Context};
 use super::{Bypass, Call, Sent, Session, State, Transfer, Update, Work};
@@ -10,7 +10,7 @@ use pmnet_wire::packet::{self, Fallback, Fragment, Identity, Open, Ping, Stamp, 
 use pmnet_wire::{FragmentSize, FrontKey, Kind};
 
 impl Session {
-    /// Sends everything that may be sent now. True if that is more than a PING.
+    /// Sends all packets that may be sent now. Returns true if there were others than a PING.
     pub(in crate::client) fn pump(
         &mut self,
         now: Time,
@@ -33,7 +33,8 @@ impl Session {
         let stamp = self.stamp(config, context.epoch);
         let seal = self.seal();
         if self.direct.repair {
-            // The head missed that the server has these: let a confirmation pass by it again.
+            // The head does not know that the server has these updates. The server's confirmation, which this packet
+            // requests, passes through the head.
             self.direct.repair = false;
             let repair = Fallback {
                 session,
@@ -113,7 +114,8 @@ impl Session {
         }
     }
 
-    /// Sends a PING. With keys it carries token and front of the session, so a head that does not know the session can verify it, and say so.
+    /// Sends a PING. With keys it carries token and front of the session, so that a head that does not know the session
+    /// can verify it and answer.
     fn send_ping(&self, config: &ClientConfig, stamp: &Stamp, to: Peer, out: &mut Outbox) {
         let (client, start) = config.name;
         let ping = Ping {
@@ -182,7 +184,8 @@ impl Session {
                 return;
             };
             match call.work {
-                // A promise that the store may not be able to keep is not asked for; it answers what it can do.
+                // If the store is short of space, the update goes to the server instead of the log: an early
+                // acknowledgement might not be kept.
                 Work::Update { payload, key_hash } if self.window.short => {
                     self.begin_bypass(Some(call.id), payload, key_hash, false, call.deadline, size);
                 }
@@ -217,7 +220,7 @@ impl Session {
         }
     }
 
-    /// The deadline of the call that is next, if it goes as a bypass.
+    /// Returns the deadline of the next call, if that call goes as a bypass.
     fn next_bypass(&self) -> Option<Time> {
         let next = self.queue.front()?;
         let goes = match next.work {
@@ -228,8 +231,8 @@ impl Session {
         goes.then_some(next.deadline)
     }
 
-    /// A bypass of the session's own that does nothing, but that the store records: after it no older bypass
-    /// is executed, whatever restarts.
+    /// Sends a fence: a bypass without effect that the store records. After it no older bypass is executed, even after
+    /// a restart.
     fn begin_fence(&mut self, deadline: Time, size: FragmentSize) {
         self.begin_bypass(None, barrier().into(), 0, false, deadline, size);
     }

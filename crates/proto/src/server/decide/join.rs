@@ -1,5 +1,5 @@
-//! Devices that are no members and are to join: the table under "Joining" in `docs/spec/protocol.md` §5. Who is before them on the path has
-//! the log that is registered (lines 4 and 6a).
+//! Devices that are no members and must join: the table under "Joining" in `docs/spec/protocol.md` §5. When this table
+//! decides, the devices before them on the path have their registered logs (lines 4 and 6a).
 
 use pmnet_wire::record::{CHAIN_MAX, Member};
 
@@ -18,14 +18,14 @@ impl Question<'_> {
         self.before_joiners().is_empty()
     }
 
-    /// Its log is empty, it is marked to serve, and both were so in this epoch.
+    /// Whether the joiner's log is empty and marked to serve, and the joiner has stated both in this epoch.
     const fn is_ready(&self, joiner: &Member) -> bool {
         let empty = joiner.tail == 0 && joiner.applied == 0;
         let marked = joiner.served == joiner.incarnation;
         empty && marked && joiner.word_epoch == self.epoch
     }
 
-    /// The chain as it is without those that join.
+    /// Returns the chain without the joiners.
     fn stays(&self) -> Vec<Member> {
         let before = self.before_joiners();
         let kept = if self.says(Member::SHRINK) {
@@ -39,7 +39,7 @@ impl Question<'_> {
     }
 }
 
-/// The table.
+/// The table of joining.
 pub const JOINING: &[Line] = &[
     Line {
         number: "J1",
@@ -139,7 +139,7 @@ pub const JOINING: &[Line] = &[
         decides: "hold",
         rule: Rule::Here(|q| {
             let last = q.before_joiners().last()?;
-            // What the joiner must hold is not known from a log that goes on.
+            // The order up to which the joiner must catch up is unknown while that log grows.
             (last.flags & Member::SERVING != 0).then(|| {
                 Decision::Hold(Reason::JoinsAfterALogThatGoesOn {
                     joiners: ids(q.joiners()),
@@ -173,8 +173,8 @@ pub const JOINING: &[Line] = &[
         decides: "new chain = the chain (with SHRINK: the members on the path), then the joiners",
         rule: Rule::Here(|q| {
             let last = q.before_joiners().last()?;
-            // What was acknowledged until now is in the log of the device before them, which stands still, or it must get there
-            // first, or it is applied.
+            // All entries that were acknowledged until now are applied, or they are in the log of the device before the
+            // joiners, which stands still. If this device itself has joined, it may still have to get some of them.
             let owed = q
                 .registered(last)
                 .filter(|member| member.flags & Member::JOINED != 0);

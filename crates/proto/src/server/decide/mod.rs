@@ -1,6 +1,7 @@
-//! What a RECOVER means for the chain: the table of `docs/spec/protocol.md` §5, line for line.
+//! Decides what a RECOVER means for the chain, by the table of `docs/spec/protocol.md` §5, line for line.
 //!
-//! A pure function. A test compares the words of each [`Line`] with the document, and what it decides with those words.
+//! The decision is a pure function. A test compares the texts of each [`Line`] with the document, and the decisions
+//! with the texts.
 
 mod join;
 mod reason;
@@ -10,37 +11,37 @@ pub use reason::Reason;
 
 use pmnet_wire::record::Member;
 
-/// What a RECOVER means for the chain.
+/// The meaning of a RECOVER for the chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The chain stands; its record may have a new incarnation to remember.
+    /// The chain stays. The record may have to store a new incarnation.
     Keep(Vec<Member>),
-    /// A new epoch with these members.
+    /// A new epoch begins, with these members.
     Change {
         /// Devices, head first.
         members: Vec<Member>,
-        /// What an operator should read.
+        /// Text for the operator.
         notice: Reason,
     },
-    /// Not to be decided yet: a device on the path has restarted and must register first. No
-    /// answer is given; the device asks again.
+    /// There is no decision yet, because a device on the path has restarted and must register first. No answer is sent;
+    /// the device asks again.
     Wait,
-    /// Not without an order of the operator; the device goes on asking, and says what it waits for.
+    /// The decision needs an order of the operator. The device asks again, and shows what it waits for.
     Hold(Reason),
-    /// The same; it is no member, and before it joins it erases its log.
+    /// As [`Decision::Hold`]. In addition, the device is no member, and must erase its log before it joins.
     Erase(Reason),
-    /// The device must not serve; the text says why and what to do.
+    /// The device must not serve. The text says why and what to do.
     Refuse(Reason),
 }
 
 /// One line of a table. The first line that applies decides.
 #[derive(Debug)]
 pub struct Line {
-    /// Its number in the document.
+    /// Number of the line in the document.
     pub number: &'static str,
-    /// When it applies, as the document says it.
+    /// Condition of the line, in the document's words.
     pub when: &'static str,
-    /// What it decides, as the document says it; the first words name the decision.
+    /// Decision of the line, in the document's words. The first words name it.
     pub decides: &'static str,
     rule: Rule,
 }
@@ -49,21 +50,21 @@ type Decide = fn(&Question<'_>) -> Option<Decision>;
 
 #[derive(Debug)]
 enum Rule {
-    /// It decides, if it applies.
+    /// If the line applies, it decides.
     Here(Decide),
-    /// If it applies, another table decides.
+    /// If the line applies, another table decides.
     In(fn(&Question<'_>) -> bool, &'static [Line]),
 }
 
-/// A RECOVER, and what it is judged by.
+/// A RECOVER, and the state by which it is judged.
 pub(super) struct Question<'a> {
-    /// The present chain, head first; none: the shard is new.
+    /// The present chain, head first; empty: the shard is new.
     members: &'a [Member],
-    /// The path of the RECOVER, the device that asks first.
+    /// The path of the RECOVER, beginning with the device that asks.
     path: &'a [Member],
     /// The present epoch.
     epoch: u32,
-    /// How far the store has applied (A).
+    /// A, the last applied order.
     applied: u64,
     had_sessions: bool,
 }
@@ -79,7 +80,7 @@ impl Question<'_> {
             .find(|member| member.device == came.device)
     }
 
-    /// An order of the operator is valid in one epoch. Repeated, or late, it has no effect.
+    /// Whether the operator has made this statement. It is valid in one epoch, so a repeated or late one has no effect.
     const fn says(&self, flag: u32) -> bool {
         let origin = self.origin();
         origin.flags & flag != 0 && origin.word_epoch == self.epoch
@@ -112,7 +113,7 @@ impl Question<'_> {
         registered.is_some_and(|member| !lives_on(member, came))
     }
 
-    /// What a device reported before its restart may no longer hold.
+    /// Whether a device on the path has restarted since, so that its statement may no longer be true.
     fn is_old_path(&self, path: &[Member]) -> bool {
         path.iter().any(|came| self.is_old_copy(came))
     }
@@ -123,7 +124,7 @@ impl Question<'_> {
         registered.is_some_and(|member| !is_synced(member, origin.tail, self.applied))
     }
 
-    /// Why a device that has joined may not be the head.
+    /// Returns the reason why a joined device may not be the head.
     fn lacks(&self) -> Reason {
         let origin = self.origin();
         Reason::Lacks {
@@ -135,7 +136,7 @@ impl Question<'_> {
         }
     }
 
-    /// The path without those at its end that are no members and are to join, and these.
+    /// Splits the path: the joiners at its end, and the devices before them.
     fn split_joiners(&self) -> (&[Member], &[Member]) {
         let joins =
             |came: &&Member| self.registered(came).is_none() && came.flags & Member::JOIN != 0;
@@ -143,7 +144,7 @@ impl Question<'_> {
         self.path.split_at(self.path.len() - joiners)
     }
 
-    /// The chain is the end of the path.
+    /// Whether the path ends with the whole chain.
     fn grows_at_its_head(&self) -> bool {
         ids(self.path).ends_with(&ids(self.members))
     }
@@ -153,14 +154,15 @@ impl Question<'_> {
         self.grows_at_its_head() && self.is_virgin() && all_empty
     }
 
-    /// Members are left out, the rest is in order, with the same logs.
+    /// Whether the path leaves out members, and has the others in order, with the same logs.
     fn leaves_some_out(&self) -> bool {
         is_part(self.members, self.path)
             && self.path.iter().all(|came| self.has_registered_log(came))
     }
 
-    /// The log of the next device on the path, which got everything from origin's, goes beyond that one. Before origin serves, its log
-    /// stands still, so this cannot be.
+    /// Returns the origin and the next device on the path, if the next device's log is longer. That device got
+    /// everything from origin's log, and origin's log stands still before origin serves, so this is impossible without
+    /// a fault.
     fn next_log_is_longer(&self) -> Option<(&Member, &Member)> {
         let [origin, next, ..] = self.path else {
             return None;
@@ -172,22 +174,23 @@ impl Question<'_> {
     }
 }
 
-/// Whether the log of this device can be the one that it registered, as it was then or later. An old
-/// copy is recognised by the last incarnation in which it was marked to serve, however often it was
-/// started since: the server registered the newer mark before the device served.
+/// Whether this can be the device's log in its registered state or a later one. An old copy is recognised by the last
+/// incarnation in which it was marked to serve, regardless of its number of starts: the server registered the newer
+/// mark before the device served.
 pub(super) const fn lives_on(registered: &Member, now: &Member) -> bool {
     registered.incarnation <= now.incarnation && registered.served <= now.served
 }
 
-/// Whether this member holds everything that was acknowledged in earlier epochs and is not applied. One that has
-/// joined does once it has, or the store has, everything up to the order that its record names. `tail`: how far its
-/// log is.
+/// Whether this member holds all entries that were acknowledged in earlier epochs and are not applied. A joined member
+/// does so once it holds, or the store has applied, all orders up to the one in its record. `tail`: last order of the
+/// member's log.
 const fn is_synced(registered: &Member, tail: u64, applied: u64) -> bool {
     let joined = registered.flags & Member::JOINED != 0;
     !joined || applied >= registered.tail || tail >= registered.tail
 }
 
-/// The members on a path, as the record is to have them: in their present lives, and with what they must hold.
+/// Returns the members on a path as the record must have them: with their present incarnations, and with the orders up
+/// to which they must catch up.
 fn on_path(members: &[Member], path: &[Member]) -> Vec<Member> {
     let with_need = |came: &Member| {
         let joined = |m: &&Member| m.device == came.device && m.flags & Member::JOINED != 0;
@@ -214,8 +217,8 @@ fn ids(list: &[Member]) -> Vec<u32> {
     list.iter().map(|member| member.device).collect()
 }
 
-/// Decides what the RECOVER of `path[0]` means, given the members of the present chain (none: the
-/// shard is new), their epoch, how far the store has applied, and whether it has ever had a session.
+/// Decides what the RECOVER of `path[0]` means. `members`: the present chain (empty: the shard is new). `epoch`: its
+/// epoch. `applied`: the last applied order. `had_sessions`: whether the shard has ever had a session.
 #[must_use]
 pub fn decide(
     members: &[Member],
@@ -227,7 +230,7 @@ pub fn decide(
     line(members, path, epoch, applied, had_sessions).1
 }
 
-/// The same, with the line of [`TABLE`] or [`JOINING`] that decides.
+/// Decides like [`decide`], and also returns the deciding line of [`TABLE`] or [`JOINING`].
 #[must_use]
 pub fn line(
     members: &[Member],
@@ -246,7 +249,7 @@ pub fn line(
     first(TABLE, &question)
 }
 
-/// The first line that applies, and what it decides.
+/// Returns the first line that applies, and its decision.
 fn first(table: &'static [Line], question: &Question<'_>) -> (&'static Line, Decision) {
     let applies = |line: &'static Line| match line.rule {
         Rule::Here(decide) => Some((line, decide(question)?)),
@@ -258,7 +261,7 @@ fn first(table: &'static [Line], question: &Question<'_>) -> (&'static Line, Dec
         .expect("the last line of a table always applies")
 }
 
-/// The table.
+/// The table of protocol.md §5.
 pub const TABLE: &[Line] = &[
     Line {
         number: "0",
@@ -357,7 +360,7 @@ pub const TABLE: &[Line] = &[
         decides: "hold: its log must be put back",
         rule: Rule::Here(|q| {
             let other = q.path[1..].iter().find(|came| q.has_another_log(came))?;
-            // Its own RECOVER will be refused; that is not the origin's fault.
+            // The other device's own RECOVER will be refused. The origin has no fault.
             (!q.declared()).then_some(Decision::Hold(Reason::AnotherLogOnThePath {
                 device: other.device,
             }))
@@ -369,7 +372,7 @@ pub const TABLE: &[Line] = &[
         decides: "hold: an old copy says nothing of the log before it",
         rule: Rule::Here(|q| {
             let (_, next) = q.next_log_is_longer()?;
-            // Its own RECOVER will be refused.
+            // The next device's own RECOVER will be refused.
             q.is_old_copy(next)
                 .then_some(Decision::Hold(Reason::OldCopyOnThePath {
                     device: next.device,
@@ -425,7 +428,7 @@ pub const TABLE: &[Line] = &[
                registered one",
         decides: "wait: that device must register first",
         rule: Rule::Here(|q| {
-            // An old path must not decide.
+            // A path from before a restart must not decide.
             let differs = |came: &Member| {
                 q.registered(came)
                     .is_some_and(|m| m.incarnation != came.incarnation || !lives_on(m, came))
@@ -481,8 +484,8 @@ pub const TABLE: &[Line] = &[
         number: "14",
         when: "as 13, but with SHRINK; a member on the path has a lower incarnation or serving mark than registered",
         decides: "wait: an old path",
-        // If it were accepted, the record would lose an incarnation that a device has registered, and a rolled-back log would no
-        // longer be noticed.
+        // If such a path were accepted, the record would lose a registered incarnation, and a later rollback of that
+        // log would not be noticed.
         rule: Rule::Here(|q| {
             (q.leaves_some_out() && q.is_old_path(q.path)).then_some(Decision::Wait)
         }),
@@ -524,10 +527,10 @@ pub const TABLE: &[Line] = &[
 
 fn keep(q: &Question<'_>) -> Option<Decision> {
     let origin = q.origin();
-    // A follower that comes back is on a path without the devices before it, and nothing changes. The same
-    // path with the operator's statement that they are stopped makes it the head: line 13.
+    // The path of a restarted follower lacks the devices before it, and nothing changes. If the operator states that
+    // those devices are stopped, the same path makes the follower the head: line 13.
     let comes_back = origin.flags & Member::SHRINK == 0 || q.path.len() == q.members.len();
-    // Lines 5 and 6, unless a loss is declared. Then an old copy of the right log is a change too,
+    // Lines 5 and 6, unless a loss is declared. With a declared loss, an old copy of the right log is also a change,
     // and must not be accepted as if nothing were missing.
     let whole = !q.is_old_copy(origin) && origin.applied <= q.applied;
     let same_logs = q.path.iter().all(|came| q.has_registered_log(came));

@@ -1,9 +1,9 @@
-//! Why a RECOVER is decided so: what the operator reads.
+//! The reasons of decisions about a RECOVER, as texts for the operator.
 
 use pmnet_wire::record::{CHAIN_MAX, Member};
 use std::fmt;
 
-/// A life of a device: the incarnation that it is in, and the last one in which its log was marked to serve.
+/// A state of a device: its incarnation, and the last incarnation in which its log was marked to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
     incarnation: u32,
@@ -25,10 +25,10 @@ impl fmt::Display for Life {
     }
 }
 
-/// Why a RECOVER is decided so. Its text says what happened, and what to do.
+/// The reason of a decision about a RECOVER. Its text says what happened, and what to do.
 ///
-/// `device` is the one that it is about, `chain` the present chain; `applied` is what the store has applied, and `known` what the device's log
-/// knows of that.
+/// `device`: the device concerned. `chain`: the present chain. `applied`: the last order that the store has applied.
+/// `known`: the last order that the device's log knows to be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the text of each says what it is")]
 pub enum Reason {
