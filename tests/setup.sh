@@ -92,12 +92,13 @@ servers() {
 python() {
     command -v python3 >/dev/null 2>&1 || { say "no python3: its client is not tested"; return; }
     venv=target/venv
-    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import redis, mypy' 2>/dev/null && [ -x "$venv/bin/maturin" ] && return
-    say "making $venv with redis-py, and maturin and mypy for the wheel"
+    [ -x "$venv/bin/python" ] && "$venv/bin/python" -c 'import redis, mypy, pymemcache, pylibmc' 2>/dev/null && [ -x "$venv/bin/maturin" ] && return
+    say "making $venv with redis-py, pymemcache and pylibmc, and maturin and mypy for the wheel"
     mkdir -p target
     timeout -k 5 $LIMIT python3 -m venv "$venv" >/dev/null 2>&1 &&
         timeout -k 5 $LIMIT "$venv/bin/pip" -q install --disable-pip-version-check redis==6.4.0 \
-            maturin==1.16.0 mypy==2.4.1 >/dev/null 2>&1 || say "could not install redis-py, maturin and mypy: what needs them is not tested"
+            pymemcache==4.0.0 pylibmc==1.6.3 maturin==1.16.0 mypy==2.4.1 >/dev/null 2>&1 ||
+        say "could not install redis-py, pymemcache, pylibmc, maturin and mypy: what needs them is not tested"
 }
 
 node() {

@@ -2,6 +2,7 @@
 
 mod ctl;
 pub mod etcd;
+mod found;
 mod front;
 pub mod heal;
 mod members;

@@ -12,6 +12,7 @@ use pmnet_lab::harness::{
     Cluster, Medium, Process, Ready, Role, Spec, StoreKind, Topology, find_program,
 };
 
+use crate::clients;
 use crate::common::{self, binaries, skip};
 use crate::support::{eventually, kill_for, seed, with_key};
 use shared::{Caller, Known, Memcached, Script};
@@ -330,6 +331,27 @@ fn requests_over_udp_are_one_datagram() {
         .unwrap();
     let stats = String::from_utf8(stats).unwrap();
     assert!(stats.contains("STAT datagrams_dropped 4\r\n"), "{stats}");
+}
+
+/// pymemcache and pylibmc are told the same as by a memcached.
+#[test]
+fn clients_for_python_are_told_what_memcached_tells_them() {
+    clients::set_up("python");
+    let python = clients::repository().join("target/venv/bin/python");
+    if !python.is_file() {
+        return skip("there is no target/venv (make setup)");
+    }
+    let Some(theirs) = Memcached::start() else {
+        return skip("memcached is not installed");
+    };
+    let Some(fronted) = start("memcached-clients", StoreKind::Redis, 1) else {
+        return;
+    };
+    let places = [fronted.address, theirs.address].map(|address| address.to_string());
+    let program = "tests/programs/memcached_clients.py";
+    let said = clients::run(&python, &[program, &places[0], &places[1]]);
+    assert!(said.ends_with("all good\n"), "{said}");
+    println!("{said}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use pmnet_lab::resp::{Client, Reply};
 use rustix::process::Signal;
 
 use crate::common;
-use crate::status::load_until;
+use crate::status::{get, load_until, place, shown};
 use crate::support::{SetOnDrop, connect, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -143,4 +143,40 @@ fn steps(cluster: &mut Cluster, path: &Path, endpoint: SocketAddr) {
         let front = cluster.process(Role::Front).unwrap();
         assert!(!front.stderr()[before..].contains("DEBUG"), "{wrong}");
     }
+}
+
+#[test]
+fn a_device_that_runs_wants_another_number_of_copies() {
+    let scratch = Scratch::new(common::folder(), "reload-copies-file").unwrap();
+    let path = scratch.disk().join("device.toml");
+    let write = |copies: u8| {
+        let text = format!("[device]\ncopies = {copies}\n");
+        std::fs::write(&path, text).unwrap();
+    };
+    write(1);
+    let mut topology = shown(Topology::new(StoreKind::Packet, 1, Medium::Dram));
+    let words = ["--config", path.to_str().unwrap()];
+    topology.device_args.extend(words.map(String::from));
+    let Some(mut cluster) = common::start("reload-copies", topology) else {
+        return;
+    };
+    let device = cluster.process(Role::Device(0)).unwrap();
+    let at = place(device);
+    assert_eq!(get(at, "/readyz").0, 200);
+    write(2);
+    device.signal(Signal::HUP).unwrap();
+    eventually("another copy is wanted", SOON, || {
+        let (status, said) = get(at, "/readyz");
+        status == 503 && said.contains("and 2 are wanted")
+    });
+    // More than there can be: it stays as it was.
+    write(9);
+    device.signal(Signal::HUP).unwrap();
+    eventually("it is refused", SOON, || device.stderr().contains("PM6032"));
+    assert_eq!(get(at, "/readyz").0, 503);
+    write(1);
+    device.signal(Signal::HUP).unwrap();
+    eventually("one is enough", SOON, || get(at, "/readyz").0 == 200);
+    let said = device.stderr();
+    assert!(!said.contains("PM6034"), "no restart is needed: {said}");
 }

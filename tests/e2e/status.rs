@@ -50,8 +50,8 @@ pub fn place(process: &Process) -> SocketAddr {
         .unwrap_or_else(|| panic!("no status port: {log}"))
 }
 
-/// Returns status and body of a response.
-fn get(address: SocketAddr, path: &str) -> (u16, String) {
+/// Returns status and body.
+pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(ANSWERED_MAX)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: pmnet\r\n\r\n").unwrap();

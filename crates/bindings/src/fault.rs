@@ -83,6 +83,7 @@ impl From<SessionError> for Fault {
             SessionError::Refused(Refused::TooLarge) => Kind::Length,
             SessionError::Closed(Closed::DataLoss { .. }) => Kind::DataLoss,
             SessionError::Closed(Closed::TooFewCopies { .. }) => Kind::Copies,
+            SessionError::Closed(Closed::OtherPayloads(_)) => Kind::Refused,
             SessionError::Closed(_) | SessionError::Refused(Refused::Closed) => Kind::Closed,
             SessionError::Failed(_) => Kind::Failed,
             SessionError::Unknown | SessionError::Interrupted => Kind::Unknown,

@@ -17,7 +17,7 @@ use pmnet_keys::{Cluster, Front, KeyFileError};
 use pmnet_server::program::Program;
 use pmnet_server::serve::ServeConfig;
 use pmnet_server::{RecordKey, ServerConfig};
-use pmnet_wire::program;
+use pmnet_wire::{Payloads, program};
 use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -74,6 +74,7 @@ impl ClientOptions {
         let mut config = ClientConfig::new(*head);
         config.others = others.to_vec();
         config.shard = self.shard;
+        config.payloads = Payloads::PROGRAM;
         let copies_min = bounded("copies_min", self.copies_min, DEVICES_MAX)?;
         config.copies_min = u8::try_from(copies_min).expect("it is at most 8");
         config.queue_max = bounded("calls_max", self.calls_max, u32::MAX)?;

@@ -95,7 +95,7 @@
 #define PMNET_E_UNKNOWN -12
 
 /**
- * The server refused the request. The text comes from the server.
+ * The server refused the request, or takes no payloads of programs. The text says why.
  */
 #define PMNET_E_REFUSED -13
 

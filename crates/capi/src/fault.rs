@@ -33,7 +33,7 @@ pub const PMNET_E_COPIES: c_int = -10;
 pub const PMNET_E_FAILED: c_int = -11;
 /// The outcome is unknown: the call takes effect at most once, or not at all.
 pub const PMNET_E_UNKNOWN: c_int = -12;
-/// The server refused the request. The text comes from the server.
+/// The server refused the request, or takes no payloads of programs. The text says why.
 pub const PMNET_E_REFUSED: c_int = -13;
 /// A read was requested while calls of the session were under way.
 pub const PMNET_E_PENDING: c_int = -14;

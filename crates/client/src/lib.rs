@@ -4,13 +4,15 @@
 //! all devices hold them, before the server has them. From then on each takes effect exactly once, in the
 //! session's order. Its *bypasses* are answered by the server, after all updates that were acknowledged
 //! before. Client and server agree on the form of payloads (`docs/spec/wire.md` §6): commands for a Redis, or
-//! any bytes for a program (`pmnet_server::program`, `docs/use/programs.md`).
+//! any bytes for a program (`pmnet_server::program`, `docs/use/programs.md`). A client that says its form in
+//! [`ClientConfig::payloads`] gets no session from a shard whose server would skip its updates.
 //!
 //! ```no_run
 //! # use pmnet_client::{ClientConfig, Session};
 //! # use std::time::Duration;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let config = ClientConfig::new("127.0.0.1:51000".parse()?);
+//! let mut config = ClientConfig::new("127.0.0.1:51000".parse()?);
+//! config.payloads = pmnet_wire::Payloads::PROGRAM;
 //! let mut session = Session::start(config, Duration::from_secs(10))?;
 //! let copies = session.update(pmnet_wire::program::payload(b"+1").into(), 0)?;
 //! println!("{copies} devices hold it");

@@ -232,11 +232,6 @@ impl Port for Relay {
         }
     }
 
-    fn asks_next(&mut self) -> bool {
-        let asks = |lease: &Lease| lease.words.asks_next();
-        self.lease.as_ref().is_some_and(asks)
-    }
-
     fn renewal(&mut self) -> Option<Renewal> {
         let lease = self.lease.as_ref()?;
         let (epoch, sent_at) = lease.words.given();
@@ -451,8 +446,20 @@ fn tell_of_shares(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Warns, less and less often, which front is not served, and why. `told`: the number of packets of such fronts at the
-/// last warning.
+/// Says that clients came whose updates the server would skip; less and less often. `told`: as above.
+fn tell_of_other_payloads(machine: &Device, told: &mut u64) {
+    let refused = machine.counters().other_payloads;
+    if refused >= told.saturating_mul(2).max(1) {
+        *told = refused;
+        tracing::warn!(
+            refused,
+            "PM1119 a client was refused, because the server would skip its updates: it is the front of a store, and a program of its own serves here, or \
+             the reverse. Give it the devices of its own shard (refused since this device's start)"
+        );
+    }
+}
+
+/// Says which front is not served, and why; less and less often. `told`: packets of such fronts when it was said last.
 fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
     let Some((front, why, packets)) = machine.unserved() else {
         return;
@@ -517,11 +524,13 @@ pub(crate) fn watch<M: Media>(
     let mut other_mode = 0;
     let mut over_share = 0;
     let mut unserved = 0;
+    let mut other_payloads = 0;
     move |node| {
         let machine = node.machine();
         tell_of_the_other_mode(machine, &mut other_mode);
         tell_of_shares(machine, &mut over_share);
         tell_of_unserved_fronts(machine, &mut unserved);
+        tell_of_other_payloads(machine, &mut other_payloads);
         if machine.loses_large() && !std::mem::replace(&mut large_lost, true) {
             tracing::warn!(
                 "PM1114 large packets to {next} do not arrive, and small ones do: the path carries less than the system knows. New writes are sent in \

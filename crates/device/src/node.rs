@@ -449,13 +449,8 @@ impl<M: Media> DeviceNode<M> {
         std::mem::take(&mut self.heard_next)
     }
 
-    /// As [`pmnet_proto::device::Device::ask_next`].
-    pub fn ask_next(&mut self) {
-        self.machine.ask_next(&mut self.out);
-    }
-
-    /// Ends a burst: persists appended entries, releases durable ones, and sends the packets that are due by timers.
-    /// Returns `true` if something was done. Call this also after a persist has completed.
+    /// Ends a burst: persists what was appended, releases what is durable, sends timers' packets.
+    /// `true` if something was done. Also to be called when a persist has completed.
     ///
     /// # Errors
     /// [`DeviceError`]: the device ends.

@@ -144,12 +144,7 @@ pub trait Port {
     /// Errors that make the port unusable.
     fn send(&mut self, out: &Outbox) -> io::Result<()>;
 
-    /// Returns true once for each time that the device's process wants to know whether the next hop answers.
-    fn asks_next(&mut self) -> bool {
-        false
-    }
-
-    /// Tells the port that a packet of the next hop was received in this turn ([`DeviceNode::heard_next`]).
+    /// Tells that the next hop was heard of in this turn ([`DeviceNode::heard_next`]).
     fn heard_next(&mut self) {}
 
     /// Returns the last renewal of this device's lease, if it is new since the last turn.
@@ -342,9 +337,6 @@ pub fn serve<N: Served>(
         }
         if node.device_mut().heard_next() {
             port.heard_next();
-        }
-        if port.asks_next() {
-            node.device_mut().ask_next();
         }
         let now = port.now();
         let (next, before) = node.device().machine().hops();

@@ -24,7 +24,7 @@ use self::told::Told;
 use crate::etcd::{Etcd, Members, Put};
 use crate::heal::may_leave;
 use crate::plan::{Order, Plan};
-use crate::record::{MemberRecord, Names, bytes};
+use crate::record::{MemberRecord, Names, StatusRecord, bytes};
 use crate::shard::{Row, Shard};
 
 /// Renewals within the length of a lease.
@@ -54,6 +54,8 @@ pub struct AgentConfig {
     pub by_hand: bool,
     /// The clock of the device's loop.
     pub clock: Clock,
+    /// The status port of this process, if it has one.
+    pub status: Option<StatusRecord>,
 }
 
 /// Facts about the log of a running device.
@@ -327,6 +329,7 @@ impl Keeper {
             whole: serves && standing.whole,
             spare: self.config.spare && !row.wish.leaves,
             joins: standing.joins,
+            status: self.config.status.clone(),
         };
         let sent_at = self.config.clock.now();
         if !self.claim(&row, &record)? {

@@ -282,6 +282,7 @@ mod tests {
                 chain: Vec::new(),
                 seconds: 3,
                 standby: true,
+                status: None,
             }),
             servers: 7,
             ..Shard::default()

@@ -201,6 +201,7 @@ mod tests {
                 whole: true,
                 spare,
                 joins: 0,
+                status: None,
             }),
             alive: 1,
             lease: 1,

@@ -31,7 +31,7 @@ pub use follow::{FollowConfig, Follower, whereabouts};
 pub use heal::{Advice, Step};
 pub use history::History;
 pub use plan::{Order, Place, Plan};
-pub use record::{MemberRecord, Names, ServerRecord, Wish};
+pub use record::{MemberRecord, Names, ServerRecord, StatusRecord, Wish};
 pub use server::{Candidate, ServerAgent, ServerAgentConfig};
 pub use shard::{Row, Shard};
 

@@ -114,6 +114,20 @@ pub struct MemberRecord {
     /// The epoch in which the device is ready to join; 0: it is not ready.
     #[serde(default)]
     pub joins: u32,
+    /// The status port of the device's process; `None`: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<StatusRecord>,
+}
+
+/// A status port, for processes that look for it. It is that of the present process only while the key with
+/// that process's lease exists.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusRecord {
+    /// Its address: `HOST:PORT`, `unix:PATH`, `http://HOST:PORT` or `https://HOST:PORT`.
+    pub at: String,
+    /// The machine, and the network in it, if the port is reached from there alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
 }
 
 /// A server's record about its store. The record never becomes wrong, because the chain of an epoch never changes.
@@ -131,6 +145,9 @@ pub struct ServerRecord {
     /// The server is one of several, of which one serves at a time. The chain sends to the serving one.
     #[serde(default)]
     pub standby: bool,
+    /// The status port of the server's process; `None`: it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<StatusRecord>,
 }
 
 /// An operator's wish about a device. The wish decides nothing: the device returns its lease if it may, and the other
@@ -181,6 +198,19 @@ mod tests {
             let read: WordRecord = serde_json::from_str(text).unwrap();
             assert_eq!(Word::from(read), word);
         }
+    }
+
+    /// Processes of the version before read these records, and write ones without a status port.
+    #[test]
+    fn a_record_without_a_status_port_is_that_of_the_version_before() {
+        let before = r#"{"address":"10.0.0.9:1","epoch":5,"chain":[7],"seconds":3,"standby":true}"#;
+        let mut server: ServerRecord = serde_json::from_str(before).unwrap();
+        assert_eq!((&server.status, bytes(&server)), (&None, before.into()));
+        let at = r#"{"at":"https://10.0.0.9:9464"}"#;
+        server.status = Some(serde_json::from_str(at).unwrap());
+        let now = before.replace('}', &format!(r#","status":{at}}}"#));
+        assert_eq!(bytes(&server), now.as_bytes());
+        assert_eq!(serde_json::from_str::<ServerRecord>(&now).unwrap(), server);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use pmnet_proto::time::{Nanos, SECOND};
 use pmnet_udp::{Clock, OnRecord, ServerWords};
 
 use crate::etcd::{Etcd, Members, Put};
-use crate::record::{Names, ServerRecord, bytes};
+use crate::record::{Names, ServerRecord, StatusRecord, bytes};
 use crate::shard::Shard;
 
 /// Renewals within the length of a lease.
@@ -40,6 +40,8 @@ pub struct ServerAgentConfig {
     pub seconds: u64,
     /// The server is one of several, of which one serves at a time.
     pub standby: bool,
+    /// The status port of this process, if it has one.
+    pub status: Option<StatusRecord>,
 }
 
 /// An agent that has not started yet.
@@ -203,6 +205,7 @@ impl Keeper {
             chain: on_record.chain.clone(),
             seconds: self.config.seconds,
             standby: self.config.standby,
+            status: self.config.status.clone(),
         };
         let knows = on_record.epoch > 0;
         let is_said = shard.servers != 0 && (!knows || shard.server.as_ref() == Some(&record));

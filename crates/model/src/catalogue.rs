@@ -31,6 +31,7 @@ pub(crate) const BASE: Configuration = Configuration {
     successive: false,
     impatient: false,
     abandons: false,
+    foreign: false,
     adversary: false,
     rollover: Rollover::None,
     forgetful: true,
@@ -166,6 +167,22 @@ fn quick() -> Vec<Configuration> {
             about: "a session ends, another begins",
             programs: [&[Open, Write, End], &[Open, Write]],
             successive: true,
+            ..BASE
+        },
+        Configuration {
+            name: "foreign",
+            about: "R = 2, a client whose updates the server would skip; a crash, the head is removed and lives on",
+            programs: [&[Write, Read], &[Open, Write]],
+            chains: &[FirstSecond, Second],
+            changes: &[Change::Plain],
+            crashes: 1,
+            foreign: true,
+            goals: &[
+                Goal::Refused,
+                Goal::Acknowledged,
+                Goal::Recovered,
+                Goal::Zombie,
+            ],
             ..BASE
         },
         Configuration {

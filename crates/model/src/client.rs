@@ -21,10 +21,21 @@ impl Protocol {
         (of.done & (1 << last) == 0 && !self.step(client, last).logged).then_some(last)
     }
 
+    /// Whether the updates of this client are of a kind that the server skips.
+    pub(crate) fn is_foreign(&self, client: u8) -> bool {
+        self.configuration.foreign && client == 1
+    }
+
+    /// Whether this client was told that the server would skip its updates.
+    pub(crate) fn is_refused(&self, state: &State, client: u8) -> bool {
+        self.is_foreign(client) && state.clients[usize::from(client)].unknown & 1 != 0
+    }
+
     pub(crate) fn may_invoke(&self, state: &State, client: u8) -> bool {
         let of = &state.clients[usize::from(client)];
         let plan = &self.plan[usize::from(client)];
-        if usize::from(of.invoked) == plan.len() || of.fallback != 0 {
+        let ended = usize::from(of.invoked) == plan.len() || self.is_refused(state, client);
+        if ended || of.fallback != 0 {
             return false;
         }
         let step = self.step(client, of.invoked);
@@ -193,6 +204,11 @@ impl Protocol {
                 let of = &mut state.clients[usize::from(client)];
                 if of.fallback != 0 || of.done & (1 << index) != 0 {
                     return false;
+                }
+                if self.step(client, index).call == Call::Open {
+                    of.done |= 1 << index;
+                    of.unknown |= 1 << index;
+                    return true;
                 }
                 of.fallback = index + 1;
                 state.network.send(Packet::Fallback { client, index });

@@ -270,6 +270,8 @@ pub enum Goal {
     Begun,
     /// A device that was declared stopped has joined again, and has a lease.
     LeasedAgain,
+    /// A client whose updates the server would skip was refused.
+    Refused,
     /// The old key is forgotten, and both clients have finished their programs.
     Rolled,
 }
@@ -319,7 +321,9 @@ pub struct Configuration {
     pub impatient: bool,
     /// Whether a client may abandon an update.
     pub abandons: bool,
-    /// Whether packets are sealed with keys, and there is an adversary without keys.
+    /// Whether the second client's updates are of a kind that the server skips: those of a program, where a Redis serves.
+    pub foreign: bool,
+    /// Whether packets are sealed with keys, and an adversary without keys is there.
     pub adversary: bool,
     /// Whether the cluster's key changes, and how.
     pub rollover: Rollover,

@@ -101,6 +101,10 @@ impl Protocol {
         if !next && !reopens {
             return false;
         }
+        let refused = step.call == Call::Open && self.is_foreign(client);
+        if refused && self.on(Rule::TakenPayloads) {
+            return self.refuse(state, client, index);
+        }
         if device.last - device.applied >= self.configuration.capacity {
             // A rejected OPEN or END is simply sent again.
             return step.keys != 0 && self.refuse(state, client, index);

@@ -35,7 +35,7 @@ const INVARIANTS: [(Bad, &str); 9] = [
     (Bad::Unheard, "no process is unheard for its key"),
 ];
 
-const GOALS: [(Goal, &str); 20] = [
+const GOALS: [(Goal, &str); 21] = [
     (Goal::Acknowledged, "an update is acknowledged"),
     (Goal::AllDone, "both clients finish"),
     (Goal::Reclaimed, "an entry is freed"),
@@ -61,6 +61,7 @@ const GOALS: [(Goal, &str); 20] = [
     (Goal::Begun, "a bypass is answered as begun"),
     (Goal::LeasedAgain, "a removed device holds a lease again"),
     (Goal::Apart, "a replica that lags may answer a read"),
+    (Goal::Refused, "a client of another kind is refused"),
     (
         Goal::Rolled,
         "the old key is forgotten, and both clients finish",
@@ -205,6 +206,7 @@ impl Protocol {
                 again.any(|(device, stopped)| device.epoch > stopped)
             }
             Goal::Rolled => self.has_rolled(state),
+            Goal::Refused => self.is_refused(state, 1),
             Goal::Begun => state.clients.iter().any(|client| client.unknown != 0),
         }
     }
@@ -241,7 +243,7 @@ impl Model for Protocol {
         let goals: [fn(&Self, &State) -> bool; GOALS.len()] = [
             goal::<0>, goal::<1>, goal::<2>, goal::<3>, goal::<4>, goal::<5>, goal::<6>, goal::<7>,
             goal::<8>, goal::<9>, goal::<10>, goal::<11>, goal::<12>, goal::<13>, goal::<14>,
-            goal::<15>, goal::<16>, goal::<17>, goal::<18>, goal::<19>,
+            goal::<15>, goal::<16>, goal::<17>, goal::<18>, goal::<19>, goal::<20>,
         ];
         let wanted = GOALS
             .iter()

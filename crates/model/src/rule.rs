@@ -72,7 +72,9 @@ pub enum Rule {
     /// Line 15: an answer waits until all replicas of the server have the state that it shows. Without: the answer is
     /// sent at once.
     RepliesReplicated,
-    /// Line 16: only updates that cannot fail are acknowledged early. Without: all updates are.
+    /// §4: a session whose payloads the server does not take is not begun.
+    TakenPayloads,
+    /// Line 16: only what cannot fail is acknowledged early. Without: everything is.
     NilextOnly,
     /// §2, rule 8: the reply of a bypass that changes state is stored under its request id. Without: the bypass may be
     /// executed twice.

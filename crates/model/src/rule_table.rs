@@ -147,6 +147,12 @@ pub(crate) const TABLE: &[About] = &[
     ),
     about(Rule::NilextOnly, "nilext-only", "line 16", "conditional"),
     about(
+        Rule::TakenPayloads,
+        "taken-payloads",
+        "§4, kinds of payloads",
+        "foreign",
+    ),
+    about(
         Rule::RequestId,
         "request-id",
         "rule 8, request ids",

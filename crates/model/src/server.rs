@@ -6,7 +6,7 @@
 //! state between an effect and its records.
 
 use crate::configuration::{Call, Change, Step};
-use crate::history::{Answer, BEGUN, SET, perform};
+use crate::history::{Answer, BEGUN, NONE, SET, perform};
 use crate::network::Packet;
 use crate::protocol::Protocol;
 use crate::rule::Rule;
@@ -315,6 +315,9 @@ impl Protocol {
             state.bad = Bad::Twice;
         } else if disorder {
             state.bad = Bad::Disorder;
+        }
+        if self.is_foreign(client) && plan[usize::from(index)].keys != 0 {
+            return NONE;
         }
         store.effects |= 1 << ((op & !TORN) - 1);
         perform(&plan[usize::from(index)], op & !TORN, &mut store.values)

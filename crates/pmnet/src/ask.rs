@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use pmnet_cli::ConfigError;
+use pmnet_cli::{ConfigError, notice};
+use pmnet_fleet::{Etcd, Shard, StatusRecord};
 use pmnet_status::Place;
 use pmnet_tls::{ClientTls, Distrust, Flags, Stream};
 use serde_json::Value;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::cli::statuses;
+use crate::cli::{EtcdArgs, machine, statuses};
 use crate::status::{Scheme, Spot, spot};
 
 /// The names of the address's options, for advice to a person.
@@ -22,6 +23,8 @@ const FLAGS: Flags = Flags {
 };
 /// Longest time for a connection, for a handshake, and for an answer.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Longest time of one call of etcd.
+pub const ETCD_MAX: Duration = Duration::from_secs(2);
 /// Longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Most processes that are asked.
@@ -66,7 +69,7 @@ impl Processes {
         }
         match all.len() {
             0 => Err(ConfigError(
-                "no process is named: give --at HOST:PORT,… or --config FILE".into(),
+                "no process is named: give --at HOST:PORT,… or --config FILE (pmnet top and pmnet status take --fleet NAME, too)".into(),
             )),
             1..=PLACES_MAX => Ok(all),
             more => Err(ConfigError(format!(
@@ -74,6 +77,72 @@ impl Processes {
             ))),
         }
     }
+}
+
+/// Help of the option for TLS with the processes of a fleet.
+pub const TLS_HELP: &str = "Certificates for status ports of the fleet with https://: ca=FILE&cert=FILE&key=FILE, as after the address of --at";
+
+/// Returns the status ports that server and devices of a shard have registered in etcd, and that live. Those that cannot be asked from here are
+/// named on stderr.
+///
+/// # Errors
+/// etcd does not answer, the command line is wrong, or there are none or too many.
+pub fn of_fleet(
+    fleet: &str,
+    etcd: &EtcdArgs,
+    shard: u32,
+    tls: Option<&str>,
+) -> anyhow::Result<Vec<Spot>> {
+    let (members, names) = etcd.of(fleet, shard)?;
+    let mut etcd = Etcd::new(members, ETCD_MAX);
+    let read = Shard::read_somewhere(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
+    let here = machine();
+    let mut found: Vec<Spot> = Vec::new();
+    for (who, status) in registered(&read) {
+        match spot_of(status, here.as_deref(), tls) {
+            Ok(spot) if found.iter().any(|known| known.place == spot.place) => {}
+            Ok(spot) => found.push(spot),
+            Err(why) => notice(&format!("{who} {why}")),
+        }
+    }
+    match found.len() {
+        0 => bail!(
+            "fleet {fleet}, shard {shard}: no status port is registered in etcd that can be asked from here"
+        ),
+        1..=PLACES_MAX => Ok(found),
+        more => bail!("{more} status ports are registered, and at most {PLACES_MAX} can be asked"),
+    }
+}
+
+/// Returns where a registered process is asked from `here`, or why it is not.
+fn spot_of(
+    status: Option<&StatusRecord>,
+    here: Option<&str>,
+    tls: Option<&str>,
+) -> Result<Spot, String> {
+    let Some(StatusRecord { at, machine }) = status else {
+        return Err("has no status port (--status)".into());
+    };
+    if machine.is_some() && machine.as_deref() != here {
+        return Err(format!(
+            "has its status port at {at}, which is reached from its own machine only"
+        ));
+    }
+    let tls = tls.filter(|_| at.starts_with("https://"));
+    let text = tls.map_or_else(|| at.clone(), |tls| format!("{at}?{tls}"));
+    spot("is not asked:", &text).map_err(|error| error.0)
+}
+
+/// Returns who lives, and its status port.
+fn registered(shard: &Shard) -> Vec<(String, Option<&StatusRecord>)> {
+    let server = shard.server.iter().filter(|_| shard.has_server());
+    let server = server.map(|record| ("the server".to_owned(), record.status.as_ref()));
+    let there = shard.rows.iter().filter(|(_, row)| row.is_there());
+    let devices = there.filter_map(|(id, row)| {
+        let record = row.record.as_ref()?;
+        Some((format!("device {id}"), record.status.as_ref()))
+    });
+    server.chain(devices).collect()
 }
 
 fn places(at: &str) -> Result<Vec<Spot>, ConfigError> {
@@ -283,5 +352,24 @@ mod tests {
             config: None,
         };
         assert!(many.places().unwrap_err().0.contains("at most 256"));
+    }
+
+    #[test]
+    fn a_registered_port_is_asked_where_it_can_be_and_with_tls() {
+        let port = |at: &str, machine: Option<&str>| StatusRecord {
+            at: at.into(),
+            machine: machine.map(str::to_owned),
+        };
+        let ask = |port: &StatusRecord| spot_of(Some(port), Some("here"), Some("ca=/a"));
+        let local = port("127.0.0.1:1", Some("here"));
+        assert_eq!(ask(&local).unwrap().scheme, Scheme::Bare);
+        let with_tls = ask(&port("https://10.0.0.2:1", None)).unwrap().scheme;
+        assert!(matches!(with_tls, Scheme::Https { query, .. } if query == "ca=/a"));
+        let far = ask(&port("127.0.0.1:1", Some("there"))).unwrap_err();
+        assert!(far.contains("its own machine"), "{far}");
+        let none = spot_of(None, Some("here"), None).unwrap_err();
+        assert!(none.contains("no status port"), "{none}");
+        let wrong = ask(&port("10.0.0.2", None)).unwrap_err();
+        assert!(wrong.contains("is not asked"), "{wrong}");
     }
 }

@@ -7,6 +7,7 @@
 use bytes::Bytes;
 
 pub use pmnet_proto::server::{Origin, Source};
+use pmnet_wire::Payloads;
 
 /// Key of a record of the protocol's state. The record's value is opaque to the store.
 pub type RecordKey = Vec<u8>;
@@ -155,6 +156,11 @@ pub trait Store: Send {
         Ok(false)
     }
 
+    /// Returns the kinds of payloads that this store takes. It skips updates of all others. Always the same.
+    fn payloads(&self) -> Payloads {
+        Payloads::COMMANDS
+    }
+
     /// Returns one line for status and logs: how durable an effect is when this store replies.
     fn durability(&self) -> String;
 }
@@ -199,6 +205,9 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
     fn tidy(&mut self) -> Result<bool, StoreError> {
         (**self).tidy()
+    }
+    fn payloads(&self) -> Payloads {
+        (**self).payloads()
     }
     fn durability(&self) -> String {
         (**self).durability()

@@ -206,12 +206,27 @@ impl World {
                 "never silent: {happened} events in {seconds} idle seconds, above {bound}"
             ));
         }
+        self.look_at_epochs();
         self.phase = Phase::Closing {
             until: self.now + self.config.settle_max(),
         };
         for at in 0..self.clients.len() {
             self.clients[at].close();
             self.wake(self.config.devices + 1 + at, 0);
+        }
+    }
+
+    /// Nobody has used the chain for a while, and still each device knows the epoch that holds.
+    fn look_at_epochs(&mut self) {
+        let server = self.server.running.as_ref();
+        let held = server.and_then(|server| server.machine().chain().map(|chain| chain.epoch));
+        let machines = self.devices.iter().filter(|device| !device.lost);
+        let machines = machines.filter_map(|device| device.running.as_ref());
+        let known: Vec<u32> = machines.map(|device| device.machine().epoch()).collect();
+        if held.is_some_and(|held| known.iter().any(|&epoch| epoch != held)) {
+            self.violation(format!(
+                "idle, the devices are in epochs {known:?}, and the server is in {held:?}"
+            ));
         }
     }
 

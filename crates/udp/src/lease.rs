@@ -36,8 +36,6 @@ pub struct LeaseWords {
     ends: AtomicBool,
     /// Whether a packet came from the next hop.
     next_spoke: AtomicBool,
-    /// Whether the loop is to ask the next hop for an answer.
-    asks_next: AtomicBool,
     agent: OnceLock<Thread>,
     waker: Mutex<Option<Arc<mio::Waker>>>,
     standing: Mutex<Standing>,
@@ -100,18 +98,6 @@ impl LeaseWords {
     /// Returns whether a packet came from the next hop since the last call.
     pub fn next_spoke(&self) -> bool {
         self.next_spoke.swap(false, Ordering::Relaxed)
-    }
-
-    /// Makes the loop ask the next hop for an answer. If the hop lives, [`LeaseWords::next_spoke`] is soon true.
-    pub fn ask_next(&self) {
-        self.asks_next.store(true, Ordering::Relaxed);
-        self.wake();
-    }
-
-    /// Returns whether the agent has called [`LeaseWords::ask_next`] since the last call.
-    pub fn asks_next(&self) -> bool {
-        // The loop reads the word in each turn; in most cases nothing is written.
-        self.asks_next.load(Ordering::Relaxed) && self.asks_next.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether the agent wants the loop to end.

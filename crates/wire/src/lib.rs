@@ -12,6 +12,7 @@ pub mod header;
 pub mod item;
 pub mod key;
 pub mod packet;
+mod payloads;
 pub mod program;
 pub mod promise;
 pub mod record;
@@ -22,6 +23,7 @@ pub use escape::percent_decode;
 pub use fragment_size::FragmentSize;
 pub use header::{Flags, HEADER_LEN, Header, Kind, MAGIC, Packet, Place, Reject, raw};
 pub use key::{ClusterKey, DoorKeys, FrontId, FrontKey, KEY_BYTES, Life, MacKey, SessionKeys};
+pub use payloads::Payloads;
 pub use store_name::{StoreName, StoreNameError};
 
 /// First UDP port reserved for pmnet (PMNet paper §IV-A, see protocol.md §8; wire.md).

@@ -6,7 +6,11 @@ use pmnet_lab::harness::{Process, Role};
 use rustix::process::Signal;
 
 use super::heal::{HEALED_MAX, World, tell};
-use crate::support::{self, Caller, Said, eventually};
+use crate::status::{get, place};
+use crate::support::{self, Said, eventually};
+
+/// Until an idle device has heard of an epoch: it asks once a second.
+const HEARD_MAX: Duration = Duration::from_secs(3);
 
 fn ctl(world: &World, args: &[&str]) -> Said {
     let flags: Vec<&str> = world.flags.iter().map(String::as_str).collect();
@@ -34,10 +38,8 @@ fn ready_id(process: &Process) -> String {
 
 /// Waits until this number of copies serve, with consecutive places.
 fn until_long(world: &World, copies: usize) {
-    let mut caller = Caller::new(world.cluster.endpoint().unwrap());
     let whole = format!(r#""places":{copies},"#);
     eventually("the chain is so long", HEALED_MAX, || {
-        caller.call(&["SET", "wakes", "the chain"]);
         world.status().matches(&whole).count() == copies
     });
 }
@@ -165,4 +167,41 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     world.nothing_is_lost(&acknowledged);
     assert_eq!(world.done(r#""step":"stop""#), 0);
     assert_eq!(ids.len(), 2);
+}
+
+/// Nobody writes, so no entry tells the head that another device has joined.
+#[test]
+fn a_chain_that_nobody_uses_knows_who_has_joined_and_can_be_changed() {
+    let Some(mut world) = World::start("ctl-idle", 2) else {
+        return;
+    };
+    let ids = ids(&world);
+    world.cluster.kill(Role::Front).unwrap();
+    let head = world.cluster.process(Role::Device(0)).unwrap();
+    head.set_flag("--copies", Some("3"));
+    head.kill().unwrap();
+    head.relaunch().unwrap();
+    head.wait_ready(HEALED_MAX).unwrap();
+    let port = place(head);
+    let (status, said) = get(port, "/readyz");
+    assert_eq!(status, 503, "{said}");
+    let spare = world.spare();
+    eventually("the spare is ready", HEALED_MAX, || {
+        spare.stderr().contains("is ready to join")
+    });
+    let said = ctl(&world, &["add"]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    let joined = Instant::now();
+    eventually("the head has three copies", HEARD_MAX, || {
+        get(port, "/readyz").0 == 200
+    });
+    println!(
+        "the head knew of the third device {:?} later",
+        joined.elapsed()
+    );
+    let said = ctl(&world, &["remove", &ids[1]]);
+    assert_eq!(said.code, Some(0), "{}{}", said.out, said.err);
+    eventually("the head has two copies", HEARD_MAX, || {
+        get(port, "/readyz").0 == 503
+    });
 }

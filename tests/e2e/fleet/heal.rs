@@ -10,6 +10,7 @@ use rustix::process::Signal;
 
 use super::etcd::Etcds;
 use crate::common;
+use crate::status::shown;
 use crate::support::{
     Acknowledged, Answer, Caller, eventually, launch, refuses, seed, write_around,
 };
@@ -48,12 +49,13 @@ impl World {
 
     /// Starts a world with this etcd.
     pub fn of(etcds: Etcds, name: &str, devices: usize) -> Option<World> {
-        let mut topology = Topology::new(StoreKind::Redis, devices, Medium::File);
-        topology.device_args = etcds.flags();
-        topology.server_args = etcds.flags();
+        let mut topology = shown(Topology::new(StoreKind::Redis, devices, Medium::File));
+        topology.device_args.extend(etcds.flags());
+        topology.server_args.extend(etcds.flags());
         topology.front_follows = true;
-        // This deadline is longer than every fault, so that no call has an unknown outcome.
-        topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
+        // Longer than anything here, so that no call ends unknown.
+        let patient = ["--deadline-ms", "60000"].map(String::from);
+        topology.front_args.extend(patient);
         let cluster = common::start(name, topology)?;
         let flags = etcds.flags();
         let args: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -138,10 +140,7 @@ impl World {
         }
         let ids = self.cluster.chain().len();
         let whole = format!(r#""places":{ids},"#);
-        let mut caller = Caller::new(self.cluster.endpoint().unwrap());
         eventually("the chain is as long as it was", HEALED_MAX, || {
-            // A head without packets to send hears of a new epoch only when it has some.
-            caller.call(&["SET", "wakes", "the chain"]);
             let status = self.status();
             // All devices serve the same epoch, and each has a place.
             let epochs = status.split(r#""epoch":"#).skip(1);

@@ -1,18 +1,22 @@
 //! The pull interface of a server (`pmnet_server::program`), which all languages share.
 
 use std::collections::{BTreeMap, HashSet};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use pmnet_client::{ClientConfig, Closed, Session, SessionError};
+use pmnet_client::{ClientConfig, Closed, Finished, Session, SessionError};
+use pmnet_lab::harness::{Medium, Process, Ready, Role, Spec, StoreKind, Topology};
 use pmnet_server::ServerConfig;
 use pmnet_server::program::{Kind, Program, ProgramError, RowsError};
 use pmnet_server::serve::ServeConfig;
-use pmnet_wire::program;
+use pmnet_wire::{Payloads, program};
 
-use super::Chain;
+use super::{Chain, READY_MAX};
+use crate::common;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Duration of a program's run without a fault.
@@ -362,6 +366,120 @@ fn requests_that_are_for_a_redis_are_refused_and_do_no_harm() {
         client(&chain, 0, 10);
     });
     assert_eq!(database.applied.len(), 10);
+}
+
+/// A session of a client that says what it sends.
+fn session_of(via: SocketAddr, payloads: Payloads) -> Session {
+    let config = ClientConfig {
+        payloads,
+        ..ClientConfig::new(via)
+    };
+    Session::start(config, DEADLINE).unwrap()
+}
+
+/// Both an update and a request have no effect, and then the session is over: the server takes `taken`.
+fn is_refused(mut session: Session, payload: &Bytes, taken: Payloads) {
+    session.update_start(payload.clone(), 0, 1).unwrap();
+    session.bypass_start(payload.clone(), 0, false, 2).unwrap();
+    let mut ended = Vec::new();
+    let why = loop {
+        match session.next(DEADLINE) {
+            Ok(Some(finished)) => ended.push(finished),
+            Ok(None) => panic!("nobody answers"),
+            Err(error) => break error,
+        }
+    };
+    let none = |one: &Finished| matches!(one.result, Err(SessionError::Failed(_)));
+    assert!(ended.len() == 2 && ended.iter().all(none), "{ended:?}");
+    let closed =
+        |reason| matches!(reason, SessionError::Closed(Closed::OtherPayloads(by)) if by == taken);
+    assert!(closed(why));
+    assert!(closed(session.update(payload.clone(), 0).unwrap_err()));
+}
+
+/// A front of commands in front of these devices.
+fn front(role: &str, chain: &Chain) -> (Process, TcpStream) {
+    let via = chain.via.to_string();
+    let words = [role, "--listen", "127.0.0.1:0", "--via", &via, "--json"];
+    let spec = Spec {
+        name: role.to_owned(),
+        binaries: common::binaries().clone(),
+        program: None,
+        args: words.iter().map(Into::into).collect(),
+        ready: Ready::Line,
+    };
+    let front = Process::start(spec, chain.scratch.disk(), READY_MAX).unwrap();
+    let ready: serde_json::Value =
+        serde_json::from_str(front.stdout().lines().next().unwrap()).unwrap();
+    let client = TcpStream::connect(ready["listen"].as_str().unwrap()).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
+    (front, client)
+}
+
+/// The line with which a front answers.
+fn line(client: &mut TcpStream, sent: &str) -> String {
+    client.write_all(sent.as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(client).read_line(&mut line).unwrap();
+    line
+}
+
+/// Whatever is acknowledged takes effect: a program's shard acknowledges nothing to a front of commands.
+#[test]
+fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
+    let chain = Chain::launch("foreign-commands");
+    let mut database = Database::default();
+    let mut program = open(&chain, &database);
+    served(&mut program, &mut database, || {
+        let command = Bytes::from(pmnet_wire::command::single(&["SET", "k", "v"]));
+        let session = session_of(chain.via, Payloads::COMMANDS);
+        is_refused(session, &command, Payloads::PROGRAM);
+        let (_redis, mut client_of_redis) = front("redis", &chain);
+        // It asks the store who its users are before it sends anything, and is refused there already.
+        let said = line(&mut client_of_redis, "SET k v\r\n");
+        assert!(said.starts_with("-ERR pmnet: "), "{said}");
+        let (_memcached, mut client_of_memcached) = front("memcached", &chain);
+        let said = line(&mut client_of_memcached, "set k 0 0 1\r\nv\r\n");
+        assert!(
+            said.contains("the server of this shard is a program of its own"),
+            "{said}"
+        );
+        // Whoever is right goes on, and so does who says nothing.
+        let mut right = session_of(chain.via, Payloads::PROGRAM);
+        assert_eq!(right.update(payload("right"), 0).unwrap(), 1);
+        right.end().unwrap();
+        client(&chain, 0, 10);
+    });
+    assert_eq!(database.applied.len(), 11);
+    let said = chain.device.stderr();
+    assert!(said.contains("PM1119"), "{said}");
+}
+
+/// And the shard of a Redis acknowledges nothing to a program's client, also after its devices were started again.
+#[test]
+fn clients_of_a_program_get_no_session_from_the_shard_of_a_redis() {
+    let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram).unkeyed();
+    topology.front = false;
+    let Some(mut cluster) = common::start("foreign-program", topology) else {
+        return;
+    };
+    let via = cluster.head().unwrap();
+    for round in 0..2 {
+        is_refused(
+            session_of(via, Payloads::PROGRAM),
+            &payload("+1"),
+            Payloads::COMMANDS,
+        );
+        let mut right = session_of(via, Payloads::COMMANDS);
+        let command = Bytes::from(pmnet_wire::command::single(&["INCR", "rounds"]));
+        assert_eq!(right.update(command, 0).unwrap(), 2);
+        let get = Bytes::from(pmnet_wire::command::single(&["GET", "rounds"]));
+        let reply = right.bypass(get, 0, true).unwrap();
+        assert_eq!(reply, format!("$1\r\n{}\r\n", round + 1));
+        right.end().unwrap();
+        cluster.kill(Role::Device(0)).unwrap();
+        cluster.restart(Role::Device(0)).unwrap();
+    }
 }
 
 #[test]

@@ -174,10 +174,6 @@ impl Port for Direct {
         self.stack.heard_next();
     }
 
-    fn asks_next(&mut self) -> bool {
-        self.stack.asks_next()
-    }
-
     fn renewal(&mut self) -> Option<Renewal> {
         self.stack.renewal()
     }

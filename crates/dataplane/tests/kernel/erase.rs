@@ -38,6 +38,7 @@ fn no_member(asked: &[u8]) -> Vec<u8> {
     let refused = packet::RecoverReply {
         applied: 0,
         nonce: packet::Recover::read(&asked).nonce,
+        payloads: 0,
         part: Fragment::WHOLE,
         refused: true,
         held: true,

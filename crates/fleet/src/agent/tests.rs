@@ -125,6 +125,7 @@ fn a_member_with_another_log_takes_no_lease_before_it_was_declared_stopped() {
             whole: true,
             spare: false,
             joins: 0,
+            status: None,
         }),
         word,
         ..Row::default()

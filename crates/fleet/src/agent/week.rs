@@ -118,6 +118,7 @@ impl Device {
             spare: false,
             by_hand: false,
             clock: Clock::boottime(),
+            status: None,
         };
         let keeper = Keeper::new(config, Arc::<Shared>::default()).unwrap();
         let words = Arc::new(LeaseWords::default());

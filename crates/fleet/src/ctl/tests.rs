@@ -24,6 +24,7 @@ fn row(id: u16, epoch: u32, chain: &[u32]) -> Row {
             whole: !spare,
             spare,
             joins: if spare { epoch } else { 0 },
+            status: None,
         }),
         lease: 100 + u64::from(id),
         alive: 200 + u64::from(id),
@@ -135,6 +136,7 @@ fn what_cannot_be_had_is_refused_with_a_sentence() {
         chain: vec![1, 2, 3],
         seconds: 3,
         standby: false,
+        status: None,
     });
     assert!(refused(&alone, REMOVE_2).contains("the server is gone"));
     // The two other devices are to leave, too.

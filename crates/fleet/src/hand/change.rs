@@ -315,17 +315,6 @@ impl Change {
         !answers && self.undo(looked).is_some()
     }
 
-    /// Returns a step that wakes a chain in which no client sends. A device that serves an older epoch than that on
-    /// record learns of the newer epoch from passing packets, or when it starts again.
-    #[must_use]
-    pub fn wake(looked: &Looked) -> Option<HandStep> {
-        let server = server(looked).ok()?;
-        let ids = server.chain.iter();
-        let mut members = ids.filter_map(|id| looked.devices.get(id));
-        let said = members.find(|said| (1..server.epoch).contains(&said.epoch) && !said.ends)?;
-        Some(HandStep::Wire(doing(said), wiring(said)))
-    }
-
     /// Returns the order that undoes the change if it is not done in time: the chain's last device sends to a
     /// device that has not joined.
     #[must_use]

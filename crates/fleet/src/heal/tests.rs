@@ -26,6 +26,7 @@ fn serving(id: u16, epoch: u32, chain: &[u16]) -> Row {
             whole: true,
             spare: false,
             joins: 0,
+            status: None,
         }),
         lease: 100 + u64::from(id),
         alive: 200 + u64::from(id),
@@ -103,6 +104,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
         chain: chain.iter().map(|id| u32::from(*id)).collect(),
         seconds: 3,
         standby: false,
+        status: None,
     });
     shard
 }

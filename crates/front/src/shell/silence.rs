@@ -163,6 +163,8 @@ struct Listening {
     crowded: u64,
     /// Number of sessions that the device ended by itself.
     let_go: u64,
+    /// Number of sessions that were not begun because the server would skip their updates.
+    other_payloads: u64,
 }
 
 impl Listening {
@@ -311,6 +313,20 @@ impl<U: Upstream> Upstream for Watched<U> {
                     tracing::warn!(
                         sessions = self.listening.let_go,
                         "PM3204 a session closed: {reason}"
+                    );
+                }
+            }
+            Event::SessionClosed {
+                reason: reason @ Closed::OtherPayloads(_),
+                ..
+            } => {
+                self.listening.hear();
+                self.listening.other_payloads += 1;
+                if self.listening.other_payloads.is_power_of_two() {
+                    tracing::error!(
+                        sessions = self.listening.other_payloads,
+                        "PM3214 no command is accepted by way of {}: {reason}",
+                        self.up.peer()
                     );
                 }
             }

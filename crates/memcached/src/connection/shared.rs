@@ -142,6 +142,11 @@ impl Shared {
             || "the store has answered in another form than expected".to_owned(),
             str::to_owned,
         );
+        self.does_not_serve(why);
+    }
+
+    /// Notes why the store does not serve memcached clients. It is asked again after a second.
+    pub fn does_not_serve(&mut self, why: String) {
         if self.told.as_ref() != Some(&why) {
             tracing::warn!(
                 why,

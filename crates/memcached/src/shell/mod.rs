@@ -373,6 +373,9 @@ impl Front {
         if reason != Closed::Ended {
             self.shared.forget_store();
         }
+        if let Closed::OtherPayloads(_) = reason {
+            self.shared.does_not_serve(format!("pmnet: {reason}"));
+        }
         let Some(Owner::Guest(name)) = owner else {
             return;
         };

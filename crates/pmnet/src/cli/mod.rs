@@ -35,6 +35,7 @@ pub use config::check_file;
 pub(crate) use config::statuses;
 pub use etcd::EtcdArgs;
 pub(crate) use log::header as log_header;
+pub(crate) use names::machine;
 pub(crate) use status::kernel_devices;
 
 use common::CommonArgs;

@@ -3,12 +3,14 @@
 //!
 //! A role is a [`Part`] of its process. A process with one role has one part; `pmnet run` has several parts.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use pmnet_cli::{ConfigError, call_on_signals, on_reload, reload_on_hangup};
 use pmnet_client::Stop;
+use pmnet_fleet::StatusRecord;
 use pmnet_status::Source;
 use serde_json::Value;
 
@@ -162,6 +164,11 @@ impl Part<'_> {
     /// Shows a loop at the status port, if there is one.
     pub fn show(&self, source: Arc<dyn Source>) {
         self.process.status.show(self.section.clone(), source);
+    }
+
+    /// Returns the status port for a record of this part in etcd. `own`: the address at which others reach it.
+    pub fn status_record(&self, own: IpAddr) -> Option<StatusRecord> {
+        self.process.status.record(own)
     }
 
     /// Returns whether there is a status port.

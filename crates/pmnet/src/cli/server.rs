@@ -375,6 +375,7 @@ fn fleet_of(
         address: listen,
         seconds,
         standby,
+        status: None,
     }))
 }
 
@@ -433,6 +434,10 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
     } = settings(args)?;
     let (listen, shard) = (config.listen, store_at.shard);
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
+    let fleet = fleet.map(|config| ServerAgentConfig {
+        status: part.status_record(listen.ip()),
+        ..config
+    });
     if let Some(keys) = &keys {
         keys.read_again_on_hangup();
     }

@@ -2,8 +2,6 @@
 
 mod at;
 
-use std::time::Duration;
-
 use anyhow::anyhow;
 use clap::Args;
 use pmnet_cli::{ConfigError, notice, tell, tell_all};
@@ -15,7 +13,7 @@ use pmnet_proto::time::MILLISECOND;
 use serde_json::{Value, json};
 
 use super::etcd::EtcdArgs;
-use crate::ask::Processes;
+use crate::ask::{ETCD_MAX, Processes, TLS_HELP, of_fleet as ports_of_fleet};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,8 +30,10 @@ Examples:
   pmnet status --fleet prod --etcd http://10.0.0.7:2379
                                   the server of a shard, and its devices that
                                   keep leases in etcd
+  pmnet status --fleet prod --etcd http://10.0.0.7:2379 --ask
+                                  the same processes, by their status ports
 
---at, --config: the exit code is 0 if all processes are ready, 1 if one is not or does not answer.
+--at, --config, --ask: the exit code is 0 if all processes are ready, 1 if one is not or does not answer.
 
 Devices in the kernel need root. Nothing is changed; it also works while the process of the device is dead.
 
@@ -46,7 +46,7 @@ for one packet in 64, of those that the kernel answered or sent on by itself.";
 pub struct StatusArgs {
     #[command(flatten)]
     processes: Processes,
-    /// With --at or --config: wait until all are ready, for so many seconds at most.
+    /// With --at, --config or --ask: wait until all are ready, for so many seconds at most.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u64,
     /// Only this one of the devices in this machine's kernel.
@@ -60,6 +60,11 @@ pub struct StatusArgs {
     /// With --fleet: number of the shard.
     #[arg(long, default_value_t = 0, requires = "fleet")]
     shard: u32,
+    /// With --fleet: ask server and devices themselves, at the status ports that they have registered in etcd.
+    #[arg(long, requires = "fleet")]
+    ask: bool,
+    #[arg(long, value_name = "OPTIONS", requires = "ask", help = TLS_HELP)]
+    tls: Option<String>,
     /// One JSON array on stdout.
     #[arg(long)]
     json: bool,
@@ -68,10 +73,14 @@ pub struct StatusArgs {
 /// Shows the processes, the fleet or the devices. Returns false if nothing was found.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     if args.processes.are_named() {
-        return at::main(&args.processes, args.wait, args.json);
+        return at::main(&args.processes.places()?, args.wait, args.json);
+    }
+    if let Some(fleet) = args.fleet.as_ref().filter(|_| args.ask) {
+        let spots = ports_of_fleet(fleet, &args.etcd, args.shard, args.tls.as_deref())?;
+        return at::main(&spots, args.wait, args.json);
     }
     if args.wait > 0 {
-        let text = "--wait is for processes: give --at HOST:PORT,… or --config FILE too";
+        let text = "--wait is for processes: give --at HOST:PORT,…, --config FILE, or --fleet NAME --ask too";
         return Err(ConfigError(text.into()).into());
     }
     if let Some(fleet) = &args.fleet {
@@ -215,9 +224,6 @@ fn as_text(status: &Status) -> String {
     }
     text
 }
-
-/// Longest time of one call of etcd.
-const ETCD_MAX: Duration = Duration::from_secs(2);
 
 /// Shows a shard of a fleet. Returns false if etcd has nothing about the shard.
 pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow::Result<bool> {

@@ -1,8 +1,8 @@
 //! The view of a device.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -94,6 +94,7 @@ numbers! {
             over_share,
         }
         Counter "pmnet_device_opens_refused" [""] "Sessions that were refused, because there were as many as there may be." { crowded_opens }
+        Counter "pmnet_device_other_payloads" [""] "Sessions that were refused, because the server would skip their updates: commands for a program, or the reverse." { other_payloads }
         Counter "pmnet_device_over_share" ["what"] "Refused because their front had its share of the log or of the sessions, and others needed room." {
             /// Updates. They go through the server, at its pace.
             updates,
@@ -170,7 +171,7 @@ pub(crate) struct DeviceBoard {
     shard: u32,
     device: u32,
     /// With fewer copies the device is not ready.
-    wanted: u8,
+    wanted: Arc<AtomicU8>,
     /// In a kernel mode: the device's name in the BPF file system.
     kernel: Option<String>,
     pub(crate) pulse: Arc<Pulse>,
@@ -205,7 +206,12 @@ pub(crate) struct Beside {
 }
 
 impl DeviceBoard {
-    pub(crate) fn new(shard: u32, device: u32, wanted: u8, beside: Beside) -> DeviceBoard {
+    pub(crate) fn new(
+        shard: u32,
+        device: u32,
+        wanted: Arc<AtomicU8>,
+        beside: Beside,
+    ) -> DeviceBoard {
         DeviceBoard {
             shard,
             device,
@@ -257,9 +263,10 @@ impl Source for DeviceBoard {
             NO_LEASE => None,
             until => Some(Time(until).since(Clock::boottime().now())),
         };
+        let wanted = self.wanted.load(Relaxed);
         let mut look = Look {
             samples: numbers.samples(),
-            reasons: reasons(&numbers, self.wanted, lease, waits.as_deref()),
+            reasons: reasons(&numbers, wanted, lease, waits.as_deref()),
             ..Look::default()
         };
         #[allow(clippy::cast_precision_loss)]
@@ -267,7 +274,7 @@ impl Source for DeviceBoard {
             lease.map(|left| Sample::new(LEASE_LEFT, Value::Number(left as f64 / SECOND as f64)));
         look.samples.extend(lease_left);
         look.samples.extend([
-            Sample::new(COPIES_WANTED, Value::Count(u64::from(self.wanted))),
+            Sample::new(COPIES_WANTED, Value::Count(u64::from(wanted))),
             Sample::new(OLDEST, Value::Number(oldest.as_secs_f64())),
             seconds(DURABLE_SECONDS, &self.durable),
             seconds(ACKNOWLEDGED_SECONDS, &self.acknowledged),
@@ -494,6 +501,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         over_share,
         over_share_opens,
         over_share_sessions,
+        other_payloads,
         forged,
         unknown_key,
         misled,
@@ -550,6 +558,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
         crowded_out: crowded_out_sessions,
         succeeded: succeeded_sessions,
         crowded_opens,
+        other_payloads,
         updates: over_share,
         opens: over_share_opens,
         over_share: over_share_sessions,

@@ -24,17 +24,19 @@ pub(crate) use router::RouterBoard;
 pub(crate) use server::{ServerBoard, ServerWriter};
 pub(crate) use verbs::VerbsBoard;
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
 use pmnet_cli::{ConfigError, address};
+use pmnet_fleet::StatusRecord;
 use pmnet_status::{
     About, Guard, Histogram, Look, Metric, Place, Sample, Shown, Source, StatusPort, Value,
 };
 
-use crate::cli::service;
+use crate::cli::{machine, service};
 
 /// The commit from which this program was built, or `unknown`.
 pub(crate) const COMMIT: &str = env!("PMNET_COMMIT");
@@ -187,6 +189,8 @@ impl Source for Advised {
 pub(crate) struct Status {
     shown: Shown,
     port: Option<StatusPort>,
+    /// Its address as it was given.
+    spot: Option<Spot>,
 }
 
 impl Status {
@@ -207,7 +211,15 @@ impl Status {
             tracing::info!(at = %place, "the status port is open");
         }
         service::watch(&shown)?;
-        Ok(Status { shown, port })
+        let spot = text.map(|text| spot("--status", text)).transpose()?;
+        Ok(Status { shown, port, spot })
+    }
+
+    /// Returns the port as others can find it. `own`: the address at which they reach this process. `None`: there is none, or they cannot.
+    pub(crate) fn record(&self, own: IpAddr) -> Option<StatusRecord> {
+        let given = self.spot.as_ref()?;
+        let opened = self.port.as_ref().and_then(StatusPort::place);
+        record(&given.scheme, opened.unwrap_or(&given.place), own)
     }
 
     /// Shows a further loop. `section`: the name of its section, in a process with loops of several roles.
@@ -221,9 +233,80 @@ impl Status {
     }
 }
 
+fn record(scheme: &Scheme, place: &Place, own: IpAddr) -> Option<StatusRecord> {
+    let Place::Tcp(at) = place else {
+        let (at, machine) = (place.to_string(), machine());
+        return Some(StatusRecord { at, machine });
+    };
+    let everywhere = at.ip().is_unspecified();
+    let reached = SocketAddr::new(if everywhere { own } else { at.ip() }, at.port());
+    if reached.ip().is_unspecified() || reached.port() == 0 {
+        return None;
+    }
+    let at = match scheme {
+        Scheme::Bare => reached.to_string(),
+        Scheme::Http => format!("http://{reached}"),
+        Scheme::Https { .. } if everywhere => format!("https://{reached}"),
+        // Its certificate is for the name.
+        Scheme::Https { host, .. } if host.parse::<Ipv6Addr>().is_ok() => {
+            format!("https://[{host}]:{}", reached.port())
+        }
+        Scheme::Https { host, .. } => format!("https://{host}:{}", reached.port()),
+    };
+    let is_local = reached.ip().to_canonical().is_loopback();
+    Some(StatusRecord {
+        at,
+        machine: machine().filter(|_| is_local),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_is_on_record_as_others_reach_it() {
+        let own: IpAddr = "10.0.0.2".parse().unwrap();
+        for (given, opened, expected) in [
+            (
+                "127.0.0.1:0",
+                Some("127.0.0.1:9464"),
+                Some(("127.0.0.1:9464", true)),
+            ),
+            ("127.0.0.1:0", None, None),
+            ("unix:/run/a.sock", None, Some(("unix:/run/a.sock", true))),
+            (
+                "http://0.0.0.0:9464",
+                None,
+                Some(("http://10.0.0.2:9464", false)),
+            ),
+            (
+                "https://0.0.0.0:9464?ca=/a",
+                None,
+                Some(("https://10.0.0.2:9464", false)),
+            ),
+            (
+                "https://localhost:9464",
+                None,
+                Some(("https://localhost:9464", true)),
+            ),
+            (
+                "https://[fd00::1]:1",
+                None,
+                Some(("https://[fd00::1]:1", false)),
+            ),
+        ] {
+            let spot = spot("--status", given).unwrap();
+            let opened = opened.map(|text| Place::Tcp(text.parse().unwrap()));
+            let found = record(&spot.scheme, &opened.unwrap_or(spot.place), own);
+            let found = found.map(|found| (found.at, found.machine.is_some()));
+            let expected = expected.map(|(at, is_local)| (at.to_owned(), is_local));
+            assert_eq!(found, expected, "{given}");
+        }
+        let nowhere = "0.0.0.0".parse().unwrap();
+        let spot = spot("--status", "http://0.0.0.0:9464").unwrap();
+        assert_eq!(record(&spot.scheme, &spot.place, nowhere), None);
+    }
 
     #[test]
     fn places_are_addresses_or_paths() {

@@ -24,7 +24,8 @@ use ratatui::widgets::Paragraph;
 use ratatui::{DefaultTerminal, Frame};
 use std::sync::atomic::Ordering;
 
-use crate::ask::{Processes, state};
+use crate::ask::{Processes, TLS_HELP, of_fleet, state};
+use crate::cli::EtcdArgs;
 use crate::status::Spot;
 use model::{Line, Order, Process, Style, lines, summary};
 
@@ -33,6 +34,9 @@ Examples:
   pmnet top --at 127.0.0.1:9464,127.0.0.1:9465,unix:/run/pmnet/server.sock
   pmnet top --at 'https://10.0.0.3:9464?ca=ca.pem&cert=me.pem&key=me.key'
   pmnet top --config /etc/pmnet/pmnet.toml
+  pmnet top --fleet prod --etcd http://10.0.0.7:2379
+                                  the server and the devices of a shard that
+                                  have registered a status port in etcd
   pmnet top --at 127.0.0.1:9464 --once
                                   the same as text, once
 
@@ -54,6 +58,17 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct TopArgs {
     #[command(flatten)]
     processes: Processes,
+    /// Also the server and the devices of this fleet that have a status port, as etcd knows them now. Fronts and controllers are not in etcd: name
+    /// them with --at.
+    #[arg(long, value_name = "NAME")]
+    fleet: Option<String>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+    /// With --fleet: number of the shard.
+    #[arg(long, default_value_t = 0, requires = "fleet")]
+    shard: u32,
+    #[arg(long, value_name = "OPTIONS", requires = "fleet", help = TLS_HELP)]
+    tls: Option<String>,
     /// Seconds between two looks.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
@@ -65,12 +80,29 @@ pub struct TopArgs {
     once: bool,
 }
 
+impl TopArgs {
+    /// Returns the processes that are asked.
+    fn spots(&self) -> anyhow::Result<Vec<Spot>> {
+        let Some(fleet) = &self.fleet else {
+            self.etcd.nothing()?;
+            return Ok(self.processes.places()?);
+        };
+        let mut all = of_fleet(fleet, &self.etcd, self.shard, self.tls.as_deref())?;
+        if self.processes.are_named() {
+            let named = self.processes.places()?.into_iter();
+            let known: Vec<_> = all.iter().map(|spot| spot.place.clone()).collect();
+            all.extend(named.filter(|spot| !known.contains(&spot.place)));
+        }
+        Ok(all)
+    }
+}
+
 /// Shows processes until asked to end. With `--once`, returns whether all are ready, otherwise true.
 ///
 /// # Errors
 /// The command line is wrong, or the terminal cannot be used.
 pub fn main(args: &TopArgs) -> anyhow::Result<bool> {
-    let spots = args.processes.places()?;
+    let spots = args.spots()?;
     if !(INTERVAL.0..=INTERVAL.1).contains(&args.interval) {
         let text = format!(
             "--interval {}: it must be from {} to {} seconds",

@@ -22,7 +22,9 @@ pub use heads::HEAD_SILENCE;
 use heads::Heads;
 pub use pmnet_wire::packet::LetGo;
 use pmnet_wire::packet::{NotLogged, OpenReply, Pong, Stamp, is_mark};
-use pmnet_wire::{Flags, FragmentSize, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet};
+use pmnet_wire::{
+    Flags, FragmentSize, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet, Payloads,
+};
 use reads::{Flushed, Hits, Reads};
 pub use reads::{READ_TIMEOUT, ReadAnswer};
 use rustc_hash::FxHashMap;
@@ -60,8 +62,10 @@ pub struct ClientConfig {
     /// A name that only one process can have at a time, and the number of this start of the process with the name; a
     /// later start has a higher number. The head ends the sessions of earlier starts. 0: no name.
     pub name: (u64, u64),
-    /// A HIT may show an update that the store has already applied, as long as the log holds it. This is correct only
-    /// if all writes to the store come through pmnet (reads.md §2).
+    /// Kind of the payloads of all calls. A shard whose server takes others begins no session.
+    pub payloads: Payloads,
+    /// A HIT may show what the store has applied already, as long as the log has it: right only if nobody else writes to
+    /// the store (reads.md §2).
     pub kept: bool,
     /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
@@ -88,6 +92,7 @@ impl ClientConfig {
             copies_min: 1,
             ping_every: 60 * SECOND,
             name: (0, 0),
+            payloads: Payloads::NOT_SAID,
             kept: false,
             size_max: FragmentSize::MAX,
             keys: None,
@@ -165,11 +170,41 @@ pub enum Closed {
     },
     /// The session could not begin, because the existing sessions need the store's space.
     StoreFull,
+    /// It could not begin: the server takes these payloads, and would skip those of this client.
+    OtherPayloads(Payloads),
 }
 
 /// The failure text of the calls of such a session.
 const STORE_FULL: &str = "the store is full, and what room it has is for the clients that are there: no further one is served. Delete \
      keys through one of those, let some of them end, or make the store larger (pmnet store grow)";
+
+/// The failure of the calls of a session of another kind.
+const fn other_payloads(taken: Payloads) -> &'static str {
+    match taken {
+        Payloads::COMMANDS => {
+            "the server of this shard has a store of commands, such as a Redis, and would skip the updates of a program: no session is begun. \
+             Give the devices of a shard with the program as its server"
+        }
+        Payloads::PROGRAM => {
+            "the server of this shard is a program of its own, and would skip commands: no session is begun. Give the devices of a shard with a \
+             store of commands, such as a Redis"
+        }
+        _ => {
+            "the server of this shard takes updates of another kind, and would skip these: no session is begun. Give the devices of another shard"
+        }
+    }
+}
+
+impl Closed {
+    /// Why a call of such a session that was not sent has no effect.
+    pub(crate) const fn failure(self) -> &'static str {
+        match self {
+            Closed::StoreFull => STORE_FULL,
+            Closed::OtherPayloads(taken) => other_payloads(taken),
+            _ => "the session closed before the call was sent",
+        }
+    }
+}
 
 impl fmt::Display for Closed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -196,7 +231,7 @@ impl fmt::Display for Closed {
                 f,
                 "the chain keeps {have} copies, which is fewer than demanded"
             ),
-            Closed::StoreFull => f.write_str(STORE_FULL),
+            Closed::StoreFull | Closed::OtherPayloads(_) => f.write_str(self.failure()),
         }
     }
 }

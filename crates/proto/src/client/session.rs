@@ -3,9 +3,7 @@
 mod pump;
 
 use super::bypass::Transfer;
-use super::{
-    CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, STORE_FULL, SessionHandle,
-};
+use super::{CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle};
 use crate::Time;
 use crate::keys::Seal;
 use crate::rto::Rto;
@@ -14,7 +12,7 @@ use bytes::Bytes;
 use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response, is_mark};
 use pmnet_wire::{
     FRAGMENTS_MAX, Flags, FragmentSize, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet,
-    SessionKeys, command,
+    Payloads, SessionKeys, command,
 };
 use std::collections::VecDeque;
 
@@ -594,7 +592,8 @@ impl Session {
         let NotLogged {
             session,
             seq,
-            crowded,
+            room,
+            why,
             short,
             full,
             ..
@@ -604,8 +603,13 @@ impl Session {
             self.close(Closed::StoreFull, context);
             return;
         }
+        let opening = matches!(self.state, State::Opening { .. });
+        if session == 0 && why == NotLogged::OTHER_PAYLOADS && opening {
+            self.close(Closed::OtherPayloads(Payloads::from_wire(room)), context);
+            return;
+        }
         if session == 0 {
-            self.crowded = crowded != 0;
+            self.crowded = why == NotLogged::CROWDED;
             context.counters.crowded += u64::from(self.crowded);
             // The OPEN was not logged. It is sent again after a pause.
             self.update_rto.back_off();
@@ -901,10 +905,7 @@ impl Session {
             .filter_map(|update| update.call)
             .chain(self.direct.bypass.take().and_then(|bypass| bypass.call))
             .map(|call| (call, Outcome::Unknown));
-        let why = match reason {
-            Closed::StoreFull => STORE_FULL,
-            _ => "the session closed before the call was sent",
-        };
+        let why = reason.failure();
         let waiting = self
             .queue
             .drain(..)

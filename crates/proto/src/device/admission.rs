@@ -9,7 +9,7 @@ use crate::{Outbox, Peer, Time};
 use pmnet_wire::packet::{
     Append, Bypass, EntryKind, Identity, Nack, NotLogged, Open, OpenReply, Ping, Pong, Retrans,
 };
-use pmnet_wire::{Flags, Header, Kind, Packet};
+use pmnet_wire::{Flags, Header, Kind, Packet, Payloads};
 
 impl Device {
     /// Rule 2: session order, at the head only.
@@ -73,7 +73,7 @@ impl Device {
                 seq: header.seq,
                 token: 0,
                 room: room.entries,
-                crowded: 0,
+                why: 0,
                 short: self.short,
                 full: self.full,
             };
@@ -119,6 +119,12 @@ impl Device {
             }
         }
         let open = Open::read(header);
+        if self.takes.exclude(Payloads::from_wire(open.payloads)) {
+            self.counters.other_payloads += 1;
+            let takes = self.takes.on_wire();
+            self.refuse_open(from, header, token, takes, NotLogged::OTHER_PAYLOADS, out);
+            return Verdict::Done;
+        }
         let may_be_in_formation = self.cursors.last == 0 && self.config.rules.hold(Rule::FirstHead);
         if may_be_in_formation && open.searches {
             self.counters.not_ready += 1;
@@ -142,22 +148,15 @@ impl Device {
         }
         self.note_client(now, from, said.front, (open.client, open.start));
         let refused = self.finds_no_place(now, said.front, room);
-        let crowded = refused == Some(NoPlace::InTable);
+        let why = match refused {
+            Some(NoPlace::InTable) => NotLogged::CROWDED,
+            _ => 0,
+        };
         if self.full || refused.is_some() || !room.fits(packet.payload) {
             let share = self.table.shares.row_of(now, said.front);
             self.table.shares.waits(now, share);
             self.counters.not_logged += 1;
-            let reply = NotLogged {
-                session: 0,
-                seq: 0,
-                token,
-                room: 0,
-                crowded: crowded.into(),
-                short: self.short,
-                full: self.full,
-            };
-            let reply = reply.header(&self.stamp().tagged(header.tag));
-            out.seal(self.answers, from, &reply, &[]);
+            self.refuse_open(from, header, token, 0, why, out);
             return Verdict::Done;
         }
         let order = self.cursors.last + 1;
@@ -179,8 +178,31 @@ impl Device {
         verdict
     }
 
-    /// Makes the entry for an admitted packet, and gives it its order. `said`: identity of the session that the entry
-    /// begins.
+    /// Answers an OPEN that begins no session. `room`, `why`: as in [`NotLogged`].
+    fn refuse_open(
+        &self,
+        from: Peer,
+        asked: &Header,
+        token: u64,
+        room: u64,
+        why: u8,
+        out: &mut Outbox,
+    ) {
+        let reply = NotLogged {
+            session: 0,
+            seq: 0,
+            token,
+            room,
+            why,
+            short: self.short,
+            // That would be another reason.
+            full: self.full && why != NotLogged::OTHER_PAYLOADS,
+        };
+        let reply = reply.header(&self.stamp().tagged(asked.tag));
+        out.seal(self.answers, from, &reply, &[]);
+    }
+
+    /// The entry for an admitted packet; from here on it has its order. `said`: the session that it begins.
     pub(super) fn admit(&mut self, header: &Header, payload: &[u8], said: Identity) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
         self.fold(&entry, said);

@@ -369,6 +369,7 @@ impl Device {
             && (moved || work.credit != before.credit)
         {
             self.link.confirm(now, next.order, work.credit);
+            self.link.heard(now);
         }
         // A DURABLE that the fast path has sent is not sent again.
         self.owed.tell_durable = tells || work.told < self.cursors.persisted;

@@ -4,7 +4,7 @@
 use super::{Device, DeviceConfig};
 use crate::rto::Rto;
 use crate::rules::Rule;
-use crate::time::Nanos;
+use crate::time::{Nanos, SECOND};
 use crate::{Outbox, Time};
 use pmnet_wire::packet::{Append, Ping, Retrans};
 use pmnet_wire::{FragmentSize, HEADER_LEN, Header, Packet};
@@ -16,6 +16,8 @@ const LOST_AFTER: u32 = 8;
 const WINDOW_MIN: u64 = 16;
 /// Number of waiting entries that are sent without further delay.
 const LINGER_ENTRIES: u64 = 512;
+/// While nothing is under way to the next hop, it is asked how far it is after this long without a word from it.
+const ASK_EVERY: Nanos = SECOND;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -30,6 +32,8 @@ pub(super) struct Link {
     rto: Rto,
     /// Time at which the timer was last started: when an entry was sent or confirmed.
     since: Option<Time>,
+    /// When the next hop said something in this epoch, or was asked while nothing was under way, whichever was last.
+    quiet_since: Option<Time>,
     timed: Option<(u64, Time)>,
     rewound: Option<(u64, Time)>,
     /// Time since which durable entries wait for more entries before they are sent to the server.
@@ -57,6 +61,7 @@ impl Link {
             credit: WINDOW_MIN,
             rto: Rto::new(config.link_timeout_floor, config.link_timeout_ceiling),
             since: None,
+            quiet_since: None,
             timed: None,
             rewound: None,
             held_since: None,
@@ -78,7 +83,12 @@ impl Link {
         self.rto.progress();
     }
 
-    /// Returns the highest order that was sent.
+    /// The next hop has said something in this epoch; or the epoch begins.
+    pub(super) const fn heard(&mut self, now: Time) {
+        self.quiet_since = Some(now);
+    }
+
+    /// Highest order that was sent.
     pub(super) const fn sent(&self) -> u64 {
         self.cursor - 1
     }
@@ -163,9 +173,13 @@ impl Link {
         self.held_since.map(|since| since + linger)
     }
 
+    /// When to send again, if something is under way; otherwise, when to ask.
     pub(super) fn due(&self, outstanding: bool) -> Option<Time> {
-        let since = self.since.filter(|_| outstanding)?;
-        Some(since + self.rto.timeout())
+        if outstanding {
+            Some(self.since? + self.rto.timeout())
+        } else {
+            Some(self.quiet_since? + ASK_EVERY)
+        }
     }
 }
 
@@ -286,9 +300,14 @@ impl Device {
         let outstanding = self.cursors.applied < self.cursors.last;
         if !outstanding {
             self.link.since = None;
+        }
+        if self.link.due(outstanding).is_none_or(|due| now < due) {
             return;
         }
-        if self.link.due(true).is_none_or(|due| now < due) {
+        if !outstanding {
+            // In a chain that nobody uses, this is how a device hears of a later epoch.
+            self.link.heard(now);
+            self.ping_next(out);
             return;
         }
         let link = &mut self.link;
@@ -325,14 +344,7 @@ impl Device {
         out.seal(self.hop_seal(), self.config.next, &ping, &[]);
     }
 
-    /// Asks the next hop for an answer, which states its progress. Does nothing if the device does not serve.
-    pub fn ask_next(&self, out: &mut Outbox) {
-        if self.is_serving() {
-            self.ping_next(out);
-        }
-    }
-
-    /// Returns the present timeout: the silence of the next hop after which this device sends again.
+    /// Longest silence of the next hop before this device sends again, now.
     #[must_use]
     pub fn link_timeout(&self) -> Nanos {
         self.link.rto.timeout()

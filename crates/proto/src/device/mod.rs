@@ -33,7 +33,8 @@ use link::Link;
 use pmnet_wire::packet::{EntryKind, Identity, StaleEpoch, Stamp};
 use pmnet_wire::record::{DurableRow, Member};
 use pmnet_wire::{
-    ClusterKey, FragmentSize, FrontId, HEADER_LEN, Header, Kind, Life, Packet, SessionKeys,
+    ClusterKey, FragmentSize, FrontId, HEADER_LEN, Header, Kind, Life, Packet, Payloads,
+    SessionKeys,
 };
 use reads::Reads;
 use recover::{Recovering, Relayed};
@@ -274,6 +275,8 @@ counters! {
     over_share_opens,
     /// Sessions that were ended because their front had more than its share and another front found no place.
     over_share_sessions,
+    /// OPENs refused because the server would skip their sessions' updates.
+    other_payloads,
 }
 
 impl Counters {
@@ -415,6 +418,8 @@ pub struct Device {
     epoch: u32,
     phase: Phase,
     chain: OwnChain,
+    /// Kinds of payloads that the server takes, as it has said in this epoch.
+    takes: Payloads,
     table: Table,
     cursors: Cursors,
     reads: Reads,
@@ -480,6 +485,7 @@ impl Device {
             epoch: log.epoch,
             phase,
             chain: OwnChain::default(),
+            takes: Payloads::NOT_SAID,
             table: Table::default(),
             cursors: Cursors {
                 last: log.last,
@@ -877,6 +883,9 @@ impl Device {
         if upstream == (from == self.config.next) || (upstream && self.chain.position == 0) {
             self.counters.unexpected += 1;
             return Some(Verdict::Done);
+        }
+        if !upstream {
+            self.link.heard(now);
         }
         None
     }

@@ -12,7 +12,7 @@ use pmnet_wire::record::{
     CHAIN_MAX, DurableRow, Member, RecoverReply, SessionRow, read_path, shard_size,
     write_padded_path, write_path,
 };
-use pmnet_wire::{Flags, FragmentSize, Header, Life, Packet};
+use pmnet_wire::{Flags, FragmentSize, Header, Life, Packet, Payloads};
 
 /// Shortest time between two questions of [`Device::probe`].
 const PROBE_EVERY: Nanos = SECOND;
@@ -41,6 +41,8 @@ pub struct Recovery {
     sessions: Vec<SessionRow>,
     /// The head may answer READs.
     reads: bool,
+    /// Kinds of payloads that the server takes.
+    takes: Payloads,
 }
 
 impl Recovery {
@@ -94,6 +96,7 @@ struct Found {
     members: Vec<Member>,
     shard_token: u64,
     reads: bool,
+    takes: Payloads,
     parts: Vec<Option<Vec<SessionRow>>>,
     asked: usize,
 }
@@ -268,6 +271,7 @@ impl Device {
         let reply = packet::RecoverReply {
             applied: 0,
             nonce: Recover::read(asked).nonce,
+            payloads: 0,
             part: Fragment::WHOLE,
             refused: true,
             held: true,
@@ -394,6 +398,7 @@ impl Device {
             members: reply.members.clone(),
             shard_token: reply.shard_token,
             reads: told.reads,
+            takes: Payloads::from_wire(told.payloads),
             parts: vec![None; count],
             asked: 1,
         });
@@ -489,6 +494,7 @@ impl Device {
             members: found.members,
             shard_token: found.shard_token,
             reads: found.reads,
+            takes: found.takes,
             sessions: found.parts.into_iter().flatten().flatten().collect(),
         })
     }
@@ -513,10 +519,12 @@ impl Device {
             shard_token,
             sessions,
             reads,
+            takes,
         } = recovery;
         let own = |member: &Member| member.device == self.config.id;
         let position = members.iter().position(own).unwrap_or(0);
         self.epoch = epoch;
+        self.takes = takes;
         self.goes_on = false;
         let life = Life {
             shard: self.config.shard,
@@ -543,6 +551,7 @@ impl Device {
         let before = std::mem::take(&mut self.table);
         self.reads = Reads::default();
         self.link.restart(applied);
+        self.link.heard(now);
         self.waits_for = None;
         // The log is marked to serve in this incarnation. The server must know this first. Otherwise an older copy of
         // the log that was started often enough would be taken for this log.

@@ -247,6 +247,7 @@ impl Server {
         let refused = packet::RecoverReply {
             applied: 0,
             nonce: Recover::read(asked).nonce,
+            payloads: 0,
             part: Fragment::WHOLE,
             refused: true,
             held: how != Refusal::Final,
@@ -441,6 +442,7 @@ impl Server {
         let header = packet::RecoverReply {
             applied: snapshot.applied,
             nonce,
+            payloads: self.config.takes.on_wire(),
             part: Fragment {
                 index: u16::try_from(index).unwrap_or(u16::MAX),
                 count: u16::try_from(parts).unwrap_or(u16::MAX),

@@ -30,7 +30,7 @@ use chain::{PendingRecover, Snapshot};
 use doubts::{Doubt, Doubts};
 use kept::Kept;
 use pmnet_wire::packet::{Append, Applied, Ping, Retrans, StaleEpoch, Stamp};
-use pmnet_wire::{FragmentSize, FrontId, Header, Kind, Packet};
+use pmnet_wire::{FragmentSize, FrontId, Header, Kind, Packet, Payloads};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -56,7 +56,9 @@ pub struct ServerConfig {
     pub kept_bytes_max: usize,
     /// Most requests that are executed at once.
     pub execute_max: usize,
-    /// Upper bound of the fragment size, even if the paths carry larger fragments.
+    /// Kinds of payloads that the store takes. Sessions of other kinds are not begun.
+    pub takes: Payloads,
+    /// No larger fragments, whatever the paths carry.
     pub size_max: FragmentSize,
     /// The cluster's keys; `None`: packets carry tokens instead of MACs.
     pub keys: Option<ClusterKeys>,
@@ -78,6 +80,7 @@ impl ServerConfig {
             replies_bytes_max: 256 << 20,
             kept_bytes_max: 128 << 20,
             execute_max: 256,
+            takes: Payloads::NOT_SAID,
             size_max: FragmentSize::MAX,
             keys: None,
             rules: Rules::ALL,

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use pmnet_proto::client::{CROWDED, Client, ClientConfig, Closed, LetGo, Outcome, Refused};
 use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_proto::{Outbox, Random, Time};
-use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX, raw};
+use pmnet_wire::packet::{NotLogged, Open};
+use pmnet_wire::{Flags, Header, Kind, MESSAGE_BYTES_MAX, Payloads, raw};
 
 const LONG: u64 = 600 * MILLISECOND;
 /// The most bytes that an update may have besides a value of 16 MiB.
@@ -227,7 +228,52 @@ fn a_call_for_which_there_is_no_session_is_told_so() {
     assert_eq!(bench.outcomes(), [(call, Outcome::Failed(CROWDED))]);
 }
 
-/// A client with a name states it in OPEN and PING.
+/// A shard whose server takes other payloads begins no session, and calls end at once with the reason.
+#[test]
+fn a_client_is_told_that_the_server_takes_other_payloads() {
+    let sends = ClientConfig {
+        payloads: Payloads::COMMANDS,
+        ..config()
+    };
+    for (taken, words) in [
+        (2, "a program of its own"),
+        (1, "a store of commands"),
+        (8, "another kind"),
+    ] {
+        let (mut bench, open) = Bench::opening(sends.clone());
+        assert_eq!(Open::read(&open.header).payloads, 1);
+        let call = bench.update();
+        let refused = Header {
+            session: 0,
+            copies: raw(NotLogged::OTHER_PAYLOADS),
+            request: raw(taken),
+            tag: open.header.tag,
+            ..bench.reply(Kind::NotLogged)
+        };
+        bench.receive(&refused, &[]);
+        let (outcomes, reason) = bench.closed();
+        assert_eq!(reason, Closed::OtherPayloads(Payloads::from_wire(taken)));
+        let told =
+            |outcome: &Outcome| matches!(outcome, Outcome::Failed(text) if text.contains(words));
+        assert!(
+            outcomes.len() == 1 && outcomes[0].0 == call && told(&outcomes[0].1),
+            "{outcomes:?}"
+        );
+    }
+    // An old refusal does not end a session that has begun.
+    let (mut bench, open) = Bench::opening(sends);
+    bench.receive(&bench.reply(Kind::OpenReply), &[]);
+    let late = Header {
+        session: 0,
+        copies: raw(NotLogged::OTHER_PAYLOADS),
+        tag: open.header.tag,
+        ..bench.reply(Kind::NotLogged)
+    };
+    bench.receive(&late, &[]);
+    assert!(bench.client.poll_event().is_none());
+}
+
+/// A client with a name says it with OPEN and PING.
 #[test]
 fn a_client_with_a_name_says_it_where_its_sessions_begin_and_go_on() {
     let named = ClientConfig {

@@ -4,7 +4,7 @@
 use crate::support::device::{Bench, ROOM, client, entry, from_client, from_hop, hop, server};
 use crate::support::{EPOCH, SESSION, TOKEN, kinds, only, peer};
 use pmnet_proto::device::{Room, Verdict};
-use pmnet_proto::time::MILLISECOND;
+use pmnet_proto::time::{MILLISECOND, SECOND};
 use pmnet_wire::record::{DurableRow, read_durable};
 use pmnet_wire::{Flags, Header, Kind, raw};
 
@@ -315,8 +315,8 @@ fn silence_of_the_next_hop_is_broken_by_sending_again_or_asking() {
     bench.tick();
     assert_eq!(
         bench.device.next_timeout(),
-        None,
-        "nothing outstanding, nothing to wake up for"
+        Some(bench.now + SECOND),
+        "nothing outstanding: only the next hop's epoch is of interest"
     );
 
     // The next device holds all entries; only the server's APPLIED is missing.
@@ -331,4 +331,58 @@ fn silence_of_the_next_hop_is_broken_by_sending_again_or_asking() {
         (ping.to, ping.header.kind, ping.header.epoch),
         (hop(3, 3), Kind::Ping, EPOCH)
     );
+}
+
+/// A device that joined an idle chain, or a store that moved, begins an epoch of which no write tells the devices before it.
+#[test]
+fn a_device_that_nobody_uses_hears_of_a_later_epoch_from_its_next_hop() {
+    for (chain, id) in [(1, 1), (3, 1), (3, 2), (3, 3)] {
+        let mut bench = Bench::serving(chain, id);
+        let next = hop(chain, id + 1);
+        bench.finish();
+        assert_eq!(bench.tick_after(SECOND - 1), []);
+        let ping = only(bench.tick_after(1));
+        assert_eq!(
+            (ping.to, ping.header.kind, ping.header.epoch),
+            (next, Kind::Ping, EPOCH)
+        );
+        assert_eq!(ping.payload, b"", "small");
+        let later = Header {
+            epoch: EPOCH + 1,
+            ..from_hop(Kind::StaleEpoch, id + 1)
+        };
+        assert_eq!(bench.answer(next, &later, &[]), []);
+        assert!(!bench.device.is_serving());
+        assert_eq!(only(bench.tick()).header.kind, Kind::Recover);
+    }
+}
+
+#[test]
+fn an_idle_device_asks_its_next_hop_once_a_second_and_one_in_use_does_not() {
+    let mut bench = Bench::serving(3, 2);
+    bench.finish();
+    let quarter = SECOND / 4;
+    let pings = |bench: &mut Bench| {
+        let turns = (0..20).map(|_| bench.tick_after(quarter).len());
+        turns.sum::<usize>()
+    };
+    assert_eq!(pings(&mut bench), 5, "nobody answers");
+    // Answers of the store are a sign, too; a word of another epoch, or of the hop before, is none.
+    let from_next = from_hop(Kind::Response, 0);
+    for _ in 0..20 {
+        bench.answer(hop(3, 3), &from_next, b"x");
+        assert_eq!(bench.tick_after(quarter), []);
+    }
+    let mut others = 0;
+    for _ in 0..20 {
+        let stale = Header {
+            epoch: EPOCH - 1,
+            ..from_hop(Kind::Response, 3)
+        };
+        bench.give(hop(3, 3), &stale, b"x");
+        bench.give(head(), &from_hop(Kind::Ping, 1), &[]);
+        bench.take();
+        others += bench.tick_after(quarter).len();
+    }
+    assert_eq!(others, 5);
 }

@@ -7,8 +7,9 @@ use crate::support::{EPOCH, SESSION, TOKEN, only};
 use pmnet_proto::Time;
 use pmnet_proto::device::{DeviceConfig, Verdict};
 use pmnet_proto::time::SECOND;
+use pmnet_wire::packet::NotLogged;
 use pmnet_wire::record::SessionRow;
-use pmnet_wire::{Flags, Header, Kind, raw};
+use pmnet_wire::{Flags, Header, Kind, Payloads, raw};
 
 /// A repeated OPEN gets the same session until that session is used. A later one, from a client that begins again with
 /// seq 1, must not get a session that has moved on.
@@ -63,8 +64,55 @@ fn a_chain_without_an_entry_takes_no_open_of_who_looks_for_the_head() {
     assert_eq!((entry.order, entry.flags), (2, Flags::default()));
 }
 
-/// The other devices of a new chain may be starting. A first entry would leave them out, and the client would not get
-/// the copies that it wants.
+/// The server would skip the updates of such a session after their client was told that they are durable.
+#[test]
+fn a_session_whose_payloads_the_server_does_not_take_is_not_begun() {
+    let token = TOKEN.to_be_bytes();
+    let kinds = [Payloads::COMMANDS, Payloads::PROGRAM];
+    let all = [kinds[0], kinds[1], Payloads::NOT_SAID];
+    for (takes, sends) in all
+        .into_iter()
+        .flat_map(|takes| all.map(|sends| (takes, sends)))
+    {
+        let open = Header {
+            session: 0,
+            order: sends.on_wire(),
+            ..from_client(Kind::Open, 0)
+        };
+        let mut bench = Bench::serving_for(takes, 1, config(1, server()));
+        let said = takes != Payloads::NOT_SAID && sends != Payloads::NOT_SAID;
+        if !said || takes == sends {
+            let entry = bench.admit(&open, &token);
+            assert_eq!((entry.order, entry.session, entry.seq), (1, 1, 0));
+            continue;
+        }
+        let sent = only(bench.answer(client(), &open, &token));
+        let why = NotLogged::read(&sent.header);
+        assert_eq!(
+            (
+                sent.header.kind,
+                sent.header.tag,
+                why.session,
+                why.why,
+                why.room
+            ),
+            (
+                Kind::NotLogged,
+                TOKEN,
+                0,
+                NotLogged::OTHER_PAYLOADS,
+                takes.on_wire()
+            ),
+            "{takes:?} {sends:?}"
+        );
+        assert_eq!(bench.device.counters().other_payloads, 1);
+        // It was not one of a session that the head takes for begun.
+        let update = only(bench.answer(client(), &update(1), b"payload"));
+        assert!(update.is(Kind::Nack, Flags::UNKNOWN_SESSION));
+    }
+}
+
+/// The rest of a new chain may be on its way. The first entry would leave it out, and be of no use to this client.
 #[test]
 fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
     let token = TOKEN.to_be_bytes();

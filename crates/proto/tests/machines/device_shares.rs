@@ -259,7 +259,7 @@ fn a_front_over_its_share_of_the_log_begins_no_session() {
     let mut flood = opened(&mut head, "flood", 2);
     head.flood(&mut flood);
     let refused = head.begin(&mut Client::new("flood", 3));
-    assert_eq!(refused.unwrap_err().crowded, 0, "not for want of a place");
+    assert_eq!(refused.unwrap_err().why, 0, "not for want of a place");
     assert_eq!(head.bench.device.counters().over_share_opens, 1);
     head.begin(&mut Client::new("web", 4)).expect("another may");
 }
@@ -294,15 +294,15 @@ fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
         .collect();
     let mut newcomer = Client::new("web", 100);
     let refused = head.begin(&mut newcomer).unwrap_err();
-    assert_eq!(refused.crowded, 1);
+    assert_eq!(refused.why, NotLogged::CROWDED);
     let counters = head.bench.device.counters();
     assert_eq!(counters.over_share_sessions, 1);
     // The END of the first session is applied.
     head.apply(2);
     head.begin(&mut newcomer).expect("a place is free");
     let none = head.begin(&mut Client::new("flood", 200)).unwrap_err();
-    assert_eq!(none.crowded, 1, "not for who had it");
-    // The client of the ended session is told the reason.
+    assert_eq!(none.why, NotLogged::CROWDED, "not for who had it");
+    // The client of the one that went is told why.
     let first = &floods[0];
     let ping = Header {
         session: first.session,

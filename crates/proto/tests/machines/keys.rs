@@ -488,6 +488,28 @@ fn what_a_hop_has_sealed_in_another_epoch_is_genuine() {
     assert_eq!(asks.header.kind, Kind::Recover, "of a later epoch");
 }
 
+/// What tells an idle device of a later epoch has a MAC in both directions.
+#[test]
+fn an_idle_device_asks_under_its_own_key_and_believes_its_next_hop_only() {
+    let mut bench = serving(3, 1, &[]);
+    bench.finish();
+    let ping = only(bench.tick_after(SECOND));
+    assert_eq!((ping.to, ping.header.kind), (hop(3, 2), Kind::Ping));
+    is_sealed(&ping, hop_key(1));
+    let stale = |by| {
+        let stale = Header {
+            epoch: EPOCH + 1,
+            tag: 0,
+            ..from_hop(Kind::StaleEpoch, 2)
+        };
+        sealed(CLUSTER.hop(LIFE, EPOCH + 1, by), &stale, &[])
+    };
+    assert_eq!(bench.answer(hop(3, 2), &stale(7), &[]), []);
+    assert!(bench.device.is_serving(), "of nobody known");
+    assert_eq!(bench.answer(hop(3, 2), &stale(2), &[]), []);
+    assert!(!bench.device.is_serving());
+}
+
 #[test]
 fn names_of_clients_count_within_a_front() {
     let mut bench = head();

@@ -2,9 +2,10 @@
 
 use crate::support::server::{Bench, config, member};
 use crate::support::{EPOCH, SESSION, SHARD, TOKEN, kinds, only};
-use pmnet_proto::server::Work;
+use pmnet_proto::server::{ServerConfig, Work};
+use pmnet_wire::packet;
 use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, write_path};
-use pmnet_wire::{Flags, HEADER_LEN, Header, Kind, raw};
+use pmnet_wire::{Flags, HEADER_LEN, Header, Kind, Payloads, raw};
 
 fn recover(path: &[Member], nonce: u64) -> (Header, Vec<u8>) {
     let header = Header {
@@ -48,6 +49,19 @@ fn the_chain_is_durable_before_anybody_hears_of_it() {
         chain,
         "token included"
     );
+}
+
+/// The head refuses sessions by it.
+#[test]
+fn a_device_hears_which_payloads_the_server_takes() {
+    for takes in [Payloads::NOT_SAID, Payloads::COMMANDS, Payloads::PROGRAM] {
+        let config = ServerConfig { takes, ..config() };
+        let mut bench = Bench::blank(config);
+        let (header, path) = recover(&[member(1)], 5);
+        bench.give(&header, &path);
+        let reply = only(bench.work()).header;
+        assert_eq!(packet::RecoverReply::read(&reply).payloads, takes.on_wire());
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{Item, Kind};
 use crate::store::{Batch, RecordChange, RecordKey, Request, Source, Store, StoreError};
 use bytes::Bytes;
 use pmnet_wire::command::PREAMBLE_LEN;
-use pmnet_wire::program;
+use pmnet_wire::{Payloads, program};
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -284,6 +284,10 @@ impl Store for Pulled {
         }
         replies.extend(self.handover.offer(work)?);
         Ok(())
+    }
+
+    fn payloads(&self) -> Payloads {
+        Payloads::PROGRAM
     }
 
     fn durability(&self) -> String {

@@ -207,6 +207,11 @@ pub fn kinds() -> Vec<Named> {
     vec![
         ("open", open, TOKEN.to_be_bytes().to_vec()),
         (
+            "open_of_a_program",
+            Header { order: 2, ..open },
+            TOKEN.to_be_bytes().to_vec(),
+        ),
+        (
             "open_reply",
             Header {
                 copies: raw(3),
@@ -307,6 +312,16 @@ pub fn kinds() -> Vec<Named> {
             "not_logged_open",
             Header {
                 session: 0,
+                ..head(Kind::NotLogged)
+            },
+            vec![],
+        ),
+        (
+            "not_logged_open_of_other_payloads",
+            Header {
+                session: 0,
+                copies: raw(2),
+                request: raw(1),
                 ..head(Kind::NotLogged)
             },
             vec![],

@@ -4,7 +4,7 @@
 //! ```text
 //!            24        32         40    48        56    64
 //! Nack       | session | expected |     | refused |     |    |   byte 5: why; flag: UNKNOWN_SESSION
-//! NotLogged  | session | seq      | token | room    |     |    |   byte 5: crowded; flags: SHORT, FULL
+//! NotLogged  | session | seq      | token | room    |     |    |   byte 5: why; flags: SHORT, FULL
 //! ```
 
 use super::view;
@@ -73,10 +73,10 @@ view! {
         seq: seq,
         /// For an OPEN with keys: the token of the OPEN, because this packet's tag is a MAC. Otherwise 0.
         token: order,
-        /// Free entries of the head's log; 0 for an OPEN.
+        /// Free entries of the head's log; of an OPEN 0, or with [`NotLogged::OTHER_PAYLOADS`] the kinds that the server takes.
         room: request,
-        /// For an OPEN, 1: the head has the largest number of sessions that it takes.
-        crowded: copies,
+        /// Of an OPEN: [`NotLogged::CROWDED`], [`NotLogged::OTHER_PAYLOADS`], or 0: another reason.
+        why: copies,
     }
     flags {
         /// The store is short of space: the head admits no updates.
@@ -84,6 +84,13 @@ view! {
         /// The existing sessions need the store's space: the head admits no new session.
         full: FULL,
     }
+}
+
+impl NotLogged {
+    /// There are as many sessions as the head takes.
+    pub const CROWDED: u8 = 1;
+    /// The server does not take payloads of the client's kind.
+    pub const OTHER_PAYLOADS: u8 = 2;
 }
 
 #[cfg(test)]

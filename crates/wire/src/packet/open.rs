@@ -1,10 +1,10 @@
 //! OPEN: a client asks for a session. OPEN-REPLY: the session is committed.
 //!
 //! ```text
-//!            24        32    40    48       56      64
-//! Open       |         |     |     | client | start |   tag: the session's token; payload: the same again;
-//!            |         |     |     |        |       |   byte 5: copies; flag: SEARCHES
-//! OpenReply  | session | size | token | room |      |   byte 5: copies; flag: SHORT
+//!            24        32     40         48       56      64
+//! Open       |         |      | payloads | client | start |   tag: the session's token; payload: the same again;
+//!            |         |      |          |        |       |   byte 5: copies; flag: SEARCHES
+//! OpenReply  | session | size | token    | room   |       |   byte 5: copies; flag: SHORT
 //! ```
 
 use super::view;
@@ -80,6 +80,8 @@ view! {
         /// The client accepts no acknowledgement from fewer devices. A shorter chain that never had an entry may still
         /// be in formation: it answers with session 0, and opens no session.
         copies: copies,
+        /// Kind of the session's payloads ([`Payloads::from_wire`](crate::Payloads::from_wire)); 0: not said.
+        payloads: order,
         /// Name of the client, if only one process at a time may use it; 0: no name (`docs/spec/protocol.md` §4).
         client: request,
         /// Number of the client's start: a later start has a higher number.

@@ -1,9 +1,9 @@
 //! RECOVER: a device asks the server for its state. RECOVER-REPLY: the answer.
 //!
 //! ```text
-//!               24    32    40          48      56    64
-//! Recover       |     | meant | persisted | nonce |     | part |
-//! RecoverReply  |     |     | applied   | nonce |     | part |   flags: REFUSED, PROGRESS, CONTINUE, READS
+//!               24    32      40          48      56         64
+//! Recover       |     | meant | persisted | nonce |          | part |
+//! RecoverReply  |     |       | applied   | nonce | payloads | part |   flags: REFUSED, PROGRESS, CONTINUE, READS
 //! ```
 //! Stamp of both: the device that recovers. Tag 0. Payloads: `docs/spec/wire.md` §5.2 and §5.3.
 
@@ -31,7 +31,9 @@ view! {
         applied: order,
         /// Nonce of the question.
         nonce: request,
-        /// Part of the session table in this packet.
+        /// Kinds of payloads that the server takes ([`Payloads::from_wire`](crate::Payloads::from_wire)); 0: not said.
+        payloads: key_hash,
+        /// Which part of the session table it carries.
         part: fragment,
     }
     flags {

@@ -269,22 +269,6 @@ fn what_cannot_be_says_why() {
 }
 
 #[test]
-fn who_has_not_heard_of_the_epoch_is_woken() {
-    let mut looked = world(&[1, 2, 3], &[]);
-    assert_eq!(Change::wake(&looked), None);
-    looked.server.as_mut().unwrap().epoch = 5;
-    looked.devices.get_mut(&1).unwrap().epoch = 5;
-    // The device already asks the server.
-    looked.devices.get_mut(&2).unwrap().epoch = 0;
-    let Some(HandStep::Wire(doing, order)) = Change::wake(&looked) else {
-        panic!("nobody is woken");
-    };
-    assert_eq!((doing.to.id, order.next), (3, at(SERVER)));
-    looked.devices.get_mut(&3).unwrap().ends = true;
-    assert_eq!(Change::wake(&looked), None);
-}
-
-#[test]
 fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
     // A device that the operator called stopped answers.
     let mut looked = world(&[1, 2, 3], &[]);

@@ -239,6 +239,7 @@ impl Stand {
                 let header = packet::RecoverReply {
                     applied: 0,
                     nonce: packet::Recover::read(&asked.header).nonce,
+                    payloads: 0,
                     part: Fragment::WHOLE,
                     refused: false,
                     held: false,
@@ -289,6 +290,7 @@ impl Stand {
         };
         let open = packet::Open {
             copies: 1,
+            payloads: 0,
             client: 0,
             start: 0,
             searches: false,

@@ -8,6 +8,7 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 
 use super::plan::{PREFIX, Plan, Reads, Row};
+use super::scrape;
 use super::stand::Stand;
 use crate::demo::view::View;
 use crate::harness::cpu_ns;
@@ -185,7 +186,8 @@ fn one(
     // measured separately.
     let (summary, own_ns) = stand.running.inside(|| {
         let own = cpu_ns(std::process::id());
-        let summary = run(options, Hooks::default(), stop)?;
+        let work = || Ok(run(options, Hooks::default(), stop)?);
+        let summary = scrape::beside(&stand.ports, work)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
     // Operations that were acknowledged early are applied later. This work belongs to the present

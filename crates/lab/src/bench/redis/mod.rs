@@ -11,6 +11,7 @@ mod outcome;
 mod page;
 mod pairs;
 mod plan;
+mod scrape;
 mod stand;
 mod table;
 

@@ -48,7 +48,11 @@ pub enum Row {
     #[value(name = "relay-2")]
     #[serde(rename = "relay-2")]
     Relay2,
-    /// pmnet with three devices, which are processes.
+    /// The same, and each process has a status port that is asked for its metrics once a second.
+    #[value(name = "relay-2-scraped")]
+    #[serde(rename = "relay-2-scraped")]
+    Relay2Scraped,
+    /// pmnet with three devices, processes.
     #[value(name = "relay-3")]
     #[serde(rename = "relay-3")]
     Relay3,
@@ -100,6 +104,7 @@ impl Row {
             Row::Relay1Log => "relay-1-log",
             Row::Relay1Insecure => "relay-1-insecure",
             Row::Relay2 => "relay-2",
+            Row::Relay2Scraped => "relay-2-scraped",
             Row::Relay3 => "relay-3",
             Row::LinkRespLimit => "link-resp-limit",
             Row::LinkDirect => "link-direct",
@@ -126,6 +131,7 @@ impl Row {
             Row::Relay1Log => format!("pmnet, R = 1, relay, {medium}, --cache log"),
             Row::Relay1Insecure => format!("pmnet, R = 1, relay, {medium}, without keys"),
             Row::Relay2 => format!("pmnet, R = 2, relay, {medium}"),
+            Row::Relay2Scraped => format!("pmnet, R = 2, relay, {medium}, scraped"),
             Row::Relay3 => format!("pmnet, R = 3, relay, {medium}"),
             Row::LinkRespLimit => "link: resp-limit (no data)".to_owned(),
             Row::LinkDirect => "link: Redis, always".to_owned(),
@@ -157,6 +163,10 @@ impl Row {
                 "the same with one device, and the front asks it for what Redis has, too, as long as its log keeps that"
             }
             Row::Relay1Insecure => "the same with one device, and without keys (--insecure)",
+            Row::Relay2Scraped => {
+                "the same with two devices; front, devices and server have status ports, and while the row is measured each is asked for its \
+                 metrics once a second, as Prometheus does"
+            }
             Row::Relay1 | Row::Relay2 | Row::Relay3 => {
                 "clients connect to a front; R devices in a chain, each a process of this machine, on the loopback; behind \
                  them a server, and Redis with appendfsync always"
@@ -187,6 +197,7 @@ impl Row {
             | Row::Relay1Log
             | Row::Relay1Insecure
             | Row::Relay2
+            | Row::Relay2Scraped
             | Row::Relay3 => Some(Row::Direct),
             Row::Nic | Row::NicLog | Row::Router2 | Row::Router3 => Some(Row::LinkDirect),
         }
@@ -239,6 +250,15 @@ impl Row {
                     .extend(CACHE_LOG.iter().map(ToString::to_string));
             }
             topology.keyed = self != Row::Relay1Insecure;
+            if self == Row::Relay2Scraped {
+                for args in [
+                    &mut topology.server_args,
+                    &mut topology.device_args,
+                    &mut topology.front_args,
+                ] {
+                    args.extend(["--status", "127.0.0.1:0"].map(String::from));
+                }
+            }
             Place::Loopback(topology)
         };
         match self {
@@ -249,7 +269,7 @@ impl Row {
                 synced: self == Row::AlwaysWait,
             },
             Row::Relay1 | Row::Relay1Log | Row::Relay1Insecure => chain(1),
-            Row::Relay2 => chain(2),
+            Row::Relay2 | Row::Relay2Scraped => chain(2),
             Row::Relay3 => chain(3),
             Row::LinkRespLimit => Place::LinkedLimit(value),
             Row::LinkDirect => Place::Links(System::ClientServerNic, StoreKind::Redis, &[]),

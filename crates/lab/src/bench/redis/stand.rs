@@ -1,5 +1,6 @@
 //! The started rows of a plan.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -7,6 +8,7 @@ use serde::Serialize;
 
 use super::counts::{self, Counts};
 use super::plan::{PREFIX, Plan, Row};
+use super::scrape;
 use crate::bench::micro::refusal;
 use crate::demo::view::View;
 use crate::harness::{Binaries, Process, Ready, Spec, find_program};
@@ -24,6 +26,8 @@ pub struct Stand {
     pub row: Row,
     /// Its processes.
     pub running: Running,
+    /// Their status ports; empty: nobody asks them.
+    pub ports: Vec<SocketAddr>,
 }
 
 /// A row that cannot be started on this machine.
@@ -61,7 +65,11 @@ pub fn start_all(
         let place = row.place(plan.medium, ValueBytes(plan.value_bytes));
         let running = Running::start(&place, ("redis", number), &binaries, folder)
             .with_context(|| format!("cannot set up {}", row.name()))?;
-        let stand = Stand { row: *row, running };
+        let stand = Stand {
+            row: *row,
+            ports: scrape::ports(&running),
+            running,
+        };
         if row.keeps_data() {
             fill(plan, &stand).with_context(|| format!("cannot fill {}", row.name()))?;
         }

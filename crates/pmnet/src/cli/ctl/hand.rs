@@ -23,8 +23,6 @@ const UNDO_SECONDS: u64 = 15;
 const LOOK: Duration = Duration::from_millis(25);
 /// A device that is to join is given up if it does not answer for this time.
 const LOST: Duration = Duration::from_secs(3);
-/// After this time `pmnet ctl` itself sends something to the chain, because perhaps no client does.
-const WAKE: Duration = Duration::from_secs(1);
 /// Longest time for a connection to a process before the change begins. [`PATIENCE_THEN`]: the time during the change.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
@@ -87,7 +85,6 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     known.extend(looked.devices.values().map(|said| said.listen));
     known.extend(looked.server.iter().map(|said| said.listen));
     let mut lost: Option<Instant> = None;
-    let mut waited: Option<Instant> = None;
     let done = until(args.wait, LOOK, || {
         let looked = see(&known, &asks, PATIENCE_THEN)?;
         let is_lost = change.joiner_is_lost(&looked);
@@ -99,20 +96,8 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
         }
         match change.next(&looked).map_err(|text| anyhow!(text))? {
             HandStep::Done => Ok(Ok(Some(looked))),
-            HandStep::Wait(text) => {
-                let since = *waited.get_or_insert_with(Instant::now);
-                if since.elapsed() >= WAKE {
-                    waited = None;
-                    if let Some(HandStep::Wire(doing, order)) = Change::wake(&looked) {
-                        wire(&doing, order, asks.key.as_ref());
-                    }
-                }
-                Ok(Err(text))
-            }
-            HandStep::Wire(doing, order) => {
-                waited = None;
-                Ok(Err(wire(&doing, order, asks.key.as_ref())))
-            }
+            HandStep::Wait(text) => Ok(Err(text)),
+            HandStep::Wire(doing, order) => Ok(Err(wire(&doing, order, asks.key.as_ref()))),
             HandStep::Leave(doing) => match ask(
                 doing.at,
                 &Asked::Leave {

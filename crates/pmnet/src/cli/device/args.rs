@@ -218,6 +218,13 @@ impl Section for DeviceArgs {
     fn all_of(file: FileConfig) -> Sections<DeviceArgs> {
         file.device
     }
+
+    fn fixed(self) -> DeviceArgs {
+        DeviceArgs {
+            copies: None,
+            ..self
+        }
+    }
 }
 
 impl DeviceArgs {

@@ -17,6 +17,7 @@ use pmnet_wire::record::Member;
 use super::args::{DeviceArgs, Mode};
 use super::hand::next_id;
 use super::supervisor::{Orders, Then, is_refusal, obey};
+use crate::cli::process::Part;
 
 /// Interval of the checks whether etcd has answered.
 const LOOK: Duration = Duration::from_millis(20);
@@ -116,7 +117,11 @@ pub struct FleetOrders {
 
 impl FleetOrders {
     /// Starts the agent that keeps the lease.
-    pub fn begin(fleet: &FleetSettings, relay: &RelayConfig) -> anyhow::Result<FleetOrders> {
+    pub fn begin(
+        fleet: &FleetSettings,
+        relay: &RelayConfig,
+        part: &Part<'_>,
+    ) -> anyhow::Result<FleetOrders> {
         let clock = Clock::boottime();
         let device = &relay.device;
         let agent = Agent::start(AgentConfig {
@@ -128,6 +133,7 @@ impl FleetOrders {
             spare: device.flags & Member::JOIN != 0,
             by_hand: device.flags & (Member::SHRINK | Member::DECLARE_LOSS) != 0,
             clock,
+            status: part.status_record(relay.listen.ip()),
         })
         .context("cannot start the thread that keeps the lease")?;
         Ok(FleetOrders {

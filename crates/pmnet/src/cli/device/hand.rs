@@ -167,15 +167,16 @@ impl Orders for HandOrders {
     }
 }
 
-/// Number of questions to a next hop before it counts as silent, and [`ASKED_FOR`]: the wait for each answer.
-const ASKED: u32 = 6;
-const ASKED_FOR: Duration = Duration::from_millis(250);
+/// Time without a word of the next hop after which it counts as silent. A device that has nothing to send asks the next
+/// hop once a second.
+const SILENT_AFTER: Duration = Duration::from_millis(3_500);
+const LOOKED_EVERY: Duration = Duration::from_millis(250);
 
 /// A next hop, and the messages to the loop that sends to it. The loop is ended when the hop has moved.
 type Place = (SocketAddr, Option<Arc<LeaseWords>>);
 
-/// The next hop of a device whose `--next` is a name. If the hop does not answer questions either, and the name has
-/// another address now, the device starts again with that address.
+/// The next hop of a device whose `--next` is a name. If the hop is silent, and the name has another address now, the
+/// device starts again with that address.
 struct MovingHop {
     place: Arc<Mutex<Place>>,
     _watch: Watch,
@@ -193,7 +194,6 @@ impl MovingHop {
             let Some(at) = fitting.next().filter(|_| !found[0].contains(&next)) else {
                 return;
             };
-            // A device that sends nothing gets no packets, so the silence alone proves nothing.
             if words.as_ref().is_some_and(|words| answers(words)) {
                 return;
             }
@@ -229,13 +229,12 @@ impl MovingHop {
     }
 }
 
-/// Returns whether the next hop has sent something lately, or answers a question. If the hop is silent, this takes the
-/// time of all questions.
+/// Returns whether the next hop has sent something since the last call, or sends something within [`SILENT_AFTER`].
 fn answers(words: &LeaseWords) -> bool {
+    let looks = SILENT_AFTER.as_millis() / LOOKED_EVERY.as_millis();
     words.next_spoke()
-        || (0..ASKED).any(|_| {
-            words.ask_next();
-            std::thread::sleep(ASKED_FOR);
+        || (0..looks).any(|_| {
+            std::thread::sleep(LOOKED_EVERY);
             words.next_spoke()
         })
 }

@@ -13,6 +13,9 @@ mod store;
 mod supervisor;
 mod verbs;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
 use anyhow::Context;
 use clap::Args;
 use pmnet_cli::ConfigError;
@@ -165,14 +168,16 @@ fn detach(args: DeviceArgs) -> anyhow::Result<bool> {
 
 /// Serves until `part` is asked to end.
 pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
-    part.on_new_settings(&args, again, |new| {
-        check(new).map(|()| -> Commit { Box::new(|| ()) })
+    let wanted = Arc::new(AtomicU8::new(copies(args.copies)?));
+    let other = Arc::clone(&wanted);
+    part.on_new_settings(&args, again, move |new| {
+        let (other, copies) = (Arc::clone(&other), copies(new.copies)?);
+        check(new).map(|()| -> Commit { Box::new(move || other.store(copies, Ordering::Relaxed)) })
     });
     if !wait_until_known("--next", args.next.as_deref())? {
         return Ok(true);
     }
     let shards = args.shards.unwrap_or(1);
-    let copies = copies(args.copies)?;
     let first = settings(args)?;
     if let Some(keys) = &first.keys {
         keys.read_again_on_hangup();
@@ -180,9 +185,9 @@ pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyho
     check_shards(&first, shards)?;
     let stop = part.stop()?;
     if shards > 1 {
-        return serve_all(&first, shards, copies, &stop, part);
+        return serve_all(&first, shards, &wanted, &stop, part);
     }
-    serve(&first, copies, &stop, part)
+    serve(&first, &wanted, &stop, part)
         .or_else(unless_asked_to_stop)
         .map(|()| true)
 }
@@ -219,7 +224,7 @@ fn check_shards(first: &Settings, shards: u16) -> Result<(), ConfigError> {
 fn serve_all(
     first: &Settings,
     shards: u16,
-    copies: u8,
+    copies: &Arc<AtomicU8>,
     stop: &Stop,
     part: &Part<'_>,
 ) -> anyhow::Result<bool> {

@@ -5,6 +5,7 @@
 //! that a device with a store takes no orders yet.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 
 use pmnet_client::Stop;
 use pmnet_dataplane::relay::{RelayConfig, can_listen};
@@ -62,27 +63,32 @@ impl Orders for ByFlags {
 }
 
 /// Makes the board of a device and shows it at the status port. `copies`: with fewer copies the device is not ready.
-fn board(part: &Part<'_>, copies: u8, settings: &Settings) -> Arc<DeviceBoard> {
+fn board(part: &Part<'_>, copies: &Arc<AtomicU8>, settings: &Settings) -> Arc<DeviceBoard> {
     let device = &settings.relay.device;
     let beside = Beside {
         kernel: settings.kernel().map(|kernel| kernel.name.clone()),
         server: matches!(settings.place, Place::Store(..)).then(|| ServerBoard::new(device.shard)),
         verbs: matches!(settings.place, Place::Verbs(_)).then(VerbsBoard::default),
     };
-    let board = DeviceBoard::new(device.shard, device.id, copies, beside);
+    let board = DeviceBoard::new(device.shard, device.id, Arc::clone(copies), beside);
     let board = Arc::new(board);
     part.show(board.clone());
     board
 }
 
 /// Serves until the process is asked to end. `copies`: with fewer copies the device is not ready.
-pub fn serve(settings: &Settings, copies: u8, stop: &Stop, part: &Part<'_>) -> anyhow::Result<()> {
+pub fn serve(
+    settings: &Settings,
+    copies: &Arc<AtomicU8>,
+    stop: &Stop,
+    part: &Part<'_>,
+) -> anyhow::Result<()> {
     let board = board(part, copies, settings);
     if is_new(settings) {
         // If the device could not serve, no file must be made for it.
         can_listen(settings.relay.listen, stop)?;
     }
-    let mut orders = orders(settings)?;
+    let mut orders = orders(settings, part)?;
     let mut in_kernel = None;
     let served = loop {
         let mut now = settings.clone();
@@ -127,9 +133,10 @@ fn is_new(settings: &Settings) -> bool {
     }
 }
 
-fn orders(settings: &Settings) -> anyhow::Result<Box<dyn Orders>> {
+fn orders(settings: &Settings, part: &Part<'_>) -> anyhow::Result<Box<dyn Orders>> {
     if let Some(fleet) = &settings.fleet {
-        return Ok(Box::new(FleetOrders::begin(fleet, &settings.relay)?));
+        let orders = FleetOrders::begin(fleet, &settings.relay, part)?;
+        return Ok(Box::new(orders));
     }
     Ok(match HandOrders::begin(settings)? {
         Some(hand) => Box::new(hand),

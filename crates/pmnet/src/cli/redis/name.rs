@@ -7,20 +7,19 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
-use std::path::Path;
 
 use pmnet_client::Clock;
+
+use crate::cli::names::here;
 
 /// Returns the name of a front that listens at this address, and the number of this start; zeros if the front cannot
 /// have a name.
 pub fn name(listen: SocketAddr) -> (u64, u64) {
-    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    let network = std::fs::read_link(Path::new("/proc/self/ns/net"));
-    let (Ok(boot), Ok(network), true) = (boot, network, listen.port() != 0) else {
+    let Some((boot, network)) = here().filter(|_| listen.port() != 0) else {
         return (0, 0);
     };
     let mut hasher = DefaultHasher::new();
-    (boot.trim(), network, listen).hash(&mut hasher);
+    (boot, network, listen).hash(&mut hasher);
     // The clock also advances while the machine sleeps. It begins at zero at each boot, when the name changes as well.
     (hasher.finish().max(1), Clock::boottime().now().0)
 }

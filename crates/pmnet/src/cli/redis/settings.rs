@@ -10,6 +10,7 @@ use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
 use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
+use pmnet_wire::Payloads;
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
@@ -205,12 +206,21 @@ pub fn places(
         (None, Some(name)) => {
             let (members, names) = etcd.of(&name, shard)?;
             let follow = FollowConfig { members, names };
-            Ok((ClientConfig::new(NOWHERE), Some(follow)))
+            Ok((of_commands(ClientConfig::new(NOWHERE)), Some(follow)))
         }
         (via, None) => {
             etcd.nothing()?;
-            Ok((devices(&required("--via", role, via)?)?, None))
+            let client = devices(&required("--via", role, via)?)?;
+            Ok((of_commands(client), None))
         }
+    }
+}
+
+/// Returns the client of a front: it sends commands for a store.
+fn of_commands(client: ClientConfig) -> ClientConfig {
+    ClientConfig {
+        payloads: Payloads::COMMANDS,
+        ..client
     }
 }
 

@@ -6,14 +6,14 @@ use pmnet_cli::{notice, tell};
 use pmnet_status::Place;
 use serde_json::{Value, json};
 
-use crate::ask::{Processes, named, state, text};
+use crate::ask::{named, state, text};
+use crate::status::Spot;
 
 /// Interval of the questions until all processes are ready.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// Asks these processes until all are ready, or the time is over. Returns whether all are ready.
-pub fn main(processes: &Processes, wait: u64, as_json: bool) -> anyhow::Result<bool> {
-    let places = processes.places()?;
+pub fn main(places: &[Spot], wait: u64, as_json: bool) -> anyhow::Result<bool> {
     let until = Instant::now() + Duration::from_secs(wait);
     let all = loop {
         let all: Vec<(Place, anyhow::Result<Value>)> = places

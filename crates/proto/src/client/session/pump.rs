@@ -153,6 +153,7 @@ impl Session {
         let open = Open {
             client,
             start,
+            payloads: config.payloads.on_wire(),
             copies: config.copies_min,
             searches,
         };

@@ -6,7 +6,7 @@ use pmnet_proto::time::Nanos;
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_wire::packet::{ReadKeys, Stamp};
 use pmnet_wire::record::{DurableRow, Member, RecoverReply, SessionRow, write_durable};
-use pmnet_wire::{Flags, Header, Kind, Packet, raw};
+use pmnet_wire::{Flags, Header, Kind, Packet, Payloads, raw};
 
 pub struct Bench {
     pub device: Device,
@@ -163,6 +163,11 @@ impl Bench {
     }
 
     pub fn serving_with(chain: u32, config: DeviceConfig) -> Bench {
+        Bench::serving_for(Payloads::NOT_SAID, chain, config)
+    }
+
+    /// The same, of a server that takes these payloads.
+    pub fn serving_for(takes: Payloads, chain: u32, config: DeviceConfig) -> Bench {
         let state = LogState {
             log_uuid: config.id.into(),
             incarnation: 1,
@@ -179,6 +184,7 @@ impl Bench {
             flags: Flags::READS,
             epoch: EPOCH,
             order: 0,
+            key_hash: raw(takes.on_wire()),
             tag: 0,
             ..recover.header
         };
