@@ -23,7 +23,7 @@ Clients outside of the guests write increasing numbers to a key (SET), and take 
 shows in the key, what is lost or there twice in the list's length. Other clients contend for a few registers and counters, by all fronts of a shard. `pmnet-lab check` says whether their history is
 linearizable.
 
-QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guests said in target/verbs. The last lines are one for
+QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guests said in target/verbs. At the end there is one line for
 each kernel; the exit code is 1 if something was lost, twice, or out of order, or could not be tried. Soft-RoCE shows function only: it says nothing about time.
 """
 
@@ -59,6 +59,8 @@ SLOTS = 8
 RUDE = 6
 # Of each NVDIMM, in MiB; without its labels it is a multiple of 16.
 NVDIMM_MIB, LABELS_MIB = 130, 2
+# What no lane shows.
+LATENCY = "latency: not measured, needs an RNIC; with one: pmnet-lab load --redis FRONT --clients 1 (docs/operate/verbs.md)"
 DOMAINS = {"mem-ctrl": "death of the process", "cpu": "power loss"}
 
 # What each fault is, and its command in the guest.
@@ -440,7 +442,7 @@ def work(arguments):
         well, line = attempt(package, arguments)
         good &= well
         lines.append(f"{'ok    ' if well else 'FAILED'} {line}")
-    return good, "\n".join(lines)
+    return good, "\n".join([*lines, LATENCY])
 
 
 def main():

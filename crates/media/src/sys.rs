@@ -6,16 +6,30 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::{Duration, Instant};
 
+/// On Linux 6.1 a signal, or the kernel's own work for an `io_uring`, interrupts a reservation on tmpfs: it is tried so often.
+const RESERVE_TRIES: u32 = 1000;
+
 /// Reserves `bytes` of space for the file, which then has that length.
 pub(crate) fn reserve(file: &File, bytes: usize) -> io::Result<()> {
     let len = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
-    // SAFETY: fallocate takes no pointers; the descriptor is open for as long as `file` is borrowed.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
+    uninterrupted(|| {
+        // SAFETY: fallocate takes no pointers; the descriptor is open for as long as `file` is borrowed.
+        match unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })
+}
+
+/// Does what may be interrupted, again if need be.
+fn uninterrupted(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    for _ in 1..RESERVE_TRIES {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
     }
+    attempt()
 }
 
 /// Returns the parts of the file below `bytes` that were written, in order. The other parts are durably zero, because
@@ -154,4 +168,36 @@ pub(crate) fn say_why_sigbus() {
             libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How often something is tried, and its outcome, if it is interrupted so often before `then`.
+    fn tried(
+        interrupted: u32,
+        then: Result<(), io::ErrorKind>,
+    ) -> (u32, Result<(), io::ErrorKind>) {
+        let mut tries = 0;
+        let outcome = uninterrupted(|| {
+            tries += 1;
+            if tries <= interrupted {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            then.map_err(Into::into)
+        });
+        (tries, outcome.map_err(|error| error.kind()))
+    }
+
+    /// `pmnet doctor --verbs` said "PM1311 /dev/shm/…: cannot reserve the memory: Interrupted system call" on Linux 6.1.
+    #[test]
+    fn a_reservation_that_is_interrupted_is_made_again() {
+        let full = io::ErrorKind::StorageFull;
+        assert_eq!(tried(0, Ok(())), (1, Ok(())));
+        assert_eq!(tried(2, Ok(())), (3, Ok(())));
+        assert_eq!(tried(1, Err(full)), (2, Err(full)));
+        let bounded = (RESERVE_TRIES, Err(io::ErrorKind::Interrupted));
+        assert_eq!(tried(u32::MAX, Ok(())), bounded);
+    }
 }

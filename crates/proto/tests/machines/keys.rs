@@ -1089,8 +1089,31 @@ fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
     }
 }
 
-/// An update gets no answer before its deadline, and another key arrives only after that: the client leaves the session
-/// at once.
+/// Calls that follow one another without a pause do not keep it either: after the first of them that nobody answered it takes no more.
+#[test]
+fn a_session_that_nobody_hears_under_its_key_takes_no_more_calls() {
+    let (mut bench, _, _) = opened();
+    let first = bench.bypass(false);
+    bench.flush();
+    bench.after(SECOND);
+    assert_eq!(bench.outcomes(), [(first, Outcome::Unknown)]);
+    bench.client.rekey(bench.now, front_named("web-2"));
+    // An unknown outcome is settled in its session, under the old key.
+    let second = bench.bypass(false);
+    bench.after(SECOND / 2);
+    let third = bench.bypass(false);
+    bench.after(SECOND / 2);
+    let ended = |outcomes: Vec<(CallId, Outcome)>| -> Vec<CallId> {
+        outcomes.iter().map(|(call, _)| *call).collect()
+    };
+    assert_eq!(ended(bench.outcomes()), [second]);
+    assert_eq!(bench.try_update(5), Err(Refused::Busy));
+    bench.after(SECOND / 2);
+    let (outcomes, reason) = bench.closed();
+    assert_eq!((ended(outcomes), reason), (vec![third], Closed::Ended));
+}
+
+/// An update without an answer at its deadline, and only then another key: the session is left at once.
 #[test]
 fn a_session_whose_calls_are_over_is_left_when_there_is_another_key() {
     let (mut bench, _, _) = opened();
