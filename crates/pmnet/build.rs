@@ -14,7 +14,7 @@ fn main() {
     let commit = given.or_else(|| git(&["rev-parse", "--short=12", "HEAD"]));
     let commit = commit.unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=PMNET_COMMIT={commit}");
-    // It changes with each commit and checkout.
+    // This file changes with each commit and checkout.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
     if let Some(log) = log.filter(|log| std::path::Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");

@@ -94,7 +94,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     run: Option<Run>,
-    /// How the chain in etcd wires the device.
+    /// The device's next hop and statement, by the chain in etcd.
     order: Option<Order>,
     /// etcd has this process on record as the device's.
     registered: bool,
@@ -129,8 +129,8 @@ impl Agent {
         })
     }
 
-    /// Notes that the device runs with this log, and with this wiring. `words`: messages of this run alone.
-    /// With them the agent ends the run when the device must get another next hop, or must not continue.
+    /// Notes that the device runs with this log, and with this wiring. `words`: messages of this run alone. By these
+    /// messages the agent ends the run when the device must get another next hop, or must not continue.
     pub fn attend(&self, facts: Facts, words: Arc<LeaseWords>, order: Order) {
         self.shared.state().run = Some(Run {
             facts,
@@ -148,8 +148,8 @@ impl Agent {
         self.shared.state().registered
     }
 
-    /// Returns how the device must be wired; `None`: etcd has no record of that. To be called once the device
-    /// is registered.
+    /// To be called once the device is registered. Returns the next hop and the statement that the device must have;
+    /// `None`: etcd has no record of them.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
@@ -168,7 +168,7 @@ impl Agent {
         self.shared.state().leaves
     }
 
-    /// Returns the lease. **The device must have ended**: it answers nothing under this lease any more.
+    /// Returns the lease. **The device must have ended**: it no longer answers under this lease.
     ///
     /// # Errors
     /// A text: etcd does not answer. Then the lease expires by itself.
@@ -210,9 +210,9 @@ struct Held {
 
 /// Why there is no lease now.
 enum Not {
-    /// The lease may be granted later.
+    /// There is no lease at present, for this reason. It may be granted later.
     Yet(String),
-    /// The device must end.
+    /// The device must end, for this reason.
     Ever(String),
 }
 

@@ -45,7 +45,7 @@ pub struct Controller {
     /// The longest lease that was seen, in nanoseconds.
     longest: Nanos,
     watch: Watch,
-    /// A lease is gone, and its margin is not over.
+    /// A lease has ended, and its margin has not passed yet.
     waits: bool,
     history: History,
 }
@@ -144,7 +144,7 @@ fn transaction(names: &Names, shard: &Shard, step: &Step) -> (Vec<(String, u64)>
                     are.push((names.word(*id), row.words));
                 }
             }
-            // If the plan follows another server, that server must still be the one that serves.
+            // If the plan follows another server, that server must still serve.
             let says = shard.server.as_ref().map(|record| record.address);
             let before = shard.plan.as_ref().map(|plan| plan.server);
             if says == Some(plan.server) && before.is_some_and(|before| before != plan.server) {

@@ -53,7 +53,7 @@ impl Intent {
         self.now.len() - usize::from(self.leaves.is_some())
     }
 
-    /// Writes the wish, if the state from which it was decided is unchanged. Returns whether it did.
+    /// Writes the wish, if the state from which it was decided is unchanged. Returns whether the wish was written.
     ///
     /// # Errors
     /// A text: etcd does not answer. The wish may have been written.
@@ -114,8 +114,8 @@ impl Intent {
         }
     }
 
-    /// Returns a plan that takes back the wish that a device leaves, because no device or controller has
-    /// acted on it in time. `None`: the wish is met, or there was none.
+    /// Returns a plan that takes back the wish that a device leaves, because no device or controller has acted on it in
+    /// time. `None`: the wish is met, or there was no wish.
     #[must_use]
     pub fn taken_back(&self, names: &Names, shard: &Shard) -> Option<Intent> {
         let device = self.leaves?;

@@ -22,7 +22,7 @@ pub use self::members::{Access, Login, Members};
 /// Most keys of one range.
 pub const LIMIT: u64 = 1_000;
 
-/// Part of etcd's error about a revision whose history is gone.
+/// Part of etcd's error about a revision that was compacted.
 const COMPACTED: &str = "has been compacted";
 
 /// Why etcd gave no usable answer.
@@ -104,7 +104,7 @@ pub struct Storage {
     pub version: String,
     /// Size of the database file, which counts for the quota.
     pub bytes: u64,
-    /// Bytes of it that are in use. The rest is free for new data.
+    /// Bytes of the file that are in use. The rest is free for new data.
     pub used: u64,
     /// The quota; `None`: unknown.
     pub quota: Option<u64>,
@@ -116,7 +116,7 @@ pub struct Storage {
 const QUOTA_USUAL: u64 = 2 << 30;
 
 impl Storage {
-    /// Returns whether the size is more than half of the quota.
+    /// Returns whether the database is larger than half of the quota.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bytes > self.quota.unwrap_or(QUOTA_USUAL) / 2
@@ -146,8 +146,8 @@ impl Etcd {
         self.http.urls().len()
     }
 
-    /// Returns all keys that begin with `prefix`, at most [`LIMIT`]. They are the state at one moment, which
-    /// is not before this call.
+    /// Returns all keys that begin with `prefix`, at most [`LIMIT`]. The result is the state at one moment during this
+    /// call.
     ///
     /// # Errors
     /// [`EtcdError`]. The next call asks another endpoint.
@@ -243,8 +243,8 @@ impl Etcd {
         })
     }
 
-    /// Returns the quota. Only etcd 3.6 has it in its status; earlier versions have it in their metrics,
-    /// which may not be accessible.
+    /// Returns the quota. Only etcd 3.6 has the quota in its status. Earlier versions have it in their metrics, which
+    /// may not be accessible.
     fn quota(&mut self) -> Option<u64> {
         let url = format!("{}/metrics", self.endpoint());
         quota_in(&self.http.text(&url)?)
@@ -260,7 +260,7 @@ impl Etcd {
     }
 
     /// Puts all these keys in one step, if each key of `are` was last put at the given revision (0: the key
-    /// does not exist). Returns whether it did.
+    /// does not exist). Returns whether the keys were put.
     ///
     /// # Errors
     /// [`EtcdError`]: the keys may or may not have been put.
@@ -288,7 +288,7 @@ impl Etcd {
         Ok(answer["succeeded"] == true)
     }
 
-    /// Returns the remaining seconds of a lease; `None`: it is gone. Only for information: one member of etcd
+    /// Returns the remaining seconds of a lease; `None`: the lease has ended. Only for information: one member of etcd
     /// answers alone.
     ///
     /// # Errors

@@ -31,14 +31,14 @@ pub struct FollowConfig {
     pub names: Names,
 }
 
-/// Returns the addresses of a shard's devices: first those of the chain as it shall be, head first, then
-/// those of other devices with a lease (spares). It returns at most as many as a chain can have, all of the
-/// address family of the first one.
+/// Returns the addresses of a shard's devices: first those of the chain as it shall be, head first, then those of other
+/// devices with a lease (spares). The list has at most as many addresses as a chain can have devices, all of the first
+/// address's family.
 #[must_use]
 pub fn whereabouts(shard: &Shard) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
     for place in shard.plan.iter().flat_map(|plan| &plan.places) {
-        // A device that was restarted at another address gives the new one.
+        // A device that was restarted at another address registers the new address.
         let record = shard
             .rows
             .get(&place.id)

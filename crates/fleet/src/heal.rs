@@ -15,7 +15,7 @@ use crate::shard::{Row, Shard};
 /// One step in etcd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The chain that is served becomes the record.
+    /// The chain that the devices serve becomes the chain on record.
     Adopt(Plan),
     /// Writes the word *stopped* about a device with this last lease. `beside`: the member that continues.
     Stop {
@@ -26,7 +26,7 @@ pub enum Step {
         /// A device that holds everything and has a lease.
         beside: u32,
     },
-    /// The remaining devices, or these and a spare, get a new wiring.
+    /// The remaining devices, or these devices and a spare, get new next hops.
     Wire(Plan),
     /// Writes the word *left out* about a device that was stopped.
     LeftOut {
@@ -80,8 +80,8 @@ pub(crate) fn present(shard: &Shard) -> Option<Present<'_>> {
     Some(Present { epoch, chain })
 }
 
-/// Returns the next step. `may_stop` returns the number of a lease that has been gone for long enough.
-/// `copies`: the wanted length of the chain, if it was set.
+/// Returns the next step. `may_stop` returns the number of a lease that ended long enough ago. `copies`: the wanted
+/// length of the chain, if it was set.
 pub fn advise(
     shard: &Shard,
     may_stop: impl Fn(u32) -> Option<u64>,
@@ -178,9 +178,8 @@ fn server_moved(shard: &Shard, plan: &Plan) -> Option<Step> {
     }))
 }
 
-/// Returns the step for a device that was stopped and is not in the chain that is served. The plan must have
-/// no statement: then no statement about the device is expected any more, and none would count in a later
-/// epoch.
+/// Returns the step for a device that was stopped and is not in the chain that is served. The plan must have no
+/// statement. In this case no statement about the device is expected, and a statement would not count in a later epoch.
 fn left_out(shard: &Shard, plan: &Plan, present: &Present<'_>) -> Option<Step> {
     let stopped = shard
         .rows

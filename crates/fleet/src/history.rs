@@ -44,7 +44,8 @@ impl History {
         }
     }
 
-    /// Does what is due, if anything is. Returns a text for the operator, if there is something to report.
+    /// Compacts or checks the history, if that is due. Returns a text for the operator, if there is something to
+    /// report.
     pub fn turn(&mut self, now: Time, etcd: &mut Etcd) -> Option<String> {
         if now < self.next {
             return None;
@@ -66,7 +67,7 @@ impl History {
         said.ok().flatten().or_else(|| filled(etcd))
     }
 
-    /// Notes the present revision. Returns the newest one that has become old enough, if there is one.
+    /// Notes the present revision. Returns the newest revision that is old enough, if there is such a revision.
     fn note(&mut self, now: Time, revision: u64, old: Nanos) -> Option<u64> {
         if revision > 0 {
             self.noted.push_back((now, revision));

@@ -22,10 +22,10 @@ pub struct Place {
 /// The chain as it shall be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The epoch of the chain from which this one was made.
+    /// The epoch of the chain from which this plan was made.
     pub epoch: u32,
-    /// The epoch for which the head states that all members that are not in this plan are stopped (SHRINK):
-    /// `epoch`, or the next one. `None`: it states nothing.
+    /// The epoch for which the head states that all members that are not in this plan are stopped (SHRINK): It is
+    /// `epoch` or the next epoch. `None`: it states nothing.
     pub says: Option<u32>,
     /// The devices, head first.
     pub places: Vec<Place>,
@@ -37,7 +37,7 @@ pub struct Plan {
     pub copies: usize,
 }
 
-/// How a device is wired, and what it states.
+/// The next hop of a device, and its statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The device's next hop.
@@ -45,7 +45,7 @@ pub struct Order {
     /// The id of the next hop, 0 for the server (`docs/spec/keys.md` §5); `None`: unknown to the sender of
     /// the order.
     pub next_id: Option<u32>,
-    /// The device states that those members of this epoch's chain which are not on its path are stopped.
+    /// The device states that the members of this epoch's chain that are not on its path are stopped.
     pub shrink: Option<u32>,
 }
 

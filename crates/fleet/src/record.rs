@@ -130,12 +130,13 @@ pub struct StatusRecord {
     pub machine: Option<String>,
 }
 
-/// A server's record about its store. It never becomes wrong, because the chain of an epoch never changes.
+/// A server's record about its store. The record never becomes wrong, because the chain of an epoch never changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerRecord {
     /// Address at which the server listens.
     pub address: SocketAddr,
-    /// The epoch that its store has on record; 0: the server has not read the store yet, or there is none.
+    /// The epoch that the server's store has on record; 0: the server has not read the store yet, or the store has no
+    /// epoch.
     pub epoch: u32,
     /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,
@@ -149,8 +150,8 @@ pub struct ServerRecord {
     pub status: Option<StatusRecord>,
 }
 
-/// An operator's wish about a device. It decides nothing: the device returns its lease if it may, and the
-/// other steps follow from that.
+/// An operator's wish about a device. The wish decides nothing: the device returns its lease if it may, and the other
+/// steps follow from that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// The device is to leave its chain, and must not be taken as a spare.

@@ -76,8 +76,8 @@ impl Candidate {
         })
     }
 
-    /// Takes the turn of the server that serves, if no other server has it. Returns whether it did. **This
-    /// only avoids that two servers begin**: the store decides who may write.
+    /// Takes the turn of the server that serves, if no other server has it. Returns whether the turn was
+    /// taken. **This only avoids that two servers begin**: the store decides who may write.
     ///
     /// # Errors
     /// A text: etcd does not answer.
@@ -180,8 +180,8 @@ impl Keeper {
         }
         let has_turn = shard.has_server() && shard.server_process == self.process.as_bytes();
         if self.config.standby && !has_turn {
-            // The turn is over even if no server has it: another one may have had it meanwhile, and have
-            // changed the records.
+            // The turn is over even if no server has it now. Another server may have had a turn in the meantime, and
+            // may have changed the records.
             self.words.end_turn();
             return Err(
                 "PM2704 the turn of this server is over: another one has it now, or may have had it"
@@ -280,9 +280,8 @@ impl Keeper {
     }
 }
 
-/// Returns the epoch that the server must end, if two conditions hold: the chain that is served is the one in
-/// etcd, and that plan has a statement about the next epoch. A joining device that was lost would have begun
-/// that epoch.
+/// Returns the epoch that the server must end, if two conditions hold: the devices serve the chain of the plan in etcd,
+/// and this plan has a statement about the next epoch. A joining device that was lost would have begun that epoch.
 fn to_end(shard: &Shard, on_record: &OnRecord) -> Option<u32> {
     let plan = shard.plan.as_ref()?;
     let same = plan.epoch == on_record.epoch && plan.ids() == on_record.chain;

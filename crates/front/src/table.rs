@@ -53,7 +53,7 @@ pub const MOVABLEKEYS: u32 = 1 << 8;
 
 /// Flag of learned [`Facts`]: the command belongs to a module.
 pub const MODULE: u32 = 1 << 9;
-/// Flag of learned [`Facts`]: the command may send something to replicas although it is no write.
+/// Flag of learned [`Facts`]: the command may send something to replicas although it is not a write.
 pub const MAY_REPLICATE: u32 = 1 << 10;
 /// Flag of learned [`Facts`]: the command is for the store's own use.
 pub const INTERNAL: u32 = 1 << 11;
@@ -166,7 +166,7 @@ pub enum Local {
 pub enum Pass {
     /// A command that may wait for another client.
     Blocking,
-    /// WAIT: concerns the earlier writes in the store.
+    /// WAIT or WAITAOF, whose reply is about the earlier writes in the store.
     Wait,
     /// Commands about subscriptions.
     Subscribe,
@@ -248,8 +248,8 @@ impl Entry {
         }
     }
 
-    /// Whether the command stays in the table if the store does not name it. All do except plain reads and
-    /// writes.
+    /// Whether the command stays in the table if the store does not name it. All commands except plain reads and writes
+    /// stay.
     fn is_ours(&self) -> bool {
         !matches!(self.decision.rule, Rule::Read | Rule::Write)
     }
@@ -311,8 +311,8 @@ impl Table {
         table
     }
 
-    /// Whether the store's error for a command that is not allowed in MULTI names that command. Valkey 9 does
-    /// so; it is recognised because it does not allow CLIENT REPLY.
+    /// Whether the store's error for a command that is not allowed in MULTI names that command. The error of Valkey 9
+    /// does. A store is recognised as Valkey 9 because it does not allow CLIENT REPLY in MULTI.
     #[must_use]
     pub fn names_what_is_not_allowed(&self) -> bool {
         let client = self.entries.get(&b"CLIENT"[..]);

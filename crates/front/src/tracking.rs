@@ -156,8 +156,8 @@ impl Tracking {
         }
     }
 
-    /// Notes that the client itself has written this key. The client is told at once, because the write may
-    /// be acknowledged long before Redis has it.
+    /// Notes that the client itself has written this key. The client is told at once, because the write may be
+    /// acknowledged long before Redis executes it.
     pub(crate) fn wrote(&mut self, id: u64, key: &[u8]) {
         let mode = self.clients.get(&id);
         if mode.is_none_or(|tracker| tracker.broadcasts() || tracker.no_loop) {
@@ -177,7 +177,7 @@ impl Tracking {
         self.outbox.push((id, Told::Keys(array(&[key]))));
     }
 
-    /// Notes that the client has written more keys than were remembered.
+    /// Notes that the client has written more keys than the front remembers.
     pub(crate) fn wrote_much(&mut self, id: u64) {
         self.outbox.push((id, Told::All));
     }
@@ -194,7 +194,7 @@ impl Tracking {
             self.name_bytes -= key.len();
             let told = Told::Keys(array(&[key]));
             for id in ids {
-                // A client that has changed to the mode BCAST since is told by its prefixes.
+                // A client that has changed to the mode BCAST in the meantime is told by its prefixes.
                 let listens = |tracker: &Tracker| !tracker.broadcasts();
                 if self.clients.get(&id).is_some_and(listens) {
                     self.outbox.push((id, told.clone()));
@@ -236,15 +236,15 @@ impl Tracking {
         &self.link
     }
 
-    /// Notes the state of the link. If the link was up and is no longer, keys that were cached meanwhile may
-    /// have changed.
+    /// Notes the state of the link. If the link was up and is no longer, keys that clients have cached may change
+    /// without a report.
     pub(crate) fn set_link(&mut self, state: LinkState) {
         if self.link == state {
             return;
         }
         if self.link == LinkState::Up {
             self.all_changed();
-            // No fence can be waited for any more.
+            // Without the link, no fence will be passed, so no client must wait for one.
             self.fences.1 = self.fences.0;
         }
         self.link = state;
@@ -346,7 +346,7 @@ mod tests {
         tracking.changed(&[b"a"]);
         assert_eq!(told(&mut tracking), says(&[(3, one)]));
         assert_eq!((tracking.items, tracking.name_bytes), (1, 1));
-        // Client 1 disconnects, and client 2 changes its mode.
+        // Later client 1 disconnects, and client 2 changes its mode.
         tracking.register(1, b"b");
         tracking.left(1);
         tracking.end(2);

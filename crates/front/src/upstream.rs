@@ -19,7 +19,7 @@ pub struct UpstreamCounters {
     pub client: ClientCounters,
     /// Events of the endpoint's sockets.
     pub socket: SocketCounters,
-    /// Events of its RDMA link; all 0 without one.
+    /// Events of the endpoint's RDMA link; all 0 without such a link.
     pub link: LinkCounters,
 }
 
@@ -29,10 +29,10 @@ pub type Time = u64;
 /// How a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submit {
-    /// Acknowledged when durable ([`Outcome::Committed`]).
+    /// The call is acknowledged when it is durable ([`Outcome::Committed`]).
     Update,
-    /// Answered by the store ([`Outcome::Reply`]). Executed exactly once if the call changes state, perhaps
-    /// several times if `read_only`.
+    /// The store answers the call ([`Outcome::Reply`]). A call that may change state is executed exactly once, a
+    /// `read_only` call perhaps several times.
     Bypass {
         /// The call changes nothing.
         read_only: bool,
@@ -70,7 +70,7 @@ impl<'a> Call<'a> {
 pub struct Seen {
     /// The addresses that the endpoint sends to, as text.
     pub peer: String,
-    /// Number of copies that the last acknowledgement named; 0 before the first one.
+    /// Number of copies that the last acknowledgement named; 0 before the first acknowledgement.
     pub copies: u8,
     /// Since when calls have been outstanding without any answer.
     pub unanswered_since: Option<Time>,
@@ -97,10 +97,10 @@ pub trait Calls {
         call: Call<'_>,
     ) -> Result<CallId, Refused>;
 
-    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2).
-    /// With no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer
-    /// may also say how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All
-    /// calls that the caller has sent must have been committed or answered.
+    /// Asks the head how fresh the store must be for the keys with these hashes (`docs/spec/reads.md` §2). If there are
+    /// no hashes, or more than the head accepts, the question is about all keys. `replicas`: the answer may also say
+    /// how fresh a replica of the store must be (§11). The call ends as [`Event::Read`]. All calls that the caller has
+    /// sent must have been committed or answered.
     ///
     /// # Errors
     /// [`Refused`]. Nothing was sent.
@@ -157,7 +157,7 @@ pub trait Upstream: Calls {
     /// Returns the addresses that the endpoint sends to, as text for the log.
     fn peer(&self) -> String;
 
-    /// Id of the key with which it asks; `None`: it has none.
+    /// Returns the id of the front key under which the endpoint sends; `None`: it sends without a front key.
     fn key(&self) -> Option<FrontId> {
         None
     }

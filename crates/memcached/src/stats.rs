@@ -181,7 +181,7 @@ fn general(shared: &Shared, say: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
 mod tests {
     use super::*;
 
-    /// The status port must keep its counts when a client resets its own.
+    /// The status port's counts must not change when a client resets the counts of `stats`.
     #[test]
     fn a_reset_concerns_stats_alone() {
         let mut shared = Shared::new(0, 1 << 20, 10, 0);

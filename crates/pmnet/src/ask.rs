@@ -16,16 +16,16 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use crate::cli::{EtcdArgs, machine, statuses};
 use crate::status::{Scheme, Spot, spot};
 
-/// Options of the address that a person can mend.
+/// The names of the address's options, for advice to a person.
 const FLAGS: Flags = Flags {
     ca: "ca=FILE",
     certificate: "cert=FILE&key=FILE",
 };
-/// Time for a connection, a handshake, and an answer, each.
+/// Longest time for a connection, for a handshake, and for an answer.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// One call of etcd ends within this time.
+/// Longest time of one call of etcd.
 pub const ETCD_MAX: Duration = Duration::from_secs(2);
-/// Longest answer.
+/// Longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Most processes that are asked.
 const PLACES_MAX: usize = 256;
@@ -43,15 +43,15 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Returns whether some are named.
+    /// Returns whether the command line names any processes.
     pub const fn are_named(&self) -> bool {
         self.at.is_some() || self.config.is_some()
     }
 
-    /// Returns where they are: one at least.
+    /// Returns the addresses of the processes: at least one.
     ///
     /// # Errors
-    /// [`ConfigError`]: an address is wrong, the file is, or there are none or too many.
+    /// [`ConfigError`]: an address or the file is wrong, or there are no addresses or too many.
     pub fn places(&self) -> Result<Vec<Spot>, ConfigError> {
         let mut all = match &self.at {
             None => Vec::new(),
@@ -166,12 +166,12 @@ fn of_file(path: &Path) -> Result<Vec<Spot>, ConfigError> {
 /// Returns the state of a process.
 ///
 /// # Errors
-/// It does not answer, or not as pmnet does.
+/// The process does not answer, or the answer is not one of pmnet.
 pub fn state(spot: &Spot) -> anyhow::Result<Value> {
     serde_json::from_str(&get(spot, "/api/v1/status")?).context("its answer is no JSON")
 }
 
-/// Returns a text of a state; `?`: it is none.
+/// Returns a value of a state as text; `?`: the value is not a text.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or("?").to_owned()
 }
@@ -185,10 +185,10 @@ pub fn named(labels: &Value) -> String {
     parts.join(", ")
 }
 
-/// Returns what is at a path of its status port.
+/// Returns the body of the answer that a process's status port gives for a path.
 ///
 /// # Errors
-/// As [`state`].
+/// The errors of [`state`].
 pub fn get(spot: &Spot, path: &str) -> anyhow::Result<String> {
     let (domain, address) = match &spot.place {
         Place::Tcp(address) => (Domain::for_address(*address), SockAddr::from(*address)),
@@ -219,7 +219,7 @@ fn speak_tls(socket: Socket, host: &str, query: &str) -> anyhow::Result<Stream<S
     Ok(stream)
 }
 
-/// Returns an error with what to do, if it is about certificates.
+/// Returns the error. If the error is about certificates, adds advice.
 fn told(error: std::io::Error) -> anyhow::Error {
     match Distrust::of(&error) {
         Some(why) => anyhow!("{}", why.sentence(FLAGS)),
@@ -245,7 +245,8 @@ fn exchange(mut stream: impl Read + Write, path: &str) -> anyhow::Result<String>
     Ok(body.to_owned())
 }
 
-/// Returns all that comes until the end, which must come in time: who sends a little again and again is not waited for.
+/// Returns all bytes up to the end of the stream, which must come before `until`. A process that keeps sending small
+/// parts does not prolong this time.
 fn answer(mut stream: impl Read, until: Instant) -> anyhow::Result<String> {
     let (mut all, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
@@ -272,7 +273,8 @@ fn answer(mut stream: impl Read, until: Instant) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    /// A process that is stopped accepts no connection. One more, when there was no room for it, was waited for without end.
+    /// A suspended process accepts no connections. Regression test: when its queue of connections was full, the
+    /// question waited for ever.
     #[test]
     fn a_unix_socket_that_has_no_room_for_a_connection_is_told_at_once() {
         let folder = tempfile::tempdir().unwrap();
@@ -293,7 +295,7 @@ mod tests {
         assert!(answer.unwrap_err().starts_with("it cannot be reached"));
     }
 
-    /// Sends a byte at each read.
+    /// A stream that returns one byte at each read.
     struct Dripping;
 
     impl Read for Dripping {

@@ -1,8 +1,8 @@
 //! `pmnet doctor`: will it work well here, and what to do if not.
 //!
-//! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants:
-//! changes nothing, needs no privilege, ends within seconds. May not: fail silently. A fact that
-//! cannot be found out gives a `warn` that says so.
+//! Purpose: one line for each thing that matters, `ok`, `warn` or `fail`, with advice. Invariants: changes nothing,
+//! needs no privilege, ends within seconds. May not: fail silently. If a fact cannot be found out, the result is a
+//! `warn` that says so.
 
 mod bundle;
 mod etcd;
@@ -30,19 +30,19 @@ use socket2::{Domain, Socket, Type};
 
 use crate::memory_limit::memory_limit;
 
-/// Socket buffers below this lose packets in bursts.
+/// With smaller socket buffers, packets of a burst are lost.
 const RMEM_BYTES_MIN: u64 = 4 * 1024 * 1024;
-/// Memory that io_uring and pinned buffers want on older kernels.
+/// Locked memory that io_uring and pinned buffers need on older kernels.
 const MEMLOCK_BYTES_MIN: u64 = 64 * 1024 * 1024;
-/// A log of the usual size, and room for the rest.
+/// Memory for a log of the usual size and for the rest of the process.
 const MEMORY_MIN: u64 = 256 * 1024 * 1024;
-/// Open files for a front with a thousand clients.
+/// Open files that a front with a thousand clients needs.
 const FILES_MIN: u64 = 4096;
 /// Magic number of tmpfs in `statfs`.
 const TMPFS_MAGIC: i128 = 0x0102_1994;
-/// Reads of the clock when its cost is measured.
+/// Number of reads of the clock by which its cost is measured.
 const CLOCK_READS: u32 = 20_000;
-/// A clock that costs more than this is not read in user space.
+/// If a read of the clock takes longer than this, the clock is not read in user space.
 const CLOCK_COST_MAX: Duration = Duration::from_nanos(250);
 
 const EXAMPLES: &str = "\
@@ -138,7 +138,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything. Returns false if something fails.
+/// Runs all checks and prints the results. Returns false if a result is `fail`.
 ///
 /// # Errors
 /// The result cannot be printed.
@@ -155,7 +155,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<bool> {
     Ok(findings.iter().all(|finding| finding.level != Level::Fail))
 }
 
-/// Looks at everything.
+/// Runs all checks.
 fn findings(args: &DoctorArgs) -> anyhow::Result<Vec<Finding>> {
     let mut findings = vec![kernel(), cores(), clock(), memlock(), open_files(), rmem()];
     findings.push(memory());
@@ -266,7 +266,7 @@ fn memlock() -> Finding {
 }
 
 fn open_files() -> Finding {
-    // The limit that it may have: every role raises its own to that.
+    // The hard limit counts, because every role raises its own limit to it.
     about_limit(
         "open files",
         getrlimit(Resource::Nofile).maximum,
@@ -313,7 +313,7 @@ fn io_uring() -> Finding {
     let Err(error) = pmnet_media::io_uring_works() else {
         return Finding::ok("io_uring", "works");
     };
-    // 0: for all, 1: for a group, 2: for nobody; kernels before 6.6 have no such switch.
+    // 0: allowed for all, 1: for one group, 2: for no process. Kernels before 6.6 have no such switch.
     let advice = match read("/proc/sys/kernel/io_uring_disabled").as_deref() {
         None | Some("0") => {
             "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the container".into()
@@ -349,7 +349,8 @@ fn memory() -> Finding {
     }
 }
 
-/// Ports that the kernel gives to whoever asks for none may be those of devices that are away.
+/// Checks that the kernel does not choose pmnet's ports for sockets without a fixed port. Otherwise it could give away
+/// the port of a device that does not run just now.
 fn drawn_ports() -> Finding {
     let range = read("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let reserved = read("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
@@ -493,10 +494,10 @@ fn tcp_port(port: u16) -> Finding {
     port_finding("TCP port", "tcp", port, bind_without_listening(port))
 }
 
-/// A check that another process trying that port meanwhile does not take for a server.
+/// Checks whether a port is free, without listening on it. So no other process takes the check for a server.
 fn bind_without_listening(port: u16) -> std::io::Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // As a server does, so that remains of old connections do not matter.
+    // A server sets this as well, so that remains of old connections do not matter.
     socket.set_reuse_address(true)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())
 }

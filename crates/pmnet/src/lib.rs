@@ -1,7 +1,7 @@
 //! The product: the subcommands of its one binary.
 //!
-//! Purpose: read the operator's settings, start the roles, inspect their logs and state. May not: contain
-//! protocol (only `wire`, `proto` and `device` decide what a packet means), measure or simulate.
+//! Purpose: read the operator's settings, start the roles, inspect their logs and state. Not allowed here: parts of the
+//! protocol (only `wire`, `proto` and `device` decide what a packet means), measurement and simulation.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

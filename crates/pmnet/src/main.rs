@@ -1,4 +1,4 @@
-//! The pmnet binary; everything is in the library.
+//! The pmnet binary. All of its code is in the library.
 
 use std::process::ExitCode;
 

@@ -1,12 +1,13 @@
-//! Memory that this process may use: the limit of its control group, as a container has one. Above it the kernel kills a
-//! process without a word, also for what it puts into /dev/shm.
+//! The memory that this process may use: the limit of its control group, for example in a container. The kernel kills a
+//! process above this limit without a message. Files of the process in /dev/shm count, too.
 
 use std::path::{Path, PathBuf};
 
 /// Folder of the control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// Returns the smallest limit of memory that holds for this process, in bytes; `None`: there is none, or it cannot be seen.
+/// Returns the smallest memory limit that applies to this process, in bytes; `None`: there is no limit, or it cannot be
+/// read.
 pub fn memory_limit() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     within(Path::new(ROOT), &groups)
@@ -29,7 +30,8 @@ fn within(root: &Path, groups: &str) -> Option<u64> {
     of_old.chain(of_new).min()
 }
 
-/// Returns the limits of a group and of all above it. Inside of a container its own group is the top.
+/// Returns the limits of a group and of all groups above it. Inside a container, the container's own group is the
+/// topmost one.
 fn limits(top: &Path, group: &str, name: &'static str) -> impl Iterator<Item = u64> + use<> {
     let group = group.trim_matches('/');
     let own: PathBuf = top.join(group);
@@ -40,7 +42,8 @@ fn limits(top: &Path, group: &str, name: &'static str) -> impl Iterator<Item = u
         .collect();
     let read = move |folder: PathBuf| std::fs::read_to_string(folder.join(name)).ok();
     let numbers = folders.into_iter().filter_map(read);
-    // "max" is no number; the older interface says about as much as there are addresses.
+    // "max" is not a number. Without a limit, the older interface gives a number close to the size of the address
+    // space.
     numbers
         .filter_map(|text| text.trim().parse().ok())
         .filter(|limit| *limit < u64::MAX / 4)
@@ -65,7 +68,7 @@ mod tests {
         assert_eq!(within(root.path(), "0::/\n"), None);
         put("a/b/memory.max", "1024\n");
         assert_eq!(within(root.path(), "0::/a/b\n"), Some(1024));
-        // The older interface, and a container that does not see its own path.
+        // The older interface, and a container in which the group's own path does not exist.
         put("memory/memory.limit_in_bytes", "9223372036854771712\n");
         assert_eq!(within(root.path(), "4:memory:/x\n0::/\n"), None);
         put("memory/memory.limit_in_bytes", "512\n");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Permissive licences; an addition is a decision, not a formality.
+/// Permissive licences. Each addition must be decided.
 const ALLOWED: &[&str] = &[
     "0BSD",
     "Apache-2.0",
@@ -17,7 +17,7 @@ const ALLOWED: &[&str] = &[
     "Zlib",
 ];
 
-/// Tools of builds and tests that are never part of what is shipped, with the licence that each has.
+/// Tools of builds and tests that are never shipped, with the licence of each.
 const TOOLS: &[(&str, &str)] = &[
     // It writes the header of libpmnet.
     ("cbindgen", "MPL-2.0"),
@@ -25,7 +25,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("target-lexicon", "Apache-2.0 WITH LLVM-exception"),
 ];
 
-/// Crates that must not get in, and why.
+/// Crates that must not be dependencies, with the reasons.
 const BANNED: &[(&str, &str)] = &[
     (
         "openssl-sys",
@@ -127,8 +127,8 @@ fn the_product_is_built_without_rules_that_can_be_switched_off() {
     }
 }
 
-/// Libraries that show progress, count latencies, judge histories and draw loads from a seed stay outside: the product asks the
-/// operating system for what must not be guessed or drawn twice.
+/// Libraries for progress bars, latency counts, histories and seeded loads are not part of the product. For random
+/// numbers, the product asks the operating system.
 #[test]
 fn the_product_has_none_of_the_laboratory() {
     let (product, lab) = (built("pmnet"), built("pmnet-lab"));
@@ -139,7 +139,7 @@ fn the_product_has_none_of_the_laboratory() {
     }
 }
 
-/// The library with which the packet store is compared is in a workspace of its own.
+/// The library that is compared with the packet store is in a separate workspace.
 #[test]
 fn nothing_here_depends_on_the_rivals() {
     let lockfile = include_str!("../../../bench/store/Cargo.lock");

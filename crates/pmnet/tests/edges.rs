@@ -1,11 +1,12 @@
-//! Which crate uses which: all allowed edges, and no others. ARCHITECTURE.md shows those of the product.
+//! Checks which crate uses which: the list has all allowed edges, and there are no others. ARCHITECTURE.md shows those
+//! of the product.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Crate, and the crates of this workspace that it depends on. Tests may look anywhere.
+/// Each crate, with the crates of this workspace on which it depends. Tests may depend on any crate.
 const EDGES: &[(&str, &[&str])] = &[
     ("resp", &[]),
     ("wire", &["resp"]),
@@ -21,7 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "dataplane",
         &["wire", "device", "log", "media", "proto", "udp"],
     ),
-    // For programs of others; the product does not use it.
+    // This crate is for users' own programs; the product does not use it.
     (
         "packets",
         &["dataplane", "device", "log", "media", "packet-store", "udp"],
@@ -75,13 +76,13 @@ const EDGES: &[(&str, &[&str])] = &[
             "wire",
         ],
     ),
-    // For programs of others, in C and in Python, and what both share.
+    // Crates for users' programs in C and in Python, and the crate that both share.
     ("bindings", &["wire", "client", "keys", "server"]),
     ("capi", &["bindings", "client", "server"]),
     ("python", &["bindings", "client", "server"]),
-    // Crates around it; the product knows nothing of these.
+    // Crates around the product, which does not depend on them.
     ("history", &[]),
-    // The protocol in a model checker knows no code.
+    // The model of the protocol uses no code of the product.
     ("model", &[]),
     (
         "sim",
@@ -188,7 +189,7 @@ fn the_edges_are_these() {
     assert!(gone.is_empty(), "there is no crate {gone:?}");
 }
 
-/// A dependency in a manifest that no source file names is a useless edge.
+/// A dependency that no source file names is useless.
 #[test]
 fn every_edge_is_used() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -237,7 +238,7 @@ fn the_protocol_and_the_log_never_see_each_other() {
     }
 }
 
-/// The product must not depend on what measures and tests it.
+/// The product must not depend on the crates that measure and test it.
 #[test]
 fn the_product_does_not_simulate_or_measure() {
     let seen = reached(&edges(), "pmnet");

@@ -1,4 +1,4 @@
-//! Limits. Those of Redis are constants, and those that depend on the use are parameters.
+//! Limits of requests and replies. The limits of Redis are constants. Limits that depend on the use are parameters.
 
 /// Most arguments of one command, its name included, as in Redis.
 pub const ARGUMENTS_MAX: usize = 1024 * 1024;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::write::{write_bulk, write_error, write_integer, write_null};
 
-/// `+OK`.
+/// The reply `+OK`.
 pub const OK: Bytes = Bytes::from_static(b"+OK\r\n");
 
 /// Returns an error reply. Line ends in the text become spaces, because an error is one line.
@@ -15,7 +15,7 @@ pub fn error(text: &(impl AsRef<[u8]> + ?Sized)) -> Bytes {
     out.into()
 }
 
-/// A bulk string.
+/// Returns a bulk string.
 #[must_use]
 pub fn bulk(text: &[u8]) -> Bytes {
     let mut out = Vec::with_capacity(text.len() + 16);
@@ -33,7 +33,7 @@ pub fn verbatim(text: &[u8]) -> Bytes {
         .into()
 }
 
-/// An integer.
+/// Returns an integer reply.
 #[must_use]
 pub fn integer(number: i64) -> Bytes {
     let mut out = Vec::new();

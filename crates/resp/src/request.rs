@@ -69,8 +69,8 @@ pub enum ProtocolError {
 pub enum Status {
     /// More bytes are needed.
     Incomplete,
-    /// A command is complete. Read it, then call [`Parser::consume`]. It may have no arguments (an empty
-    /// line, `*0`). Clients may send that, and it has no meaning.
+    /// A command is complete. Read it, then call [`Parser::consume`]. A command may have no arguments (an empty line,
+    /// `*0`). Clients may send such a command, which has no effect.
     Complete,
 }
 
@@ -124,10 +124,10 @@ impl Parser {
         self.poll_of(buffer, false)
     }
 
-    /// As [`Parser::poll`]. If `stranger`, the client still has to log in, and its limits are lower.
+    /// Does what [`Parser::poll`] does. `stranger`: the client still has to log in, so its limits are lower.
     ///
     /// # Errors
-    /// As [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`]
+    /// The errors of [`Parser::poll`]. After [`ProtocolError::StrangerMultibulk`] and [`ProtocolError::StrangerBulk`]
     /// the parser remains usable, because the client may turn out to be no stranger.
     pub fn poll_of(&mut self, buffer: &[u8], stranger: bool) -> Result<Status, ProtocolError> {
         self.seen = buffer.len();
@@ -257,7 +257,7 @@ impl Parser {
         Arguments::new(bytes, &self.arguments)
     }
 
-    /// Returns the complete command at the head of `buffer` as a RESP array of bulk strings. Not for a
+    /// Returns the complete command at the head of `buffer` as a RESP array of bulk strings. Must not be called for a
     /// command without arguments.
     #[must_use]
     pub fn frame<'a>(&'a self, buffer: &'a [u8]) -> &'a [u8] {

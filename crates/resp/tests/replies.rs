@@ -180,7 +180,7 @@ fn a_line_ends_at_its_first_cr_lf() {
     assert_eq!(scan(b"+\r\r\n"), Ok(Some(4)));
 }
 
-/// A long line is searched once, in whatever pieces it comes. A cut is not taken for its end.
+/// A long line is searched once, in whatever pieces it comes. A cut is not mistaken for the end of the line.
 #[test]
 fn a_long_line_is_a_reply_however_it_is_cut() {
     let mut line = vec![b'+'];
@@ -310,7 +310,7 @@ proptest! {
         prop_assert_eq!(lengths(&stream, &cuts), lengths(&stream, &[]));
     }
 
-    /// The reader that builds values and the one that finds ends agree on all replies that a tree can hold.
+    /// The reader that builds values and the scanner that finds ends agree on all replies that a tree can hold.
     #[test]
     fn both_readers_find_the_same_end(
         pieces in prop::collection::vec(prop::sample::select(PIECES), 0..24),

@@ -168,7 +168,7 @@ fn inline_commands_are_quoted_as_in_redis() {
         Some(ProtocolError::InlineTooBig)
     );
     assert_eq!(error(&vec![b'a'; INLINE_BYTES_MAX - 1]), None);
-    // The same holds if its end has come together with it.
+    // The line is refused even if its end has come together with it.
     let mut ended = vec![b'a'; INLINE_BYTES_MAX];
     ended.extend_from_slice(b"\r\n");
     assert_eq!(error(&ended), Some(ProtocolError::InlineTooBig));

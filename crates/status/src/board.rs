@@ -1,4 +1,4 @@
-//! Words that one loop writes and others read.
+//! Numbers that one loop writes and other threads read.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -36,11 +36,11 @@ impl<const N: usize> Board<N> {
     }
 }
 
-/// Slots of a [`Histogram`].
+/// Number of slots of a [`Histogram`].
 const SLOTS: usize = 40;
 
-/// Counts of durations in nanoseconds, or of sizes. Slot `k` counts values below 2^k that are in no earlier slot; the last one counts
-/// all that are larger.
+/// Counts of durations in nanoseconds, or of sizes. Slot `k` counts values below 2^k that are in no earlier slot. The
+/// last slot counts all larger values.
 ///
 /// Only one thread may record at a time.
 #[derive(Debug)]
@@ -69,8 +69,8 @@ impl Histogram {
         add(&self.sum, value.saturating_mul(times));
     }
 
-    /// Returns the counts so far. `unit`: how many of the recorded units are one of the unit to show (1e9: nanoseconds as seconds).
-    /// `from` and `to`: exponents of the smallest and the largest bound to show.
+    /// Returns the counts so far. `unit`: number of recorded units in one shown unit (1e9: nanoseconds are shown as
+    /// seconds). `from` and `to`: exponents of the smallest and the largest bound to show.
     #[must_use]
     pub fn read(&self, unit: f64, from: usize, to: usize) -> Shot {
         let counts: [u64; SLOTS] = std::array::from_fn(|at| self.slots[at].load(Relaxed));
@@ -78,7 +78,7 @@ impl Histogram {
     }
 }
 
-/// The only writer adds.
+/// Adds to a word that only the calling thread writes.
 #[inline]
 fn add(word: &AtomicU64, count: u64) {
     word.store(word.load(Relaxed).wrapping_add(count), Relaxed);
@@ -87,14 +87,16 @@ fn add(word: &AtomicU64, count: u64) {
 /// A histogram as it was at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shot {
-    /// Upper bound of each bucket, and the count in it alone. The last bound is [`f64::MAX`]: no bound.
+    /// Upper bound of each bucket, and the count of values in this bucket alone. The last bound is [`f64::MAX`], which
+    /// means no bound.
     pub buckets: Vec<(f64, u64)>,
     /// Sum of all values.
     pub sum: f64,
 }
 
 impl Shot {
-    /// Returns a shot of slots of powers of two: slot `k` counts values below 2^k. See [`Histogram::read`].
+    /// Makes a shot from slots whose bounds are powers of two: slot `k` counts values below 2^k. The parameters are
+    /// those of [`Histogram::read`].
     #[must_use]
     #[allow(clippy::cast_precision_loss)]
     pub fn of(counts: &[u64], sum: u64, unit: f64, from: usize, to: usize) -> Shot {

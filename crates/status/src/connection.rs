@@ -1,4 +1,4 @@
-//! One connection to the status port: one request, one answer, the end.
+//! One connection to the status port. It has one request and one answer.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,20 +9,21 @@ use mio::net::{TcpStream, UnixStream};
 
 use crate::page::POLICY;
 
-/// Longest head of a request.
+/// Longest head of a request, in bytes.
 pub const HEAD_BYTES_MAX: usize = 8192;
-/// Longest time until the whole request is there.
+/// Longest time until the whole request has arrived.
 pub const REQUEST_MAX: Duration = Duration::from_secs(5);
-/// Longest time until a handshake of TLS is done, and with it the certificate of the client known.
+/// Longest time of a TLS handshake. After it the client's certificate is known.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(1);
-/// Longest life of a connection: its reader is slow, or gone.
+/// Longest time for which a connection stays open, for clients that read slowly or have disappeared.
 pub const LIFE_MAX: Duration = Duration::from_secs(15);
-/// Headers of a request, at most.
+/// Most headers of a request.
 const HEADERS_MAX: usize = 64;
-/// Bytes of a body, at most, that are read and thrown away so that the answer arrives: unread data would reset the connection.
+/// Most bytes of a request's body that are read and discarded. Unread data would reset the connection, and the client
+/// might not get the answer.
 const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// Status of a request that would change something; its answer names the methods that there are.
+/// Status for a request that would change something. The answer names the allowed methods.
 const NOT_ALLOWED: &str = "405 Method Not Allowed";
 
 /// A socket of either kind.
@@ -51,7 +52,7 @@ impl Stream {
         }
     }
 
-    /// Sends what has been taken to be sent, as far as the socket takes it.
+    /// Sends as many of the waiting bytes as the socket takes.
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Stream::Tls(stream) if stream.has_unsent() => stream.flush(),
@@ -59,11 +60,11 @@ impl Stream {
         }
     }
 
-    /// Returns the address of a client whose handshake is not done: it may have no certificate.
+    /// Returns the address of a client whose handshake is not complete, and which may have no certificate.
     fn stranger(&self) -> Option<IpAddr> {
         match self {
             Stream::Tls(stream) if stream.is_handshaking() => {
-                // One that is gone already counts as of one host with all such.
+                // All clients that have already disconnected count as one host.
                 let peer = stream.socket().peer_addr().map(|peer| peer.ip());
                 Some(peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
             }
@@ -77,7 +78,8 @@ impl Stream {
             Stream::Unix(stream) => stream.shutdown(Shutdown::Write),
             Stream::Tls(stream) => {
                 stream.close();
-                // What the socket does not take now is not waited for: the answer says its own length.
+                // If the socket does not take the closing message now, the message is lost. The client knows the length
+                // of the answer without it.
                 let _unsent = stream.flush();
                 stream.socket().shutdown(Shutdown::Write)
             }
@@ -85,14 +87,14 @@ impl Stream {
     }
 }
 
-/// A request that is understood.
+/// A parsed request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Only the head of the answer is wanted.
+    /// Only the head of the answer is requested (HEAD).
     pub head_only: bool,
     /// The path, without a query.
     pub path: String,
-    /// The forms that are accepted.
+    /// The value of the header `Accept`.
     pub accept: String,
 }
 
@@ -137,10 +139,10 @@ impl Answer {
 /// Result of parsing a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Parsed {
-    /// Not all of it.
+    /// The request is incomplete.
     Partial,
     Request(Request),
-    /// It is refused: with this status, for this reason.
+    /// The request is refused with this status, for this reason.
     Refused(&'static str, &'static str),
 }
 
@@ -195,24 +197,24 @@ fn path(target: &str) -> &str {
 
 #[derive(Debug)]
 enum Stage {
-    /// The request is read.
+    /// The request is being read.
     Reading(Vec<u8>),
-    /// The answer is written, from this byte on.
+    /// The answer is being written; the number is the position of the next byte.
     Writing(Vec<u8>, usize),
-    /// The answer is written. The rest of the request is thrown away, this many bytes of it so far.
+    /// The answer was written. The rest of the request is discarded; the number is that of the bytes so far.
     Draining(usize),
 }
 
 /// State of a connection after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// It waits for its client.
+    /// The connection waits for its client.
     Waits,
-    /// It is over.
+    /// The connection must be closed.
     Over,
 }
 
-/// A connection.
+/// A connection of a client, and its stage.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
@@ -229,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// Returns when it is over at the latest.
+    /// Returns the time at which the connection is closed at the latest.
     pub fn due(&self) -> Instant {
         self.began
             + match self.stage {
@@ -239,12 +241,12 @@ impl Connection {
             }
     }
 
-    /// Returns where it comes from, while its client has not shown a certificate, though it must.
+    /// If the client must show a certificate and has not done so yet, returns the client's address.
     pub fn stranger(&self) -> Option<IpAddr> {
         self.stream.stranger()
     }
 
-    /// Goes on as far as the client lets it. `answer` is called once, with the request.
+    /// Continues as far as possible without waiting. `answer` is called once, with the request.
     pub fn turn(&mut self, answer: &mut dyn FnMut(&Request) -> Answer) -> Then {
         loop {
             let advanced = match &mut self.stage {
@@ -263,7 +265,7 @@ impl Connection {
     }
 }
 
-/// Each step: the next stage; `None`: it is over.
+/// The result of a step: the next stage; `None`: the connection must be closed.
 type Step = io::Result<Option<Stage>>;
 
 fn read_request(

@@ -1,4 +1,4 @@
-//! TLS of the port: only clients with a certificate of the right authority are heard.
+//! TLS of the port: only clients with a certificate of the right authority get an answer.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use mio::net::TcpStream;
 use pmnet_tls::{Clients, ServerTls, Stamps, Stream, TlsError};
 
-/// Certificate of the port, and the authority of its clients. Files that are replaced are read again with the next connection.
+/// Certificate of the port, and the authorities of its clients. Replaced files are read again at the next connection.
 #[derive(Debug)]
 pub struct Guard {
     certificate: PathBuf,
@@ -20,7 +20,7 @@ impl Guard {
     /// Reads certificate and key of the port, and the authorities of its clients, which must show a certificate.
     ///
     /// # Errors
-    /// [`TlsError`]: it names the file, and what is wrong with it.
+    /// [`TlsError`], which names the file and its fault.
     pub fn new(certificate: &Path, key: &Path, authorities: &Path) -> Result<Guard, TlsError> {
         Ok(Guard {
             certificate: certificate.to_owned(),
@@ -31,7 +31,7 @@ impl Guard {
         })
     }
 
-    /// Takes a connection; the handshake is part of reading from it.
+    /// Wraps an accepted connection. The handshake takes place while the connection is read.
     pub(crate) fn accept(&mut self, stream: TcpStream) -> io::Result<Stream<TcpStream>> {
         self.renew();
         self.tls.accept(stream)

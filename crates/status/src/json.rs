@@ -6,7 +6,7 @@ use crate::board::Shot;
 use crate::metric::{Sample, Value};
 use crate::source::{About, Looked};
 
-/// Version of the schema. It changes when a member goes, or means something else; not when one is added.
+/// Version of the schema. It changes when a member is removed or gets another meaning, but not when a member is added.
 pub const SCHEMA: u32 = 1;
 
 /// Writes the state of a process.
@@ -47,7 +47,7 @@ fn one(one: &Looked) -> Json {
     })
 }
 
-/// Returns the upper bound of each bucket (null: it has none) and the count in it alone, without those that are empty.
+/// Returns the upper bound (null: none) and the count of each bucket that is not empty.
 fn buckets(shot: &Shot) -> Vec<(Option<f64>, u64)> {
     let filled = shot.buckets.iter().filter(|(_, count)| *count > 0);
     filled
@@ -55,7 +55,7 @@ fn buckets(shot: &Shot) -> Vec<(Option<f64>, u64)> {
         .collect()
 }
 
-/// Enters a sample under its name, and under the value of its label if it has one.
+/// Adds a sample under its name and, if it has a label, under the label's value.
 fn enter(metrics: &mut Map<String, Json>, sample: &Sample) {
     let metric = &sample.metric;
     let value = match &sample.value {

@@ -13,18 +13,19 @@ pub enum Kind {
     Histogram,
 }
 
-/// Definition of one metric, or of the part of it that one value of its label names.
+/// Definition of one metric, or of the part of a metric that one value of its label names.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
-    /// Name, without `_total`.
+    /// Name of the metric, without `_total`.
     pub name: &'static str,
-    /// Kind.
+    /// Kind of the metric.
     pub kind: Kind,
     /// Meaning of the whole metric, with its unit.
     pub help: &'static str,
-    /// Label that tells the parts of the metric apart, and the value of this part. `None`: it has no parts.
+    /// The label that tells the parts of the metric apart, and the value for this part. `None`: the metric has no
+    /// parts.
     pub label: Option<(&'static str, &'static str)>,
-    /// Meaning of this part; empty without parts.
+    /// Meaning of this part; empty if the metric has no parts.
     pub part: &'static str,
 }
 
@@ -41,7 +42,7 @@ impl Metric {
         }
     }
 
-    /// Returns the name under which Prometheus keeps it: that of a counter ends with `_total`.
+    /// Returns the metric's name in Prometheus. The name of a counter ends with `_total`.
     #[must_use]
     pub fn full_name(&self) -> String {
         match self.kind {
@@ -54,11 +55,11 @@ impl Metric {
 /// Value of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Of a counter, or a gauge that counts.
+    /// Value of a counter, or of a gauge that counts.
     Count(u64),
-    /// Of a gauge.
+    /// Value of a gauge.
     Number(f64),
-    /// Of a histogram.
+    /// Value of a histogram.
     Histogram(Shot),
 }
 

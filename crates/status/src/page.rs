@@ -1,6 +1,7 @@
-//! The page with charts, and the files that it asks for: of this program, so that a browser asks no other host.
+//! The page with charts, and the files that it loads. All of them are parts of this program, so a browser asks no other
+//! host.
 
-/// A file: its path, its type, its text.
+/// A file: its path, its media type, and its text.
 type File = (&'static str, &'static str, &'static str);
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -36,11 +37,12 @@ const FILES: [File; 7] = [
     ),
 ];
 
-/// Rights of a page in a browser: it may run and ask for files of this port, and nothing of another host. No other page may frame it.
+/// Rights of the page in a browser. It may run and load files of this port, but nothing from another host. No other
+/// page may show it in a frame.
 pub const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
      form-action 'none'; frame-ancestors 'none'";
 
-/// Returns type and text of the file at this path.
+/// Returns the media type and text of the file at this path.
 pub fn file(path: &str) -> Option<(&'static str, &'static str)> {
     let found = FILES.iter().find(|(name, ..)| *name == path)?;
     Some((found.1, found.2))
@@ -50,7 +52,7 @@ pub fn file(path: &str) -> Option<(&'static str, &'static str)> {
 mod tests {
     use super::*;
 
-    /// The policy forbids everything else: what the page names must be here.
+    /// The policy forbids other sources, so each file that the page names must be in this list.
     #[test]
     fn the_page_asks_for_files_of_this_port_only() {
         let (_, page) = file("/").unwrap();

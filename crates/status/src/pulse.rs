@@ -1,11 +1,12 @@
-//! Whether a loop turns.
+//! Decides whether a loop is alive.
 
 use std::time::{Duration, Instant};
 
-/// A loop that neither sleeps nor begins another turn within this time does not live.
+/// If a loop neither sleeps nor begins another turn within this time, it counts as stuck.
 pub const SILENCE_MAX: Duration = Duration::from_secs(1);
 
-/// Whether a loop lives, by its pulse: a word that is odd while the loop waits for something to do, and another one in each turn.
+/// Decides by a loop's pulse whether the loop is alive. The pulse is a number that changes in each turn, and is odd
+/// while the loop waits for work.
 #[derive(Debug)]
 pub struct Alive {
     seen: u64,
@@ -13,7 +14,7 @@ pub struct Alive {
 }
 
 impl Alive {
-    /// Returns the state of a loop that begins now.
+    /// Makes the state of a loop that begins now.
     #[must_use]
     pub const fn new(now: Instant) -> Alive {
         Alive {
@@ -22,7 +23,8 @@ impl Alive {
         }
     }
 
-    /// Looks at the pulse. Returns for how long the loop has been in the same turn; zero if it waits for something to do.
+    /// Takes the present pulse. Returns for how long the loop has been in the same turn; zero if the loop waits for
+    /// work.
     pub fn look(&mut self, pulse: u64, now: Instant) -> Duration {
         if pulse != self.seen || !pulse.is_multiple_of(2) {
             (self.seen, self.since) = (pulse, now);

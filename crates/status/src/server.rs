@@ -20,20 +20,20 @@ use crate::source::{About, Shown};
 use crate::text::Form;
 use crate::{json, page, text};
 
-/// Connections at a time. One more takes the place of one that has not shown its certificate, though it must; else it waits until one of them is
-/// over.
+/// Most connections at a time. A further connection takes the place of one whose client must show a certificate and has
+/// not done so yet. If there is no such connection, the further one waits until another connection is closed.
 pub const CONNECTIONS_MAX: usize = 128;
-/// How often it is looked whether the loops live, and how far they are.
+/// Interval of the checks whether the loops are alive, and of their progress.
 const TICK: Duration = Duration::from_millis(250);
-/// How often an address that is taken is tried again.
+/// If the address is taken, the port tries again at this interval.
 const AGAIN: Duration = Duration::from_secs(5);
-/// The thread gives way to the loops.
+/// Niceness of the thread, so that the loops get processor time first.
 const NICE: i32 = 10;
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const FIRST: usize = 2;
 
-/// Where the port is.
+/// The place of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A TCP address.
@@ -54,7 +54,7 @@ impl std::fmt::Display for Place {
 #[derive(Debug)]
 enum Listener {
     Tcp(TcpListener),
-    /// With the path, which goes when it ends.
+    /// A unix socket with its path, which is removed at the end.
     Unix(UnixListener, PathBuf),
 }
 
@@ -93,7 +93,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Listener::Unix(_, path) = self {
-            // If it is gone already, nothing is left to do.
+            // If the file was removed already, nothing is left to do.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -113,7 +113,7 @@ impl Raw {
         }
     }
 
-    /// Returns the connection as it is spoken with.
+    /// Returns the connection, with TLS if there is a guard.
     fn guarded(self, guard: Option<&mut Guard>) -> io::Result<Stream> {
         Ok(match (self, guard) {
             (Raw::Tcp(stream), Some(guard)) => Stream::Tls(Box::new(guard.accept(stream)?)),
@@ -123,12 +123,14 @@ impl Raw {
     }
 }
 
-/// Listens at this path. The socket of a process that was killed is replaced; one at which a process listens is not, nor any other file.
+/// Listens at this path. A socket that a killed process left is replaced. A socket at which a process listens, and any
+/// other file, stays.
 fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
     if is_socket {
-        // Without waiting: a process that listens, and accepts no connection at present, may have no room for another one.
+        // The connection attempt does not wait, because a process that accepts no connections now may have a full
+        // queue.
         match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path)?
@@ -139,7 +141,7 @@ fn open_unix(path: &PathBuf) -> io::Result<UnixListener> {
     UnixListener::bind(path)
 }
 
-/// An open status port. It closes when this is dropped.
+/// An open status port. It closes when this value is dropped.
 #[derive(Debug)]
 pub struct StatusPort {
     waker: Waker,
@@ -149,10 +151,11 @@ pub struct StatusPort {
 }
 
 impl StatusPort {
-    /// Opens the port; with a guard, a TCP port speaks TLS. If the address is taken, that is said, the process goes on without the port, and the address is tried again.
+    /// Opens the port. With a guard, a TCP port speaks TLS. If the address is taken, this is logged, the process
+    /// continues without the port, and the thread tries the address again.
     ///
     /// # Errors
-    /// The system has no thread, or no descriptor, left.
+    /// The system gives no thread or no file descriptor.
     pub fn open(
         place: Place,
         guard: Option<Guard>,
@@ -184,7 +187,7 @@ impl StatusPort {
         let thread = std::thread::Builder::new()
             .name("status".into())
             .spawn(move || {
-                // Without that right the thread has the same priority as the loops, and does as little.
+                // Without the right to do so, the thread keeps the priority of the loops.
                 let _ = rustix::process::setpriority_process(None, NICE);
                 port.run(&is_over);
             })?;
@@ -196,7 +199,8 @@ impl StatusPort {
         })
     }
 
-    /// Returns where it listens, with the port that was chosen if 0 was asked for. `None`: the address is taken.
+    /// Returns the place at which the port listens. If TCP port 0 was configured, it has the chosen port. `None`: the
+    /// address is taken.
     #[must_use]
     pub const fn place(&self) -> Option<&Place> {
         self.place.as_ref()
@@ -206,7 +210,7 @@ impl StatusPort {
 impl Drop for StatusPort {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Release);
-        // If it cannot be woken, it wakes by itself within a tick.
+        // If the thread cannot be woken, it wakes up by itself within a tick.
         let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -214,7 +218,7 @@ impl Drop for StatusPort {
     }
 }
 
-/// The thread's side.
+/// The state of the port's thread.
 #[derive(Debug)]
 struct Port {
     poll: Poll,
@@ -263,14 +267,14 @@ impl Port {
                 self.shown.tick(now);
                 self.expire(now);
                 self.listen(now);
-                // A system that had no descriptor left may have one again.
+                // If there was no free file descriptor, there may be one again.
                 self.may_accept = true;
             }
             more = self.accept(now);
         }
     }
 
-    /// Listens, if it does not yet.
+    /// If the port does not listen yet and it is time, tries to listen.
     fn listen(&mut self, now: Instant) {
         let waits = self
             .tried
@@ -304,7 +308,7 @@ impl Port {
         }
     }
 
-    /// Accepts some of those who wait. Returns whether more of them may be accepted at once.
+    /// Accepts some of the waiting connections. Returns whether more of them may be accepted at once.
     fn accept(&mut self, now: Instant) -> bool {
         for _ in 0..CONNECTIONS_MAX {
             let given_up = self.connections.len() == CONNECTIONS_MAX;
@@ -332,7 +336,7 @@ impl Port {
         true
     }
 
-    /// Returns the connection that gives its place up. `None`: all that are there may stay.
+    /// Returns the connection that must give up its place for a new one. `None`: all connections may stay.
     fn stranger(&self) -> Option<usize> {
         let strangers = self.connections.iter();
         let strangers = strangers.filter_map(|(number, it)| Some((*number, it.stranger()?)));

@@ -1,4 +1,4 @@
-//! The loops of a process, which are shown.
+//! The loops of a process that the status port shows.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,71 +9,71 @@ use serde_json::{Map, Value as Json};
 use crate::metric::{Kind, Metric, Sample, Value};
 use crate::pulse::{Alive, SILENCE_MAX};
 
-/// A process.
+/// Facts about a process.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// Its role: device, server, redis, memcached, controller.
+    /// Role of the process: device, server, redis, memcached or controller.
     pub role: &'static str,
     /// Version of the program.
     pub version: &'static str,
-    /// Commit that it was built from, or `unknown`.
+    /// Commit from which the program was built, or `unknown`.
     pub commit: &'static str,
 }
 
 /// State of one loop at one moment.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// Its metrics.
+    /// Metrics of the loop.
     pub samples: Vec<Sample>,
-    /// Reasons why it is not ready, as sentences; none: it is.
+    /// Reasons why the loop is not ready, as sentences. If there are none, it is ready.
     pub reasons: Vec<String>,
-    /// More about it, for people and for JSON.
+    /// Further facts about the loop, for people and for JSON.
     pub facts: Map<String, Json>,
-    /// What is wrong with it.
+    /// What is wrong with the loop.
     pub advice: Vec<Advice>,
 }
 
-/// A thing that is wrong with a loop.
+/// A problem of a loop, with the alert that says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// The alert whose section in the handbook says what to do.
+    /// The alert. Its section in the handbook says what to do.
     pub alert: &'static str,
-    /// The sentence for now.
+    /// A sentence about the problem.
     pub text: &'static str,
 }
 
-/// Of a loop that does not live.
+/// The advice for a loop that is stuck.
 const STUCK: Advice = Advice {
     alert: "PmnetStuck",
     text: "The loop is in one turn for more than a second.",
 };
 
-/// A loop, as it shows itself. It is asked by the thread of the status port only.
+/// A loop as the status port sees it. Only the port's thread calls these functions.
 pub trait Source: Debug + Send + Sync {
-    /// Labels of all its metrics.
+    /// Returns the labels of all metrics of the loop.
     fn labels(&self) -> Vec<(&'static str, String)>;
 
-    /// Its pulse: odd while it waits for something to do, and another one in each turn.
+    /// Returns the loop's pulse: a number that changes in each turn, and is odd while the loop waits for work.
     fn pulse(&self) -> u64;
 
-    /// Called several times a second, for values that follow from several looks.
+    /// Is called several times a second, for values that depend on several moments.
     fn tick(&self, now: Instant) {
         let _nothing = now;
     }
 
-    /// Looks at it.
+    /// Returns the present state of the loop.
     fn look(&self, now: Instant) -> Look;
 }
 
-/// The loops of a process that are shown. A clone is the same list.
+/// The loops of a process that are shown. Clones share one list.
 #[derive(Clone, Debug, Default)]
 pub struct Shown(Arc<Mutex<Vec<Seen>>>);
 
-/// A loop, and whether it lives.
+/// A loop, and the state that shows whether it is alive.
 type Seen = (Arc<dyn Source>, Alive);
 
 impl Shown {
-    /// Shows one more. One with the same labels, which has ended, is shown no more.
+    /// Shows a further loop. An earlier loop with the same labels has ended, and is no longer shown.
     pub fn add(&self, source: Arc<dyn Source>) {
         let labels = source.labels();
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +81,7 @@ impl Shown {
         all.push((source, Alive::new(Instant::now())));
     }
 
-    /// Looks at the pulses, and lets sources note how far they are.
+    /// Takes the pulses of all loops, and calls [`Source::tick`] for each.
     pub(crate) fn tick(&self, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (source, alive) in &mut *all {
@@ -90,7 +90,7 @@ impl Shown {
         }
     }
 
-    /// Looks at all of them.
+    /// Returns the present state of all loops.
     pub(crate) fn look(&self, now: Instant) -> Vec<Looked> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let looked = all.iter_mut().map(|(source, alive)| {
@@ -115,7 +115,7 @@ impl Shown {
         looked.collect()
     }
 
-    /// Returns why each loop that does not live does not; none: all live.
+    /// Returns a reason for each loop that is stuck; empty if all loops are alive.
     #[must_use]
     pub fn dead(&self, now: Instant) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,7 @@ impl Shown {
     }
 }
 
-/// Returns why a loop does not live; `None`: it does.
+/// Returns why a loop is stuck; `None`: the loop is alive.
 fn dead(source: &dyn Source, alive: &mut Alive, now: Instant) -> Option<String> {
     let stuck = alive.look(source.pulse(), now);
     (stuck >= SILENCE_MAX).then(|| {
@@ -138,21 +138,21 @@ fn dead(source: &dyn Source, alive: &mut Alive, now: Instant) -> Option<String> 
     })
 }
 
-/// Whether the loop lives.
+/// Whether the loop is alive.
 pub(crate) const ALIVE: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_alive",
     "Whether the loop turns, or waits for something to do (/livez).",
 );
 
-/// Whether it is ready.
+/// Whether the loop is ready.
 pub(crate) const READY: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_ready",
     "Whether the loop is ready (/readyz).",
 );
 
-/// The program.
+/// The build of the program.
 pub(crate) const BUILD: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_build_info",
@@ -164,17 +164,17 @@ impl Shown {
     pub const METRICS: [Metric; 3] = [BUILD, ALIVE, READY];
 }
 
-/// One loop that was looked at.
+/// The state of one loop at a request.
 #[derive(Debug)]
 pub(crate) struct Looked {
     pub labels: Vec<(&'static str, String)>,
-    /// Why it does not live.
+    /// Why the loop is stuck; `None`: it is alive.
     pub dead: Option<String>,
     pub look: Look,
 }
 
 impl Looked {
-    /// Reasons why it is not ready, each with its name.
+    /// Returns the reasons why the loop is not ready, each with the loop's name.
     pub fn reasons(&self) -> impl Iterator<Item = String> {
         let name = named(&self.labels);
         self.look
@@ -184,7 +184,7 @@ impl Looked {
     }
 }
 
-/// Returns the name of a loop, for a person.
+/// Returns the name of a loop for people.
 fn named(labels: &[(&'static str, String)]) -> String {
     let parts: Vec<String> = labels
         .iter()

@@ -1,4 +1,4 @@
-//! The port with TLS: who may read, and what those who may not can do.
+//! The port with TLS: which clients may read, and what other clients can do.
 
 #[path = "../../../tests/shared/certificates.rs"]
 mod certificates;
@@ -54,7 +54,7 @@ impl Stand {
         while stream.is_handshaking() {
             stream.shake_hands()?;
         }
-        // In TLS 1.3 a client hears only then that its certificate is refused.
+        // In TLS 1.3 a client learns only now that its certificate is refused.
         let _refused = stream.write_all(b"GET /livez HTTP/1.1\r\n\r\n");
         let _refused = stream.flush();
         let mut text = String::new();
@@ -75,7 +75,7 @@ fn only_clients_with_a_certificate_are_answered() {
         ("other.pem", Some("client"), Some(Distrust::TheirsUnknown)),
     ] {
         match stand.get(ca, identity) {
-            // A refusal that meets a request is lost with the connection.
+            // If the refusal arrives while the request is being sent, it is lost with the connection.
             Err(error) if Distrust::of(&error).is_some() => {
                 assert_eq!(Distrust::of(&error), why, "{ca} {identity:?}");
             }
@@ -83,7 +83,7 @@ fn only_clients_with_a_certificate_are_answered() {
             Ok(text) => assert_eq!(text, "", "{ca} {identity:?}"),
         }
     }
-    // Without TLS.
+    // A client without TLS gets no answer.
     let mut plain = TcpStream::connect(stand.address).unwrap();
     plain.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut said = Vec::new();
@@ -99,7 +99,7 @@ fn a_new_certificate_is_shown_without_a_restart() {
     for ending in ["key", "pem"] {
         let file = |name: &str| stand.files.path(&format!("{name}.{ending}"));
         std::fs::copy(file("server"), file("old")).unwrap();
-        // Half of it is not used.
+        // After the first copy only one of the two files is new, and the new pair is not used.
         let _either = stand.get("ca.pem", Some("client"));
     }
     let text = stand.get("ca.pem", Some("client")).unwrap();
@@ -114,13 +114,14 @@ fn begun(stand: &Stand, at: usize) -> TcpStream {
     socket.connect(&stand.address.into()).unwrap();
     let mut stream = TcpStream::from(socket);
     if at.is_multiple_of(2) {
-        // It may be closed by then.
+        // The connection may already be closed.
         let _ = stream.write_all(b"\x16\x03\x01\x02\x00\x01");
     }
     stream
 }
 
-/// A client that is no further after the time of a handshake is let go, long before that of a request.
+/// If a client has not completed its handshake in time, its connection is closed, long before the time for a request is
+/// over.
 #[test]
 fn clients_that_never_end_their_handshake_are_let_go() {
     let stand = stand("server");
@@ -135,7 +136,8 @@ fn clients_that_never_end_their_handshake_are_let_go() {
     }
 }
 
-/// A host without a certificate that holds all places, and takes each that gets free: one with a certificate is answered at once.
+/// A host without a certificate takes all places, and each place that becomes free. A client with a certificate is
+/// answered at once.
 #[test]
 fn a_host_without_a_certificate_shuts_nobody_out() {
     let stand = stand("server");

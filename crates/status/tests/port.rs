@@ -1,4 +1,4 @@
-//! A status port with real clients: many, slow, broken ones; and a loop that must not feel any of them.
+//! A status port with many, slow and broken clients, and a loop that they must not delay.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -157,7 +157,7 @@ fn every_path_has_its_answer() {
     assert_eq!((status.as_str(), body.as_str()), ("200", ""));
 }
 
-/// A browser gets the page and its files here, and is told to ask no other host.
+/// A browser gets the page and its files from this port, and is told to ask no other host.
 #[test]
 fn a_browser_gets_a_page_and_a_strict_policy() {
     let stand = stand();
@@ -244,7 +244,7 @@ fn a_loop_that_begins_anew_takes_the_place_of_the_old_one() {
     assert!(text.contains("pmnet_test_turns_total{shard=\"7\"} 9"));
 }
 
-/// More connections than there may be at a time, all at once: each gets its answer, and the loop turns all the while.
+/// There are more connections at once than are allowed. Each gets its answer, and the loop continues all the time.
 #[test]
 fn a_crowd_of_scrapers_is_served() {
     let stand = stand();
@@ -278,11 +278,12 @@ fn a_crowd_of_scrapers_is_served() {
     });
     let (turns, longest) = longest;
     assert!(turns > 10, "{turns}");
-    // It shares two processors with hundreds of threads of this test, so the test asserts only that it never waited for one of them.
+    // The loop shares two processors with hundreds of threads of this test, so the test only checks that the loop never
+    // waited for one of them.
     assert!(longest < Duration::from_secs(2), "{longest:?}");
 }
 
-/// Connections that say nothing take all places; a scraper gets its answer when their time is over.
+/// Silent connections take all places. A scraper gets its answer when the time of these connections is over.
 #[test]
 fn silent_connections_make_room_in_time() {
     let stand = stand();
@@ -301,7 +302,7 @@ fn silent_connections_make_room_in_time() {
     }
 }
 
-/// A reader that takes nothing does not delay others, and is closed.
+/// A client that reads nothing does not delay others, and its connection is closed.
 #[test]
 fn slow_readers_delay_nobody() {
     let stand = stand();
@@ -328,7 +329,7 @@ fn what_is_no_request_is_refused() {
     ] {
         assert_eq!(answer(stand.connect(), bytes).0, status, "{bytes:?}");
     }
-    // One byte at a time is a request, too.
+    // A request may arrive byte by byte.
     let mut stream = stand.connect();
     for byte in b"GET /livez HTTP/1.1\r\n\r\n" {
         stream.write_all(&[*byte]).unwrap();
@@ -340,7 +341,7 @@ fn what_is_no_request_is_refused() {
     assert_eq!(stand.get("/livez").0, "200");
 }
 
-/// The answer arrives although more came than was read.
+/// The answer arrives although not all of the input was read.
 #[test]
 fn a_request_of_a_megabyte_is_refused_with_an_answer() {
     let stand = stand();
@@ -360,7 +361,7 @@ fn a_request_of_a_megabyte_is_refused_with_an_answer() {
     assert_eq!(stand.get("/livez").0, "200");
 }
 
-/// The process goes on without the port, and gets it when it is free.
+/// The process continues without the port, and opens it when the address is free.
 #[test]
 fn a_port_that_is_taken_is_tried_again() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -387,7 +388,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("status.sock");
     let place = Place::Unix(path.clone());
-    // One that a killed process left.
+    // A killed process has left this socket.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let port = StatusPort::open(place.clone(), None, ABOUT, Shown::default()).unwrap();
@@ -407,7 +408,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     );
     drop(port);
     assert!(!path.exists());
-    // Nor is any other file replaced.
+    // Other files are not replaced either.
     std::fs::write(&path, "a note").unwrap();
     assert_eq!(
         StatusPort::open(place, None, ABOUT, Shown::default())
@@ -418,7 +419,7 @@ fn a_unix_socket_serves_and_goes_with_its_process() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "a note");
 }
 
-/// A process that is stopped accepts no connection: the next one must not wait for it.
+/// A suspended process accepts no connection. The next process must not wait for it.
 #[test]
 fn a_unix_socket_whose_owner_accepts_nobody_keeps_no_process_waiting() {
     let folder = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use crate::rows::{Fault, Rows, Update, place_in};
 use crate::types::{Context, Cursors, Keyspace, execaborted, refuse_as_read, run, unchanged};
 use crate::{OpenError, PACK_HEADER_BYTES_MAX, REPLY_BYTES_MAX, REPLY_TOO_LONG};
 
-/// Bytes of replies after which a pack ends.
+/// If the replies of a pack have this many bytes, the pack ends.
 const PACK_REPLIES_BYTES_MAX: usize = 256 * 1024;
 /// Longest reply of a read in a pack, in bytes.
 const PACK_READ_BYTES_MAX: usize = 16 * 1024;
@@ -57,7 +57,8 @@ pub fn cursors() -> Result<Cursors, OpenError> {
     Ok(cursors)
 }
 
-/// Counts events of one kind. They are logged less and less often, so that frequent events do not flood the log.
+/// Counts events of one kind. The more events there are, the less often they are logged, so that they do not flood the
+/// log.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted(u64);
 
@@ -79,7 +80,7 @@ impl Counted {
 pub struct Rejections(Counted);
 
 impl Rejections {
-    /// Counts these rejected updates, and logs some of them.
+    /// Counts these rejected updates, and logs some of the reasons.
     pub fn note(&mut self, reasons: &[String]) {
         for why in reasons {
             if let Some(total) = self.0.one_more() {
@@ -183,7 +184,7 @@ pub fn told(fault: &Fault) -> Option<String> {
     }
 }
 
-/// Returns the reply to a request that cannot be executed. The reply to a pack is that of a pack with one part.
+/// Returns the reply to a request that cannot be executed. For a pack, the reply has the form of a pack with one part.
 pub fn refusal(request: &Request, why: &str) -> Bytes {
     let error = reply::error(why);
     match Commands::parse(&request.payload) {

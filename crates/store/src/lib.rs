@@ -28,7 +28,7 @@ pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 /// The reason why a store could not be opened, with advice for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The scheme of the address is none that pmnet knows.
+    /// pmnet does not know the scheme of the address.
     #[error(
         "PM2120 unknown store {url:?}: use redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:"
     )]

@@ -75,13 +75,13 @@ pub type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 /// Reason why the rows could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// Input or output failed; nothing of the transaction happened.
+    /// Input or output failed. The transaction has changed nothing.
     #[error("{0}")]
     Storage(String),
-    /// The reply is longer than allowed; nothing of the transaction happened.
+    /// The reply is longer than allowed. The transaction has changed nothing.
     #[error("the reply is larger than 16 MiB")]
     ReplyTooLong,
-    /// The store has no space for the write; nothing of the transaction happened.
+    /// The store has no space for the write. The transaction has changed nothing.
     #[error(
         "PM2403 full: acknowledged writes that find no room wait, and so does everything after them, deletes too; nothing is lost. Stop this \
          process, make the store larger (pmnet store grow FILE --size BYTES), and start it again"
@@ -106,7 +106,7 @@ pub trait Rows {
     /// [`Fault`].
     fn get(&self, key: &[u8], look: &mut dyn FnMut(Row<'_>)) -> Result<bool, Fault>;
 
-    /// Writes the row of `key`, and replaces an earlier one.
+    /// Writes the row of `key`. An earlier row of this key is replaced.
     ///
     /// # Errors
     /// [`Fault`]; always in a transaction that only reads, which need not have this method.

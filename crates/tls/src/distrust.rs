@@ -24,7 +24,7 @@ pub enum Distrust {
     OursExpired,
     /// The other end reports that this end's certificate is of an unknown authority.
     OursUnknown,
-    /// The other end requires a certificate, or another one.
+    /// The other end requires a certificate, or a different certificate.
     Ours,
     /// The other end does not speak TLS.
     NoTls,

@@ -189,7 +189,7 @@ impl ServerTls {
     /// Wraps an accepted connection. The client begins the handshake.
     ///
     /// # Errors
-    /// No cause is known.
+    /// An error of rustls. No cause of such an error is known.
     pub fn accept<T>(&self, socket: T) -> io::Result<Stream<T>> {
         let session = rustls::ServerConnection::new(self.config()).map_err(io::Error::other)?;
         Ok(Stream::new(socket, session.into()))
@@ -264,7 +264,7 @@ impl ClientTls {
     /// byte that is written, or with a flush.
     ///
     /// # Errors
-    /// No cause is known.
+    /// An error of rustls. No cause of such an error is known.
     pub fn connect<T>(&self, socket: T) -> io::Result<Stream<T>> {
         let (config, name) = &*self.0;
         let session = rustls::ClientConnection::new(Arc::clone(config), name.clone())

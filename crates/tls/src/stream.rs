@@ -49,7 +49,7 @@ impl<T> Stream<T> {
         self.session.wants_write()
     }
 
-    /// Adds TLS's closing message: nothing more will be written. It must be flushed.
+    /// Adds TLS's closing message, after which nothing more can be written. The message must be flushed.
     pub fn close(&mut self) {
         self.session.send_close_notify();
     }
@@ -92,7 +92,7 @@ impl<T: Read + Write> Stream<T> {
         Ok(())
     }
 
-    /// As [`Self::push`], but bytes that the socket does not take yet are no error.
+    /// Does what [`Self::push`] does, but returns no error if the socket does not take all bytes yet.
     fn try_push(&mut self) -> io::Result<()> {
         match self.push() {
             Err(error) if is_not_yet(error.kind()) => Ok(()),
@@ -116,7 +116,7 @@ impl<T: Read + Write> Read for Stream<T> {
                 result => return result,
             }
             self.try_push()?;
-            // After the end of the stream this returns 0 again, and so does the reader.
+            // After the end of the stream, `read_tls` returns 0 again, and so does the session's reader.
             self.session.read_tls(&mut self.socket)?;
             self.process()?;
             self.try_push()?;
@@ -282,7 +282,7 @@ mod tests {
         near.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
         let error = server.read(&mut [0; 100]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidData);
-        // An incomplete handshake is no handshake.
+        // The stream ends before the handshake is complete.
         let (near, far) = UnixStream::pair().unwrap();
         far.set_nonblocking(true).unwrap();
         let mut server = super::tests::server(&files, "server", &Clients::No)

@@ -24,7 +24,7 @@ pub(super) const ALARM: &str = "maintenance/alarm";
 /// Longest time to wait for the reason of a failure.
 const WHY_MAX: Duration = Duration::from_millis(200);
 
-/// Flags that the texts name.
+/// Names of the flags in the error texts.
 const FLAGS: Flags = Flags {
     ca: "--etcd-ca",
     certificate: "--etcd-cert and --etcd-key",
@@ -117,7 +117,7 @@ impl Http {
         }
     }
 
-    /// Returns a text that needs no login; `None` if there is none.
+    /// Returns a text for which no login is needed; `None`: the text is not available.
     pub(super) fn text(&mut self, url: &str) -> Option<String> {
         let mut answer = self.agent.as_ref()?.get(url).call().ok()?;
         let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
@@ -235,7 +235,7 @@ impl Http {
         let body = body.read_to_string().map_err(lost)?;
         let mut json: Value = serde_json::from_str(&body).map_err(|_| no_json(endpoint, &body))?;
         if json["result"].is_object() {
-            // The answer is one of a stream.
+            // The answer is an element of a stream.
             json = json["result"].take();
         }
         if let Some(text) = json["error"].as_str() {
@@ -306,7 +306,7 @@ fn wants_login(text: &str) -> bool {
 fn refusal(endpoint: &str, code: Option<i64>, text: &str) -> EtcdError {
     let (endpoint, text) = (endpoint.to_owned(), text.to_owned());
     match code {
-        // Another member may be able to do what this one cannot do now.
+        // Another member may be able to answer the request now.
         Some(DEADLINE_EXCEEDED | UNAVAILABLE) => EtcdError::Unreachable(endpoint, text),
         Some(RESOURCE_EXHAUSTED) if text.contains(FULL) => EtcdError::Full(endpoint),
         Some(PERMISSION_DENIED) => EtcdError::Forbidden(endpoint),

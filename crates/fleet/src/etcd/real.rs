@@ -199,7 +199,7 @@ fn certificates_decide_who_asks_and_who_answers() {
     let url = server.url().replace("localhost", "127.0.0.1");
     let members = Members::new(&url, server.access(ca, Some("client"))).unwrap();
     refused(Etcd::new(members, CALL_MAX), "is for another name");
-    // Without TLS.
+    // A client without TLS is refused.
     let members = Members::new(&server.url().replace("https", "http"), Access::default());
     refused(Etcd::new(members.unwrap(), CALL_MAX), "write https://");
     let peers = format!("https://localhost:{}", server.ports[1]);
@@ -221,11 +221,11 @@ fn an_expired_certificate_is_renewed_without_a_restart() {
     let mut etcd = server.ask(server.access("ca.pem", Some("mine")));
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "key");
-    // Only one of the two files is new: the earlier files are used until the other one is new, too.
+    // Only one of the two files is new. The earlier files are used until both are new.
     assert!(etcd.range("/pmnet/").is_err());
     copy("client", "pem");
     etcd.range("/pmnet/").unwrap();
-    // Now one of two files that do not fit: the connection continues.
+    // Now the two files do not belong together: the existing connection is still used.
     copy("old", "key");
     etcd.range("/pmnet/").unwrap();
 }

@@ -1,9 +1,9 @@
 //! A change of a chain without a fleet: whether it is possible now, and its next step. These are pure
 //! functions of the answers of devices and server.
 //!
-//! The chain that the server has on record counts, and only the server changes it. This module decides how
-//! devices must be wired, and when the head states that a device is stopped. It decides everything anew at
-//! each look, so a change can be resumed at any point.
+//! The chain that the server has on record counts, and only the server changes it. This module decides how devices must
+//! be wired, and when the head states that a device is stopped. It decides everything anew from the answers, so a
+//! change can be resumed at any point.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ pub enum HandStep {
     Wire(Doing, Order),
     /// The device must end.
     Leave(Doing),
-    /// Wait for what the text says.
+    /// Wait for the event that the text names.
     Wait(String),
     /// The change is done.
     Done,
@@ -156,7 +156,7 @@ impl Change {
         }
     }
 
-    /// Whether a spare joins first: then no device leaves before the new one has everything.
+    /// Whether a spare joins first. If so, no device leaves before the new device has everything.
     const fn joins_first(&self) -> bool {
         self.joins.is_some() && !self.is_stopped
     }
@@ -374,7 +374,7 @@ fn is_wired(said: &DeviceSaid, order: Order) -> bool {
     !wiring(said).is_to_become(order)
 }
 
-/// Returns the text with what the device waits for, unless it waits for this command.
+/// Returns a text with the event that the device waits for, unless the device waits for this command.
 fn waits(said: &DeviceSaid) -> String {
     let text = said.waits.as_ref().filter(|_| said.joins == 0);
     text.map_or_else(String::new, |text| {

@@ -115,14 +115,14 @@ impl DeviceDoor {
         })
     }
 
-    /// Returns how the device must be wired, if an operator has ordered that.
+    /// Returns the next hop and the statement that an operator has ordered, if there is such an order.
     #[must_use]
     pub fn order(&self) -> Option<Order> {
         self.shared.state().order
     }
 
-    /// Notes that the device runs with this wiring. `words`: messages of this run alone. With them the door
-    /// ends the run when the device must be wired otherwise, or must end.
+    /// Notes that the device runs with this wiring. `words`: messages of this run alone. By these messages the door
+    /// ends the run when the device must get another next hop, or must end.
     pub fn attend(&self, words: Arc<LeaseWords>, order: Order) {
         let mut state = self.shared.state();
         let stale = state.order.is_some_and(|wanted| wanted != order) || state.leaves;
@@ -151,8 +151,8 @@ impl DeviceDoor {
         true
     }
 
-    /// Notes that **the device has ended**: it acknowledges nothing any more. The command that asked for its
-    /// end is told.
+    /// Notes that **the device has ended**: it no longer acknowledges anything. The command that ordered the end gets
+    /// its answer.
     pub fn left(self) {
         // The device stays on record until the others are wired without it, so its next hop is kept. If it
         // starts again as a spare, that next hop no longer counts.

@@ -1,8 +1,8 @@
 //! One question and one answer over TCP. Each is a line of JSON, with bounded length and time.
 //!
-//! A silent connection delays no other one: all connections are read side by side, each for a short time. If
-//! there are too many, the oldest connection of the host with the most connections is closed. So there is
-//! always a place for the next connection.
+//! A silent connection does not delay the others: all connections are read side by side, each for a short time. If
+//! there are too many, the oldest connection of the host with the most connections is closed. So there is always a
+//! place for the next connection.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,7 +26,7 @@ use super::{Answered, Asked};
 const LINE_MAX: usize = 16 * 1024;
 /// Most time for connecting, and for each line. An answer that waits for the end of a device may take longer.
 const LINE_SECONDS: Duration = Duration::from_secs(2);
-/// Time for a question. A caller that has not sent one by then is disconnected.
+/// Time for a question. A caller that has not sent a question in this time is disconnected.
 const QUESTION_SECONDS: Duration = Duration::from_millis(500);
 /// Most connections that are read at a time.
 const CALLERS_MAX: usize = 64;
@@ -239,8 +239,8 @@ impl<A: Fn(Asked) -> Answered + Send + Sync + 'static> Porter<A> {
         Ok(())
     }
 
-    /// Reads from this caller, and answers once it has sent a line. A caller whose time is over is closed
-    /// without reading: a host on the path may have held its order back.
+    /// Reads from this caller, and answers once it has sent a line. If a caller's time is over, its connection is
+    /// closed without reading, because a host on the path may have held the order back.
     fn hear(&mut self, token: mio::Token) {
         let found = self.callers.iter().position(|caller| caller.token == token);
         let Some(at) = found else { return };
@@ -472,7 +472,7 @@ mod tests {
         );
     }
 
-    /// For example a port scan, a monitor that only connects, or an attacker.
+    /// Such connections come, for example, from a port scan, from a monitor that only connects, or from an attacker.
     #[test]
     fn who_connects_and_says_nothing_locks_nobody_out() {
         const SILENT: usize = 400;
@@ -564,8 +564,8 @@ mod tests {
         drop(door);
     }
 
-    /// A host on the path keeps an order back, and connects and is greeted meanwhile. The order's caller has
-    /// been told that there was no answer, so the order must not be executed later.
+    /// A host on the path holds an order back. In the meantime it connects itself and is greeted. The order's caller
+    /// has been told that there was no answer, so the order must not be executed later.
     #[test]
     fn an_order_that_was_kept_back_is_not_executed() {
         let at = somewhere();

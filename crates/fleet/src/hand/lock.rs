@@ -68,9 +68,9 @@ pub(super) enum Reply {
 /// How an answer is protected.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Seal {
-    /// Without a MAC, because the process has no keys.
+    /// The answer has no MAC, because the process has no keys.
     Open,
-    /// With a MAC under this key.
+    /// The answer has a MAC under this key.
     With(MacKey),
 }
 

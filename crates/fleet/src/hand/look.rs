@@ -74,7 +74,7 @@ pub fn look(
     }
 }
 
-/// Asks all of them at once: several that do not answer take no longer than one.
+/// Asks all addresses at the same time, so several silent processes take no longer than one.
 fn who(
     at: &[SocketAddr],
     key: Option<&ClusterKey>,

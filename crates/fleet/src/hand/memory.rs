@@ -150,7 +150,7 @@ fn remove(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Returns the contents of the file. Fails if it is no regular file, or is longer than a record.
+/// Returns the contents of the file. Fails if it is not a regular file, or is longer than a record.
 fn read_whole(path: &Path) -> std::io::Result<Vec<u8>> {
     let about = std::fs::metadata(path)?;
     if !about.is_file() || about.len() > RECORD_MAX {
@@ -230,7 +230,7 @@ mod tests {
         memory(1).keep((at(2), None), false).unwrap();
         memory(1).keep((at(1), None), false).unwrap();
         assert!(!path.exists());
-        // A file of another device does not count, and neither does an invalid one.
+        // A file of another device and an invalid file do not count.
         memory(1).keep((at(2), None), false).unwrap();
         let other = Memory { id: 8, ..memory(1) };
         assert_eq!(other.recall(false), None);

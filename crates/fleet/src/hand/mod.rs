@@ -86,7 +86,7 @@ pub struct DeviceSaid {
     pub listen: SocketAddr,
     /// The next hop on its command line.
     pub flag: SocketAddr,
-    /// Its present next hop.
+    /// The device's present next hop.
     pub next: SocketAddr,
     /// The id of the present next hop, 0 for the server, if the device knows it.
     #[serde(default)]
@@ -109,8 +109,8 @@ pub struct DeviceSaid {
     pub in_kernel: bool,
 }
 
-/// Returns the flags for a next hop on a command line. With keys they include its id; without keys a device
-/// refuses that flag.
+/// Returns the flags for a next hop on a command line. If the device has keys, the flags include the hop's id. A device
+/// without keys refuses the flag for the id.
 #[must_use]
 pub fn next_flags(next: SocketAddr, id_with_keys: Option<u32>) -> String {
     match id_with_keys {
@@ -128,7 +128,7 @@ pub struct ServerSaid {
     pub process: String,
     /// Address at which the server listens.
     pub listen: SocketAddr,
-    /// The epoch that its store has on record; 0: there is none, or the store has not been read yet.
+    /// The epoch that the server's store has on record; 0: there is no epoch, or the store has not been read yet.
     pub epoch: u32,
     /// The devices of the chain of `epoch`, head first.
     pub chain: Vec<u32>,

@@ -109,7 +109,7 @@ fn on_record(epoch: u32, chain: &[u16], mut shard: Shard) -> Shard {
     shard
 }
 
-/// Returns the next step if all leases that are gone have been gone for long enough.
+/// Returns the next step if all ended leases ended long enough ago.
 fn next(shard: &Shard) -> Advice {
     let over = |id: u32| {
         let row = shard.rows.get(&id)?;
@@ -128,7 +128,7 @@ fn a_chain_that_is_seen_becomes_the_record_and_then_nothing_is_to_do() {
     );
     assert_eq!(next(&shard(Some(found), rows())), Advice::Well);
     assert_eq!(next(&Shard::default()), Advice::Well);
-    // The chain has grown at its head since then.
+    // After the plan was made, the chain has grown at its head.
     let before = Plan {
         copies: 1,
         ..plan(1, None, &[2])
@@ -475,7 +475,7 @@ fn the_chain_sends_to_another_server_only_if_that_is_one_of_several_and_serves()
         Advice::Do(Step::Wire(there.clone()))
     );
     assert_eq!(next(&moved(true, 5, at(SERVER))), Advice::Well);
-    // The server is reached by another address, or it is gone.
+    // The server is reached by another address, or it does not run.
     assert_eq!(next(&moved(false, 5, at(98))), Advice::Well);
     assert_eq!(next(&moved(true, 0, at(98))), Advice::Well);
     // A pending statement and a stopped device stay unchanged.

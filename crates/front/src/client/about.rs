@@ -51,7 +51,7 @@ impl Default for About {
 }
 
 impl About {
-    /// Notes that the server works on another store now: the facts must be asked for again.
+    /// Notes that the server works on another store now, so the store must be asked for its facts again.
     pub(super) fn is_another(&mut self) {
         self.of = None;
         self.ask_after = 0;
@@ -78,8 +78,7 @@ impl About {
             Outcome::Reply(reply) => self.take(reply),
             _ => None,
         };
-        // If the answer is of another store than the one that the server works on, the next question follows
-        // soon.
+        // If the answer comes from a store that the server does not work on, the next question follows soon.
         let pause = if known.is_some() {
             ASK_TIME_MAX
         } else {
@@ -105,7 +104,7 @@ impl About {
             _ => redis,
         };
         (self.server, self.version) = (name.to_owned(), version.to_owned());
-        // Without the right to list modules, the answer is an error: no modules are named.
+        // If the server has no right to list modules, this part of the answer is an error, and no modules are named.
         let modules = read::elements(&reply[length..]).unwrap_or_default();
         self.modules = modules
             .into_iter()

@@ -26,7 +26,7 @@ impl Connection {
     /// fails as well.
     ///
     /// # Errors
-    /// [`Later`]: the commands before this one could not be sent now.
+    /// [`Later`]: the earlier commands could not be sent now.
     pub(super) fn deny(
         &mut self,
         error: Bytes,
@@ -49,8 +49,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps the command waiting for Redis's answer about the rights of its client. When the command's time
-    /// is over, it gets an error.
+    /// Keeps the command waiting for Redis's answer about the rights of its client. If Redis has not answered when the
+    /// command's time is over, the command gets an error.
     ///
     /// # Errors
     /// [`Later`]: the command waits.
@@ -60,7 +60,7 @@ impl Connection {
         facts: Option<&Facts>,
         env: &mut Env<'_>,
     ) -> Result<(), Later> {
-        // The earlier commands of this client do not wait.
+        // The client's earlier commands are sent without waiting for this answer.
         self.submit_all(env)?;
         if !asking.is_login()
             && let Some(busy) = env.shared.busy.error(env.shared.now).cloned()

@@ -1,5 +1,5 @@
-//! Output that waits to be written to a client, in pieces. A backlog takes only the memory of its pieces, and
-//! taking bytes from its head moves no others.
+//! Output that waits to be written to a client, in pieces. A backlog takes only the memory of its pieces. If bytes are
+//! taken from its head, no other bytes are moved.
 
 use std::collections::VecDeque;
 
@@ -10,8 +10,8 @@ const KEPT_PLACES_MAX: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Output {
-    /// The pieces, oldest first. Only the last piece may have free space. No piece is empty, unless it is the
-    /// only one.
+    /// The pieces, oldest first. Only the last piece may have free space. No piece is empty, unless it is the only
+    /// piece.
     pieces: VecDeque<Vec<u8>>,
     /// Bytes of the first piece that are already written.
     written: usize,

@@ -82,8 +82,8 @@ impl Busy {
 }
 
 impl Busy {
-    /// If Redis is busy and this command would have to wait for it, returns Redis's error. A read may not
-    /// need Redis.
+    /// If Redis is busy and this command would have to wait for Redis, returns Redis's error. A read may be answered
+    /// without Redis.
     pub(super) fn holds_up(
         &self,
         command: &Command<'_>,

@@ -1,4 +1,4 @@
-//! CLIENT: what a client sets and asks about itself and about the front's other clients.
+//! CLIENT: settings of a client, and questions about this client and the front's other clients.
 //!
 //! Purpose: the front answers as Redis does about its connections, but the clients are those of this front.
 //! Subcommands about other clients (LIST, KILL, UNBLOCK) are carried out by the front's shell
@@ -130,8 +130,8 @@ pub(super) enum Wanted {
     Help(Vec<u8>),
     /// The front answers this request.
     Front(ClientsAsk),
-    /// The store is asked this first, and then the front. `None`: the conditions are not understood in the
-    /// front, which is asked nothing.
+    /// The store is asked this first, and then the front. `None`: the front does not understand the conditions, so it
+    /// is not asked.
     Store(Bytes, Option<ClientsAsk>),
     /// The command has this reply.
     Reply(Bytes),
@@ -165,7 +165,7 @@ impl Wanted {
                 }
             }
             "CLIENT|UNBLOCK" if arguments.len() > 4 => {
-                // Redis refuses this argument, and Valkey 9.1 takes the command for one without a reason. No
+                // Redis refuses this argument. Valkey 9.1 ignores it and executes the command without a reason. No
                 // client has the number 0.
                 let id = parse_integer(arguments.get(2));
                 let mut words: Vec<&[u8]> = arguments.iter().collect();
@@ -281,7 +281,7 @@ pub(super) fn unblock(id: i64, error: bool) -> Bytes {
     question(0, &words)
 }
 
-/// Everything about a client that other clients can ask.
+/// The properties of a client that other clients can ask for.
 pub(crate) struct Portrait<'a> {
     pub(super) face: &'a Face,
     pub(super) life: &'a Life,

@@ -34,7 +34,7 @@ struct Condition {
 enum What {
     Ids(Vec<i64>),
     Kind(ClientKind),
-    /// The client connected at least this long ago, in seconds. `Idle`: it has been idle at least this long.
+    /// The client connected at least this many seconds ago. `Idle`: it has been idle for at least this many seconds.
     Age(i64),
     Idle(i64),
     /// The client has all these flags, or capabilities.
@@ -67,7 +67,7 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     let mut at = 2;
     while at < arguments.len() {
         if at + 1 == arguments.len() && kills {
-            // The added condition would be read as the value of the last one.
+            // The added condition would be read as the value of the last condition.
             return if !arguments.is(at, "ID") || names_address(arguments) {
                 Parsed::Cut
             } else {
@@ -77,14 +77,14 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
         let Some((condition, next, usual)) = which.condition(arguments, at, kills) else {
             return Parsed::Asked(None, question(arguments, kills.then_some(Nobody::Last)));
         };
-        // Only newer versions take several numbers in CLIENT KILL, or several conditions in CLIENT LIST.
+        // Only newer versions accept several numbers in CLIENT KILL, or several conditions in CLIENT LIST.
         plain &= usual && (kills || next == arguments.len());
         if let Some(Condition {
             what: What::Field("user", name),
             ..
         }) = &condition
         {
-            // A user that the front does not know: the store's error is the reply.
+            // If the front does not know the user, the store's error is the reply.
             plain &= shared.users.has(name);
         }
         which.conditions.extend(condition);
@@ -100,23 +100,23 @@ pub(super) fn parse(arguments: &Arguments<'_>, kills: bool, shared: &Shared) -> 
     }
 }
 
-/// Whether the command has a condition on a local address. A second such condition would not count.
+/// Whether the command has a condition on a local address. A second condition on a local address would not count.
 fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }
 
-/// Place of the added condition that none of the store's clients meets.
+/// Where a condition that no client of the store meets is added to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nobody {
     /// Before the other conditions, none of which is of the same kind.
     First,
-    /// After the other conditions. At the end it is read as a condition, or is an error, whatever precedes
-    /// it.
+    /// After the other conditions. At this place the added condition is read as a condition, or is an error, whatever
+    /// precedes it.
     Last,
 }
 
-/// Returns the command as a question to the store. `nobody`: the position at which a condition is added that no
-/// client of the store meets.
+/// Returns the command as a question to the store. `nobody`: where to add a condition that no client of the store
+/// meets.
 fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if let Some(nobody) = nobody {
@@ -162,7 +162,7 @@ impl Which {
             }
             b"TYPE" => (
                 What::Kind(ClientKind::parse(value)?),
-                // The name for a master in newer versions.
+                // Newer versions use this name for a master.
                 !value.eq_ignore_ascii_case(b"primary"),
             ),
             b"SKIPME" if !negated => {

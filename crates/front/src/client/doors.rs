@@ -48,7 +48,7 @@ impl Connection {
         self.face.pending.replies.held()
     }
 
-    /// Whether so many replies are unread that no further command may be taken.
+    /// Whether there are too many unread replies for a further command to be taken.
     #[must_use]
     pub fn congested(&self) -> bool {
         self.face.pending.replies.congested()
@@ -84,8 +84,8 @@ impl Connection {
         self.face.pending.hold.is_paused()
     }
 
-    /// Tells the client about changed keys: its own, or those of a client that has named it in REDIRECT
-    /// (`redirected`). Returns whether the client takes such messages.
+    /// Tells the client about changed keys. `redirected`: the keys are those of another client, which has named this
+    /// client in REDIRECT. Returns whether the client takes such messages.
     pub(crate) fn told_of_keys(&mut self, told: &Told, redirected: bool) -> bool {
         let (protocol, passing) = (self.face.protocol(), &self.back.passing);
         let listens = self.tracks.tell(told, redirected, protocol, passing);
@@ -101,7 +101,7 @@ impl Connection {
         listens
     }
 
-    /// Returns everything about this client that other clients can ask.
+    /// Returns the properties of this client that other clients can ask for.
     pub(crate) fn portrait(&self) -> Portrait<'_> {
         Portrait {
             face: &self.face,
@@ -198,7 +198,7 @@ impl Connection {
         self.back.passing.tls()
     }
 
-    /// Whether the front may read from the store's connection now. Messages that a subscriber does not read
+    /// Whether the front may read from the store's connection now. If a subscriber does not read its messages, they
     /// wait at the store, as they do without pmnet. The reply to a command is always read.
     #[must_use]
     pub fn wants_direct(&self) -> bool {

@@ -29,13 +29,12 @@ enum Takes {
 enum Sends {
     #[default]
     On,
-    /// The client has closed its sending side. `read`: everything that it had sent was received. `since`:
-    /// when a waiting client was first seen closed.
+    /// The client has closed its sending side. `read`: everything that it had sent was received. `since`: when the
+    /// front first saw, while the client waited, that it had closed.
     Closed { read: bool, since: Option<Time> },
 }
 
-/// Whether everything was received that a client had sent before it closed its sending side. The client may
-/// have disconnected.
+/// Whether all bytes of a client that has closed its sending side were received. The client may have disconnected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Read,
@@ -64,7 +63,7 @@ impl End {
         matches!(self.front, Takes::CutOff) && !self.eof()
     }
 
-    /// Makes this error the reply to the next command, which is the last one.
+    /// Makes this error the reply to the next command. The connection ends after that command.
     pub(super) fn lose(&mut self, error: Bytes) {
         if !self.ends() {
             self.front = Takes::Lost(error);
@@ -91,8 +90,8 @@ impl End {
         matches!(self.client, Sends::Closed { .. })
     }
 
-    /// Returns since when the waiting client has been seen closed; `None` if it is not closed. To be called
-    /// for a client that waits.
+    /// To be called for a client that waits. Returns when the front first saw that the client had closed its sending
+    /// side; `None` if it has not.
     pub(super) fn closed_since(&mut self, now: Time) -> Option<Time> {
         match &mut self.client {
             Sends::On => None,

@@ -1,5 +1,4 @@
-//! The part of a client that its commands are about: its identity, its settings, and the commands that were
-//! taken from it.
+//! The identity and the settings of a client, and the commands that were taken from it.
 
 use std::net::SocketAddr;
 
@@ -59,7 +58,7 @@ impl Pending {
         }
     }
 
-    /// As [`Pending::expect`], for a call whose outcome the next command depends on.
+    /// Does what [`Pending::expect`] does, and makes the next command wait, because it depends on the call's outcome.
     pub(super) fn expect_first(
         &mut self,
         submitted: Result<CallId, Bytes>,

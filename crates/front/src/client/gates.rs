@@ -41,28 +41,28 @@ impl Connection {
         command: &Command<'_>,
         env: &mut Env<'_>,
     ) -> Result<(), Stop> {
-        // First of all: a browser gets no answer, whatever its rights.
+        // This gate is the first one: a browser gets no answer, whatever its rights.
         self.close_http(command)?;
-        // Before anything is done for the command: a client that may not run it learns nothing, and delays no
-        // other client.
+        // This gate precedes all work for the command: a client that may not run the command learns nothing, and delays
+        // no other client.
         self.look_at_rights(command, env)?;
-        // After the check of rights, as in Redis: a client without rights gets its error during a pause, too.
-        // Before all gates that change something, because the state may be different after the pause.
+        // This gate follows the check of rights, as in Redis: a client without rights gets its error during a pause,
+        // too. It precedes all gates that change something, because the state may be different after the pause.
         self.wait_in_pause(command, env)?;
-        // After the pause, because the script may be over by then. Before all gates that ask Redis about the
-        // command.
+        // This gate follows the pause, because the script may be over by then. It precedes all gates that ask Redis
+        // about the command.
         self.refuse_while_busy(command, env)?;
         // SCRIPT KILL is the only command for a busy Redis, so its gate follows the gate for a busy Redis.
         // Its gate precedes the gate of the modes, because a client that waits may send SCRIPT KILL, too.
         self.kill_script(command, env)?;
-        // Before all reads: a key is registered before its value is read.
+        // This gate precedes all reads: a key must be registered before its value is read.
         self.register_keys(command, env)?;
         // On the client's own connection, Redis itself handles MULTI and wrong numbers of arguments.
         self.pass_by_mode(command, env)?;
         // The transaction checks the number of arguments itself, because a wrong number makes the transaction
         // fail.
         self.queue_in_multi(command, env)?;
-        // Last, as in Redis: errors of the earlier gates come first.
+        // This gate is the last one, as in Redis: errors of the earlier gates come first.
         self.look_at_arity(command, env)
     }
 
@@ -147,7 +147,7 @@ impl Connection {
         }
         // The time of later commands begins when this command continues.
         self.face.pending.times.make_way();
-        // The earlier commands do not wait.
+        // The client's earlier commands do not wait for the end of the pause.
         self.submit_all(env)?;
         Err(Later::Paused.into())
     }

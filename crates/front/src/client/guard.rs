@@ -1,12 +1,11 @@
 //! Passed commands that must not reach the store.
 //!
-//! Normally the store's adaptor checks every command and refuses what would break the durability of
-//! acknowledged writes, or the records that make them apply exactly once. A passed command does not go
-//! through the adaptor, so the same commands are refused here, with the same errors
-//! (`crates/store/src/redis`: `commands`, `plan`, and `guarded` in `request.lua`).
-//! Administration that breaks neither is passed, as the adaptor does: MODULE, FUNCTION, MIGRATE, SAVE, other
-//! settings. The front answers CLIENT. The table refuses SHUTDOWN, DEBUG, REPLICAOF, SWAPDB and similar
-//! commands.
+//! Normally the store's adaptor checks every command and refuses what would break the durability of acknowledged
+//! writes, or the records that make them apply exactly once. A passed command does not go through the adaptor, so the
+//! same commands are refused here, with the same errors (`crates/store/src/redis`: `commands`, `plan`, and `guarded` in
+//! `request.lua`). Administrative commands without such an effect are passed, as by the adaptor: MODULE, FUNCTION,
+//! MIGRATE, SAVE, and changes of other settings. The front answers CLIENT. The table refuses SHUTDOWN, DEBUG,
+//! REPLICAOF, SWAPDB and similar commands.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};

@@ -14,15 +14,15 @@ enum On {
     Repeats,
 }
 
-/// The event for which a command waits if its result depends on subscribers. Clients do not take turns in the
-/// order in which their commands arrived, so all other clients have one turn first. Then the command waits
-/// for the changes of subscriptions that began before ([`Subscribing`], numbered by `shell/subscribing.rs`).
+/// The event for which a command waits if its result depends on subscribers. Clients do not take turns in the order in
+/// which their commands arrived, so all other clients have one turn first. Then the command waits for the changes of
+/// subscriptions that have begun by then ([`Subscribing`], numbered by `shell/subscribing.rs`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Behind {
-    /// Not known: the other clients have not been asked.
+    /// It is not known yet what the command must wait for: the other clients have not had their turn.
     #[default]
     Unknown,
-    /// One turn of each other client.
+    /// The end of one turn of each other client.
     Others,
     /// The changes of subscriptions up to this number.
     Changes(u64),

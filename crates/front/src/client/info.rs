@@ -64,7 +64,7 @@ fn section(seen: &Seen, shared: &Shared) -> String {
     format!("# Pmnet\r\n{}", lines.concat())
 }
 
-/// Returns the store's reply with the section after its own sections. A reply that is no text, such as an
+/// Returns the store's reply with the section after its own sections. A reply that is not a text, such as an
 /// error, stays unchanged.
 pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     let Some(theirs) = read::bulk(&reply) else {
@@ -79,7 +79,7 @@ pub(super) fn with_section(reply: Bytes, section: &str) -> Bytes {
     }
 }
 
-/// Returns a reply with the section, and these lines at its end. One without the section stays as it is.
+/// Returns a reply to INFO with these lines at the end of the section. A reply without the section stays unchanged.
 pub(crate) fn with_lines(reply: Bytes, lines: &str) -> Bytes {
     match read::bulk(&reply) {
         Some(text) if text.windows(TITLE.len()).any(|part| part == TITLE) => {

@@ -22,7 +22,7 @@ pub(crate) struct Input {
     arrivals: Arrivals,
     /// All complete commands have been taken.
     starved: bool,
-    /// The command at the head is large, and it is not known yet whether the client may send it.
+    /// The command at the head of the input is large, and it is not known yet whether the client may send it.
     held: bool,
 }
 
@@ -65,7 +65,7 @@ impl Input {
         self.arrivals.note(self.bytes.len(), now, timeout);
     }
 
-    /// Checks whether the head is a complete command. Only small commands of a stranger are accepted.
+    /// Checks whether the input begins with a complete command. From a stranger only small commands are accepted.
     pub(crate) fn poll(&mut self, from: Sender) -> Result<Status, ProtocolError> {
         let polled = self.parser.poll_of(&self.bytes, from == Sender::Stranger);
         self.held = polled.is_err();

@@ -80,7 +80,7 @@ impl Connection {
         OK
     }
 
-    /// RESET: sets the connection back to the state of a new one.
+    /// RESET: sets the connection back to the state of a new connection.
     fn reset(&mut self, users: &Users) -> Bytes {
         self.face.mode = Mode::Ordinary;
         self.back.passing.unwatch();

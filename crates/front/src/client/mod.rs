@@ -86,7 +86,7 @@ pub const FLIGHT_BYTES_SOFT_MAX: usize = 32 * 1024 * 1024;
 /// Bytes set aside for a reply of unknown length. So about 128 such replies can be in flight, however many
 /// commands a client sends without reading.
 pub const REPLY_BYTES_EXPECTED: usize = 256 * 1024;
-/// Bound of one connection's input, in bytes. At the bound no more is read, unless one command needs more.
+/// Bound of one connection's input, in bytes. At the bound no more is read, unless a single command is longer.
 pub const INPUT_BYTES_SOFT_MAX: usize = 256 * 1024;
 /// Bound of the input, in bytes, while a client waits for something that may never come. The client's
 /// disconnection shows only after all its input has been read.
@@ -99,7 +99,7 @@ pub const COMMANDS_PER_TURN: usize = 256;
 pub enum Turn {
     /// The connection has nothing to do until input arrives or output is written.
     Idle,
-    /// There is more to do; the other clients have their turn first.
+    /// The connection has more work, but the other clients get their turn first.
     More,
     /// The endpoint's queue is full: try again after a `Done` event.
     Busy,
@@ -221,7 +221,7 @@ impl Connection {
         }
     }
 
-    /// Returns the next request of this client to the front; `None`: there are no more.
+    /// Returns the next request of this client to the front; `None`: there is no further request.
     pub fn poll_output(&mut self) -> Option<Output> {
         let Connection {
             face,

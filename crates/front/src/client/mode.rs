@@ -1,6 +1,6 @@
 //! How a connection handles the commands of its client.
 //!
-//! Subscriptions are no mode, because a subscribed RESP3 client may send all other commands. They are counted
+//! Subscriptions are not a mode, because a subscribed RESP3 client may send all other commands. They are counted
 //! with the connection to the store on which they exist ([`super::back::passing`]).
 
 use super::transaction::Transaction;
@@ -46,8 +46,8 @@ impl Mode {
         }
     }
 
-    /// Whether the *pmnet server* executes a command although the client watches: flushes, key listings and
-    /// SCRIPT EXISTS, because these touch pmnet's records. After a flush Redis makes EXEC fail.
+    /// Whether the *pmnet server* executes a command although the client watches keys. It executes flushes, key
+    /// listings and SCRIPT EXISTS, because these commands touch pmnet's records. After a flush Redis makes EXEC fail.
     pub(super) fn leaves_to_server(&self, verdict: &Verdict) -> bool {
         let minds_records = |facts: &Facts| {
             let names = ["FLUSHALL", "FLUSHDB", "DBSIZE", "KEYS", "RANDOMKEY", "SCAN"];

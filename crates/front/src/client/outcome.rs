@@ -88,7 +88,7 @@ impl Connection {
         self.wait_for_clients(ask);
     }
 
-    /// Ends the hold that a call with this purpose caused: the call has its outcome.
+    /// Ends the wait of the next command for a call with this purpose: the call has its outcome.
     fn release(&mut self, purpose: &Purpose) {
         if let Purpose::Pack(_) = purpose {
             self.back.packs.came_back();

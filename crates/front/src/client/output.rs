@@ -30,8 +30,8 @@ pub enum Output {
     Session(Option<SessionHandle>),
     /// The client's next command must follow the changes of subscriptions that are under way.
     BehindSubscriptions,
-    /// The number of the client's change of subscriptions that is under way, counted from its connection;
-    /// `None`: none is.
+    /// The client's change of subscriptions that is under way, by its number since the client connected; `None`: no
+    /// change is under way.
     Subscribing(Option<u64>),
     /// Whether the client waits for keys of an embedded store.
     Waiting(Waiting),

@@ -19,8 +19,8 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Begins a pause, or extends the present one: as in Redis, neither its end nor its set of commands is
-    /// reduced.
+    /// Begins a pause, or extends the present one. As in Redis, a pause is never shortened, and its set of commands
+    /// never shrinks.
     pub(super) fn begin(&mut self, millis: u64, all: bool, now: Time) {
         let until = now.saturating_add(millis.saturating_mul(MILLI));
         self.all |= all;

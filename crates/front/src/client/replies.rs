@@ -42,11 +42,11 @@ pub(super) enum Slot {
         purpose: Purpose,
         read_only: bool,
     },
-    /// A message that is no reply. It waits for the replies before it.
+    /// A message that is not a reply. It waits for the replies before it.
     Message(Bytes),
     /// A request about the front's clients has no answer yet.
     Clients,
-    /// From this place on replies are discarded, or are no longer (CLIENT REPLY).
+    /// From this place on, replies are discarded, or are sent again (CLIENT REPLY).
     Mute(Muted),
 }
 
@@ -75,7 +75,7 @@ impl Replies {
         }
     }
 
-    /// Puts a message before the reply at `index`, or after all replies if there is no such slot.
+    /// Puts a message before the reply at `index`. If there is no slot at `index`, puts it after all replies.
     pub(super) fn insert(&mut self, index: usize, message: &Bytes) {
         if index == 0 {
             self.output.push(message);
@@ -85,7 +85,7 @@ impl Replies {
         }
     }
 
-    /// From this place on, discards replies or stops discarding them. Like Redis, keeps messages.
+    /// From this place on, discards replies or stops discarding them. As in Redis, messages are not discarded.
     pub(super) fn mute(&mut self, muted: Muted) {
         if self.slots.is_empty() {
             self.muted = muted;
@@ -110,7 +110,7 @@ impl Replies {
         })
     }
 
-    /// Sets how many bytes of replies may be unread before no further command is taken.
+    /// Sets the bound of unread bytes. Above it no further command is taken.
     pub(super) fn set_unread_max(&mut self, bytes: usize) {
         self.unread_max = bytes;
     }
@@ -195,8 +195,8 @@ impl Replies {
         self.slots[index] = Slot::Ready(reply);
     }
 
-    /// Notes that the payload at `index` was submitted again, or failed with an error. Returns whether it is
-    /// a pack that is under way now.
+    /// Notes that the payload at `index` was submitted again, or failed with an error. Returns whether the
+    /// payload is a pack that is under way now.
     pub(super) fn submitted(&mut self, index: usize, submitted: Result<CallId, Bytes>) -> bool {
         let Slot::Again { purpose, .. } =
             std::mem::replace(&mut self.slots[index], Slot::Ready(Bytes::new()))
@@ -251,7 +251,8 @@ impl Replies {
         }
     }
 
-    /// Drops all outstanding replies. `last` is the last reply, after those that are complete and in order.
+    /// Drops all outstanding replies. Replies that are complete and next in order are kept, and `last` follows them as
+    /// the last reply.
     pub(super) fn cut(&mut self, last: &Bytes) {
         self.slots.clear();
         self.ready_bytes = 0;
@@ -290,7 +291,7 @@ impl Replies {
             || self.congested()
     }
 
-    /// Whether so much is held that messages have to wait at the store.
+    /// Whether so many bytes are held for the client that messages have to wait at the store.
     pub(super) fn holds_much(&self) -> bool {
         self.held() > READY_BYTES_SOFT_MAX
     }

@@ -10,11 +10,11 @@ pub(crate) enum Replying {
     On,
     /// No reply.
     Off,
-    /// All replies but that to the next command.
+    /// All replies except the reply to the next command.
     SkipsNext,
-    /// All replies but that to this command.
+    /// All replies except the reply to the present command.
     Skips,
-    /// The command without a reply is over.
+    /// All replies; the command whose reply was discarded is over.
     Skipped,
 }
 

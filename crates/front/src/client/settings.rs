@@ -127,7 +127,7 @@ impl<'a> Hello<'a> {
         Ok(hello)
     }
 
-    /// Returns the options, or the error of an invalid one.
+    /// Returns the options, or the error of an invalid option.
     pub(super) fn complete(mut self) -> Result<Self, Bytes> {
         self.wrong.take().map_or(Ok(self), Err)
     }

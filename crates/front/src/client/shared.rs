@@ -17,7 +17,7 @@ use crate::tracking::Tracking;
 use crate::upstream::Time;
 use crate::users::{Access, Users};
 
-/// Error reason: Redis cannot be asked before the server has named its address.
+/// Reason in an error: the server has not named the address of Redis yet, so Redis cannot be asked.
 const UNNAMED: &str = "the pmnet server has not said yet where its store is: does it run, and does its device reach it?";
 
 /// Most remembered names of commands that the table does not have. Names that the store does not know count,
@@ -33,10 +33,9 @@ pub struct Counters {
     pub hits: u64,
     /// Reads answered by the store, read directly.
     pub direct_reads: u64,
-    /// Direct reads for which head and store were asked at the same time. They are counted in `direct_reads`,
-    /// too.
+    /// Direct reads for which head and store were asked at the same time. `direct_reads` counts these reads, too.
     pub reads_at_once: u64,
-    /// Direct reads that a replica of the store answered. They are counted in `direct_reads`, too.
+    /// Direct reads that a replica of the store answered. `direct_reads` counts these reads, too.
     pub replica_reads: u64,
     /// Reads that were sent to the store as bypasses. Transactions are not counted.
     pub bypassed_reads: u64,
@@ -48,7 +47,7 @@ pub struct Counters {
     pub tls_failed: u64,
 }
 
-/// For how long the head is not asked after it did not answer a READ, in nanoseconds.
+/// Time without questions to the head after it did not answer a READ, in nanoseconds.
 const SILENT_PAUSE: Time = 100_000_000;
 
 /// Changes of subscriptions of all clients that have no answer yet. The event loop numbers them
@@ -149,7 +148,7 @@ pub struct Shared {
     pub replicas: ReplicaReads,
     /// Whether the store may be read from directly, in RESP2 and in RESP3.
     pub store_reads: [bool; 2],
-    /// The value that the connection which takes commands now has set last in this turn.
+    /// The last value that a connection has set in this turn: the connection from which commands are taken now.
     pub(super) own_writes: OwnWrites,
     /// Until this time no listing of keys is read from the store.
     pub(super) listing_after: Time,
@@ -279,8 +278,8 @@ impl Shared {
         true
     }
 
-    /// Returns the bytes of unread replies above which no further command is taken from a client. If all
-    /// clients together have left too much unread, only clients that have read everything continue.
+    /// Returns the bytes of unread replies above which no further command is taken from a client. If all clients
+    /// together have too many unread bytes, commands are taken only from clients that have read everything.
     pub(super) fn unread_max(&self) -> usize {
         if self.unread_over {
             0

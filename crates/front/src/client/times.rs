@@ -8,7 +8,7 @@ pub(super) struct Times {
     answered: Time,
     /// When the present command's time began.
     begun: Time,
-    /// A passed command is over, and the commands after it continue. `resume` sets when their time begins.
+    /// A passed command is over, and the commands after it continue. Their time begins when `resume` is called.
     made_way: bool,
     /// No command was taken, because the client left too many replies unread.
     paused: bool,
@@ -23,7 +23,8 @@ impl Times {
         }
     }
 
-    /// Notes that no more commands are taken now; if `congested`, because the client reads too little.
+    /// Notes that no further commands are taken for now. `congested`: they are not taken because the client reads too
+    /// little.
     pub(super) fn pause(&mut self, congested: bool) {
         self.paused = congested;
     }
@@ -38,8 +39,8 @@ impl Times {
         self.begun
     }
 
-    /// Returns when the time of a command begins that arrived at `arrived`: not before the last answer, for
-    /// which the command waited.
+    /// Returns when the time of a command begins that arrived at `arrived`. It does not begin before the last answer,
+    /// because the command waited for that answer.
     pub(super) fn since(&self, arrived: Time) -> Time {
         arrived.max(self.answered)
     }
@@ -59,7 +60,7 @@ impl Times {
         self.answered = now;
     }
 
-    /// Notes that a command had no answer in time. Later commands of the same age must not wait for another
+    /// Notes that a command had no answer in time. Later commands that have waited as long must not wait for a further
     /// whole deadline.
     pub(super) fn fail(&mut self) {
         self.answered = 0;

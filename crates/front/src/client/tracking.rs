@@ -33,11 +33,12 @@ pub(crate) struct Tracks {
     pub(super) on: bool,
     /// The client waits until Redis reports changed keys.
     waits: bool,
-    /// The client's TRACKING ON waits for this fence: Redis may still report changes from before it.
+    /// The client's TRACKING ON waits for this fence, because Redis may still report earlier changes.
     fence: Option<u64>,
     /// Keys of the commands that are queued in the client's MULTI.
     queued: Queued,
-    /// Messages for the client. They get their places once all commands that were taken from it have theirs.
+    /// Messages for the client. They get their places among the replies once all commands that were taken from the
+    /// client have their places.
     told: Vec<Bytes>,
 }
 
@@ -46,7 +47,7 @@ pub(crate) struct Tracks {
 struct Queued {
     keys: Vec<(Access, Vec<u8>)>,
     bytes: usize,
-    /// There were more keys than are remembered.
+    /// The transaction has more keys than the front remembers.
     too_many: bool,
     /// CLIENT CACHING YES was one of the commands.
     caching: bool,
@@ -248,8 +249,8 @@ impl Tracks {
         }
     }
 
-    /// Tells the client about keys: its own, or those of a client that has named it in REDIRECT
-    /// (`redirected`). Returns whether the client takes such messages.
+    /// Tells the client about changed keys. `redirected`: the keys are those of another client, which has named this
+    /// client in REDIRECT. Returns whether the client takes such messages.
     pub(super) fn tell(
         &mut self,
         told: &Told,

@@ -95,7 +95,7 @@ impl Transaction {
         self.payload.len()
     }
 
-    /// The commands for the store.
+    /// Returns the bytes of the commands for the store.
     pub(super) fn commands(&self) -> &[u8] {
         &self.payload[PREAMBLE_LEN..]
     }
@@ -109,7 +109,7 @@ impl Transaction {
         (Bytes::from(std::mem::take(&mut self.payload)), rest)
     }
 
-    /// Puts back what was taken out, because it could not be sent.
+    /// Puts the payload and the front's part back, because the payload could not be sent.
     pub(super) fn put_back(&mut self, payload: Bytes, rest: Rest) {
         self.payload = payload.into();
         self.own = rest.own;
@@ -123,7 +123,7 @@ impl Transaction {
 
 /// Longest CLIENT command that is queued, in bytes.
 const OWN_BYTES_MAX: usize = 16 * 1024;
-/// Subcommands of CLIENT that need none of the front's other clients, and change nothing about replies.
+/// Subcommands of CLIENT that do not concern the front's other clients, and do not change which replies are sent.
 const QUEUED_CLIENT: [&str; 14] = [
     "CLIENT|CACHING",
     "CLIENT|CAPA",
@@ -170,7 +170,7 @@ pub(super) enum Handled {
     Ended(Bytes),
     /// The command is carried out at once.
     Runs(Local),
-    /// The store is asked this first.
+    /// The store is asked this question first.
     Asks(Bytes, Purpose),
 }
 
@@ -470,8 +470,8 @@ impl Rest {
     }
 }
 
-/// Whether the front answers this HELLO when EXEC comes to it. It does not in two cases: the HELLO logs in,
-/// because Redis checks passwords; or the client has subscriptions, whose messages come in the present
+/// Whether the front answers this HELLO when EXEC comes to it. In two cases it does not answer: if the HELLO logs in,
+/// because Redis checks passwords; and if the client has subscriptions, because their messages come in the present
 /// protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);

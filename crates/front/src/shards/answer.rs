@@ -33,7 +33,7 @@ impl Client {
         }
     }
 
-    /// Takes from a link the frames that need not wait for the client's turn.
+    /// Takes from a link the frames that need not wait for their place in the order of replies.
     fn sweep(&mut self, shard: usize) -> bool {
         let mut moved = false;
         while !self.replies.is_congested() {
@@ -87,7 +87,7 @@ impl Client {
         }
         for (shard, answer) in settled.answers {
             match (settled.outcome, Outcome::of(&answer)) {
-                // The link may be about to be closed because of an earlier setting.
+                // The link may be about to be closed because of an earlier change of the settings.
                 (Outcome::Success, Outcome::Success) => self.backs.forget_refusal(shard),
                 (Outcome::Success, Outcome::Error) => self.give_up(shard, Some(&answer)),
                 (Outcome::Error, Outcome::Success) => self.give_up(shard, None),

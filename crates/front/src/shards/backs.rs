@@ -1,5 +1,5 @@
-//! The shards as one client uses them: a link to each shard that it uses, and its settings, which hold for
-//! all shards.
+//! The shards as one client uses them: a link to each shard that the client uses, and the client's settings, which hold
+//! for all shards.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::state::{Effect, State};
 use crate::shell::wire::Wire;
 use crate::shell::{Entrance, Handed};
 
-/// The shard that answers commands without keys: the first one.
+/// The shard that answers commands without keys: the first shard.
 pub(super) const HOME: usize = 0;
 
 /// The reason why a command is not forwarded.
@@ -25,7 +25,7 @@ pub(super) const HOME: usize = 0;
 pub(super) enum Stop {
     /// The command stays in the input until something has changed.
     Later,
-    /// The command is answered with this.
+    /// The command is answered with this reply.
     Answered(Bytes),
     /// The router's own answer. It may be given only once the client is known to have all rights.
     Own(Bytes),
@@ -53,7 +53,7 @@ pub(super) struct Who {
 #[derive(Default)]
 struct Back {
     link: Option<Box<Link>>,
-    /// Error for the next command: why the link was given up.
+    /// The error for the next command to this shard. It states why the link was given up.
     refusal: Option<Bytes>,
 }
 
@@ -99,7 +99,7 @@ impl Backs {
         links.filter_map(|back| back.link.as_deref_mut())
     }
 
-    /// Makes the link to a shard, if there is none.
+    /// Makes the link to a shard, unless it exists.
     pub(super) fn open(&mut self, shard: usize) -> Result<(), Stop> {
         match &self.backs[shard].link {
             Some(link) if link.closing => return Err(Stop::Later),
@@ -253,7 +253,7 @@ impl Backs {
         links.any(|link| link.has_more())
     }
 
-    /// Whether a link that was full when a command was to be sent takes commands again.
+    /// Whether a link takes commands again after it was too full for a command.
     pub(super) fn have_drained(&mut self) -> bool {
         self.full.take().is_some_and(|shard| {
             let link = &self.backs[shard].link;

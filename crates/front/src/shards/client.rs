@@ -22,8 +22,8 @@ use crate::shell::wire::{Seen, Wire};
 use crate::table::Table;
 use crate::upstream::Time;
 
-/// Bound of the input of a client that still has to log in, in bytes. At the bound no more is read, unless
-/// one command needs more.
+/// Bound of the input of a client that still has to log in, in bytes. At the bound no more is read, unless a single
+/// command is longer.
 const STRANGER_INPUT_BYTES_SOFT_MAX: usize = 64 * 1024;
 
 /// State that all clients share.
@@ -86,10 +86,10 @@ enum Phase {
     Agrees(Time),
     /// Commands are taken, and answered.
     Serves,
-    /// The client has closed its sending side, and its next command waits for the reply to an earlier one. At
-    /// this time the client's connection is closed.
+    /// The client has closed its sending side, and its next command waits for the reply to an earlier command. The
+    /// client's connection is closed at this time.
     Stuck(Time),
-    /// The client got the reason why it is closed.
+    /// The client was sent the reason why it is closed, and its further input is discarded.
     Lingers(Lingering),
 }
 
@@ -98,14 +98,14 @@ enum Phase {
 pub(super) enum Turn {
     /// The client has nothing to do until something arrives.
     Idle,
-    /// There is more to do; the other clients have their turn first.
+    /// The client has more work, but the other clients get their turn first.
     More,
     /// The client's connection is closed.
     Closed,
 }
 
 impl Client {
-    /// Makes a client that was accepted. `token` is that of its socket. The tokens of its links follow.
+    /// Makes a client that was accepted. `token` is the token of the client's socket. The tokens of the links follow.
     pub(super) fn new(who: Who, wire: Wire, token: usize, now: Time, common: &Common) -> Client {
         let handshake = wire.handshake_until(now);
         Client {
@@ -149,8 +149,8 @@ impl Client {
         !matches!(self.phase, Phase::Serves)
     }
 
-    /// Notes an event of one of the client's sockets: 0 for its own, from 1 on for those of the links to the
-    /// shards.
+    /// Notes an event of one of the client's sockets. `socket`: 0 is the client's own socket; the numbers from 1 on are
+    /// those of the links to the shards.
     pub(super) fn note(&mut self, socket: usize, seen: &Seen) {
         match socket.checked_sub(1).map(|shard| self.backs.link(shard)) {
             None => self.socket.note(seen),
@@ -169,8 +169,8 @@ impl Client {
         self.replies.taken_before()
     }
 
-    /// Whether a channel of the client's subscriptions may belong to another shard in `new` than in `old`.
-    /// The shard in `old` would send no further messages.
+    /// Whether a channel of the client's subscriptions may belong to another shard in `new` than in `old`. The shard of
+    /// `old` would send no further messages of that channel.
     pub(super) fn listens_elsewhere(&self, old: &SlotMap, new: &SlotMap) -> bool {
         (self.replies.change_subscriptions() && old.differing(new).is_some())
             || self.subscriptions.move_with(old, new)
@@ -191,8 +191,8 @@ impl Client {
             self.phase = Phase::Serves;
         }
         if self.backs.link(HOME).is_none() && !self.end.has_come() {
-            // The front of the first shard counts the clients, so the link to it is made at once. An error of
-            // the link is shown at the first command.
+            // The front of the first shard counts the clients, so the link to this front is made at once. If the link
+            // cannot be made, the first command gets the error.
             let _ = self.backs.open(HOME);
         }
         for link in self.backs.links() {

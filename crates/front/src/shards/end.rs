@@ -3,12 +3,12 @@
 /// When a client's connection is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum When {
-    /// It is not closed: the client may send commands.
+    /// The connection is not closed: the client may send commands.
     #[default]
     Later,
-    /// When all commands that were taken are answered. No further command is taken.
+    /// It is closed when all commands that were taken are answered. No further command is taken.
     Answered,
-    /// As soon as the replies that have come are written.
+    /// It is closed as soon as the replies that have come are written.
     Written,
 }
 

@@ -1,7 +1,7 @@
 //! The link from one client to the front of one shard: a pair of sockets within the process, and the list of
 //! owed replies.
 //!
-//! Replies stay in the link's buffer until it is their client's turn to get them. So a push cannot overtake
+//! A reply stays in the link's buffer until all earlier replies of its client have been sent. So a push cannot overtake
 //! the reply before it.
 
 use std::collections::VecDeque;
@@ -13,8 +13,8 @@ use crate::limits::REPLIES;
 use crate::shell::socket::Socket;
 use crate::shell::wire::Wire;
 
-/// Held replies of one link, in bytes. Above this, no more is read from the link unless one reply needs more,
-/// and no further command is sent on it.
+/// Held replies of one link, in bytes. Above this, no further command is sent on the link, and no more is read from it,
+/// unless a single reply is longer.
 pub(super) const HELD_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Unsent commands of one link, in bytes. Above this, no further command is taken for it.
 const UNSENT_BYTES_SOFT_MAX: usize = 1024 * 1024;
@@ -24,7 +24,7 @@ pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
 /// The receiver of the next reply of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owed {
-    /// The client, when its turn comes.
+    /// The client, after all its earlier replies.
     Client,
     /// No receiver: the reply is discarded.
     Nobody,
@@ -80,7 +80,7 @@ impl Link {
         self.unsettled += usize::from(matches!(owed, Owed::Setup | Owed::State(_)));
     }
 
-    /// Whether it is still unknown if the link has the client's settings.
+    /// Whether the link still has to confirm that it has the client's settings.
     pub(super) fn is_unsettled(&self) -> bool {
         self.unsettled > 0
     }
@@ -100,8 +100,8 @@ impl Link {
         self.ended && self.has_head().is_none()
     }
 
-    /// Takes a frame that need not wait for its turn. `Some`: the frame is a reply for the router. `None`:
-    /// its bytes are for the client now, because it is a message, or the error that a front sends before it
+    /// Takes a frame that need not wait for earlier replies. `Some`: the frame is a reply for the router. `None`: the
+    /// frame's bytes are for the client now, because the frame is a message, or the error that a front sends before it
     /// closes. `idle`: the client waits for nothing.
     pub(super) fn take_early(&mut self, resp3: bool, idle: bool) -> Option<(Option<Owed>, Bytes)> {
         self.has_head()?;

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 /// [`Merge::Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merge {
-    /// The reply of the first shard: all replies are the same.
+    /// The reply of the first shard, because all replies are equal.
     First,
     /// Integers are added.
     Sum,
@@ -20,14 +20,14 @@ pub(super) enum Merge {
     Smallest,
     /// Arrays of names and numbers: the numbers are added.
     SumNumbers,
-    /// The first reply that is no error, if there is one.
+    /// The first reply that is not an error, if there is one.
     Any,
     /// The first reply that is not null. The search begins with this shard.
     Found(usize),
 }
 
 impl Merge {
-    /// Returns the reply for the replies of all shards.
+    /// Combines the replies of all shards to one reply.
     pub(super) fn of(self, parts: &[Bytes]) -> Bytes {
         let first = || parts.first().cloned().unwrap_or_default();
         let is_error = |part: &&Bytes| part.starts_with(b"-");

@@ -22,11 +22,10 @@
 //! | `cluster` | CLUSTER |
 //! | `tally` | counters and times |
 //!
-//! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards
-//! nothing is promised. Every buffer and table is bounded. The outstanding commands of a client are bounded
-//! in number, and in bytes for each shard; a client above these bounds is not read from. A shard that is slow
-//! or down delays only the replies after its own.
-//! Not allowed here: acknowledging a command, or knowing its effect on its keys.
+//! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards nothing is
+//! promised. Every buffer and table is bounded. The outstanding commands of a client are bounded in number, and in
+//! bytes for each shard; a client above these bounds is not read from. A shard that is slow or down delays only its own
+//! replies and the replies after them. Not allowed here: acknowledging a command, or knowing its effect on its keys.
 
 mod answer;
 mod backs;
@@ -102,11 +101,11 @@ pub struct RouterConfig {
     /// Whether the Redis servers of all shards are masters of one Redis Cluster, which forwards messages to
     /// all of them.
     pub cluster: bool,
-    /// Sign that the loop lives.
+    /// Signals that the event loop is running.
     pub pulse: Arc<Pulse>,
 }
 
-/// Gives a running router another map.
+/// A handle that gives a running router another map.
 #[derive(Clone)]
 pub struct MapChanger {
     next: Arc<Mutex<Option<SlotMap>>>,
@@ -231,7 +230,8 @@ impl Router {
         }
     }
 
-    /// A handle that gives a running router other limits: of them it has `connections_max` and `keepalive`.
+    /// Returns a handle that changes the limits of a running router. Of these limits, a router has only
+    /// `connections_max` and `keepalive`.
     #[must_use]
     pub fn limits(&self) -> Latest<Limits> {
         self.limiting.newest()
@@ -245,10 +245,11 @@ impl Router {
         self.run_turns(|_| ())
     }
 
-    /// Returns the same. `observe` is called once a turn, after all that the turn does. Commands are timed for it.
+    /// Serves as [`Router::run`] does, with an observer. `observe` is called once a turn, at the end of the turn. For
+    /// the observer, commands are timed.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Router::run`].
     pub fn run_observed(
         self,
         mut observe: impl FnMut(&mut RouterTurn<'_>),
@@ -272,7 +273,7 @@ impl Router {
         self.common.tally.put_back(took);
     }
 
-    /// Takes turns until it is stopped. `after_each` is called at the end of each.
+    /// Takes turns until stopped. `after_each` is called at the end of each turn.
     fn run_turns(mut self, mut after_each: impl FnMut(&mut Router)) -> Result<u64, FrontError> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         while !self.stopper.0.is_asked() {
@@ -308,7 +309,7 @@ impl Router {
         Ok(self.clients_ever)
     }
 
-    /// Takes the next map, if there is one. Commands that were taken before stay with their shards.
+    /// If there is a new map, uses it from now on. Commands that were already taken stay with their shards.
     fn change_map(&mut self) {
         let next = self.next_map.lock();
         let Some(map) = next.unwrap_or_else(PoisonError::into_inner).take() else {
@@ -345,7 +346,7 @@ impl Router {
         self.note_taken(0);
     }
 
-    /// Takes other limits, if there are some.
+    /// If the limits have changed, applies the new limits.
     fn take_limits(&mut self) {
         if let Some(limits) = self.limiting.take() {
             self.connections_max = limits.connections_max;
@@ -363,7 +364,7 @@ impl Router {
         }
     }
 
-    /// Notes that `over` commands that were taken before the last change of the map are over.
+    /// Notes that `over` of the commands that were taken before the last change of the map have got their replies.
     fn note_taken(&mut self, over: usize) {
         let Some(left) = &mut self.taken_before else {
             return;

@@ -22,9 +22,9 @@ pub(super) enum Wait {
     One(usize),
     /// The next reply of this link. If it is an error, the transaction with this number has not begun.
     Multi(usize, u64),
-    /// The next reply of this link, to a SCAN: the shard is added to its cursor.
+    /// The next reply of this link, which answers a SCAN. The shard is added to the reply's cursor.
     Scan(usize),
-    /// The same, to an INFO: the router's lines come after those of the front.
+    /// The next reply of this link, which answers an INFO. The router's lines are added after the front's lines.
     Info(usize),
     /// One reply of each link.
     All(Merge, Vec<Option<Bytes>>),
@@ -54,7 +54,7 @@ pub(super) struct Slot {
     pub(super) wait: Wait,
     /// The command's reply is not sent (CLIENT REPLY).
     pub(super) silent: bool,
-    /// When it was taken.
+    /// When the command was taken.
     pub(super) taken: Time,
 }
 
@@ -87,7 +87,7 @@ impl Replies {
         self.slots.pop_front()
     }
 
-    /// Puts that command back as the first one, because its reply has not come.
+    /// Puts a command that was taken out back to the first place, because its reply has not come.
     pub(super) fn put_back(&mut self, slot: Slot) {
         self.slots.push_front(slot);
     }
@@ -116,7 +116,7 @@ impl Replies {
         self.out.len() > OUT_BYTES_SOFT_MAX
     }
 
-    /// Whether the replies to a further command fit, and the command need not wait for the one before it.
+    /// Whether the replies to a further command fit, and the command need not wait for the previous command.
     pub(super) fn have_room(&self) -> bool {
         let changes = |slot: &Slot| matches!(slot.wait, Wait::State(_));
         self.slots.len() < SLOTS_MAX
@@ -147,7 +147,7 @@ impl Replies {
         self.out.is_empty()
     }
 
-    /// Drops all outstanding replies: the client takes no more of them.
+    /// Drops all outstanding replies, because the client takes no further replies.
     pub(super) fn drop_outstanding(&mut self) {
         (self.slots, self.changes) = (VecDeque::new(), 0);
     }

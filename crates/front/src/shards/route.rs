@@ -42,7 +42,7 @@ pub(super) enum Kind {
     Quit,
     /// CLUSTER.
     Cluster,
-    /// Answers it with this.
+    /// Answers the command with this reply.
     Own(Bytes),
 }
 
@@ -115,10 +115,10 @@ pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
     b"-TRYAGAIN pmnet: the slot is being moved to another shard; the command was not executed\r\n",
 );
 
-/// Returns what the router does with a command.
+/// Returns how the router treats a command.
 pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     let Some(facts) = verdict.facts else {
-        // The places of the command's keys are unknown, so it could go to a wrong shard.
+        // The places of the command's keys are unknown, so the command could reach a wrong shard.
         return Kind::Own(unknown_command(arguments));
     };
     if !verdict.arity_fits(arguments) || matches!(verdict.sub, Sub::Unknown) {

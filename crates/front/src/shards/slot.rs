@@ -18,7 +18,7 @@ pub enum MapError {
     /// There are more shards than [`SHARDS_MAX`].
     #[error("{0} shards: at most {SHARDS_MAX} are possible")]
     TooMany(usize),
-    /// A text is no list of slots.
+    /// A text is not a list of slots.
     #[error(transparent)]
     Slots(#[from] SlotsError),
     /// A shard has no slots.

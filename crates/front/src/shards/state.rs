@@ -1,5 +1,4 @@
-//! A client's settings for its connection: the same in each shard that it uses, including shards that it uses
-//! later.
+//! A client's settings for its connection. They are equal in all shards that the client uses now or later.
 //!
 //! A command that changes the settings goes to all links of the client, and no other command is taken before
 //! all of them have answered. A command that needs the store (a login, tracking) goes to all shards. For such
@@ -154,7 +153,7 @@ impl State {
         self.rounds.len() >= ROUNDS_MAX
     }
 
-    /// Notes that a change was sent to `left` links. Returns its number.
+    /// Notes that a change was sent to `left` links. Returns the number of the change.
     pub(super) fn begin(&mut self, effect: Effect, left: usize) -> u64 {
         self.rounds_ever += 1;
         self.rounds.push_back(Round {

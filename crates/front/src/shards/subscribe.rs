@@ -1,6 +1,6 @@
-//! Subscriptions over shards. Each channel has one home: the shard of its name's slot, to which PUBLISH sends
-//! the channel's messages. Two kinds of subscriptions are made at all shards, because each Redis has them for
-//! itself: those to patterns, and those to the channels of keyspace events.
+//! Subscriptions over shards. Each channel has one home: the shard of its name's slot, to which PUBLISH sends the
+//! channel's messages. Two kinds of subscriptions are made at all shards, because every shard may have messages for
+//! them: subscriptions to patterns, and subscriptions to the channels of keyspace events.
 //!
 //! Each front counts only its own subscriptions, so the router replaces the number in a confirmation.
 
@@ -21,7 +21,7 @@ struct Step {
     /// The shard; `None`: all shards.
     shard: Option<usize>,
     left: usize,
-    /// Shards that must still send the present confirmation; empty: its turn has not begun.
+    /// Shards that must still send the present confirmation; empty: no confirmation is awaited yet.
     waiting: Vec<usize>,
     confirmed: Option<Bytes>,
 }
@@ -71,7 +71,7 @@ impl Change {
         &self.shards
     }
 
-    /// Returns the one of all `shards` whose confirmation is next; `None`: no confirmation is missing.
+    /// Of all `shards`, returns the shard whose confirmation is next; `None`: no confirmation is missing.
     pub(super) fn next(&mut self, shards: usize) -> Option<usize> {
         while let Some(step) = self.steps.front_mut() {
             if step.waiting.is_empty() {
@@ -216,7 +216,7 @@ impl Of {
     fn home_of(self, name: &[u8], common: &Common) -> Option<usize> {
         match self {
             Of::Channels => home_of(name, &common.map),
-            // Any node of a Redis Cluster gets all messages, but keyspace events only of its own keys.
+            // Each node of a Redis Cluster gets all messages, but only the keyspace events of its own keys.
             Of::Patterns => (common.cluster && !name.starts_with(b"__key")).then_some(HOME),
             Of::Sharded => Some(common.map.shard(slot_of(name)).unwrap_or(HOME)),
         }

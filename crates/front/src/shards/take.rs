@@ -21,7 +21,7 @@ use crate::client::input::Input;
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 impl Client {
-    /// Takes complete commands while their replies fit. Returns whether it took any.
+    /// Takes complete commands while their replies fit. Returns whether a command was taken.
     pub(super) fn take_commands(&mut self, budget: &mut usize, common: &Common) -> bool {
         // The input is taken out so that a command can borrow from it while the rest changes.
         let mut input = std::mem::take(&mut self.input);
@@ -53,7 +53,7 @@ impl Client {
         !self.end.has_come() && self.trust != Trust::Asked && self.replies.have_room()
     }
 
-    /// Handles input that is no command, or that is larger than its client may send before its login.
+    /// Handles input that is not a command, or that is larger than the client may send before it logs in.
     fn not_taken(&mut self, error: ProtocolError, input: &mut Input, common: &Common) {
         let strange = matches!(
             error,
@@ -228,7 +228,7 @@ impl Client {
         done.map(Some)
     }
 
-    /// Answers a command in the router, if its client may do anything at all.
+    /// Answers a command in the router, if the client is allowed to run commands.
     fn own(&mut self, answer: Bytes) -> Taken {
         if let Some(error) = self.trust.take_refusal() {
             return Ok(Wait::Ready(error));
@@ -240,7 +240,7 @@ impl Client {
         Ok(Wait::Ready(answer))
     }
 
-    /// Asks the first shard whether this client may do anything. The command waits, or is answered.
+    /// Asks the first shard whether this client is allowed to run commands. The command waits, or is answered.
     fn probe(&mut self) -> Stop {
         if let Err(stop) = self.backs.ready(HOME) {
             return stop;

@@ -22,34 +22,35 @@ pub struct RouterCounters {
     pub subscriptions: u64,
     /// Commands that the router answered by itself.
     pub own: u64,
-    /// Commands that were refused: their keys belong to several slots.
+    /// Commands that were refused because their keys belong to several slots.
     pub cross_slot: u64,
-    /// Commands that were refused: no shard serves their slot.
+    /// Commands that were refused because no shard serves their slot.
     pub cluster_down: u64,
-    /// Commands that were refused: their slot is moving.
+    /// Commands that were refused because their slot is moving.
     pub try_again: u64,
-    /// How often a command had to wait before it could be taken: its shard, or an earlier reply, was behind.
+    /// Number of times that a command had to wait before it could be taken, for its shard or for an earlier reply.
     pub held: u64,
-    /// Clients that were turned away: there were as many as there may be.
+    /// Clients that were refused because the limit of clients was reached.
     pub refused: u64,
-    /// Clients that were closed because they were late: with TLS, or after they had closed their sending side.
+    /// Clients that were closed because they missed a deadline: for the TLS handshake, or after they had closed their
+    /// sending side.
     pub late: u64,
-    /// Maps that took the place of another one.
+    /// Number of changes of the map.
     pub maps: u64,
 }
 
 /// Class of a command that is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouterClass {
-    /// It went to one shard.
+    /// A command that went to one shard.
     One,
-    /// It went to all shards.
+    /// A command that went to all shards.
     All,
 }
 
 /// A turn of [`Router::run_observed`](super::Router::run_observed).
 pub struct RouterTurn<'a> {
-    /// Events so far.
+    /// Counts of events so far.
     pub counters: RouterCounters,
     /// Clients that are connected.
     pub clients: usize,
@@ -61,7 +62,7 @@ pub struct RouterTurn<'a> {
     pub moving: usize,
     /// Commands without a reply that were taken before the map was changed last.
     pub before_map: usize,
-    /// Nanoseconds that each command took whose reply was handed on in this turn.
+    /// Class and duration, in nanoseconds, of each command whose reply was handed on in this turn.
     pub took: &'a mut dyn Iterator<Item = (RouterClass, Time)>,
 }
 
@@ -95,12 +96,13 @@ impl Tally {
         self.now.get()
     }
 
-    /// Returns how long the commands took that were answered since the last call. Their place is kept.
+    /// Takes out the list of durations of the commands that were answered since the last call. The caller gives the
+    /// list back with [`Self::put_back`], so that its memory is used again.
     pub(super) fn take_took(&self) -> Vec<(RouterClass, Time)> {
         self.took.take()
     }
 
-    /// Takes the place for such times back.
+    /// Takes back the list from [`Self::take_took`], and empties it.
     pub(super) fn put_back(&self, mut empty: Vec<(RouterClass, Time)>) {
         empty.clear();
         self.took.replace(empty);
@@ -112,7 +114,7 @@ impl Tally {
         self.counters.set(counters);
     }
 
-    /// Counts what became of a command.
+    /// Counts a command by how it was handled.
     pub(super) fn note(&self, done: &Result<Option<Wait>, Stop>) {
         let answered = |counters: &mut RouterCounters, answer: &Bytes| {
             *match answer {
@@ -137,7 +139,7 @@ impl Tally {
         });
     }
 
-    /// A command that was taken at `taken` is answered.
+    /// Notes that a command that was taken at `taken` is answered.
     pub(super) fn answered(&self, wait: &Wait, taken: Time) {
         if !self.is_timed.get() {
             return;

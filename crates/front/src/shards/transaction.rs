@@ -1,7 +1,7 @@
 //! MULTI … EXEC and WATCH. As in Redis Cluster, all keys must be of one slot (but for known gap G57).
 //!
-//! The first key decides the shard. Until then commands go to the shard used last. If the first key is of
-//! another shard, MULTI and these commands are sent to that shard, and discarded at the first one. None of
+//! The first key decides the shard. Until then commands go to the shard used last. If the first key belongs to another
+//! shard, MULTI and these commands are sent to that shard. At the shard used before they are discarded, and none of
 //! them was executed.
 
 use bytes::Bytes;
@@ -59,7 +59,7 @@ impl Transaction {
         }
     }
 
-    /// Makes EXEC fail with this error. An earlier such error stays.
+    /// Makes EXEC fail with this error. If an error was set before, the earlier error stays.
     fn abort(&mut self, error: Bytes) {
         if matches!(self.fate, Fate::Queued) {
             self.fate = Fate::Aborts(error);
@@ -147,7 +147,7 @@ impl Transaction {
                     return Err(self.move_to(slot, shard, backs));
                 }
                 if own.is_some_and(|own| own != slot) {
-                    // After an error no more commands are queued.
+                    // After an error no further commands are queued.
                     self.abort(CROSSSLOT);
                 }
                 if self.slot().is_none() {
@@ -271,7 +271,7 @@ impl Transactions {
         done
     }
 
-    /// WATCH outside of a transaction. Its keys and those already watched must be of one slot.
+    /// WATCH outside of a transaction. Its keys and the keys that the client already watches must be of one slot.
     pub(super) fn watch(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let slot = match command.place() {
             Place::Slot(slot) if self.watched.is_none_or(|(own, _)| own == slot) => slot,

@@ -17,7 +17,7 @@ pub(super) enum Trust {
     Unknown,
     /// A front has been asked.
     Asked,
-    /// The client may do nothing: its command gets this error.
+    /// The client is not allowed to run commands: its command gets this error.
     Refused(Bytes),
 }
 
@@ -36,7 +36,7 @@ impl Trust {
         }
     }
 
-    /// Takes the error for the client's command if the client may do nothing.
+    /// If the client is not allowed to run commands, takes the error for its command.
     pub(super) fn take_refusal(&mut self) -> Option<Bytes> {
         let Trust::Refused(error) = self else {
             return None;

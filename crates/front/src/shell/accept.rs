@@ -194,8 +194,8 @@ fn is_out_of_files(error: &std::io::Error) -> bool {
 /// Files that a front needs besides those of its clients: its connections to the store and its replicas, and
 /// its sockets.
 const FILES_OF_A_FRONT: u64 = 64;
-/// A front may use one in this many of its open files for a connection that is logged in as a user, up to
-/// [`WITNESSES_MAX`].
+/// Of this many open files, a front may use one for a connection that is logged in as a user. It has at most
+/// [`WITNESSES_MAX`] such connections.
 const FILES_PER_WITNESS: u64 = 8;
 /// Files of a client: its own connection, and one to the store.
 const FILES_OF_A_CLIENT: u64 = 2;
@@ -344,8 +344,8 @@ pub(crate) fn welcome(
     Wire::accepted(stream, tls)
 }
 
-/// Makes the operating system check a client that has been silent for `after`. As with Redis, it sends three
-/// probes, each a third of `after` later than the one before.
+/// Makes the operating system check a client that has been silent for `after`. As with Redis, it sends three probes, at
+/// intervals of a third of `after`.
 fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
     let Some(after) = after else {
         return socket.set_keepalive(false);

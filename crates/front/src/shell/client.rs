@@ -25,8 +25,7 @@ pub(super) struct Client {
     pub(super) session: Option<SessionHandle>,
     /// The client is in the list of those that the endpoint refused.
     pub(super) waiting: bool,
-    /// The client was taken from that list. If it does not need the endpoint, it passes its turn to the next
-    /// one.
+    /// The client was taken from that list. If it does not need the endpoint, it passes its turn to the next client.
     pub(super) woken: bool,
     /// The change of the client's subscriptions that is under way.
     pub(super) subscribing: Option<Change>,
@@ -42,7 +41,7 @@ pub(super) struct Client {
 pub(super) struct DirectSocket {
     pub(super) socket: Socket,
     pub(super) connected: bool,
-    /// Serial number; tells this connection from earlier ones in the list of connect deadlines.
+    /// Serial number, which tells this connection from earlier connections in the list of connect deadlines.
     pub(super) serial: u64,
 }
 

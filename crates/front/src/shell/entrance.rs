@@ -94,7 +94,7 @@ impl<U: Upstream> Front<U> {
         let Some(handed) = &self.handed else {
             return;
         };
-        // There are never more of them than the router has clients.
+        // Their number is at most the number of the router's clients.
         let clients: Vec<Handed> = handed.try_iter().collect();
         for client in clients {
             let (id, peer) = (client.id, client.peer);

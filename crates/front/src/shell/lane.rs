@@ -127,7 +127,7 @@ impl Lane {
         self.queue.push_back(ask);
     }
 
-    /// Notes an event, and takes what has come.
+    /// Notes an event, and takes the received bytes.
     pub(super) fn receive(
         &mut self,
         event: &Event,
@@ -200,9 +200,9 @@ impl Lane {
         line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))
     }
 
-    /// Ends the connection and answers the questions with an error. If Redis has closed the connection, each
-    /// client's question is asked once more: Redis closes a connection when it deletes the connection's user,
-    /// and this may be another user than the one of the question.
+    /// Ends the connection and answers the questions with an error. If Redis has closed the connection, each client's
+    /// question is asked once more: Redis closes a connection when it deletes the connection's user. This user may not
+    /// be the user that the question is about.
     pub(super) fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
         let asked = self.open.take().map(|open| open.line.end());
         self.patience.lose(now);

@@ -20,7 +20,7 @@ const RETRY_AFTER: Time = 1_000_000_000;
 /// Time between two questions because of unknown commands, in nanoseconds.
 const AGAIN_AFTER: Time = 3_000_000_000;
 
-/// The question for the store's commands, and the time of the next one.
+/// The question for the store's commands, and the time of the next question.
 #[derive(Default)]
 pub(super) struct Learning {
     pub(super) call: Option<CallId>,

@@ -1,4 +1,4 @@
-//! Limits that can be others while the front runs.
+//! Limits that can be changed while the front runs.
 
 use std::time::Duration;
 
@@ -7,23 +7,23 @@ use pmnet_client::{Latest, Latter};
 use super::{Front, FrontConfig, nanos};
 use crate::upstream::Upstream;
 
-/// Those limits; [`FrontConfig`] says what each is.
+/// The limits that can be changed while the front runs. [`FrontConfig`] explains each limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For clients that connect later: who is there stays.
+    /// A new value counts for clients that connect later. Clients above it that are connected already stay connected.
     pub connections_max: usize,
-    /// For commands that are waited for from now on. A command that was sent before keeps its deadline.
+    /// A new value counts for later commands. A command that was already sent keeps its deadline.
     pub call_timeout: Duration,
-    /// From the client's next turn on.
+    /// A new value counts from the client's next turn on.
     pub unread_max: usize,
-    /// From the next turn on.
+    /// A new value counts from the loop's next turn on.
     pub unread_total_max: usize,
-    /// Of connections that are accepted later.
+    /// A new value counts for connections that are accepted later.
     pub keepalive: Option<Duration>,
 }
 
 impl FrontConfig {
-    /// Returns the limits that can be changed later.
+    /// Returns the limits that can be changed while the front runs.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -36,7 +36,7 @@ impl FrontConfig {
     }
 }
 
-/// The limits of a loop, and the side of it that changes them.
+/// The handle that changes a loop's limits, and the end at which the loop reads them.
 pub(crate) struct Limiting {
     newest: Latest<Limits>,
     seen: Latter<Limits>,
@@ -53,20 +53,20 @@ impl Limiting {
         self.newest.clone()
     }
 
-    /// Returns them if they are others now.
+    /// Returns the limits if they have changed since the last call of this function.
     pub(crate) fn take(&mut self) -> Option<Limits> {
         self.seen.take()
     }
 }
 
 impl<U: Upstream> Front<U> {
-    /// A handle that gives a running front other limits.
+    /// Returns a handle that changes the limits of a running front.
     #[must_use]
     pub fn limits(&self) -> Latest<Limits> {
         self.limiting.newest()
     }
 
-    /// Takes other limits, if there are some.
+    /// If the limits have changed, applies the new limits.
     pub(super) fn take_limits(&mut self) {
         let Some(limits) = self.limiting.take() else {
             return;

@@ -277,7 +277,7 @@ mod tests {
         let last = 9 * SECOND;
         assert_eq!(marks.look(last + KEPT - 1, IDLE), Due::Nothing);
         assert_eq!(marks.look(last + KEPT, IDLE), Due::End);
-        // A mark whose opening is not confirmed ends, too, when no client needs it.
+        // If no client needs the mark, the mark ends even if its opening was not confirmed.
         let mut opening = Marks::default();
         opening.opening(SessionHandle(1), 0);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The Redis of `--direct`, if it is given by name: the address of the name may change.
+//! Follows the address of the Redis of `--direct`, if `--direct` gives a name. The address of a name may change.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};

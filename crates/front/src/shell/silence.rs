@@ -69,7 +69,8 @@ impl<U: Upstream> Watched<U> {
         }
     }
 
-    /// Something that is no call of this endpoint has ended, after this time.
+    /// Notes that an operation which is not a call of this endpoint has ended: a read from the store. `took`: its
+    /// duration.
     pub(super) fn took(&mut self, class: Class, took: Time) {
         if let Some(under_way) = &mut self.under_way {
             under_way.took.push((class, took));
@@ -94,7 +95,7 @@ pub enum Class {
     Read,
     /// A READ that the head answers.
     Head,
-    /// Read from the store, directly.
+    /// A read that the front sends to the store itself.
     Store,
 }
 
@@ -108,7 +109,7 @@ impl Class {
     }
 }
 
-/// Most calls under way that are timed. If there are more, the oldest ones are not timed.
+/// Most calls under way that are timed. If there are more calls, the oldest calls are not timed.
 const TIMED_MAX: usize = 1024;
 
 /// Calls under way, by their number modulo [`TIMED_MAX`]. Call numbers are consecutive.
@@ -146,15 +147,15 @@ impl UnderWay {
 /// The state of the answers to calls, and what was logged about them.
 #[derive(Debug, Default)]
 struct Listening {
-    /// When the first call was submitted that is still without any answer.
+    /// If calls are outstanding and no answer has come since: when the first of these calls was submitted.
     asked: Option<Time>,
     /// A call was submitted since the silence was last logged.
     asks_again: bool,
     /// When the silence was last logged.
     said: Option<Time>,
-    /// Something has come back since the start.
+    /// An answer has come since the start of the front.
     heard: bool,
-    /// A call was given up before anything came back.
+    /// A call was given up before the first answer came.
     gave_up: bool,
     /// It was logged that the chain is too short, and no call has been answered since.
     said_short: bool,
@@ -403,7 +404,7 @@ mod tests {
         listening.ask(begin + SECOND);
         assert_eq!(listening.say(begin + SILENCE - 1), None);
         assert_eq!(listening.say(begin + SILENCE), Some(5));
-        // No call was submitted since.
+        // No call was submitted since the silence was logged.
         assert_eq!(listening.due(), None);
         listening.ask(begin + 6 * SECOND);
         assert_eq!(listening.due(), Some(begin + SILENCE + AGAIN_AFTER));
@@ -417,7 +418,8 @@ mod tests {
         assert!(!listening.hear());
     }
 
-    /// A front whose key no device knows hears nothing from its start on: its first call that is given up says so.
+    /// If no device knows the front's key, no call is ever answered. The silence is logged as soon as the first call is
+    /// given up.
     #[test]
     fn silence_from_the_start_is_said_when_a_call_is_given_up() {
         let mut listening = Listening::default();

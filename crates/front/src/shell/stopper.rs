@@ -19,7 +19,7 @@ pub(crate) trait Flag {
     fn is_up(&self) -> bool;
 }
 
-/// Ends a loop's sleep: the present one, or the next one.
+/// Ends a loop's present sleep, or the next sleep if the loop does not sleep now.
 pub(crate) trait Wake {
     /// Ends the sleep.
     fn wake(&self);
@@ -102,7 +102,7 @@ mod tests {
 
     use super::{Ending, Flag, Wake};
 
-    /// Most schedules that are tried, depth first. With one stopper there are fewer.
+    /// Most schedules that are tried, depth first. With one stopper, fewer schedules exist.
     const SCHEDULES_MAX: usize = 200_000;
 
     impl Flag for AtomicBool {

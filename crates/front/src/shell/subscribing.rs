@@ -4,15 +4,15 @@
 use super::Front;
 use crate::upstream::Upstream;
 
-/// Most further changes of one client that count as one change with the first. This holds for a further
-/// change that was under way when the previous one ended. A command that waits for the first change waits for
-/// all of them.
+/// If a client's next change is already under way when its previous change ends, both count as one change. This is the
+/// most further changes that count as one with the first. A command that waits for the first change waits for all of
+/// them.
 const CHAIN_MAX: u32 = 16;
 
 /// A change of a client's subscriptions that is under way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Change {
-    /// Number of the change among those of all clients.
+    /// Number of the change among the changes of all clients.
     pub(super) number: u64,
     /// Number of further changes by the same client that directly followed the first change, and count as a
     /// part of it.
@@ -20,7 +20,7 @@ pub(super) struct Change {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes the client's change of subscriptions that is under way, or that there is none.
+    /// Notes the client's change of subscriptions that is under way. `None`: no change is under way.
     pub(super) fn note_subscribing(&mut self, index: usize, under_way: Option<u64>) {
         let Some(client) = self.clients.get_mut(index) else {
             return;

@@ -1,8 +1,8 @@
 //! The connection on which Redis reports changed keys, and the messages to clients about them (CLIENT
 //! TRACKING).
 //!
-//! The connection exists while a client has CLIENT TRACKING ON. Every second the front asks Redis for a sign
-//! of life, and the server which Redis it uses. If one of them is silent for too long, or the server names
+//! The connection exists while a client has CLIENT TRACKING ON. Every second the front asks Redis for a sign of life,
+//! and asks the server which Redis the server uses. If Redis or the server is silent for too long, or the server names
 //! another Redis, clients are told that all keys may have changed.
 
 use mio::event::Event;
@@ -75,7 +75,7 @@ impl TrackingWire {
         }
     }
 
-    /// Whether the connection leads to another store than the one that the server uses now.
+    /// Whether the connection leads to a store that the server does not use now.
     fn leads_astray(&self, shared: &Shared) -> bool {
         let line = self.open.as_ref().map(|open| &open.line);
         line.is_some_and(|line| leads_astray(line.address(), line.run_id(), None, shared))
@@ -200,7 +200,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Tells a client about changed keys, or the client that it has named in REDIRECT.
+    /// Tells a client about changed keys. If the client has named another client in REDIRECT, that client is told
+    /// instead.
     fn tell_of_keys(&mut self, id: u64, told: &Told) {
         let Some(tracker) = self.shared.tracking.client_mut(id) else {
             return;

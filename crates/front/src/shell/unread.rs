@@ -19,7 +19,7 @@ const PATIENCE: Time = 1_000_000_000;
 const PATIENCE_WITH_ALL: Time = 2 * PATIENCE;
 /// Interval of the log messages about clients that were closed, in nanoseconds.
 const SAY_EVERY: Time = 10_000_000_000;
-/// Too much stays unread until the amount falls to this many eighths of the bound.
+/// Once the unread bytes have exceeded their bound, they count as too many until they fall to this many eighths of it.
 const RELIEVED_EIGHTHS: usize = 7;
 
 /// Unread output of one client.
@@ -55,8 +55,8 @@ impl UnreadOfAll {
         self.bytes_max = bytes_max;
     }
 
-    /// Whether the unread bytes exceed their bound. `was_over`: they exceeded it at the last call; then a
-    /// lower bound counts.
+    /// Whether there are too many unread bytes. `was_over`: there were too many at the last call. In this case a lower
+    /// bound counts.
     fn is_over(&self, was_over: bool) -> bool {
         let bound = if was_over {
             self.bytes_max / 8 * RELIEVED_EIGHTHS
@@ -92,7 +92,7 @@ impl<U: Upstream> Front<U> {
             client.unread.took = now;
         }
         if left < held {
-            // The time of a client that only sends, and has nothing left to read, is not prolonged.
+            // If a client has nothing left to read and only sends, its time is not prolonged.
             client.took(now);
         }
         if client.connection.congested() {
@@ -132,8 +132,8 @@ impl<U: Upstream> Front<U> {
         self.mark_dirty(index);
     }
 
-    /// If all clients together have too many unread bytes, returns a client that must be closed: the one with
-    /// the most unread bytes among those that read nothing.
+    /// If all clients together have too many unread bytes, returns the client that must be closed. Among the clients
+    /// that read nothing, it is the client with the most unread bytes.
     pub(super) fn worst_reader(&mut self) -> Option<usize> {
         let now = self.shared.now;
         let patient_until = self.unread.over_since.saturating_add(PATIENCE_WITH_ALL);

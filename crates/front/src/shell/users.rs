@@ -1,11 +1,11 @@
 //! Asks Redis about users, on two connections of the front: one for their rights, one to check passwords.
 //!
-//! Purpose: while there are clients and Redis's users count, the list of users is fetched every
-//! [`POLL_EVERY`], so that a change of rights takes effect within a second. Questions of clients go over the
-//! same connections ([`crate::users`]). A client that asks while Redis does not answer gets an error.
-//! Invariants: each client has at most one question, so the number of clients bounds the waiting questions.
-//! If Redis does not answer for a command's time, the known rights do not count any more. If no process
-//! listens at its address, rights cannot change, and the known rights continue to count.
+//! Purpose: while there are clients and Redis's users count, the list of users is fetched every [`POLL_EVERY`], so that
+//! a change of rights takes effect within a second. Questions of clients go over the same connections
+//! ([`crate::users`]). A client that asks while Redis does not answer gets an error. Invariants: each client has at
+//! most one question, so the number of clients bounds the waiting questions. If Redis does not answer for a command's
+//! time, the known rights no longer count. If no process listens at its address, rights cannot change, and the known
+//! rights continue to count.
 
 use bytes::Bytes;
 use mio::Token;

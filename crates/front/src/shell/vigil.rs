@@ -36,7 +36,7 @@ pub(super) struct Vigil {
     next_beat: Time,
     /// When a client was last seen waiting; `None`: no questions are asked.
     waited: Option<Time>,
-    /// When it was last doubtful that the store takes commands. In that case only the store is asked.
+    /// When it was last doubtful that the store takes commands. While it is doubtful, only the store is asked.
     doubted: Option<Time>,
     heart: Option<Dialed<Heart>>,
     session: Option<SessionHandle>,
@@ -133,19 +133,21 @@ impl Vigil {
             })
         });
         if let Err(Silent(why)) = exchanged {
-            // The next beat tries again. Only the lack of answers counts.
+            // The next beat tries again. A failed connection alone proves nothing: the store is judged only by its
+            // missing answers.
             tracing::debug!(why, "asking the store whether it is alive");
             self.heart = None;
         }
     }
 
-    /// Returns the session for the questions. Begins one if there is none.
+    /// Returns the session for the questions, which is opened if necessary.
     pub(super) fn session(&mut self, up: &mut impl Calls, now: Time) -> Option<SessionHandle> {
         self.session = self.session.or_else(|| up.open(now).ok());
         self.session
     }
 
-    /// If the session is the one for the questions, forgets it and returns true: it was closed.
+    /// Called for a session that was closed. If the vigil asks its questions in this session, forgets the session and
+    /// returns true.
     pub(super) fn lost(&mut self, session: SessionHandle) -> bool {
         let own = self.session == Some(session);
         if own {
@@ -239,7 +241,7 @@ impl<U: Upstream> Front<U> {
     }
 
     /// Asks the server which store it works on, unless a question is outstanding. If the name was in doubt,
-    /// the question is a barrier that the server must record in its store. By that the server finds out that
+    /// the question is a barrier that the server must record in its store. By this barrier the server finds out that
     /// a Redis was restarted, moved or made a replica while no client wrote.
     pub(super) fn ask_store_name(&mut self) {
         if self.vigil.call.is_some() {
@@ -316,7 +318,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// If the session is the vigil's, notes that it was closed.
+    /// If the vigil asks its questions in this session, notes that it was closed.
     pub(super) fn vigil_closed(&mut self, session: SessionHandle) {
         if self.vigil.lost(session) {
             self.learning.give_up(self.shared.now);

@@ -1,8 +1,8 @@
 //! Clients that wait for a list or a sorted set of an embedded store (`docs/spec/embedded-store.md` §8).
 //!
-//! The front asks the store which lists and sorted sets are new, once for all these clients. A new key wakes
-//! the client that has waited longest for it. When that client has its element or disconnects, the front
-//! wakes the next one, until a client finds nothing. The number of clients bounds all of this.
+//! The front asks the store which lists and sorted sets are new, once for all these clients. A new key wakes the client
+//! that has waited longest for it. When that client has its element or disconnects, the front wakes the next client,
+//! until a client finds nothing. The number of clients bounds all of this.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,7 +24,7 @@ struct Waiter {
     client: usize,
     keys: Vec<i64>,
     until: Option<Time>,
-    /// The client was woken, and has not reported since that its try found no element.
+    /// The client was woken, and has not yet reported that it found no element.
     woken: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Waiting {
     tickets: u64,
     session: Option<SessionHandle>,
     call: Option<CallId>,
-    /// Start number of the store's process, and how many keys had been new up to its last answer.
+    /// Start number of the store's process, and the number of new keys up to the process's last answer.
     seen: Option<(i64, i64)>,
     asked_last: Time,
     due: Time,
@@ -65,7 +65,7 @@ impl Waiting {
         ticket
     }
 
-    /// Removes a client that waits no more. Returns the tickets that must be woken in its place.
+    /// Removes a client that no longer waits. Returns the tickets that must be woken in its place.
     fn end(&mut self, ticket: u64) -> Vec<u64> {
         let Some(waiter) = self.waiters.remove(&ticket) else {
             return Vec::new();
@@ -115,7 +115,7 @@ impl Waiting {
         let woken = if known {
             new.iter().filter_map(|key| self.first(*key)).collect()
         } else {
-            // Any key may exist now.
+            // After such an answer, any key may exist.
             self.waiters.keys().copied().collect()
         };
         self.every = if new.is_empty() {
@@ -138,7 +138,7 @@ fn question(seen: Option<(i64, i64)>) -> Bytes {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes that a client begins to wait, has found nothing, or waits no more.
+    /// Notes that a client begins to wait, has found nothing, or no longer waits.
     pub(super) fn note_waiting(&mut self, index: usize, waiting: Waits) {
         let Some(client) = self.clients.get_mut(index) else {
             return;
@@ -276,7 +276,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// If the session is the one for these questions, notes that it was closed.
+    /// If these questions are asked in this session, notes that it was closed.
     pub(super) fn waiting_closed(&mut self, session: SessionHandle) {
         if self.waiting.session == Some(session) {
             self.waiting.session = None;
@@ -285,7 +285,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// CLIENT UNBLOCK of a client. Returns whether the client waited for an embedded store.
+    /// Carries out CLIENT UNBLOCK for a client. Returns whether the client waited for an embedded store.
     pub(super) fn unblock_waiting(&mut self, index: usize, error: bool) -> bool {
         let Some(client) = self.clients.get_mut(index) else {
             return false;
@@ -336,7 +336,7 @@ mod tests {
             "for 7 nobody waits any more"
         );
         assert_eq!(waiting.end(second), Vec::<u64>::new(), "it was not woken");
-        // An answer without names, and the first answer of another process, wake all.
+        // An answer without names, and the first answer of another process, wake all waiting clients.
         assert_eq!(waiting.answered(&answer(&[1, 9000, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(&answer(&[2, 0])), Some(vec![third]));
         assert_eq!(waiting.answered(b"-ERR unknown command\r\n"), None);

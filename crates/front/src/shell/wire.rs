@@ -152,8 +152,8 @@ impl Wire {
     pub(crate) fn end(&mut self) -> io::Result<()> {
         if let Wire::Tls(stream) = self {
             stream.close();
-            // If the socket does not take the closing message now, the message is lost. Then the peer sees
-            // the end of the connection without this message.
+            // If the socket does not take the closing message now, the peer sees the end of the connection without this
+            // message.
             let _ = stream.flush();
         }
         match self {

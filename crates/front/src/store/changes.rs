@@ -24,7 +24,7 @@ enum Asked {
     Info,
     Tracking,
     Life,
-    /// A fence, with the number of fences up to it. Its answer is a sign of life, too.
+    /// A fence, with its number: the first fence has number 1. The answer to a fence is a sign of life, too.
     Fence(u64),
 }
 
@@ -85,7 +85,8 @@ impl ChangesLine {
         }
     }
 
-    /// Sends a fence if one was requested and has not been sent. Reports before its answer may be old.
+    /// Sends a fence if one was requested and has not been sent. Reports that come before the fence's answer may be
+    /// about old changes.
     pub(crate) fn fence(&mut self, asked: u64) {
         if self.is_up && self.fences < asked {
             self.fences = asked;

@@ -1,4 +1,4 @@
-//! Asks a store on a connection of the front for a sign of life, and which store it is.
+//! On a connection of the front, asks a store for a sign of life and for its identity.
 //!
 //! A client may wait long for the store. The client's own connection does not show whether the store has
 //! nothing to send or has stopped.
@@ -75,7 +75,7 @@ impl Heart {
             shared.alive = Some((run_id, shared.now));
             return Err("it takes no more connections".into());
         }
-        // A push is no answer.
+        // A push is not an answer.
         let answers = |_: &Beat| !value.starts_with(b">");
         let Some(beat) = self.line.answered().filter(answers) else {
             return Err(UNASKED.into());

@@ -1,9 +1,9 @@
 //! The identity of the store at the other end of a connection.
 //!
-//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a
-//! failover, after a restart of Redis, or if the address means something else on this machine. So the front
-//! asks which store is at the other end of a connection. It sends no client's command on the connection
-//! before the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a failover,
+//! after a restart of Redis, or if the address leads to another process on this machine than on the server's. So the
+//! front asks which store is at the other end of a connection. It sends no client's command on the connection before
+//! the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
 use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;
@@ -11,7 +11,7 @@ use pmnet_wire::StoreName;
 /// Longest answer to INFO that is parsed, in bytes.
 const INFO_BYTES_MAX: usize = 64 * 1024;
 
-/// A command of the front itself on a connection to the store.
+/// A command that the front itself sends on a connection to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Own {
     /// AUTH of the front, HELLO or SELECT. An error ends the connection.
@@ -47,15 +47,15 @@ pub(crate) struct Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     Same,
-    /// It is this process, but its records have another owner: the server has loaded the records again since the
-    /// connection or the server read them.
+    /// The connection leads to this process, but the records have another owner. The server has loaded the records
+    /// again since the connection or the server read the owner.
     OtherOwner,
     Other,
 }
 
 impl Found {
     pub(crate) fn compare(&self, name: &StoreName) -> Match {
-        // Without an owner, the server only reads this store, and has claimed nothing.
+        // If the name has no owner, the server only reads this store and has not claimed the records.
         let owned = name.owner.is_empty() || self.owner.as_deref() == Some(&name.owner);
         match (self.run_id == name.run_id, owned) {
             (true, true) => Match::Same,
@@ -104,7 +104,7 @@ pub(crate) fn owner_of(reply: &[u8]) -> Option<String> {
     read::bulk(reply).map(|owner| String::from_utf8_lossy(owner).into_owned())
 }
 
-/// Returns the store's name in the reply to a barrier, or why there is none.
+/// Returns the store's name in the reply to a barrier, or the reason why the reply has no name.
 pub(crate) fn store_name(reply: &[u8]) -> Result<StoreName, String> {
     if reply == &reply::OK[..] {
         return Err("the pmnet server's store is another one".to_owned());

@@ -6,14 +6,14 @@
 //! MULTI   HMGET <records> watermark chain store   [ROLE]   [SELECT n]   reads …   [SELECT 0]   EXEC
 //! ```
 //!
-//! A read's reply is used if two conditions hold: the records name the epoch that the head named, and the
-//! store has applied everything that the head requires. A client that does not know the head's answer yet
-//! gets the values of the records. The records must also name the process to which this connection leads,
-//! because a replica has the same records, but may lack effects that have no order. (A replica that is used
-//! for reads has these effects too: the head requires them of replicas. Its records must name the master of
-//! this replica.) From time to time the store is also asked for its replicas. Between transactions database 0
-//! is selected, whatever their outcome, so that no state must be remembered when one is aborted. An error is
-//! handed to no client: if the read itself is wrong, the bypass gets the error from the store again.
+//! A read's reply is used if two conditions hold: the records name the epoch that the head named, and the store has
+//! applied everything that the head requires. A client that does not know the head's answer yet gets the values of the
+//! records. The records must also name the process to which this connection leads, because a replica has the same
+//! records, but may lack effects that have no order. (For a read from a replica, the head also requires these effects,
+//! and the records must name the replica's master.) From time to time the store is also asked for its replicas. Between
+//! transactions database 0 is selected, whatever their outcome, so that no state must be remembered when a transaction
+//! is aborted. An error is handed to no client: the read becomes a bypass, and if the read itself is wrong, the bypass
+//! gets the error from the store again.
 //!
 //! Invariants: at most one reply to one read is held at a time. Each client whose reads were taken is told
 //! once that all its reads are complete, or that the rest will not be read. An unexpected reply ends the
@@ -51,7 +51,7 @@ const REPLIES: ReplyLimits = ReplyLimits {
     reply_bytes: BATCH_REPLY_BYTES_MAX + FRAMING_BYTES,
 };
 
-/// The client that reads: its index, its connection, the number of its batch, and when it was asked for.
+/// The client that reads: its index, its connection, the number of its batch, and the time of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reader {
     pub(crate) client: usize,
@@ -109,7 +109,7 @@ enum Step {
 enum Phase {
     /// The reply to MULTI comes next.
     Multi,
-    /// The reply that the step with this index is queued comes next.
+    /// The next reply says that the step with this index is queued.
     Queue(usize),
     /// The head of EXEC's reply comes next.
     Exec,
@@ -379,9 +379,9 @@ impl Member {
 }
 
 impl Round {
-    /// Takes the next value from the store; of EXEC's reply first the head, then each part. Returns whether
-    /// it was the last value. `run_id`: that of the store at the other end, or of its master if it is a
-    /// replica.
+    /// Takes the next value from the store. Of EXEC's reply it first takes the head, then each part. Returns whether
+    /// the value was the last value of the transaction. `run_id`: the run id of the store at the other end, or of its
+    /// master if that store is a replica.
     ///
     /// # Errors
     /// The reply is unexpected, or the records name another store.

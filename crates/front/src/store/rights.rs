@@ -53,7 +53,7 @@ pub(crate) enum About {
 pub struct Question {
     /// The client's connection: [`Connection::id`](crate::client::Connection::id).
     pub(crate) connection: u64,
-    /// Number of the question among those of its client.
+    /// Number of the question among the questions of its client.
     pub(crate) number: u64,
     pub(crate) about: About,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Ticket {
 /// A question on the connection.
 #[derive(Debug)]
 pub(crate) enum Ask {
-    /// For the list of users: the number of this question, and when it was asked.
+    /// A question for the list of users: its number, and its time.
     List(u64, Time),
     Client(Ticket),
     /// Selects this database. The next question is about a command in it.
@@ -129,9 +129,9 @@ impl RightsLine {
 
     /// Whether this question may be asked now.
     ///
-    /// While a password is checked, no other question may be outstanding. Redis 7.2 to 8.6 give no answer to
-    /// a wrong password while an earlier answer is still to be sent. The next answer, to the login of another
-    /// client, would then be taken for the answer to this one.
+    /// While a password is checked, no other question may be outstanding. Redis 7.2 to 8.6 give no answer to a wrong
+    /// password while an earlier answer is still to be sent. Then the next answer, which belongs to the login of
+    /// another client, would be taken for the answer to this question.
     pub(crate) fn takes(&self, ask: &Ask) -> bool {
         let is_silent = |(_, version): &(String, (u32, u32))| *version >= SILENT_VERSION;
         let asked = self.line.asked();

@@ -8,7 +8,7 @@ use super::FACTS;
 use super::early::touches_reserved;
 use pmnet_resp::{Arguments, parse_integer};
 
-/// Commands that can be listed, with the errors that then go unnoticed.
+/// Commands that can be listed in `--assume-ok`, with the errors that their clients then do not get.
 pub const ASSUMABLE: &[(&str, &str)] = &[
     ("FLUSHALL", "nothing in practice"),
     ("FLUSHDB", "nothing in practice"),
@@ -26,7 +26,7 @@ pub const ASSUMABLE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Commands that are acknowledged early without being listed.
+/// Commands that are acknowledged early even if `--assume-ok` does not list them.
 const ALWAYS: &[&str] = &["SET", "MSET", "SETEX", "PSETEX"];
 
 /// Why a command cannot be listed in `--assume-ok`.

@@ -11,9 +11,9 @@ use pmnet_wire::guard::UNNAMED_KEYS;
 /// How the action for a command follows from its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// Acknowledged early if [`early_ack`] holds, otherwise executed exactly once.
+    /// The command is acknowledged early if [`early_ack`] holds; otherwise it is executed exactly once.
     Early,
-    /// May be repeated.
+    /// A bypass that may be repeated.
     Read,
     /// Executed exactly once.
     Write,
@@ -30,15 +30,15 @@ pub(super) enum Rule {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
-    /// CLUSTER: as `Container` for its known subcommands. Of newer subcommands, those that read may be
-    /// repeated, and all others are refused.
+    /// CLUSTER: as `Container` for the subcommands that this program knows. Newer subcommands that read may be
+    /// repeated; all other newer subcommands are refused.
     Cluster {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
     },
     /// The facts decide ([`by_facts`]).
     Learned,
-    /// Passed if BLOCK is among the options (from argument `from` up to STREAMS).
+    /// The command is passed if BLOCK is among its options (from argument `from` up to STREAMS).
     BlockOption { from: usize, read_only: bool },
     /// Answered by the front.
     Local(Local),
@@ -396,7 +396,7 @@ fn decide_administrative(facts: &Facts) -> Row {
     }
 }
 
-/// Returns the rule for a command that has no row: it depends on the flags. Most commands have none.
+/// Returns the rule for a command that has no row. The flags of the command decide. Most commands have no row.
 fn without_row(facts: &Facts) -> Row {
     if facts.has(NEW) {
         (Rule::Learned, "")
@@ -405,7 +405,7 @@ fn without_row(facts: &Facts) -> Row {
     } else if facts.has(READONLY) && !facts.has(WRITE) {
         (Rule::Read, "")
     } else {
-        // Commands without a description belong to this case, too. For them it is the safe action.
+        // Commands without a description belong to this case, too, because the rule is safe for every command.
         (Rule::Write, "")
     }
 }

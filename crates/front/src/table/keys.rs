@@ -1,7 +1,7 @@
 //! Finds the keys among the arguments of a command. No other code finds keys.
 //!
-//! The result is that of Redis for its cluster (`COMMAND GETKEYS`). For invalid arguments the result has no
-//! keys, or too few; the store's error then says what is wrong.
+//! The result is the same as that of `COMMAND GETKEYS`, which Redis uses for its cluster. For invalid arguments the
+//! result has no keys, or too few; the store's error then says what is wrong.
 
 use pmnet_resp::{Arguments, parse_integer};
 
@@ -24,11 +24,11 @@ pub(super) enum Begin {
     Keyword(&'static str, i32),
 }
 
-/// Which arguments are keys, from that place on.
+/// Which arguments are keys, from the beginning of the search on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Find {
-    /// Every `step`-th argument up to `last`, which counts from the first. If `last` is negative, it counts
-    /// from the end: of all arguments, or, with a `limit`, of the first of `limit` equal parts of the
+    /// Every `step`-th argument up to `last`. A `last` of 0 or more counts from the first key. A negative `last` counts
+    /// from the end of all arguments or, with a `limit`, from the end of the first of `limit` equal parts of the
     /// remaining arguments.
     Range {
         last: i32,
@@ -44,7 +44,7 @@ pub(super) enum Find {
     },
 }
 
-/// The positions of keys: the first, the one after the last, and their distance.
+/// The positions of keys: the first position, the position after the last key, and the distance between two keys.
 type Places = (usize, usize, usize);
 
 impl KeySpec {
@@ -205,11 +205,11 @@ pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
 pub(crate) struct SortOptions {
     /// Position of the key to store to.
     pub(crate) store: Option<usize>,
-    /// The command sorts by other keys.
+    /// The command has the option BY with other keys.
     pub(crate) by: bool,
-    /// The command gets other keys.
+    /// The command has the option GET with other keys.
     pub(crate) get: bool,
-    /// The first option for which the command reads other keys, by Redis's check of rights.
+    /// The first option for which Redis's check of rights decides that the command reads other keys.
     pub(crate) others: Option<&'static str>,
 }
 

@@ -1,9 +1,8 @@
 //! The commands of a store, from its reply to `COMMAND`: facts about newer versions and modules.
 //!
-//! Learned facts, names and key specifications are kept until this process ends, each once, for all threads.
-//! So a look-up can return a static reference. They are few, because a store that is asked again describes
-//! the same commands. Beyond [`KEPT_MAX`] no more are learned. This module does not decide how a command is
-//! treated.
+//! Learned facts, names and key specifications are kept until this process ends, each once, for all threads. So a
+//! look-up can return a static reference. Their number is small, because a store that is asked again describes the same
+//! commands. Beyond [`KEPT_MAX`] nothing more is learned. This module does not decide how a command is treated.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -40,7 +39,7 @@ const FLAGS: [(&str, u32); 13] = [
     ("module", MODULE),
     ("may_replicate", MAY_REPLICATE),
     ("internal", INTERNAL),
-    // The name before Redis 7.
+    // The name of this flag before Redis 7.
     ("random", NONDETERMINISTIC),
 ];
 /// The flags of commands that are known by name, as in the compiled facts.
@@ -71,7 +70,7 @@ const SEARCHES: [&str; 15] = [
 /// Why the reply of a store is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LearnError {
-    /// The reply is no list of commands.
+    /// The reply is not a list of commands.
     #[error("it is no list of commands")]
     Form,
     /// The reply has too many commands.
@@ -208,8 +207,8 @@ impl<'a> Row<'a> {
                     }
                 }
             }
-            // The reply has only fixed places of keys. A command that is not known by name is taken for a
-            // module's.
+            // The reply describes only fixed places of keys. A command that this program does not know by name is taken
+            // for a command of a module.
             None if flags & MOVABLEKEYS != 0 => flags |= MODULE | OPAQUE,
             None => {
                 flags |= MODULE;
@@ -244,7 +243,7 @@ impl<'a> Row<'a> {
 enum Parsed {
     /// The specification describes places of keys.
     Whole(Spec),
-    /// The specification is about an argument that is no key.
+    /// The specification is about an argument that is not a key.
     NoKey,
     /// The specification does not describe the places of keys, or not of all.
     Part,
@@ -340,8 +339,7 @@ struct Kept {
     facts: Option<HashSet<&'static Facts>>,
 }
 
-/// Returns the interned value that equals this one, and adds it if there is none. `None`: the bound is
-/// reached.
+/// Returns the interned value that equals this value. If there is no such value, adds it. `None`: the bound is reached.
 fn keep<T: ?Sized + Hash + Eq>(
     all: &mut Option<HashSet<&'static T>>,
     value: &T,

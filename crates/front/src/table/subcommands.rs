@@ -5,7 +5,7 @@
 
 use super::{ADMIN, DENYOOM, Facts, NOSCRIPT, PUBSUB, READONLY, WRITE, fact};
 
-/// Every subcommand, by the name of its command and its own.
+/// Every subcommand, by the name of its command and its own name.
 #[rustfmt::skip]
 pub static SUBCOMMANDS: &[Facts] = &[
     fact("ACL|CAT", -2, NOSCRIPT, 0, 0, 0),

@@ -14,8 +14,8 @@ pub(crate) enum Access {
     May,
 }
 
-/// Returns the keys of a command and their use, as Redis sees them for client-side caching. `None`: there are
-/// none.
+/// Returns the keys of a command and their use, as Redis sees them for client-side caching. `None`: the command has no
+/// keys.
 pub(crate) fn accessed_keys<'a>(
     verdict: &Verdict,
     arguments: &Arguments<'a>,

@@ -28,7 +28,7 @@ const PREFIX_BYTES_MAX: usize = 64 * 1024;
 /// A client with CLIENT TRACKING ON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tracker {
-    /// The client that is told in place of this one; 0: none.
+    /// The client that is told in place of this client; 0: no other client.
     pub(crate) redirect: u64,
     /// The client named in REDIRECT has disconnected.
     pub(crate) broken: bool,

@@ -31,12 +31,12 @@ impl Secret {
         Secret(Arc::new(RwLock::new(bytes.into())))
     }
 
-    /// Replaces the password. The new one counts from the next login on.
+    /// Replaces the password. The new password counts from the next login on.
     pub fn replace(&self, bytes: &[u8]) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = bytes.into();
     }
 
-    /// The same with those of another one.
+    /// Replaces the password by the text of `other`.
     pub fn replace_by(&self, other: &Secret) {
         self.replace(&other.bytes());
     }

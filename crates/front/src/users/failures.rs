@@ -1,4 +1,4 @@
-//! Counts failed logins, and limits those of one address in a second, so that passwords cannot be guessed.
+//! Counts failed logins, and limits the failed logins of one address in a second, so that passwords cannot be guessed.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ const ADDRESSES_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     total: u64,
-    /// The beginning of the window, and the number of failures since, by address.
+    /// For each address: the beginning of its window, and the number of failures since then.
     recent: FxHashMap<IpAddr, (Time, u32)>,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Rules {
     pub(super) full: bool,
     /// The rights do not depend on the keys of a command.
     pub(super) keyless: bool,
-    /// There is a rule about databases (Valkey's `db=`), or one that is not understood: the question to Redis
+    /// The user has a rule about databases (Valkey's `db=`), or a rule that is not understood. So a question to Redis
     /// must name the right database.
     pub(super) odd: bool,
     /// Whether the user may read every key with a command that it may run.
@@ -33,18 +33,18 @@ pub(super) struct Rules {
 pub(crate) enum Reads {
     /// With each command that it may run, the user may read every key.
     All,
-    /// The user may, if it may run the command on [`PROBE_KEY`].
+    /// With a command that it may run on [`PROBE_KEY`], the user may read every key.
     Some,
     #[default]
     None,
 }
 
-/// The root permissions, or a selector.
+/// The rules of the root permissions, or of one selector.
 #[derive(Default)]
 struct Selector {
     /// The rules allow the user to read every key.
     reads_all: bool,
-    /// One of its patterns may match [`PROBE_KEY`].
+    /// One of the key patterns may match [`PROBE_KEY`].
     may_match: bool,
     keys: bool,
     channels: bool,

@@ -38,8 +38,8 @@ pub(crate) struct User {
     rules: Rules,
     /// Number of the first list with these rights.
     pub(crate) changed: u64,
-    /// The commands that Redis has allowed since the last list: by name, or with these arguments. A refusal
-    /// is not remembered, because the right may have been given meanwhile.
+    /// The commands that Redis has allowed since the last list: by name, or with these arguments. A refusal is not
+    /// remembered, because the right may have been given in the meantime.
     by_name: FxHashSet<&'static str>,
     by_arguments: FxHashSet<Vec<u8>>,
 }
@@ -62,17 +62,17 @@ pub(crate) struct Users {
     list: Option<Bytes>,
     /// Incremented whenever the places in `users` change.
     pub(crate) generation: u64,
-    /// Number of lists that were asked for, and the number of the last one that was answered.
+    /// Number of questions for the list of users, and the number of the last answered question.
     pub(crate) asked: u64,
     pub(crate) answered: u64,
-    /// Incremented when the users may be those of another Redis.
+    /// Incremented when the users may have become those of another Redis.
     pub(crate) of_store: u64,
     /// The newest run of consecutive lists in which the default user needed no password: numbers of its first
     /// and last list.
     open: Option<(u64, u64)>,
     /// The default user needs no password in the present list.
     is_open: bool,
-    /// When the list was last known to be that of Redis.
+    /// When the list was last known to be equal to Redis's own list.
     confirmed: Time,
     /// The store has no users.
     without: bool,
@@ -263,7 +263,7 @@ impl Users {
         self.without
     }
 
-    /// Forgets all users: Redis may be another one, or was not asked for some time.
+    /// Forgets all users, because Redis may be another process now, or was not asked for some time.
     pub(crate) fn forget(&mut self) {
         self.list = None;
         self.users.clear();
@@ -359,7 +359,7 @@ impl Users {
     /// Takes the answer to question `number` for the list, which was sent at `asked`.
     ///
     /// # Errors
-    /// The answer is no list.
+    /// The answer is not a list.
     pub(crate) fn take_list(
         &mut self,
         number: u64,
@@ -411,7 +411,7 @@ impl Users {
         let ruling = match read::text(answer) {
             Some(b"OK") => Ruling::Allowed,
             Some(text) => Ruling::Denied(reply::error(&noperm(&String::from_utf8_lossy(text)))),
-            // The answer is no decision about rights, but an error that the command would get as well, for
+            // The answer is not a decision about rights, but an error that the command would get as well, for
             // example a wrong number of arguments.
             None if answer.starts_with(b"-") => return Ruling::Denied(one_line(answer)),
             None => {
@@ -569,14 +569,14 @@ mod tests {
         let [all, some, first] = [0, 1, 2].map(|at| users.user(at).unwrap());
         assert_eq!(place(all, "GET a"), Place::Name("GET"));
         assert_eq!(place(all, "set a v"), Place::Name("SET"));
-        // Their rights depend on subcommands, or on the places of their keys.
+        // The right to these commands depends on subcommands, or on the places of their keys.
         for line in ["CONFIG GET x", "SORT a BY b", "EVAL x 1 a", "PING"] {
             assert!(matches!(place(all, line), Place::Arguments(_)), "{line}");
         }
         assert!(matches!(place(first, "GET a"), Place::Arguments(_)));
         assert_eq!(place(all, "NOSUCH a"), Place::Nowhere);
-        // Commands that differ only in values have the same place; with other options the place is another
-        // one.
+        // Commands that differ only in values have the same place. Commands with different options have different
+        // places.
         assert_eq!(place(some, "SET a v"), place(some, "SET a w"));
         assert_ne!(place(some, "SET a v"), place(some, "SET b v"));
         assert_ne!(place(some, "SET a v"), place(some, "SET a v GET"));

@@ -58,8 +58,8 @@ impl Twins {
         })
     }
 
-    /// Both admins send this command. Returns the reply if it is the same on both sides; otherwise both
-    /// replies as an error.
+    /// Both admins send this command. If both replies are equal, returns this reply. Otherwise both replies are the
+    /// error.
     fn admin(&mut self, line: &str) -> Result<String, String> {
         let [there, here] = self.admins.each_mut().map(|admin| admin.ask(line));
         if there == here {
@@ -209,7 +209,7 @@ impl Session {
             }
             match self.compare(words, right, ours) {
                 None => {}
-                // The difference has no effect on later commands.
+                // This difference has no effect on later commands.
                 Some(End::Explained(why)) if lines.len() == 1 && !self.queues && !self.watches => {
                     self.explained.push(why);
                     return None;
@@ -246,7 +246,7 @@ impl Session {
         {
             return None;
         }
-        // The reply to a queued command may depend on the moment.
+        // The reply to a queued command may depend on the moment at which it runs.
         if words[0] == "EXEC"
             && right.starts_with('*')
             && ours.starts_with('*')
@@ -359,8 +359,8 @@ impl Session {
     }
 }
 
-/// Sends this and reads `count` replies, with the messages that come before the last of them. If the
-/// connection ends earlier, returns what came before its end.
+/// Sends `input` and reads `count` replies, with the messages that come before the last reply. If the connection ends
+/// earlier, returns what came before its end.
 fn answers(client: &mut Client, input: &[u8], count: usize) -> Vec<String> {
     let mut all = Vec::new();
     if client.stream.write_all(input).is_err() {

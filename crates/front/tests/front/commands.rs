@@ -55,7 +55,7 @@ fn start_any() -> Option<(Redis, Running, tempfile::TempDir)> {
     Some((redis, front, directory))
 }
 
-/// Returns the bypasses since the last call of this function, without the front's own.
+/// Returns the clients' bypasses since the last call of this function, without bypasses of the front itself.
 fn bypassed(front: &Running) -> Vec<(bool, Form, usize)> {
     let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
     bypasses.retain(|bypass| bypass.1 != Form::Barrier);
@@ -367,7 +367,7 @@ fn caches_are_told_of_what_invented_commands_read() {
         other.ask(&format!("inv.add {key} 1"));
         assert_eq!(client.text(), told(key), "{line}");
     }
-    // A client's own write is told after the reply.
+    // A client gets the message about its own write after the reply.
     client.ask("GET k");
     assert_eq!(client.ask("inv.add k 1"), ":3\r\n");
     assert_eq!(client.text(), told("k"));
@@ -685,7 +685,7 @@ fn keys_are_read_where_the_store_says_and_nowhere_else() {
     assert_eq!(found("ONE a b c").as_deref(), Some("a"));
     assert_eq!(found("PAIRS a 1 b 2 c").as_deref(), Some("a b c"));
     assert_eq!(found("NONE a"), None);
-    // An index is no key, and the command does not name documents.
+    // An index is not a key, and the command does not name documents.
     assert_eq!(found("FT.SEARCH i q"), None);
     assert_eq!(found("ONE"), None);
 }

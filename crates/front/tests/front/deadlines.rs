@@ -1,5 +1,5 @@
-//! Every wait has an end: for a store that is stopped, and for clients that disconnect meanwhile. But no
-//! client is given up while its store is alive.
+//! Every wait has an end, even if the store is suspended or the client disconnects. But no client is given up while its
+//! store is alive.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
     }
     redis.signal("-CONT");
     let mut direct = redis.client();
-    // Two connections of the endpoint, and this one.
+    // There are three connections: two of the endpoint, and this one.
     until(&mut direct, "connected_clients:3\r");
     let mut client = front.client();
     assert_eq!(client.ask("RPUSH l x"), ":1\r\n");
@@ -220,7 +220,7 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
     let Some(redis) = Redis::start() else { return };
     let front = start(&redis, LONG);
     let mut direct = redis.client();
-    // More than is read from other clients while a command waits, and more than the kernel buffers.
+    // The input is longer than the part that is read while a command waits, and longer than the kernel's buffers.
     let mut client = front.client();
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");
@@ -241,7 +241,7 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
         sessions.0 == sessions.1
     });
     front.knobs().hold = false;
-    // Two connections of the endpoint, and this one.
+    // There are three connections: two of the endpoint, and this one.
     until(&mut direct, "connected_clients:3\r");
 }
 
@@ -307,7 +307,7 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     let mut client = front.client();
     assert_eq!(client.ask("ECHO x"), "$1\r\nx\r\n");
     let mut direct = redis.client();
-    // Two connections of the endpoint, this one, and that of the waiting client.
+    // There are four connections: two of the endpoint, this one, and the waiting client's.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");
@@ -334,8 +334,7 @@ fn nothing_follows_a_select_or_a_watch_without_an_answer() {
             front.knobs().hold_bypasses = true;
             let mut client = front.client();
             client.send(&command(first));
-            // These commands are younger than the one that times out, so they would not fail together with
-            // it.
+            // These commands are younger than the command that times out, so they would not fail together with it.
             std::thread::sleep(pause);
             client.send(&[command("SET k 1"), command("MULTI")].concat());
             client.send(&[command("SET k 2"), command("EXEC")].concat());

@@ -1,4 +1,4 @@
-//! The server changes to another Redis, and the old one remains alive and writable.
+//! The server changes to another Redis, and the old Redis remains alive and writable.
 
 use crate::common::{Client, Redis, Running, command, eventually, run_id};
 use pmnet_resp::reply;
@@ -17,7 +17,7 @@ fn fail_over(front: &Running, to: &Redis) {
     front.knobs().moved = Some(to.address);
 }
 
-/// Waits until this store has no connection but the one that asks.
+/// Waits until the connection that asks is the store's only one.
 fn deserted(store: &Redis) {
     let mut direct = store.client();
     eventually("no connection is left", || {
@@ -184,8 +184,8 @@ fn another_process_at_the_address_of_the_store_is_not_taken_for_it() {
     assert!(!new.client().ask("INFO commandstats").contains("blpop"));
 }
 
-/// Redis was restarted while it was idle. The server does not know yet, and no client can log in whose
-/// command would show it.
+/// Redis was restarted while it was idle. The server does not know that yet, and no client can log in and send a
+/// command that would show it.
 #[test]
 fn a_front_that_finds_another_process_makes_the_server_look() {
     let Some((old, new, front)) = two() else {
@@ -286,7 +286,7 @@ fn a_store_that_takes_no_more_connections_says_so_once() {
     let mut client = front.client();
     assert_eq!(client.ask("BLPOP l 0.01"), "*-1\r\n");
     let mut direct = redis.client();
-    // Two connections of the endpoint, the client's, and this one.
+    // There are four connections: two of the endpoint, the client's, and this one.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     let mut other = front.client();
     other.send(&[command("BLPOP l 0.01"), command("ECHO one")].concat());

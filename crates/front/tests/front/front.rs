@@ -8,7 +8,7 @@ use pmnet_front::upstream::{Outcome, SessionHandle};
 use pmnet_resp::write_command;
 use pmnet_wire::command::Form;
 
-/// Sends the script in one piece. Returns all replies up to that of a last PING.
+/// Sends the script and a final PING in one piece. Returns all replies up to the reply to the PING.
 fn replies(client: &mut Client, script: &[&str]) -> Vec<String> {
     for line in script {
         client.send(format!("{line}\r\n").as_bytes());

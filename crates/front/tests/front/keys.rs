@@ -100,7 +100,7 @@ fn keys_are_where_redis_says() {
         compared += 1;
     }
     assert!(compared > 50);
-    // According to Redis shard channels are no keys, but Redis hashes them like keys.
+    // According to Redis, shard channels are not keys, but Redis hashes them like keys.
     assert_eq!(own_keys("SPUBLISH a m"), ["a"]);
     assert_eq!(own_keys("SSUBSCRIBE a b"), ["a", "b"]);
     // For this command Redis finds an empty key, and searches after KEYS when it runs the command.

@@ -19,7 +19,7 @@ fn thousands_of_commands_in_one_pipeline_come_back_in_order() {
         let mut all = Vec::new();
         for i in 0..5000 {
             let value = i.to_string();
-            // More commands in a row than the queue takes: the others travel together.
+            // There are more commands in a row than the queue takes, so the rest of them travel together.
             for _ in 0..8 {
                 write_command(&mut all, &["SET", "k", &value]);
             }
@@ -90,7 +90,7 @@ fn a_turn_given_to_a_client_that_has_gone_is_passed_on() {
     let mut waits = front.client();
     waits.send(&command("INCR n"));
     wait_refused(&front);
-    // The connection is reset, so that the front has no bytes left of it.
+    // The connection is reset, so that the front has no unread bytes of this client.
     socket2::SockRef::from(&gone.stream)
         .set_linger(Some(std::time::Duration::ZERO))
         .expect("linger");
@@ -384,7 +384,7 @@ fn who_goes_on_sending_after_a_protocol_error_is_closed() {
     client.send(b"*\0\r\n");
     assert!(client.text().starts_with("-ERR Protocol error"));
     let begun = Instant::now();
-    // A closed socket shows itself by a failed write.
+    // When the front has closed the socket, a write fails.
     while client.stream.write_all(b"payload").is_ok() {
         assert!(begun.elapsed() < DEADLINE, "it is still there");
         std::thread::sleep(Duration::from_millis(1));

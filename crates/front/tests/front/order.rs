@@ -8,8 +8,8 @@ const REPLY_MAX: usize = 2_000;
 /// Size of a value, in bytes. A reply has space for one such value, not for two.
 const LARGE: usize = 1_200;
 
-/// Makes two fronts on a store where `n` grows before each call is executed. One only uses bypasses, the
-/// other also reads from the store if it may.
+/// Makes two fronts on a store where `n` grows before each call is executed. The first front only uses bypasses. The
+/// second front also reads from the store if it may.
 fn counting(redis: &Redis) -> [Running; 2] {
     let knobs = Knobs {
         reads_allowed: true,

@@ -88,7 +88,7 @@ fn what_stands_between_decides() {
             &["+OK", "+OK", "1", "2", "+OK", "3"][..],
             1,
         ),
-        // A read that follows a read which must be sent travels together with it.
+        // If a read must be sent, the read after it travels together with it.
         (
             &["SET k 1", "GET k", "GET other", "GET k", "GET k"],
             &["+OK", "1", "nil", "1", "1"],
@@ -133,7 +133,7 @@ fn what_stands_between_decides() {
             &["+OK", "+OK", "+QUEUED", "*1"],
             1,
         ),
-        // These are no plain GETs, or are invalid.
+        // These commands are not plain GETs, or are invalid.
         (
             &["SET k 1", "STRLEN k", "GETRANGE k 0 -1"],
             &["+OK", ":1", "1"],
@@ -234,7 +234,7 @@ fn the_fate_of_the_write_is_that_of_its_reads() {
             "-ERR pmnet: too bad\r\n",
             "-ERR pmnet: too bad\r\n",
         ),
-        // The store is short of memory: the SET went as a request and was not acknowledged early.
+        // The store is short of memory: the SET was sent as a bypass and was not acknowledged early.
         (Outcome::Reply("+OK\r\n".into()), "+OK\r\n", "$1\r\n1\r\n"),
         (
             Outcome::Reply("-OOM full\r\n".into()),

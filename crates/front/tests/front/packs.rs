@@ -84,7 +84,7 @@ fn replies_are_those_of_redis_wherever_the_store_ends_a_pack() {
     assert!(knobs.bypasses.iter().any(|bypass| bypass.1 == Form::Pack));
 }
 
-/// A command that travels by itself waits until no earlier command can be left out any more.
+/// A command that travels by itself waits until the outcome of all earlier commands is certain.
 #[test]
 fn nothing_overtakes_what_the_store_has_left_out() {
     let Some(redis) = Redis::start() else { return };

@@ -98,7 +98,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
     assert_eq!(direct.ask("GET k"), "$1\r\nv\r\n");
     assert_eq!(direct.ask("DBSIZE"), ":1\r\n");
     assert!(direct.ask("ROLE").contains("master"));
-    // Administration that breaks no guarantee passes, as it does outside WATCH.
+    // Administrative commands that break no guarantee pass, as they do outside WATCH.
     for (line, reply) in [
         ("WATCH k", "+OK\r\n"),
         ("CONFIG SET hz 11", "+OK\r\n"),
@@ -305,8 +305,8 @@ fn a_wait_whose_write_is_refused_has_that_error() {
     assert_eq!(said[2], "*-1\r\n", "{said:?}");
 }
 
-/// A reply that looks like a message about subscriptions is data. Regression test: when it was taken for such
-/// a message, commands passed that are refused to connections that WATCH.
+/// A reply that looks like a message about subscriptions is data. Regression test: such a reply was taken for a
+/// message, and then the connection passed commands that are refused after WATCH.
 #[test]
 fn data_that_looks_like_a_subscription_is_data() {
     let Some(redis) = Redis::start() else { return };

@@ -1,5 +1,5 @@
-//! The time of a command in a pipeline begins when the command is read, or when the previous one is answered.
-//! Long pipelines succeed. Pipelines without an answer fail at once.
+//! The time of a command in a pipeline begins when the command is read, or when the previous command is answered. Long
+//! pipelines succeed. Pipelines without an answer fail at once.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ fn sent(front: &Running) -> (usize, usize) {
     (knobs.updates.len(), knobs.bypasses.len())
 }
 
-/// Commands after one that gets no answer, and of the same age, fail with it. If they were sent, each would
-/// have a time of its own, and the times would add up.
+/// If a command gets no answer, later commands of the same age fail together with it. If they were sent, each would
+/// have its own deadline, and the times would add up.
 #[test]
 fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
     let Some(redis) = Redis::start() else { return };
@@ -64,7 +64,7 @@ fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
         let expected = (before.0 + updates, before.1 + bypasses);
         assert_eq!(sent(&front), expected, "{:?}", &lines[..2]);
     }
-    // A command that comes later has its own time.
+    // A command that arrives later has its own deadline.
     front.knobs().hold_bypasses = false;
     assert_eq!(warm.ask("GET k"), "$1\r\n1\r\n");
 }
@@ -111,7 +111,7 @@ fn who_waits_behind_a_command_that_blocks_has_time_when_it_ends() {
 #[test]
 fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
     let Some(redis) = Redis::start() else { return };
-    // Long enough for all of them on a busy machine, once they are taken.
+    // On a busy machine this time is long enough for all commands, once they are taken.
     let deadline = 3 * MEDIUM;
     let front = start(&redis, deadline);
     let mut client = front.client();
@@ -176,8 +176,8 @@ fn a_set_between_writes_travels_with_them() {
     }
     let (updates, bypasses) = sent(&front);
     assert!(updates + bypasses <= 40, "{updates} and {bypasses}");
-    // A command that is assumed to succeed gets OK whatever Redis replies, so it never travels where Redis's
-    // own reply counts.
+    // A command of `--assume-ok` gets OK whatever Redis replies, so it never joins a pack, whose commands get Redis's
+    // own replies.
     front.knobs().updates.clear();
     client.send(&pipeline(&["INCR n", "HMSET h f v", "INCR n"]));
     for reply in [":401\r\n", "+OK\r\n", ":402\r\n"] {

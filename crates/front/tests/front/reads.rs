@@ -1,4 +1,4 @@
-//! Reads that are no bypasses: answered by the head, or by the store read directly.
+//! Reads that are not bypasses: the head answers them, or the front reads from the store directly.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -343,7 +343,7 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
             [(true, Form::Single, 1), (true, Form::Pipeline, 2)]
         );
     }
-    // After a head that does not answer, the next reads do not ask it; later ones do.
+    // If the head does not answer, the next reads do not ask it. Later reads do.
     let asked = front.knobs().reads.len();
     assert_eq!(client.ask("GET k"), bulk("v"));
     assert_eq!(
@@ -380,7 +380,7 @@ fn warm(client: &mut Client) {
     }
 }
 
-/// Makes the head answer a read of `k` after the store, with this answer.
+/// Makes the head answer a read of `k` with this answer, after the store has answered.
 fn behind_the_store(
     (redis, front): (&Redis, &Running),
     client: &mut Client,
@@ -440,7 +440,7 @@ fn what_the_store_said_is_not_used_behind_another_version_epoch_or_update() {
     let both = (&redis, &front);
     let mut plain = redis.client();
     plain.ask("SET k old");
-    // A call without an order has been answered meanwhile: the store is asked again.
+    // In the meantime a call without an order was answered, so the store is asked again.
     warm(&mut client);
     let other: fn(&Knobs, &[u64]) -> ReadAnswer = |_, _| ReadAnswer::Miss {
         epoch: EPOCH,
@@ -755,14 +755,15 @@ fn replies_that_are_too_long_together_come_by_bypass() {
         }
     }
     let quick = begun.elapsed() < Duration::from_secs(1);
-    // The first pipeline is read from the store until its replies are too long. The second one follows at
-    // once, and is a bypass. On a machine so busy that a second has passed, it is read like the first one.
+    // The first pipeline is read from the store until its replies are too long. The second pipeline follows at once,
+    // and is a bypass. If the machine is so busy that a second has passed, the second pipeline is read like the first
+    // one.
     let counters = front.stop();
     let found = (counters.direct_reads, counters.bypassed_reads);
     assert!(found == (3, 7) || !quick && found == (6, 4), "{found:?}");
 }
 
-/// How a fake server, which is no Redis, answers a transaction.
+/// How a fake Redis server answers a transaction.
 #[derive(Clone, Copy, Debug)]
 enum Fake {
     /// The server sends this instead of the right answer.
@@ -770,7 +771,7 @@ enum Fake {
     /// The server sends the beginning of a right answer, and closes the connection.
     Half,
     Nothing,
-    /// The fake server is another process than the one that the pmnet server names.
+    /// The fake server is not the process that the pmnet server names.
     Other,
 }
 
@@ -948,7 +949,7 @@ fn a_connection_that_breaks_is_made_again() {
             assert_eq!(client.ask("GET k"), bulk("v"));
             bypassed(&front).is_empty()
         });
-        // All connections but this one and those of the executor, which were made first.
+        // All connections except this one and the executor's, which were made first.
         let list = plain.ask("CLIENT LIST");
         let reader = list.lines().find(|line| line.contains("cmd=exec"));
         let id = reader.and_then(|line| line.split_once("id=")?.1.split(' ').next());

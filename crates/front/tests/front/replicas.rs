@@ -55,7 +55,7 @@ fn start(from: ReadFrom) -> Option<Stores> {
     })
 }
 
-/// Makes a Redis a replica of another one, and then gives it another value of k.
+/// Makes a Redis a replica of `master`, and then gives it another value of k.
 fn follow(replica: &Redis, master: &Redis) {
     let mut client = replica.client();
     client.ask("CONFIG SET replica-read-only no");
@@ -189,8 +189,8 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
     let Some(other) = Redis::start() else { return };
     follow(&other, &stores.master);
     until_from_replica(&mut client);
-    // A promoted replica is no replica any more, but only that server knows it at first: the master no longer
-    // names it.
+    // After its promotion a server is no longer a replica. At first only this server knows that; later the master no
+    // longer names it.
     other.client().ask("REPLICAOF NO ONE");
     eventually("only the master answers", || {
         (0..TRIES).all(|_| client.ask("GET k") == FROM_MASTER)

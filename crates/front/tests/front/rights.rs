@@ -39,7 +39,7 @@ fn said(client: &mut Client, line: &str) -> String {
     reply.map_or_else(ended, |reply| String::from_utf8_lossy(&reply).into_owned())
 }
 
-/// A client of the front and one of Redis that are asked the same.
+/// A client of the front and a client of Redis that send the same commands.
 struct Both {
     what: String,
     front: Client,
@@ -154,7 +154,7 @@ fn a_change_of_rights_means_for_an_open_multi_what_it_means_in_redis() {
         }
     }
     for (name, change, _) in &all {
-        // Some of them do not exist for this user.
+        // Some of the changes are not possible for this user. The reply does not matter.
         let mut client = redis.client();
         client.ask(&format!("ACL SETUSER {name} {change}"));
     }
@@ -468,7 +468,7 @@ fn rules_about_databases_hold_in_each_database() {
                 }
             }
         }
-        // A transaction whose commands are allowed in the database where it begins, and not in the one where
+        // The commands of the transaction are allowed in the database where it begins, but not in the database where
         // they run. Valkey refuses it at EXEC, the front at once.
         let begins = if number == 3 { "SELECT 1" } else { "SELECT 0" };
         both.ask(begins);
@@ -517,8 +517,8 @@ fn whoever_may_publish_in_one_shard_channel_may_not_in_others() {
     assert!(multi[3].starts_with("*2"), "{multi:?}");
 }
 
-/// Redis 7.2 to 8.6 give no answer to a wrong password if an earlier answer has not been sent yet. The answer
-/// to another client's login must not be taken for it.
+/// Redis 7.2 to 8.6 give no answer to a wrong password if an earlier answer has not been sent yet. The answer to
+/// another client's login must not be taken for the missing one.
 #[test]
 fn a_wrong_password_among_right_ones_is_wrong() {
     let Some(redis) = redis() else { return };
@@ -564,7 +564,7 @@ fn a_wrong_password_among_right_ones_is_wrong() {
     }
 }
 
-/// As the test before, for a login on a client's own connection after another command.
+/// Tests the missing answer to a wrong password for a login on a client's own connection, after another command.
 #[test]
 fn a_password_that_is_wrong_by_now_is_told_on_a_connection_of_its_own() {
     let Some(redis) = redis() else { return };

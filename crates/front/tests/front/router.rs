@@ -120,7 +120,7 @@ fn slots_move_while_clients_are_there() {
     for line in ["WATCH hello", "MULTI", "INCR hello"] {
         queued.ask(line);
     }
-    // The slot goes to the second shard, with the first one's data. hello's slot goes too, without being
+    // The slot goes to the second shard, with the first shard's data. The slot of `hello` moves too, without being
     // marked as moving.
     assert_eq!(shards.stores[0].client().ask("DEL bar"), ":1\r\n");
     assert_eq!(shards.stores[1].client().ask("SET bar 2"), "+OK\r\n");
@@ -243,10 +243,10 @@ fn transactions_are_of_one_slot() {
         assert!(replies[1..4].iter().all(|reply| reply == "+QUEUED\r\n"));
     }
     let cross = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
-    // As in Redis Cluster, the error comes when the transaction is to be executed …
+    // As in Redis Cluster, the error comes when the transaction is to be executed.
     let replies = send_all(&mut client, &["MULTI", "SET foo 7", "SET bar 7", "EXEC"]);
     assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", cross]);
-    // … or at once, if it is within one command.
+    // If the keys of a single command are in several slots, the error comes at once.
     let replies = send_all(
         &mut client,
         &["MULTI", "SET foo 7", "MSET foo 7 bar 7", "EXEC", "GET foo"],
@@ -296,7 +296,7 @@ fn what_is_watched_and_the_transaction_are_of_one_slot() {
     for key in KEYS {
         assert_eq!(client.ask(&format!("WATCH {key}")), "+OK\r\n");
         assert_eq!(other.ask(&format!("SET {key} x")), "+OK\r\n");
-        // Keys of another shard are not delayed by it.
+        // The watch does not delay commands for keys of another shard.
         assert_eq!(client.ask("GET {x}other"), "$-1\r\n");
         let replies = send_all(&mut client, &["MULTI", &format!("SET {key} y"), "EXEC"]);
         assert_eq!(replies[2], "*-1\r\n", "it was changed");
@@ -309,7 +309,7 @@ fn what_is_watched_and_the_transaction_are_of_one_slot() {
     assert_eq!(client.ask("WATCH bar"), cross);
     let replies = send_all(&mut client, &["MULTI", "SET bar z", "EXEC"]);
     assert_eq!(replies, ["+OK\r\n", "+QUEUED\r\n", cross]);
-    // No key is watched any more.
+    // Now no key is watched.
     assert_eq!(client.ask("WATCH bar"), "+OK\r\n");
     assert_eq!(client.ask("UNWATCH"), "+OK\r\n");
     assert_eq!(client.ask("WATCH foo"), "+OK\r\n");
@@ -678,7 +678,7 @@ fn messages_of_all_shards_come_to_their_subscribers() {
         let patterned = |channel: &str| {
             format!("{marker}4\r\n$8\r\npmessage\r\n$2\r\nf*\r\n$3\r\n{channel}\r\n$1\r\nm\r\n")
         };
-        // Messages of different shards come in any order, those of one channel in their order.
+        // Messages of different shards may come in any order. Messages of one channel keep their order.
         let mut got: Vec<String> = (0..5).map(|_| subscriber.text()).collect();
         got.sort();
         let mut expected = vec![
@@ -1014,7 +1014,7 @@ fn rubbish_ends_nobody_else() {
     });
 }
 
-/// Numbers from a seed. The test prints the seed when it fails.
+/// Pseudo-random numbers. The test prints the seed when it fails.
 struct TestRng(u64);
 
 impl TestRng {

@@ -53,7 +53,7 @@ fn a_script_is_killed_through_the_front() {
             "{command}"
         );
     }
-    // On an existing connection of the client, and on a new one.
+    // SCRIPT KILL works on an existing connection of the client, and on a new one.
     client.ask("BLPOP none 0.01");
     for mut client in [client, front.client()] {
         let hanging = hang(&redis, None, HANGS);
@@ -106,7 +106,7 @@ fn while_a_script_runs_others_are_told_so() {
     client.ask("BLPOP none 0.01");
     let hanging = hang(&redis, None, HANGS);
     front.knobs().hold_bypasses = true;
-    // The front notices it by a read.
+    // By a read, the front notices that Redis is busy.
     assert!(client.ask("GET k").starts_with(BUSY));
     front.knobs().bypasses.clear();
     for line in [

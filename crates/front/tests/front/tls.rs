@@ -93,7 +93,7 @@ fn a_front_with_tls_is_a_front() {
     ] {
         assert_eq!(client.ask(line).unwrap(), reply, "{line}");
     }
-    // More than a record, a buffer or a turn, in both directions, split at any place.
+    // The value is longer than a record, a buffer and a turn, so it is split at any place, in both directions.
     let value = "x".repeat(3_000_000);
     assert_eq!(
         client.ask(&format!("SET large {value}")).unwrap(),
@@ -290,7 +290,7 @@ fn a_router_with_tls_is_a_router() {
     for (store, key) in shards.stores.iter().zip(["bar", "foo"]) {
         assert_eq!(store.client().ask(&format!("EXISTS {key}")), ":1\r\n");
     }
-    // A client that does not speak TLS is closed, and no other client.
+    // A client that does not speak TLS is closed. Other clients are not affected.
     let mut plain = shards.client();
     plain.send(&command("PING"));
     let mut rest = Vec::new();

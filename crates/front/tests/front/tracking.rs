@@ -1,4 +1,4 @@
-//! CLIENT TRACKING: clients are told of changed keys, and none caches an old value.
+//! CLIENT TRACKING: clients are told of changed keys, and no client keeps an old value in its cache.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ fn a_client_is_told_of_the_next_change_of_what_it_has_read() {
         writer.ask("SET k 7");
         says_nothing(&mut client);
     }
-    // A key that expires, and then all keys are removed.
+    // First a key expires, and then all keys are removed.
     other.ask("SET k 1 PX 20");
     client.ask("GET k");
     assert_eq!(client.text(), push("k"));

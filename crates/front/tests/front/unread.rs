@@ -138,7 +138,8 @@ fn who_reads_slowly_is_waited_for() {
     let expected = bulk(&value());
     for at in 0..40_000 {
         if at % 10_000 == 0 {
-            // Longer than the buffers of the sockets hide it, but too short to count as reading nothing.
+            // The pause is long enough for the sockets' buffers to be used up, but too short for the client to count as
+            // one that reads nothing.
             std::thread::sleep(LONG / 5);
         }
         assert!(client.text() == expected, "echo {at}");

@@ -1,4 +1,4 @@
-//! Redis's users through the front: who can log in, and the rights of each.
+//! Redis's users through the front: the logins, and the rights of each user.
 
 use std::time::{Duration, Instant};
 
@@ -195,7 +195,7 @@ fn all_who_have_still_to_log_in_can_send_little_together() {
     let front = front(&redis);
     let mut first = front.client();
     assert_eq!(first.ask("PING"), NOAUTH);
-    // Nine of ten arguments.
+    // Of the ten announced arguments, nine are sent.
     let argument = format!("$16384\r\n{}\r\n", "x".repeat(16 * 1024));
     let input = format!("*10\r\n{}", argument.repeat(9));
     let mut clients: Vec<Client> = (0..300).map(|_| front.client()).collect();
@@ -564,7 +564,7 @@ fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
     for _ in 0..3 {
         let mut first = login(&front, "eve pw");
         let mut second = login(&front, "eve pw");
-        // One such connection is that on which the front checks passwords.
+        // One of these connections is the connection on which the front checks passwords.
         eventually("the front is logged in as eve", || {
             seen(&mut direct, "eve") == 2
         });
@@ -582,7 +582,7 @@ fn who_is_deleted_and_made_again_at_once_loses_its_connections() {
         assert_eq!(new.ask("SET k v"), "+OK\r\n");
         assert_eq!(bob.ask("SET k v"), "+OK\r\n");
     }
-    // No client is logged in as eve any more.
+    // Now no client is logged in as eve.
     eventually("the front is not either", || seen(&mut direct, "eve") == 1);
     assert_eq!(seen(&mut direct, "bob"), 1);
 }
@@ -617,7 +617,7 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
     for _ in 0..5 {
         let mut bob = front.client();
         drop(login(&front, "eve pw"));
-        // Redis is suspended, so that it handles both at once, the deletion first: the front's new login
+        // Redis is suspended, so that it then handles both commands together, first the deletion. The front's new login
         // comes after it.
         redis.signal("-STOP");
         direct.send(&command("ACL DELUSER eve"));
@@ -800,7 +800,7 @@ fn guessing_is_slow() {
     let said: Vec<String> = (0..40).map(|_| guesser.text()).collect();
     assert_eq!(said.iter().filter(|&text| text == WRONGPASS).count(), 20);
     assert!(said[39].contains("too many failed logins from this address"));
-    // A login with the right password has to wait as well; a logged-in client does not.
+    // A login with the right password has to wait, too. A client that has logged in does not wait.
     eventually("the second is over", || {
         guesser.ask("AUTH s3cret") == "+OK\r\n"
     });

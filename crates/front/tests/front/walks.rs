@@ -66,7 +66,7 @@ fn the_files_and_functions_on_a_commands_path_are_there() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Returns the module of a name such as `front::table::decide`, and the parts of the name that are no file.
+/// Returns the module of a name such as `front::table::decide`, and the parts of the name that are not files.
 fn module(root: &Path, name: &str) -> Option<(String, Vec<String>)> {
     let mut parts = name.split("::");
     let crate_name = parts.next()?.replace('_', "-");

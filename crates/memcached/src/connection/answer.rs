@@ -1,4 +1,4 @@
-//! Turns the store's replies into memcached's.
+//! Converts the store's replies to memcached's answers.
 
 use bytes::Bytes;
 use pmnet_resp::read;
@@ -37,7 +37,7 @@ pub(super) enum Answer {
         key: Bytes,
         shown: Bytes,
     },
-    /// This text, whatever the store replies.
+    /// The answer is this text, whatever the store replies.
     Said(Option<&'static str>),
 }
 

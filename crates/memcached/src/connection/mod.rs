@@ -32,8 +32,8 @@ use unit::{UNITS_MAX, Unit};
 pub const SLOTS_MAX: usize = 256;
 /// Most bytes of a client's commands that are under way. A single command may be longer.
 pub const FLIGHT_BYTES_MAX: usize = 4 << 20;
-/// Bytes of answers that are kept for a client. Above this, the store is asked nothing more. The answers to
-/// one call may be longer.
+/// Bytes of answers that are kept for a client. Above this, no further units are submitted. The answers to one call may
+/// be longer.
 pub const UNREAD_BYTES_MAX: usize = 1 << 20;
 /// Bytes that are received in advance of the command that is being parsed.
 const AHEAD_BYTES: usize = 64 * 1024;
@@ -70,7 +70,7 @@ enum Replies {
     One,
     /// One array with all replies.
     Elements,
-    /// The replies one after the other.
+    /// The replies follow one another, without a frame around them.
     Row,
 }
 
@@ -79,7 +79,7 @@ enum Replies {
 pub struct Connection {
     parser: Parser,
     input: Vec<u8>,
-    /// Bytes of `input` that are done with.
+    /// Bytes of `input` that were handled.
     taken: usize,
     /// The parser waits for more bytes.
     starved: bool,
@@ -87,7 +87,7 @@ pub struct Connection {
     eof: bool,
     /// No further command is taken.
     ends: bool,
-    /// Acknowledged updates are lost: the next command gets this error, and is the last.
+    /// Acknowledged updates are lost. The next command gets this error, and the connection ends after it.
     lost: Option<String>,
     slots: VecDeque<Slot>,
     /// Number of the first slot.
@@ -109,7 +109,7 @@ pub struct Connection {
     room: Option<usize>,
 }
 
-/// Submits calls. They must take effect in the order of submission.
+/// Submits calls. The calls must take effect in the order of submission.
 pub type Submit<'a> = dyn FnMut(Call) -> Result<CallId, Refused> + 'a;
 
 impl Connection {
@@ -204,7 +204,7 @@ impl Connection {
     /// Notes that `count` bytes of the answers were written.
     pub fn wrote(&mut self, count: usize) {
         self.written += count;
-        // Without this, a client that always leaves some bytes unread would keep the written ones in memory.
+        // Otherwise the written bytes of a client that always leaves some bytes unread would stay in memory.
         if self.written >= self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
@@ -422,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// Answers the first units with an error, because they cannot be submitted.
+    /// Answers the first `count` units with an error, because they cannot be submitted.
     fn refuse(&mut self, count: usize, why: &str, shared: &mut Shared) -> bool {
         let slots: Vec<u64> = self.units.drain(..count).map(|unit| unit.slot).collect();
         for slot in slots {
@@ -493,10 +493,10 @@ impl Connection {
                 let mut again = Vec::new();
                 for (slot, part) in slots.iter().zip(split(part, replies, slots.len())) {
                     again.extend(self.part(*slot, part, shared));
-                    // The answer is moved to the output at once: the text of a further one may be as large.
+                    // The answer is moved to the output at once: the text of a further answer may be as large.
                     self.settle();
                 }
-                // In reverse order, so that the repeated units keep their order before all other units.
+                // The loop runs in reverse order, so that the repeated units keep their order before all other units.
                 for unit in again.into_iter().rev() {
                     self.units.push_front(unit);
                 }

@@ -50,10 +50,10 @@ pub struct Shared {
     pub database: u32,
     /// Largest item, as memcached counts it.
     pub item_max: u64,
-    /// Most clients.
+    /// Most clients at a time.
     pub connections_max: usize,
     store: Store,
-    /// How often the store was forgotten.
+    /// Number of times that the knowledge of the store was dropped.
     pub(super) round: u64,
     /// The last refusal that was logged.
     told: Option<String>,
@@ -103,7 +103,7 @@ impl Shared {
         }
     }
 
-    /// Forgets the store, because another one may serve now. It is asked before the next early
+    /// Drops the knowledge of the store, because another store may serve now. The store is asked before the next early
     /// acknowledgement.
     pub fn forget_store(&mut self) {
         self.store = Store::Unknown;

@@ -24,7 +24,7 @@ pub(super) enum Work {
     Look,
     /// Reads the string at the key, and its remaining life.
     LookLong,
-    /// A command of Redis that may change data. `shows`: its reply may be a value.
+    /// A command of Redis that may change data. `shows`: the command's reply may be a value.
     Command { words: Vec<Bytes>, shows: bool },
     /// A change of the item: its arguments, and whether its reply may be a value.
     Change {
@@ -150,11 +150,11 @@ pub struct Call {
 /// How a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Acknowledged as soon as it is durable.
+    /// The call is acknowledged as soon as it is durable.
     Update,
-    /// Answered by the store. The call does not change the store.
+    /// The store answers the call, which does not change the store.
     Read,
-    /// Answered by the store. The call may change the store.
+    /// The store answers the call, which may change the store.
     Change,
 }
 
@@ -180,7 +180,7 @@ pub(super) fn look(key: &Bytes, database: u32) -> Call {
     }
 }
 
-/// Returns how many of these units go into one call. The first one must not be an update.
+/// Returns how many of these units go into one call. The first unit must not be an update.
 pub(super) fn together<'a>(units: impl Iterator<Item = &'a Unit>, item_max: u64) -> usize {
     let (mut count, mut weight, mut changes, mut first) = (0, 0u64, 0, None);
     for unit in units.take(UNITS_MAX) {

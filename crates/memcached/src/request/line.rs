@@ -85,7 +85,7 @@ pub(super) fn say(text: &'static str) -> Line {
     Line::Whole(Request::Say(Some(text)))
 }
 
-/// As [`say`], unless the client wants no answer.
+/// Does what [`say`] does, unless the client wants no answer.
 pub(super) fn say_unless(quiet: bool, text: &'static str) -> Line {
     Line::Whole(Request::Say((!quiet).then_some(text)))
 }

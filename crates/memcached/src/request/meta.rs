@@ -65,7 +65,7 @@ impl Meta {
         };
         let mut name = meta.shown.clone();
         let mut seen = [false; 127];
-        // memcached continues after most errors, and reports the last one.
+        // memcached continues after most errors, and reports the last error.
         let mut error = None;
         for word in words {
             let (letter, rest) = (word[0], &word[1..]);

@@ -36,13 +36,13 @@ const BINARY_MAGIC: u8 = 0x80;
 pub enum Verb {
     /// Stores the item in any case.
     Set,
-    /// Stores the item if there is none.
+    /// Stores the item if the key has no item.
     Add,
-    /// Stores the item if there is one.
+    /// Stores the item if the key has an item.
     Replace,
-    /// Adds data after an item's.
+    /// Adds data after the item's data.
     Append,
-    /// Adds data before an item's.
+    /// Adds data before the item's data.
     Prepend,
     /// Stores the item if the present one has this unique.
     Cas,
@@ -51,11 +51,11 @@ pub enum Verb {
 /// The form of the answer to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As the text protocol does.
+    /// An answer of the text protocol.
     Text,
     /// No answer (`noreply`).
     Quiet,
-    /// As the meta protocol does.
+    /// An answer of the meta protocol.
     Meta(Meta),
 }
 
@@ -78,7 +78,7 @@ pub struct Store {
     pub exptime: i32,
     /// The unique that the item must have.
     pub compare: Option<u64>,
-    /// If the present item is newer, the new one is stored and marked as stale (`I`).
+    /// If the present item is newer, the new item is stored and marked as stale (`I`).
     pub stale: bool,
     /// The value.
     pub data: Bytes,
@@ -178,10 +178,10 @@ pub enum Request {
     End(Option<&'static str>),
 }
 
-/// Which statistics are asked for.
+/// The kind of statistics that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stats {
-    /// The general ones.
+    /// The general statistics.
     General,
     /// `settings`.
     Settings,
@@ -200,7 +200,7 @@ pub enum Stats {
 pub enum Step {
     /// Waits for more bytes.
     More,
-    /// This many bytes are done with.
+    /// This many bytes were handled, and may have completed a command.
     Taken(usize, Option<Request>),
 }
 

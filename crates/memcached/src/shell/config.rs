@@ -33,19 +33,19 @@ pub struct FrontConfig {
     pub pulse: Arc<Pulse>,
 }
 
-/// Limits that can be others while the front runs.
+/// Limits that can be changed while the front runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// For clients that connect later.
+    /// Most clients at a time. A new value counts for clients that connect later.
     pub connections_max: usize,
-    /// For calls that are made later.
+    /// Time that a command may take. A new value counts for later calls.
     pub call_timeout: Duration,
-    /// Of connections that are accepted later.
+    /// Time of silence before a client is checked. A new value counts for connections that are accepted later.
     pub keepalive: Option<Duration>,
 }
 
 impl FrontConfig {
-    /// Returns the limits that can be changed later.
+    /// Returns the limits that can be changed while the front runs.
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits {
@@ -79,7 +79,7 @@ pub enum FrontError {
     /// The front cannot use the address.
     #[error("cannot listen on {address} ({protocol}): {source}{}", hint(.source, .protocol, .address))]
     Listen {
-        /// "TCP" or "UDP".
+        /// The protocol: "TCP" or "UDP".
         protocol: &'static str,
         /// The address.
         address: SocketAddr,

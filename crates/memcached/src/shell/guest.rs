@@ -40,7 +40,7 @@ pub(super) enum Transfer {
 pub(super) struct Guest {
     pub(super) connection: Connection,
     pub(super) edge: Edge,
-    /// Serial number; tells the guest from earlier ones at its index.
+    /// Serial number, which tells the guest from earlier guests at its index.
     pub(super) serial: u64,
     /// The guest is in the queue for a turn.
     pub(super) queued: bool,

@@ -42,7 +42,7 @@ const FIRST_GUEST: usize = 16;
 const EVENTS_MAX: usize = 1024;
 /// Bytes of the buffer into which all sockets are read. No datagram is longer.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// Most UDP requests that are not answered yet. Further ones are dropped, and counted.
+/// Most UDP requests that are not answered yet. Further requests are dropped, and counted.
 pub const EXCHANGES_MAX: usize = 256;
 /// Bytes of UDP requests that are not answered yet. Above this, no further request is taken. In memory, a
 /// request may need a hundred times as much.
@@ -60,7 +60,7 @@ pub struct Front {
     calls: Calls,
     shared: Shared,
     poll: Poll,
-    /// Its events end the loop while this value exists.
+    /// The stop's events end the loop. They come only while this value exists.
     _stop: Stop,
     door: Door,
     udp: Option<UdpSocket>,
@@ -195,13 +195,13 @@ impl Front {
         Ok((front, stopper))
     }
 
-    /// A handle that gives a running front other limits.
+    /// Returns a handle that changes the limits of a running front.
     #[must_use]
     pub fn limits(&self) -> Latest<Limits> {
         self.limits.clone()
     }
 
-    /// Takes other limits, if there are some.
+    /// If the limits have changed, applies the new limits.
     fn take_limits(&mut self) {
         if let Some(limits) = self.newest_limits.take() {
             self.shared.connections_max = limits.connections_max;
@@ -449,7 +449,7 @@ impl Front {
         self.serial += 1;
         let connection = match edge {
             Edge::Tcp(_) => Connection::new(&self.shared),
-            // One byte more than can be sent, which shows that the answer is too long.
+            // One byte more than can be sent is kept, which shows that the answer is too long.
             Edge::Udp(..) | Edge::Timer(_) => {
                 Connection::of_one_request(&self.shared, said, datagram::REPLY_BYTES_MAX + 1)
             }
@@ -481,7 +481,7 @@ impl Front {
                     self.udp_ready = false;
                     return;
                 }
-                // An error about an earlier answer, whose receiver was unreachable.
+                // The error is about an earlier answer, whose receiver was unreachable.
                 Err(_) => continue,
             };
             let counters = &mut self.shared.counters;

@@ -345,7 +345,7 @@ fn a_flush_can_be_put_off() {
 fn no_answer_is_answered_over_udp() {
     const ROOM: usize = 10_000;
     let mut bench = Bench::new();
-    // The data of one item is a command.
+    // The data of one item looks like a command.
     let mut answers: Vec<Vec<u8>> = [
         "set k 0 0 10\r\nget k\r\nmn\r\r\n",
         "get k\r\n",

@@ -7,7 +7,7 @@ use pmnet_cli::{ConfigError, password};
 use pmnet_front::{Access, Secret};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A password in the configuration file. It shows itself to nobody.
+/// A password in the configuration file. Its text is never shown.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub struct Hidden(String);
@@ -19,7 +19,7 @@ impl std::fmt::Debug for Hidden {
     }
 }
 
-// As above. So all passwords are alike where settings are compared.
+// Written by hand, so that all passwords are equal when settings are compared.
 impl Serialize for Hidden {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str("…")

@@ -1,4 +1,4 @@
-//! `pmnet check`: is a configuration file right?
+//! `pmnet check`: whether a configuration file is right.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub struct CheckArgs {
     config: PathBuf,
 }
 
-/// Checks the file. Returns true; an error says what is wrong.
+/// Checks the file. Returns true if the file is right, otherwise an error that says what is wrong.
 pub fn main(args: &CheckArgs) -> anyhow::Result<bool> {
     let sections = config::check(&args.config)?;
     let sections = match sections.as_slice() {

@@ -60,13 +60,13 @@ pub struct InFleet {
 }
 
 impl InFleet {
-    /// Returns where that is in etcd.
+    /// Returns the members of etcd, and the names of the shard's keys there.
     pub fn in_etcd(&self) -> Result<(Members, Names), ConfigError> {
         self.etcd.of(&self.fleet, self.shard)
     }
 }
 
-/// Returns the largest fragments of messages if packets are to be no longer than this.
+/// Returns the largest size of a message's fragments if packets may have at most `mtu` bytes.
 pub fn size_max(mtu: Option<u32>, ipv6: bool) -> Result<FragmentSize, ConfigError> {
     let Some(mtu) = mtu else {
         return Ok(FragmentSize::MAX);
@@ -92,7 +92,7 @@ pub fn hop_address(flag: &str, text: &str) -> Result<SocketAddr, ConfigError> {
     Ok(address)
 }
 
-/// Returns the UDP addresses of another process: all that its name has.
+/// Returns all UDP addresses of another process: if `text` has a name, all addresses of that name.
 pub fn hop_addresses(flag: &str, text: &str) -> Result<Vec<SocketAddr>, ConfigError> {
     let first = hop_address(flag, text)?;
     let all = Named::of(text).and_then(|named| named.addresses().ok());

@@ -1,4 +1,5 @@
-//! The configuration file: one TOML file with a section for each role. Flags win over it.
+//! The configuration file: one TOML file with a section for each role. A flag takes precedence over the same key of the
+//! file.
 //!
 //! ```toml
 //! [server]
@@ -20,7 +21,7 @@
 //! via = "127.0.0.1:51000"
 //! ```
 //!
-//! The keys are the long flags without the dashes in front; an unknown key is an error.
+//! The keys are the long flags without their leading dashes. An unknown key is an error.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -44,7 +45,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FileConfig {
-    /// Which lines logs have, as in `PMNET_LOG`, which wins over it.
+    /// Filter of the log's lines, in the form of `PMNET_LOG`. That variable takes precedence.
     #[serde(rename = "log-filter")]
     pub log_filter: Option<String>,
     pub run: RunArgs,
@@ -58,7 +59,7 @@ pub struct FileConfig {
 #[derive(Debug)]
 pub struct Sections<T>(Vec<T>);
 
-/// Sections of one role, at most.
+/// Most sections of one role.
 const SECTIONS_MAX: usize = 64;
 
 impl<T> Default for Sections<T> {
@@ -68,7 +69,7 @@ impl<T> Default for Sections<T> {
 }
 
 impl<T> Sections<T> {
-    /// Returns all of them, each with its name: `device`, or `device.1`, `device.2`, …
+    /// Returns all sections, each with its name: `device`, or `device.1`, `device.2`, …
     pub fn named(self, role: &str) -> impl Iterator<Item = (String, T)> {
         let is_one = self.0.len() == 1;
         let all = (1..).zip(self.0);
@@ -80,10 +81,10 @@ impl<T> Sections<T> {
 }
 
 impl<T: Default> Sections<T> {
-    /// Returns the section of a process with this one role; nothing is set without one.
+    /// Returns the section of a process that has only this role. If there is no section, no setting is set.
     ///
     /// # Errors
-    /// There are several.
+    /// The file has several sections of this role.
     pub fn only(self, role: &str) -> Result<T, ConfigError> {
         let mut all = self.0.into_iter();
         let first = all.next().unwrap_or_default();
@@ -132,7 +133,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrMore<T> {
     }
 }
 
-/// Reads the file of this process, and filters its logs as that says; without a path nothing is set.
+/// Reads the file of this process, and sets the filter of the logs that the file names. Without a path, no setting is
+/// set.
 pub fn read(path: Option<&Path>) -> Result<FileConfig, ConfigError> {
     let Some(path) = path else {
         return Ok(FileConfig::default());
@@ -163,7 +165,7 @@ fn bad(path: &Path, what: &dyn Display) -> ConfigError {
 /// Checks a file as its roles would read it. Returns the sections that it has.
 ///
 /// # Errors
-/// [`ConfigError`]: it cannot be read, or a role would refuse its section.
+/// [`ConfigError`]: the file cannot be read, or a role would refuse its section.
 pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     let FileConfig {
         log_filter,
@@ -199,10 +201,11 @@ pub fn check(path: &Path) -> Result<Vec<String>, ConfigError> {
     Ok(found)
 }
 
-/// Returns the addresses of the status ports of a file: that of the process which runs all sections, or without it those of the sections.
+/// Returns the addresses of the status ports that a file names. If section `[run]` names an address, only this address
+/// is returned. Otherwise these are the addresses of all other sections.
 ///
 /// # Errors
-/// [`ConfigError`]: it cannot be read.
+/// [`ConfigError`]: the file cannot be read.
 pub fn statuses(path: &Path) -> Result<Vec<String>, ConfigError> {
     let FileConfig {
         log_filter: _,
@@ -223,7 +226,8 @@ pub fn statuses(path: &Path) -> Result<Vec<String>, ConfigError> {
     Ok(all.flatten().collect())
 }
 
-/// Reads the text of a file, as [`parse`], with a sentence if it is wrong. The line itself is not in the sentence: it may have a password.
+/// Reads the text of a file. If the text is wrong, the error is a sentence without the wrong line, because the line may
+/// contain a password.
 pub fn parse_text(text: &str) -> Result<FileConfig, ConfigError> {
     parse(text).map_err(|error| {
         let place = error.span().map_or(0, |span| span.start);
@@ -233,7 +237,7 @@ pub fn parse_text(text: &str) -> Result<FileConfig, ConfigError> {
     })
 }
 
-/// Filters the logs of this process as the file says; says so if that has no effect.
+/// Sets the filter of this process's logs to that of the file. If the setting has no effect, this is logged.
 pub fn filter_logs(filter: Option<&str>) {
     if !pmnet_cli::filter_logs(filter) && filter.is_some() {
         tracing::warn!("PM6035 log-filter has no effect: PMNET_LOG is set, and wins over it");
@@ -264,8 +268,8 @@ pub fn parse(text: &str) -> Result<FileConfig, toml::de::Error> {
     toml::from_str(text)
 }
 
-/// Checks whether the text is a configuration file: every key known, every value of its kind. Nothing is
-/// resolved or opened.
+/// Checks whether the text is a configuration file: every key is known, and every value has the right type. No name is
+/// resolved, and no file is opened.
 ///
 /// # Errors
 /// [`ConfigError`], with the place in the text.
@@ -316,12 +320,12 @@ mod tests {
         assert!(only("").is_ok() && only("[device]").is_ok());
         let error = only("[[device]]\n[[device]]").unwrap_err().0;
         assert!(error.contains("2 sections [[device]]"), "{error}");
-        // The place in the text is said also within several.
+        // The error names the place in the text even if there are several sections of a role.
         let error = check_file("[[device]]\n[[device]]\nlisten = 5\n")
             .unwrap_err()
             .0;
         assert!(error.contains("line 3"), "{error}");
-        // It goes to the log, and to the service manager.
+        // The error is written to the log and sent to the service manager.
         let error = check_file("[redis]\nrequirepass = \"topsecret\n")
             .unwrap_err()
             .0;

@@ -1,4 +1,4 @@
-//! `pmnet controller`: leaves devices out of a chain that have lost their lease, and lets spares join.
+//! `pmnet controller`: takes devices that have lost their lease out of the chain, and lets spares join it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,9 +33,9 @@ operator can declare (--declare-data-loss).
 --json: on stdout one object for each step that was done (step), and for what waits for an operator or for \
 etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
 
-/// A controller that hears nothing says so again.
+/// If etcd does not answer, the controller logs this again after this time.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Devices of a chain, at most.
+/// Most devices of a chain.
 const COPIES_MAX: usize = 8;
 
 /// The command line of `pmnet controller`.
@@ -59,7 +59,7 @@ pub struct ControllerArgs {
     json: bool,
 }
 
-/// Looks until asked to end.
+/// Checks the chain again and again until the process is asked to end.
 pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
     if let Some(copies) = args
         .copies
@@ -108,7 +108,7 @@ pub fn main(args: &ControllerArgs) -> anyhow::Result<bool> {
                 print_line(&json!({ "etcd": text }))?;
             }
         }
-        // After a step the state is read again at once.
+        // After a step, the controller reads the state again at once.
         let pause = if done {
             Duration::ZERO
         } else {
@@ -137,7 +137,7 @@ fn count(numbers: &mut ControllerNumbers, turned: &Result<Advice, String>) {
     }
 }
 
-/// Last message, and its time.
+/// The last message that the controller has written, and its time.
 #[derive(Default)]
 struct Said {
     waits: Option<(String, Instant)>,

@@ -59,13 +59,13 @@ Each command first says what it will do, and how many copies an acknowledgement 
 cannot be made now is refused, with the reason. Progress is on stderr. The exit code is 0 when it is done \
 (--dry-run: when it could be begun), 1 otherwise.";
 
-/// Between two looks.
+/// Time between two reads of the chain's state.
 const LOOK: Duration = Duration::from_millis(200);
 /// One call of etcd ends within this time.
 const ETCD_MAX: Duration = Duration::from_secs(2);
-/// The name of its front's key, which it makes of the cluster's.
+/// The front name under which `pmnet ctl` asks devices. It derives the key of this name from the cluster's key.
 const FRONT: &str = "pmnet-ctl";
-/// Somebody else may write at the same time so often.
+/// Most attempts to write a change while other processes write the same keys.
 const TRIES: usize = 5;
 
 /// The command line of `pmnet ctl`.
@@ -113,7 +113,7 @@ impl CtlArgs {
         Ok(read.map(|cluster| cluster.keys().present))
     }
 
-    /// Returns the key with which it asks devices as a front does.
+    /// Returns the front key with which `pmnet ctl` asks devices as a front does.
     fn front_key(&self) -> Result<Option<FrontKey>, ConfigError> {
         let key = self.key.as_deref().inspect(|_| leave_no_dump());
         let key = key.map(KeyFile::read).transpose();
@@ -168,7 +168,7 @@ enum Word {
     Shards(shards::ShardsArgs),
 }
 
-/// Does it. Returns false if it could not be done in time.
+/// Runs the command. Returns false if the change was not complete in time.
 pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     match &args.word {
         Word::Promote(what) => return promote::of(what, args),
@@ -224,7 +224,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
                 "wire is for a shard without a fleet: in a fleet etcd says how the devices are wired"
             ));
         }
-        // Done above.
+        // These commands were handled before.
         Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
     let (members, names) = place.in_etcd()?;
@@ -233,7 +233,7 @@ pub fn main(args: &CtlArgs) -> anyhow::Result<bool> {
     for _ in 0..TRIES {
         let shard = read(&mut etcd, &names)?;
         let intent = intend(&names, &shard, want).map_err(|text| anyhow!(text))?;
-        // If another process was faster, the same intent is not said again.
+        // If another process wrote first and the intent is still the same, it is not printed again.
         if said.as_ref() != Some(&as_text(&intent)) {
             say(&intent, args.json);
             said = Some(as_text(&intent));
@@ -263,7 +263,8 @@ fn read(etcd: &mut Etcd, names: &Names) -> anyhow::Result<Shard> {
 /// Longest time to wait, in seconds: a day.
 const WAIT_MAX: u64 = 24 * 3600;
 
-/// Looks until it is done, or the time is over. Returns the reason for the wait then. Each new reason for the wait is also printed on stderr.
+/// Calls `look` until it reports that the change is complete, or until `seconds` have passed. In the second case the
+/// inner error is the last reason for the wait. Each new reason is also printed on stderr.
 fn until<T>(
     seconds: u64,
     pause: Duration,
@@ -288,7 +289,7 @@ fn until<T>(
     }
 }
 
-/// Until it is done, or the time is over.
+/// Waits until the change is complete, or the time is over. Returns whether it is complete.
 fn wait(etcd: &mut Etcd, names: &Names, intent: &Intent, args: &CtlArgs) -> anyhow::Result<bool> {
     let done = until(args.wait, LOOK, || {
         Ok(match Shard::read(etcd, names) {

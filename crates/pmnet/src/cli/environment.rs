@@ -2,7 +2,7 @@
 
 use clap::{Arg, Command};
 
-/// Flags that state something about one moment. A variable would state it again at each start.
+/// Flags whose statement is true for one start only. A variable would repeat the statement at each start.
 const STATED_ONCE: [&str; 8] = [
     "declare-data-loss",
     "detach",
@@ -14,7 +14,7 @@ const STATED_ONCE: [&str; 8] = [
     "without-damaged",
 ];
 
-/// Gives each long flag its variable.
+/// Gives each long flag an environment variable.
 pub fn with_variables(command: Command) -> Command {
     below(command, "PMNET")
 }
@@ -37,7 +37,7 @@ fn with_variable(arg: Arg, prefix: &str) -> Arg {
         return arg;
     };
     let name: &'static str = format!("{prefix}_{}", upper(long)).leak();
-    // The name follows from a rule, which the help says once.
+    // The help states the rule for the names once, so it need not show each name.
     arg.env(name).hide_env(true)
 }
 

@@ -1,4 +1,5 @@
-//! Where etcd is, and how it is reached: flags that several commands have. Roles with a section in the configuration file have them there, too.
+//! Flags about connections to etcd, which several commands have. Roles with a section in the configuration file have
+//! them there, too.
 
 use std::path::PathBuf;
 
@@ -38,8 +39,8 @@ pub struct EtcdArgs {
     pub etcd_password_file: Option<PathBuf>,
 }
 
-/// Returns what a role's own settings say about etcd. The roles have these fields themselves, and no [`EtcdArgs`]: serde does not refuse
-/// unknown keys of a section that has flattened fields.
+/// Returns a role's settings about etcd. Each role has these fields itself instead of a flattened [`EtcdArgs`], because
+/// serde does not refuse unknown keys of a section with flattened fields.
 macro_rules! etcd_args {
     ($role:expr) => {
         $crate::cli::etcd::EtcdArgs {
@@ -55,7 +56,7 @@ macro_rules! etcd_args {
 pub(in crate::cli) use etcd_args;
 
 impl EtcdArgs {
-    /// These flags; what they do not say is as `below`.
+    /// Returns these flags; settings that they do not have come from `below`.
     pub fn over(self, below: EtcdArgs) -> EtcdArgs {
         EtcdArgs {
             etcd: self.etcd.or(below.etcd),
@@ -67,7 +68,7 @@ impl EtcdArgs {
         }
     }
 
-    /// Returns an error if something is said about etcd: without `--fleet` that means nothing.
+    /// Returns an error if there is a setting about etcd, because without `--fleet` it has no effect.
     pub fn nothing(&self) -> Result<(), ConfigError> {
         let files = [
             &self.etcd_ca,

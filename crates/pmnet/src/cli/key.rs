@@ -134,7 +134,8 @@ fn front_name(text: &str) -> Result<FrontName, ConfigError> {
     })
 }
 
-/// Returns the cluster that sends as the first one and accepts the second one, too. It refuses each front that one of them refuses.
+/// Returns a cluster file that sends under the key of `send` and also accepts the key of `accept`. It refuses each
+/// front that one of the two files refuses.
 fn both(send: Cluster, accept: Cluster) -> Result<Cluster, ConfigError> {
     if send.present == accept.present {
         let text = "--send and --accept have the same key: nothing would change";
@@ -197,7 +198,7 @@ fn of_front(front: &Front, keys: bool) -> Value {
     about
 }
 
-/// Returns the lines for people: each known field with its value.
+/// Returns the fields of `about` as lines of text.
 fn as_text(path: &Path, about: &Value) -> String {
     let mut text = format!("file          {}\n", path.display());
     for (field, called) in [

@@ -1,4 +1,4 @@
-//! `--key` and `--insecure` of the roles: which keys a process has, and whether it may do without.
+//! `--key` and `--insecure` of the roles: the keys of a process, and whether it may work without keys.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use pmnet_proto::keys::ClusterKeys;
 use pmnet_wire::FrontKey;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
-/// What a role says about its keys.
+/// A role's settings about its keys.
 #[derive(Clone, Debug, Default)]
 pub struct KeyArgs {
-    /// File of its key (`--key`).
+    /// File of the role's key (`--key`).
     pub key: Option<PathBuf>,
-    /// It may do without, though others than this machine can reach it (`--insecure`).
+    /// The role may work without a key although other machines can reach it (`--insecure`).
     pub insecure: bool,
 }
 
@@ -32,7 +32,7 @@ pub type OfCluster = InUse<ClusterKeys>;
 /// The key of a front.
 pub type OfFront = InUse<FrontKey>;
 
-/// Returns what a role's own settings say about its key. The roles have these fields themselves, as those about etcd.
+/// Returns a role's settings about its key. Each role has these fields itself, as it has the fields about etcd.
 macro_rules! key_args {
     ($role:expr) => {
         $crate::cli::keys::KeyArgs::of($role.key.clone(), $role.insecure)
@@ -41,13 +41,14 @@ macro_rules! key_args {
 pub(in crate::cli) use key_args;
 
 impl KeyArgs {
-    /// With these flags.
+    /// Returns the settings with these values of `--key` and `--insecure`.
     pub const fn of(key: Option<PathBuf>, insecure: bool) -> KeyArgs {
         KeyArgs { key, insecure }
     }
 
-    /// Returns these flags; what they do not say is as in the file. A key here goes before `insecure` there. The other way round nothing is
-    /// taken away: both are stated then, which is an error ([`KeyArgs::of_cluster`]).
+    /// Returns these flags; settings that they do not have come from the file. A key among the flags takes precedence
+    /// over `insecure` in the file. If the flags have `insecure` and the file has a key, both count, which is an error
+    /// ([`KeyArgs::of_cluster`]).
     pub fn over(self, file: KeyArgs) -> KeyArgs {
         KeyArgs {
             insecure: self.insecure || (file.insecure && self.key.is_none()),
@@ -55,7 +56,7 @@ impl KeyArgs {
         }
     }
 
-    /// Returns with which hosts a process may speak.
+    /// Returns the hosts with which a process may exchange packets.
     pub const fn reach(&self) -> Reach {
         if self.key.is_some() || self.insecure {
             Reach::Everywhere
@@ -64,12 +65,14 @@ impl KeyArgs {
         }
     }
 
-    /// Reads the key of the cluster. `None`: there is none, and need not be, since packets can come from none but these addresses.
+    /// Reads the key of the cluster. `None`: the process has no key and needs none, because all of `reached_by` are
+    /// addresses of this machine alone, or `--insecure` was given.
     pub fn of_cluster(&self, reached_by: &[SocketAddr]) -> Result<Option<OfCluster>, ConfigError> {
         self.read(reached_by, |path| Ok(Cluster::read(path)?.keys()))
     }
 
-    /// The same for the key of a front, which speaks with devices at these addresses.
+    /// Reads the key of a front. `None`: the front has no key and needs none, because all `devices` are on this
+    /// machine, or `--insecure` was given.
     pub fn of_front(&self, devices: &[SocketAddr]) -> Result<Option<OfFront>, ConfigError> {
         self.read(devices, |path| Ok(Front::read(path)?.key))
     }
@@ -96,12 +99,12 @@ impl KeyArgs {
     }
 }
 
-/// The hosts with which a process may speak.
+/// The hosts with which a process may exchange packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// All: it has a key, or its operator trusts them.
+    /// All hosts: the process has a key, or the operator trusts the hosts.
     Everywhere,
-    /// None but this machine.
+    /// Only this machine.
     ThisMachine,
 }
 
@@ -126,7 +129,8 @@ impl Reach {
         })
     }
 
-    /// Returns the devices of a front, which are somewhere else now, if all of them are in reach; else says that it is not told.
+    /// Returns the new addresses of a front's devices if all of them are in reach. Otherwise logs that the front does
+    /// not use them.
     pub fn now(self, devices: Vec<SocketAddr>) -> Option<Vec<SocketAddr>> {
         let Some(at) = self.beyond(&devices) else {
             return Some(devices);
@@ -139,8 +143,8 @@ impl Reach {
     }
 }
 
-/// Has the kernel write no dump of this process's memory, and show it to no process without rights, since a key comes in. It does not do so by
-/// itself for a program that was started as any other.
+/// Makes the kernel write no dump of this process's memory, and show the memory to no unprivileged process, because a
+/// key is about to be read. The kernel does not do so by default.
 pub fn leave_no_dump() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         tracing::debug!(%error, "a dump of this process would show its key");
@@ -148,7 +152,7 @@ pub fn leave_no_dump() {
 }
 
 impl<T: Clone + Send + 'static> InUse<T> {
-    /// From now on a SIGHUP has the file read again. If it is wrong, the present keys stay.
+    /// From now on, the file is read again at each SIGHUP. If the file is wrong, the present keys stay.
     pub fn read_again_on_hangup(&self) {
         let Self { path, read, keys } = self.clone();
         on_reload(&format!("key file {}", path.display()), move || {
@@ -192,7 +196,7 @@ mod tests {
         }
     }
 
-    /// An etcd on this machine knows of devices on others.
+    /// An etcd on this machine names devices on other machines.
     #[test]
     fn a_front_without_a_key_is_told_of_devices_on_this_machine_only() {
         let none = KeyArgs::default().reach();
@@ -209,7 +213,7 @@ mod tests {
         }
     }
 
-    /// A variable that an old unit still sets, over a file that has got a key since.
+    /// An old service unit still sets the variable, and the file has a key now.
     #[test]
     fn insecure_takes_no_key_away() {
         let key = || KeyArgs::of(Some("/none/such".into()), false);

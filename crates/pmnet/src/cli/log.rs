@@ -1,4 +1,4 @@
-//! `pmnet log inspect` and `pmnet log verify`: a log, looked at without changing it (known gap G79).
+//! `pmnet log inspect` and `pmnet log verify`: they read a log without changing it (known gap G79).
 
 use std::path::{Path, PathBuf};
 
@@ -73,7 +73,7 @@ pub fn main(command: &LogCommand) -> anyhow::Result<bool> {
     Ok(usable)
 }
 
-/// Returns what is in the head of a log, for a support case. No entry is listed.
+/// Returns the facts about a log for a support case, without its entries.
 pub(crate) fn header(path: &Path) -> anyhow::Result<Value> {
     let scan = open(path)?;
     Ok(as_json(&scan, &scan.decide(), 0))

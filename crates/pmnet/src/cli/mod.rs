@@ -1,5 +1,4 @@
-//! The command line: what can be said, and which module does it.
-//! Exit codes are those of `pmnet_cli`.
+//! The command line: its commands, and the module of each. Exit codes are those of `pmnet_cli`.
 
 mod access;
 mod check;
@@ -52,10 +51,10 @@ struct Cli {
     command: Command,
 }
 
-/// The number, and the commit that this was built from.
+/// Version number, and the commit from which the program was built.
 const RELEASE: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("PMNET_COMMIT"), ")");
 
-/// Text of `--version`: the number, the commit, and that this is the product.
+/// Text of `--version`: version number and commit, and whether this is the product.
 const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
     concat!(
         env!("CARGO_PKG_VERSION"),
@@ -130,7 +129,7 @@ pub fn definition() -> clap::Command {
     Cli::command()
 }
 
-/// Returns whether these are a command line, the name of the program first. Nothing is run.
+/// Returns whether these words are a valid command line. The first word is the program's name. Nothing is run.
 #[must_use]
 pub fn is_command_line(arguments: &[&str]) -> bool {
     Cli::try_parse_from(arguments).is_ok()

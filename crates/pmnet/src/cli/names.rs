@@ -1,6 +1,8 @@
-//! Hosts that are named: a name may be unknown at the start, and may have another address later (a container that came back).
+//! Hosts that are given by name. A name may be unknown at the start, and may have another address later (a container
+//! that was started again).
 //!
-//! The system's resolver may take seconds, so a thread of its own asks it. May not: be waited for by a loop that serves.
+//! The system's resolver may take seconds, so a thread of its own asks it. No loop that serves may wait for this
+//! thread.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,14 +14,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use pmnet_cli::{host_and_port, is_name, on_signals, resolve};
 
-/// Between two looks.
+/// Time between two questions to the resolver.
 const LOOK: Duration = Duration::from_secs(2);
-/// Time between looks before anything can begin.
+/// Time between two questions while the process waits for a name at its start.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
-/// A condition that lasts is logged again after this time.
+/// Time after which a lasting condition is logged again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A host by its name, and a port there.
+/// The name of a host, and a port of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     pub host: String,
@@ -40,7 +42,7 @@ pub fn machine() -> Option<String> {
 }
 
 impl Named {
-    /// Returns the name in `host:port`, if it is one and no address.
+    /// Returns the host and port of `host:port` if the host is a name; `None` if it is an address.
     pub fn of(text: &str) -> Option<Named> {
         let (host, port) = host_and_port("", text.trim()).ok()?;
         is_name(host).then(|| Named {
@@ -49,7 +51,8 @@ impl Named {
         })
     }
 
-    /// Returns all of several with commas between them, if one of them is a name; addresses are their own names then.
+    /// Returns all hosts of a list with commas, if at least one of them is a name. In such a list, addresses count as
+    /// names, too. Otherwise the result is empty.
     pub fn all(text: &str) -> Vec<Named> {
         let parts = || text.split(',').map(str::trim);
         if parts().all(|part| Named::of(part).is_none()) {
@@ -64,14 +67,14 @@ impl Named {
             .collect()
     }
 
-    /// Returns its addresses now.
+    /// Returns the present addresses of the host.
     pub fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
         resolve(&self.host, self.port)
     }
 }
 
-/// Waits until every name among these (each `host:port`, or several with commas between them) is known, as long as that takes.
-/// False: asked to stop meanwhile.
+/// Waits without a limit until every name in `texts` is known. Each text is `host:port`, or a list of them with commas.
+/// Returns false if the process was asked to stop.
 pub fn wait_until_known<'a>(
     flag: &str,
     texts: impl IntoIterator<Item = &'a str>,
@@ -94,18 +97,19 @@ pub fn wait_until_known<'a>(
             std::thread::sleep(FIRST_LOOK);
         }
     }
-    // A resolver may take its time, and know the name in the end.
+    // The stop may have been requested during the last question.
     Ok(!stop.load(Ordering::Relaxed))
 }
 
-/// Looks where some hosts are, until it is dropped.
+/// Looks up the addresses of hosts again and again, until the value is dropped.
 pub struct Watch {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Begins to look. `tell` gets all addresses of each at every look; a name that is unknown just now has those that it had.
+    /// Begins the look-ups. After each look-up, `tell` gets all addresses of each host. If a name cannot be resolved,
+    /// its previous addresses are passed.
     pub fn start(
         hosts: Vec<Named>,
         mut tell: impl FnMut(&[Vec<SocketAddr>]) + Send + 'static,
@@ -147,7 +151,7 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Release);
-        // A resolver that takes its time is left to the end of the process.
+        // A look-up that is under way may take long, so the thread is not waited for.
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
         }

@@ -1,6 +1,7 @@
-//! Parts of a process that exist once, however many roles it runs: signals, the status port, the ready line, and what is read again.
+//! Parts of a process that exist once, even if it runs several roles: signals, the status port, the ready line, and the
+//! files that are read again at SIGHUP.
 //!
-//! A role is a [`Part`] of its process. Alone it is all of it; `pmnet run` has several.
+//! A role is a [`Part`] of its process. A process with one role has one part; `pmnet run` has several parts.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -18,7 +19,7 @@ use super::reload::{Again, Commit, File, Section};
 use super::service;
 use crate::status::Status;
 
-/// Ends something. Called once.
+/// A function that ends something. It is called once.
 type End = Box<dyn FnOnce() + Send>;
 
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -33,7 +34,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Opens its status port, if `status` gives an address, and catches SIGHUP. `file`: its configuration file, which is read again then.
+    /// Opens the process's status port, if `status` gives an address, and catches SIGHUP. `file`: the configuration
+    /// file, which is read again at each SIGHUP.
     ///
     /// # Errors
     /// The address is wrong, or the system gives no thread.
@@ -49,12 +51,12 @@ impl Process {
         Ok(Process { status, line, file })
     }
 
-    /// Returns its configuration file, if it has one.
+    /// Returns the configuration file of the process, if it has one.
     pub const fn file(&self) -> Option<&File> {
         self.file.as_ref()
     }
 
-    /// Returns its only part, which ends at the first signal.
+    /// Returns the only part of the process. The part ends at the first signal.
     ///
     /// # Errors
     /// The kernel refuses to catch signals.
@@ -65,7 +67,7 @@ impl Process {
         Ok(part)
     }
 
-    /// Returns one of its parts. `section`: its name among them.
+    /// Returns a new part of the process. `section`: the name that tells the part from the others.
     pub fn part(&self, section: Option<String>) -> Part<'_> {
         Part {
             process: self,
@@ -75,7 +77,7 @@ impl Process {
     }
 }
 
-/// The end of a part: what it calls, until it has begun.
+/// The end of a part: the functions to call at its end, or the fact that the end has begun.
 #[derive(Default)]
 pub struct Ending(Mutex<Ends>);
 
@@ -91,7 +93,7 @@ impl Default for Ends {
 }
 
 impl Ending {
-    /// Begins it. May be called more than once.
+    /// Begins the end. May be called more than once.
     pub fn end(&self) {
         let ends = std::mem::replace(&mut *lock(&self.0), Ends::Has);
         if let Ends::Will(all) = ends {
@@ -99,7 +101,7 @@ impl Ending {
         }
     }
 
-    /// Calls `end` when it begins, or now if it has begun.
+    /// Calls `end` when the part's end begins, or at once if it has begun.
     fn on_end(&self, end: End) {
         match &mut *lock(&self.0) {
             Ends::Will(all) => return all.push(end),
@@ -109,7 +111,7 @@ impl Ending {
     }
 }
 
-/// A role in its process.
+/// A role as a part of its process.
 pub struct Part<'a> {
     process: &'a Process,
     section: Option<String>,
@@ -117,12 +119,12 @@ pub struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Returns its end, for the thread that decides about it.
+    /// Returns the end of the part, for the thread that begins it.
     pub fn ending(&self) -> Arc<Ending> {
         Arc::clone(&self.ending)
     }
 
-    /// Returns a stop that comes when the part is to end.
+    /// Returns a stop that is triggered when the part is asked to end.
     ///
     /// # Errors
     /// The system has no sockets left.
@@ -132,12 +134,12 @@ impl Part<'_> {
         Ok(stop)
     }
 
-    /// Calls `end` when the part is to end, or now if that was already asked for.
+    /// Calls `end` when the part is asked to end, or at once if it was already asked.
     pub fn on_end(&self, end: impl FnOnce() + Send + 'static) {
         self.ending.on_end(Box::new(end));
     }
 
-    /// Adds a thing that is read again at each SIGHUP ([`on_reload`]).
+    /// Adds a function that reads something again at each SIGHUP ([`on_reload`]).
     pub fn on_reload(&self, name: &str, again: impl Fn() -> Result<(), String> + Send + 'static) {
         match &self.section {
             None => on_reload(name, again),
@@ -145,7 +147,8 @@ impl Part<'_> {
         }
     }
 
-    /// Has its settings read again at each SIGHUP, if they are in a file. `take`: checks other ones, and returns what takes them.
+    /// If the part's settings are in a file, reads them again at each SIGHUP. `take` checks the new settings, and
+    /// returns the function that applies them.
     pub fn on_new_settings<A: Section>(
         &self,
         in_use: &A,
@@ -173,7 +176,7 @@ impl Part<'_> {
         self.process.status.is_open()
     }
 
-    /// Says that this role serves.
+    /// Prints that this role serves.
     pub fn announce(&self, role: &str, fields: &[(&str, Value)]) {
         self.process
             .line

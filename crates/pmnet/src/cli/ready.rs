@@ -17,9 +17,9 @@ pub struct Line {
     together: Option<Together>,
 }
 
-/// One line for the loops of several roles.
+/// The common line for the loops of several roles.
 struct Together {
-    /// Number of loops that are waited for.
+    /// Number of loops that must serve before the line is printed.
     loops: usize,
     serving: Mutex<Serving>,
 }
@@ -33,11 +33,12 @@ struct Serving {
     was_said: bool,
 }
 
-/// Facts that the common line has beside the addresses, each value once.
+/// Fields that the common line has besides the addresses. Each value appears once.
 const PROMISES: [&str; 2] = ["survives", "store"];
 
 impl Line {
-    /// Returns the line of a process with one role: `ready ROLE key=value …`, each time that a loop begins to serve.
+    /// Returns the line of a process with one role: `ready ROLE key=value …`. It is printed each time a loop begins to
+    /// serve.
     pub const fn alone(json: bool) -> Line {
         Line {
             json,
@@ -45,7 +46,7 @@ impl Line {
         }
     }
 
-    /// Returns the line of a process with several roles, printed once: when this many loops serve.
+    /// Returns the line of a process with several roles. It is printed once, when this many loops serve.
     pub fn together(json: bool, loops: usize) -> Line {
         Line {
             json,
@@ -56,7 +57,7 @@ impl Line {
         }
     }
 
-    /// Says that a loop serves.
+    /// Notes that a loop serves, and prints the line if it is time.
     pub fn serves(&self, section: &str, role: &str, fields: &[(&str, Value)]) {
         let Some(together) = &self.together else {
             return self.print(role, fields);
@@ -84,7 +85,7 @@ impl Line {
         }
     }
 
-    /// Prints `ready ROLE key=value …`, or one JSON object with the same.
+    /// Prints `ready ROLE key=value …`, or one JSON object with the same content.
     fn print(&self, role: &str, fields: &[(&str, Value)]) {
         let plain = format!("{role} {}", plain(fields));
         let line = if self.json {
@@ -116,7 +117,7 @@ fn plain(fields: &[(&str, Value)]) -> String {
     parts.join(" ")
 }
 
-/// Returns the address of each loop under the name of its section, and what the loops promise.
+/// Returns the address of each loop under the name of its section, and the values of [`PROMISES`] of all loops.
 fn summary(serving: &Loops) -> Facts {
     let mut addresses: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (section, address) in serving.keys() {

@@ -1,8 +1,8 @@
 //! The configuration file, read again at SIGHUP.
 //!
-//! One rule for all roles: the file is read once; each part of the process says whether its section is right; only if all are, all take what
-//! they can take while they run. For each key that differs otherwise, a sentence says that it needs a restart. So a file that is broken, or
-//! right in one section only, changes nothing.
+//! The rule is the same for all roles. The file is read once, and each part of the process checks its section. If all
+//! sections are right, each part applies the settings that can change while it runs. For each other key with a new
+//! value, a warning says that the key needs a restart. If one section is wrong, nothing changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,12 +13,12 @@ use serde_json::Value;
 
 use super::config::{self, FileConfig, Sections};
 
-/// Takes what was found right.
+/// Applies settings that were checked before.
 pub type Commit = Box<dyn FnOnce()>;
-/// Says whether the text of the file is right for one part of the process.
+/// Checks the text of the file for one part of the process. Returns the function that applies the settings.
 type Prepare = Box<dyn Fn(&str) -> Result<Commit, ConfigError> + Send>;
 
-/// Settings of a role, which a section of the file has.
+/// Settings of a role that are in a section of the file.
 pub trait Section: Clone + Serialize + Send + 'static {
     /// Name of the section.
     const NAME: &'static str;
@@ -26,17 +26,18 @@ pub trait Section: Clone + Serialize + Send + 'static {
     /// Returns all sections of this kind.
     fn all_of(file: FileConfig) -> Sections<Self>;
 
-    /// Returns these settings without those that count for a running process, too.
+    /// Returns these settings without those that can change while the process runs.
     #[must_use]
     fn fixed(self) -> Self {
         self
     }
 }
 
-/// Reads the settings of a part again, in a file that was read again. `None`: its section is not there any more.
+/// Takes the settings of a part from a file that was read again. `None`: the file no longer has the part's section.
 pub type Again<A> = Box<dyn Fn(FileConfig) -> Result<Option<A>, ConfigError> + Send>;
 
-/// Returns how a process with one role does that. `over`: returns the settings of its flags over those of a section.
+/// Returns the [`Again`] of a process with one role. `over`: combines the process's flags with the settings of a
+/// section.
 pub fn alone<A: Section + Default>(over: impl Fn(A) -> A + Send + 'static) -> Again<A> {
     Box::new(move |file| {
         let section = A::all_of(file).only(A::NAME)?;
@@ -44,7 +45,7 @@ pub fn alone<A: Section + Default>(over: impl Fn(A) -> A + Send + 'static) -> Ag
     })
 }
 
-/// Returns how a process with many does it, for the section of this name.
+/// Returns the [`Again`] of one part of a process with several roles. `name`: the name of its section.
 pub fn named<A: Section>(name: String) -> Again<A> {
     Box::new(move |file| {
         let mut all = A::all_of(file).named(A::NAME);
@@ -52,7 +53,7 @@ pub fn named<A: Section>(name: String) -> Again<A> {
     })
 }
 
-/// The configuration file of a process. A clone is the same.
+/// The configuration file of a process. Clones share the list of parts.
 #[derive(Clone)]
 pub struct File {
     path: PathBuf,
@@ -60,7 +61,7 @@ pub struct File {
 }
 
 impl File {
-    /// From now on each SIGHUP has it read again.
+    /// Reads the file again at each SIGHUP from now on.
     pub fn on_hangup(path: &Path) -> File {
         let file = File {
             path: path.to_owned(),
@@ -85,7 +86,8 @@ impl File {
         parts.push(Box::new(prepare));
     }
 
-    /// Adds the settings of a part. `name`: its section; `in_use`: its settings now; `take`: checks other ones, and returns what takes them.
+    /// Adds the settings of a part. `name`: the part's section. `in_use`: its present settings. `take` checks new
+    /// settings, and returns the function that applies them.
     pub fn add_section<A: Section>(
         &self,
         name: &str,
@@ -96,7 +98,7 @@ impl File {
         let (name, fixed) = (format!("[{name}]"), in_use.fixed());
         self.add(move |text| {
             let Some(new) = again(config::parse_text(text)?)? else {
-                // The process says which sections are missing.
+                // The process itself warns of missing sections.
                 return Ok(Box::new(|| ()));
             };
             let commit =
@@ -119,7 +121,7 @@ impl File {
     }
 }
 
-/// Says which keys of a section count after a restart only; none: nothing.
+/// Warns that these keys of a section take effect only after a restart. Without keys there is no warning.
 pub fn need_restart(section: &str, keys: &[String]) {
     if !keys.is_empty() {
         tracing::warn!(
@@ -133,7 +135,7 @@ pub fn need_restart(section: &str, keys: &[String]) {
 pub fn differing(a: &impl Serialize, b: &impl Serialize) -> Vec<String> {
     let keys = |args: Result<Value, serde_json::Error>| match args {
         Ok(Value::Object(keys)) => keys,
-        // Settings are objects with keys that are texts.
+        // This does not happen: settings are objects.
         Ok(_) | Err(_) => serde_json::Map::new(),
     };
     let (a, b) = (keys(serde_json::to_value(a)), keys(serde_json::to_value(b)));
@@ -165,7 +167,7 @@ mod tests {
         );
     }
 
-    /// A password is compared with nothing, and shown to nobody.
+    /// A password is neither compared nor shown.
     #[test]
     fn limits_and_passwords_need_no_restart() {
         let args = |text: &str| toml::from_str::<RedisArgs>(text).unwrap();
@@ -215,7 +217,7 @@ mod tests {
             (Err("[device.2]: nine".into()), 0)
         );
         assert_eq!(again("[[device]]\nx = 1").1, 0);
-        // A section that is gone keeps its settings.
+        // If the section is gone, the part keeps its settings.
         assert_eq!(again(""), (Ok(()), 0));
         std::fs::remove_file(&path).unwrap();
         assert!(file.again().is_err());

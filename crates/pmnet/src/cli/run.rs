@@ -1,7 +1,7 @@
 //! `pmnet run`: the roles of one machine in one process.
 //!
-//! Each role has its thread, and its own [`Part`] of the process. The process ends its parts in one order, clients' side first, so that
-//! each can still give away what it holds.
+//! Each role has its thread, and its own [`Part`] of the process. The process ends its parts in a fixed order that
+//! begins with the fronts, so that each part can still deliver its outstanding work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ alone. One line on stdout says that all of them serve. If one ends with an error
 /// Where the roles of --store listen.
 const SERVER: &str = "127.0.0.1:51500";
 const DEVICE: &str = "127.0.0.1:51000";
-/// Longest time for the parts of one group to end, before the next group is told to.
+/// Longest time for which the parts of one group may end before the next group is asked to end.
 const GROUP_MAX: Duration = Duration::from_secs(5);
 
 /// Settings of the process; section `[run]` of the configuration file.
@@ -85,7 +85,7 @@ pub struct RunCommand {
 }
 
 impl RunCommand {
-    /// Returns what is to be started.
+    /// Returns the configuration of the roles to start.
     fn config(&self) -> Result<FileConfig, ConfigError> {
         let Some(store) = &self.store else {
             return config::read(self.file.as_deref());
@@ -133,7 +133,7 @@ impl Role {
         }
     }
 
-    /// Returns the number of its loops that say that they serve.
+    /// Returns the number of the role's loops that will report that they serve.
     fn loops(&self) -> usize {
         match self {
             Role::Device(args) => usize::from(args.shards.unwrap_or(1)),
@@ -141,7 +141,7 @@ impl Role {
         }
     }
 
-    /// Serves until the part is to end.
+    /// Serves until `part` is asked to end.
     fn run(self, name: String, part: &Part<'_>) -> anyhow::Result<bool> {
         match self {
             Role::Server(args) => server::run(args, reload::named(name), part),
@@ -183,11 +183,11 @@ fn roles(file: FileConfig) -> Result<Vec<(String, Role)>, ConfigError> {
 enum Event {
     /// A signal asked the process to end.
     Asked,
-    /// A part has ended: its place, and how.
+    /// A part has ended: its index, and its result.
     Ended(usize, anyhow::Result<bool>),
 }
 
-/// Serves until asked to end.
+/// Serves until the process is asked to end.
 pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
     let file = command.config()?;
     let status = command.args.status.clone().or(file.run.status.clone());
@@ -213,7 +213,7 @@ pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
     }
     let (say, hear) = channel();
     let asked = say.clone();
-    // Nobody listens once all parts have ended.
+    // Once all parts have ended, no thread receives the event.
     call_on_signals(move || drop(asked.send(Event::Asked)))?;
     std::thread::scope(|scope| {
         let mut parts = Parts::default();
@@ -241,7 +241,8 @@ pub fn main(command: &RunCommand) -> anyhow::Result<bool> {
 /// Names of the sections, and the status port of the process.
 type Outline = (Vec<String>, Option<String>);
 
-/// Returns what a file says of the process that is otherwise now, and counts after a restart only: section, and keys.
+/// Returns the settings of the process that have changed in the file and take effect only after a restart: sections and
+/// their keys.
 fn other_process(before: &Outline, now: &Outline) -> Vec<(String, Vec<String>)> {
     let mut all = Vec::new();
     if before.1 != now.1 {
@@ -257,11 +258,11 @@ fn other_process(before: &Outline, now: &Outline) -> Vec<(String, Vec<String>)> 
     all
 }
 
-/// Serves, and says how that ended.
+/// Runs a role, and sends its result to the main thread.
 fn serve(role: Role, name: String, part: &Part<'_>, place: usize, say: &Sender<Event>) {
     let end = catch_unwind(AssertUnwindSafe(|| role.run(name, part)));
     let end = end.unwrap_or_else(|_| Err(anyhow!("PM6040 this role has panicked")));
-    // The main thread listens until all have ended.
+    // The main thread receives events until all parts have ended.
     let _ = say.send(Event::Ended(place, end));
 }
 
@@ -278,7 +279,8 @@ struct Running {
 struct Parts(Vec<Running>);
 
 impl Parts {
-    /// Waits until they are to end, or one has failed; then ends them. Returns false, or its error, if one has failed.
+    /// Waits until the process is asked to end, or a part has failed, and then ends all parts. If a part has failed,
+    /// returns false or the part's error.
     fn attend(&mut self, hear: &Receiver<Event>) -> anyhow::Result<bool> {
         loop {
             match hear.recv().context("no part is left")? {
@@ -302,9 +304,9 @@ impl Parts {
         }
     }
 
-    /// Ends all, group by group. Returns whether all ended well.
+    /// Ends all parts, group by group. Returns whether all ended without an error.
     fn end(&mut self, hear: &Receiver<Event>) -> anyhow::Result<bool> {
-        // For parts that still wait for a name, or for etcd.
+        // This also ends parts that still wait for a name or for etcd.
         on_signals()?.store(true, Ordering::Release);
         let mut well = true;
         for group in [Group::Fronts, Group::Devices, Group::Servers] {
@@ -327,7 +329,7 @@ impl Parts {
                             false
                         });
                     }
-                    // It is waited for in the end, when all have been told.
+                    // Parts that take longer are waited for after all groups have been asked to end.
                     Err(RecvTimeoutError::Timeout) => break,
                     Err(RecvTimeoutError::Disconnected) => return Ok(well),
                 }

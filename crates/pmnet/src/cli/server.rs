@@ -31,10 +31,12 @@ use super::reload::{self, Again, Commit, Section};
 use super::stop::unless_asked_to_stop;
 use crate::status::{self, ServerBoard, ServerWriter};
 
-/// Time of polling after activity: enough to take a burst apart, too short to rob the store.
+/// Time of polling after activity, in microseconds. The default is 0, because polling would take processor time from
+/// the store.
 const SPIN_US: u64 = 0;
 
-/// A server that stands by looks so often whether its turn has come, and says at most so often why not.
+/// A standby server checks at this interval whether its turn has come. [`PATIENCE`]: the shortest time between two log
+/// messages about the wait.
 const LOOK: Duration = Duration::from_millis(200);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -203,12 +205,12 @@ impl Section for ServerArgs {
 }
 
 impl ServerArgs {
-    /// Returns how etcd is reached.
+    /// Returns the settings for connections to etcd.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
         etcd_args!(self)
     }
 
-    /// Returns what these flags say; for what they do not say, the file.
+    /// Returns these flags; settings that they do not have come from the file.
     fn over(self, file: ServerArgs) -> ServerArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(file));
         ServerArgs {
@@ -242,15 +244,15 @@ impl ServerArgs {
 struct Settings {
     serve: ServeConfig,
     store: StoreAt,
-    /// Its key file, if it has one.
+    /// The server's key file, if it has one.
     keys: Option<OfCluster>,
     fleet: Option<ServerAgentConfig>,
-    /// Whether `pmnet ctl` may ask it.
+    /// Whether `pmnet ctl` may ask the server.
     by_hand: bool,
     device_log: Option<String>,
 }
 
-/// A store, and how to open it.
+/// A store's address, and the settings for opening it.
 struct StoreAt {
     url: String,
     password: Option<String>,
@@ -269,7 +271,7 @@ impl StoreAt {
     }
 }
 
-/// Reads these settings; an error if they cannot be.
+/// Returns the checked settings for these flags and keys of the file.
 fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
     let etcd = args.etcd();
     let listen = required("--listen", "server", args.listen)?;
@@ -314,11 +316,11 @@ fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Checks these settings, as [`main`] would read them. The store is not opened.
+/// Checks these settings as [`main`] would, without opening the store.
 pub fn check(args: ServerArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     let Settings { store, .. } = settings(args)?;
-    // To open a packet store would make its file.
+    // Opening a packet store would make its file.
     if !store.url.starts_with("packet:") {
         let opened = store.open();
         opened.map_err(|error| ConfigError(format!("--store: {error}")))?;
@@ -335,7 +337,7 @@ impl Feed for DeviceLog {
     }
 }
 
-/// Returns the settings of the agent; `None` without a fleet.
+/// Returns the settings of the server's agent; `None` without a fleet.
 fn fleet_of(
     name: Option<String>,
     etcd: &EtcdArgs,
@@ -377,7 +379,7 @@ fn fleet_of(
     }))
 }
 
-/// Waits until no other server has its turn. Returns false: it was asked to end.
+/// Waits until no other server has the turn. Returns false if the process was asked to end.
 fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
     let mut said: Option<(String, Instant)> = None;
     loop {
@@ -401,7 +403,7 @@ fn turn_comes(candidate: &mut Candidate, stop: &Stop) -> anyhow::Result<bool> {
     }
 }
 
-/// Serves until asked to end.
+/// Serves until the process is asked to end.
 pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     if let Some(url) = &command.args.store {
         let instead =
@@ -417,7 +419,7 @@ pub fn main(command: &ServerCommand, file: ServerArgs) -> anyhow::Result<bool> {
     run(args, again, &process.alone()?)
 }
 
-/// Serves until its part of the process is to end.
+/// Serves until `part` is asked to end.
 pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
     part.on_new_settings(&args, again, |new| {
         check(new).map(|()| -> Commit { Box::new(|| ()) })
@@ -449,7 +451,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
             tracing::warn!("PM2606 `pmnet ctl` cannot reach this server: TCP {listen}: {error}");
         })
     });
-    // It closes when this process ends.
+    // The door closes when this function returns.
     let _door = door.and_then(Result::ok);
     let mut candidate = fleet.clone().map(Candidate::new);
     loop {
@@ -460,7 +462,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
         {
             return Ok(true);
         }
-        // A server that gets a turn knows nothing yet: store and machine begin anew.
+        // At the beginning of a turn the server has no valid state, so store and machine begin anew.
         let store = store_at.open()?;
         let feed = device_log
             .as_ref()
@@ -495,7 +497,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
         );
         board.ended();
         let ended = match served {
-            // It wrote before its agent had noticed that its turn is over.
+            // The server wrote before its agent had noticed that the turn was over.
             Err(DriverError::Stopped(Stopped(why))) if standby && why.starts_with(TAKEN_OVER) => {
                 Ended::TurnIsOver
             }
@@ -521,7 +523,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
 mod tests {
     use super::ServerArgs;
 
-    /// Every key of the file, each with a value that is not the default.
+    /// Every key of the section, each with a value that is not the default.
     const ALL: &str = r#"
         listen = "127.0.0.1:51500"
         store = "null:"

@@ -1,6 +1,6 @@
 //! Messages to the service manager, if it started this process and asked for them (`NOTIFY_SOCKET`, `WATCHDOG_USEC`; sd_notify(3)).
 //!
-//! A message that cannot be sent is lost: the manager then acts as if nothing had been said, and no role depends on it.
+//! A message that cannot be sent is lost. The manager then acts without it. No role depends on these messages.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use pmnet_cli::Reload;
 use pmnet_status::Shown;
 use sd_notify::NotifyState;
 
-/// Longest time between two signs of life, however long the manager would wait.
+/// Longest time between two signs of life, even if the manager would wait longer.
 const SIGN_MAX: Duration = Duration::from_secs(10);
 
 fn say(states: &[NotifyState<'_>]) {
@@ -18,12 +18,12 @@ fn say(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Says that the role serves. `line`: its ready line, without the first word.
+/// Tells the manager that the role serves. `line`: the role's ready line, without the first word.
 pub fn ready(line: &str) {
     say(&[NotifyState::Ready, NotifyState::Status(line)]);
 }
 
-/// Says that the role reads files again, or has done so. It goes on serving meanwhile.
+/// Tells the manager that the role reads its files again, or has done so. The role serves meanwhile.
 pub fn told(reload: Reload<'_>) {
     match reload {
         Reload::Begins => {
@@ -35,7 +35,7 @@ pub fn told(reload: Reload<'_>) {
     }
 }
 
-/// Shows the manager's watchdog that the loops live, for as long as they do.
+/// Sends signs of life to the manager's watchdog while the loops run.
 ///
 /// # Errors
 /// There is no thread for it.

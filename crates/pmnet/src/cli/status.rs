@@ -70,7 +70,7 @@ pub struct StatusArgs {
     json: bool,
 }
 
-/// Looks. Returns false if there is none.
+/// Shows the processes, the fleet or the devices. Returns false if nothing was found.
 pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     if args.processes.are_named() {
         return at::main(&args.processes.places()?, args.wait, args.json);
@@ -95,7 +95,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     for name in &names {
         match Status::read(name) {
             Ok(status) => all.push(status),
-            // A device that cannot be read does not hide the others.
+            // If a device cannot be read, the others are still shown.
             Err(error) if args.name.is_none() => notice(&format!("{name}: {error}")),
             Err(error) => return Err(error.into()),
         }
@@ -114,7 +114,7 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<bool> {
     Ok(!all.is_empty())
 }
 
-/// Returns the devices in this machine's kernel, or why one cannot be read.
+/// Returns the devices in this machine's kernel. If a device cannot be read, returns the reason in its place.
 pub(crate) fn kernel_devices() -> Value {
     let one = |name: &String| match Status::read(name) {
         Ok(status) => as_json(&status),
@@ -152,7 +152,8 @@ fn as_json(status: &Status) -> Value {
     })
 }
 
-/// Milliseconds after which the kernel answers clients no more, unless the lease is renewed. `None`: it needs no lease.
+/// Returns the milliseconds for which the kernel still answers clients if the lease is not renewed. `None`: the device
+/// needs no lease.
 fn silent_in(status: &Status) -> Option<u64> {
     let left = |until: Time| until.since(Clock::boottime().now()) / MILLISECOND;
     status.answers_until.map(left)
@@ -193,7 +194,7 @@ fn as_text(status: &Status) -> String {
     };
     match silent_in(status) {
         None => {}
-        // Whether it is to have one is not known in the kernel before it has served.
+        // Before the device has served, the kernel does not know whether it needs a lease.
         Some(0) if !has_served(status) => {
             text += "  it has not served yet: the kernel answers nobody\n";
         }
@@ -224,7 +225,7 @@ fn as_text(status: &Status) -> String {
     text
 }
 
-/// Looks at a shard in etcd. Returns false if it has nothing there.
+/// Shows a shard of a fleet. Returns false if etcd has nothing about the shard.
 pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow::Result<bool> {
     let (members, names) = etcd.of(fleet, shard)?;
     let mut etcd = Etcd::new(members, ETCD_MAX);
@@ -244,7 +245,8 @@ pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow:
     for (id, row) in &read.rows {
         let left = match row.lease_id {
             0 => None,
-            // The key was there by agreement of all; one member that says otherwise may be behind.
+            // The members of etcd agreed that the key exists. If one member now says that the lease is over, this
+            // member may lag.
             lease => etcd
                 .seconds_left(lease)?
                 .or(row.record.as_ref().map(|record| record.seconds)),
@@ -290,11 +292,11 @@ fn server_as_text(server: &ServerRecord, there: bool) -> String {
     format!("server at {}: {is}; {knows}", server.address)
 }
 
-/// Returns the milliseconds after which the device is silent at the latest, if it does not renew its lease.
+/// Returns the milliseconds for which the device still answers if it does not renew its lease.
 fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     let record = row.record.as_ref()?;
     let lost = margin(pmnet_fleet::length(record.seconds)) / 1_000_000;
-    // etcd says whole seconds.
+    // etcd rounds to whole seconds.
     left.map(|seconds| {
         ((seconds + 1) * 1_000)
             .saturating_sub(lost)
@@ -302,7 +304,7 @@ fn silent_in_ms(row: &Row, left: Option<u64>) -> Option<u64> {
     })
 }
 
-/// Returns where a device is in the chain as it shall be, from 1, and how long that is.
+/// Returns the position of a device in the chain as it shall be, counted from 1, and the length of this chain.
 fn place(shard: &Shard, id: u32) -> Option<(usize, usize)> {
     let ids = shard.plan.as_ref()?.ids();
     let at = ids.iter().position(|one| *one == id)?;

@@ -1,4 +1,4 @@
-//! The end of a role that is no error.
+//! A role that is asked to stop before it serves ends without an error.
 
 /// Returns the error, unless it only says that the process was asked to stop before it could serve.
 pub fn unless_asked_to_stop(error: anyhow::Error) -> anyhow::Result<()> {

@@ -31,7 +31,7 @@ new one is there, whole.
 
 repair gives up what is damaged, for good: make a copy of the file first.";
 
-/// A store of which more is in use should become larger, in percent.
+/// If more than this share of a store is in use, in percent, the store should become larger.
 const NEARLY_FULL_PERCENT: u64 = 75;
 
 /// The command line of `pmnet store`.
@@ -91,7 +91,7 @@ enum What {
     },
 }
 
-/// Looks, or repairs. Returns false if something is damaged.
+/// Runs the command. Returns false if something is damaged.
 pub fn main(command: &StoreCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Stat { path, json } => stat(path, *json),
@@ -153,19 +153,20 @@ fn stat(path: &Path, json: bool) -> anyhow::Result<bool> {
     Ok(loss.is_none())
 }
 
-/// Share of a whole, in percent.
+/// Returns the share that `part` has in `whole`, in percent.
 fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100) / whole.max(1)
 }
 
-/// Returns whether more than three quarters of its lines, or of the frames that a log does not need, are in use.
+/// Returns whether more than [`NEARLY_FULL_PERCENT`] of the store's lines are in use, or of its frames without those
+/// that the log needs.
 fn is_nearly_full(stat: &Stat, log_entries: u32) -> bool {
     let frames = stat.frames - log_entries.min(stat.frames / 2);
     percent(stat.lines_used, u64::from(stat.lines)) > NEARLY_FULL_PERCENT
         || percent(u64::from(stat.frames_used), u64::from(frames)) > NEARLY_FULL_PERCENT
 }
 
-/// Bytes of frames with records, and how many of them belong to no record.
+/// Returns the bytes of frames with records, and the percentage of these bytes that belongs to no record.
 fn used(stat: &Stat) -> (u64, u64) {
     let used = u64::from(stat.frames_used) * u64::from(stat.frame_bytes);
     (used, percent(stat.bytes_dead, used))
@@ -285,14 +286,14 @@ fn back_up(path: &Path, to: &Path, json: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Shows how far something is, on a terminal.
+/// A progress bar on a terminal.
 struct Bar {
     shown: Option<u64>,
     shows: bool,
 }
 
 impl Bar {
-    /// Wide enough for a line of a terminal, in characters.
+    /// Width of the bar, in characters.
     const WIDTH: usize = 40;
 
     fn new() -> Bar {

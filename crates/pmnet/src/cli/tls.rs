@@ -1,4 +1,4 @@
-//! TLS with the clients of a front: what the command line and the configuration say.
+//! TLS with the clients of a front: settings from the command line and the configuration.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub struct TlsFiles {
     pub clients: Option<TlsClients>,
 }
 
-/// Returns how a front speaks TLS, if it does.
+/// Returns the TLS settings of a front; `None`: the front speaks no TLS.
 pub fn server_tls(files: TlsFiles) -> Result<Option<ServerTls>, ConfigError> {
     let TlsFiles {
         certificate,

@@ -1,7 +1,8 @@
 //! `pmnet doctor --bundle`: a support case in one file.
 //!
-//! Invariants: nothing leaves this machine; each part is bounded in size and time, and one that fails says why in the manifest and holds up no
-//! other; each text goes through [`Secrets::clean`] before it is written. May not: read keys and values of a log, or overwrite a file.
+//! Invariants: nothing leaves this machine. Each part is bounded in size and time. If a part fails, the manifest has
+//! the reason, and the other parts are still made. Each text goes through [`Secrets::clean`] before it is written. Not
+//! allowed here: reading keys and values of a log, and overwriting a file.
 
 mod machine;
 mod secrets;
@@ -27,15 +28,15 @@ use crate::ask::{Processes, get};
 use crate::status::COMMIT;
 use secrets::Secrets;
 
-/// Largest part, in bytes. More is cut off, and it is said.
+/// Largest part, in bytes. A longer part is cut off, and marked as such.
 const PART_BYTES_MAX: usize = 4 << 20;
-/// All parts together.
+/// Most bytes of all parts together.
 const ALL_BYTES_MAX: usize = 64 << 20;
 /// Time after which no further part is begun.
 const ALL_MAX: Duration = Duration::from_secs(90);
-/// Time for the journal of one unit.
+/// Longest time for reading the journal of one unit.
 const JOURNAL_MAX: Duration = Duration::from_secs(10);
-/// Most lines of a text, if not given otherwise.
+/// Default of the most lines of a text.
 const LINES: usize = 2000;
 /// Largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -75,7 +76,7 @@ pub struct BundleArgs {
 }
 
 impl BundleArgs {
-    /// Returns the file, if a case is asked for.
+    /// Returns the path of the new file, if a case is to be made.
     pub fn path(&self) -> Result<Option<&Path>, ConfigError> {
         if self.bundle.is_none() && self.processes.are_named() {
             let text = "--at and --config belong to --bundle; pmnet status --at shows processes, and pmnet check a file";
@@ -85,7 +86,7 @@ impl BundleArgs {
     }
 }
 
-/// A part, or why there is none.
+/// A part of the case, or the reason why it is missing.
 #[derive(Debug, Serialize)]
 struct Part {
     name: String,
@@ -99,7 +100,7 @@ struct Part {
     text: String,
 }
 
-/// The case while it is made.
+/// The case while it is being made.
 struct Case {
     secrets: Secrets,
     parts: Vec<Part>,
@@ -108,7 +109,7 @@ struct Case {
 }
 
 impl Case {
-    /// Adds a part; of one that is too long its end, or its beginning, is left out.
+    /// Adds a part. If the part is too long, `keep` decides whether its beginning or its end is kept.
     fn add(
         &mut self,
         name: &str,
@@ -141,7 +142,7 @@ impl Case {
     }
 }
 
-/// The part of a text that stays if it is too long.
+/// The part of a text that is kept if the text is too long.
 #[derive(Clone, Copy)]
 enum Keep {
     Begin,
@@ -165,13 +166,13 @@ impl Keep {
     }
 }
 
-/// Makes the case, and says what is in it.
+/// Makes the case, and prints what is in it.
 ///
 /// # Errors
 /// The file exists, or cannot be written; an address is wrong.
 pub fn main(path: &Path, args: &DoctorArgs) -> anyhow::Result<()> {
     let of_case = &args.bundle;
-    // Before anything is done: whoever waits a minute wants no error about this.
+    // The file is opened first, so that an error about it comes at once and not after a minute.
     let file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -192,7 +193,7 @@ fn make(of_case: &BundleArgs, args: &DoctorArgs) -> anyhow::Result<Case> {
         bytes: 0,
         began: Instant::now(),
     };
-    // First all that has secrets, so that they are known for the other parts.
+    // The parts with secrets come first, so that their secrets are known when the other parts are made.
     variables(&mut case);
     if let Some(url) = &args.etcd.etcd {
         case.secrets.of_value("etcd", url);
@@ -248,7 +249,7 @@ fn make(of_case: &BundleArgs, args: &DoctorArgs) -> anyhow::Result<Case> {
     Ok(case)
 }
 
-/// Returns a name that can be that of a file.
+/// Returns the text as a valid file name.
 fn plain(name: &str) -> String {
     let is_plain = |char: char| char.is_ascii_alphanumeric() || "@._-".contains(char);
     name.chars()
@@ -256,7 +257,7 @@ fn plain(name: &str) -> String {
         .collect()
 }
 
-/// The variables `PMNET_…` of this process.
+/// Adds the variables `PMNET_…` of this process.
 fn variables(case: &mut Case) {
     case.add("config/environment.txt", Keep::Begin, |secrets| {
         let mut all = String::new();
@@ -270,7 +271,7 @@ fn variables(case: &mut Case) {
     });
 }
 
-/// The configuration, and the files of shards that it names.
+/// Adds the configuration, and the files of shards that it names.
 fn configuration(case: &mut Case, path: &Path) {
     let read = |path: &Path| -> anyhow::Result<String> {
         let file = File::open(path).with_context(|| path.display().to_string())?;
@@ -306,7 +307,7 @@ fn configuration(case: &mut Case, path: &Path) {
     }
 }
 
-/// State and metrics of processes.
+/// Adds the state and the metrics of processes.
 fn processes(case: &mut Case, processes: &Processes) {
     let places = match processes.places() {
         Ok(places) => places,
@@ -370,7 +371,7 @@ fn journal(unit: &str, lines: usize) -> anyhow::Result<String> {
         out.take(most).read_to_end(&mut text).map(|_| text)
     });
     let until = Instant::now() + JOURNAL_MAX;
-    // It ends by itself, or because nobody reads more of it.
+    // The child ends by itself, or when it writes to the closed pipe.
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -396,7 +397,7 @@ fn unix_seconds() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Returns the manifest.
+/// Returns the manifest as JSON.
 fn manifest(case: &Case) -> anyhow::Result<String> {
     let manifest = json!({
         "schema": 1,
@@ -413,7 +414,7 @@ fn manifest(case: &Case) -> anyhow::Result<String> {
 fn write(file: File, folder: &str, case: &Case) -> anyhow::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
     let mut put = |name: &str, text: &str| -> anyhow::Result<()> {
-        // Whatever it is: the last place that it passes.
+        // Every text passes this place, so no secret can be missed because of its origin.
         let text = case.secrets.clean(text);
         let mut header = tar::Header::new_gnu();
         header.set_mode(0o600);
@@ -433,7 +434,7 @@ fn write(file: File, folder: &str, case: &Case) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Says what is in it.
+/// Prints what is in the case.
 fn told(path: &Path, case: &Case) {
     for part in &case.parts {
         let name = &part.name;

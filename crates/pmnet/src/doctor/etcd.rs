@@ -1,4 +1,4 @@
-//! Whether an etcd has room for what a fleet writes.
+//! Checks whether an etcd has enough space for the writes of a fleet.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use pmnet_fleet::{Etcd, Members, Storage};
 use super::{Finding, Level};
 use crate::cli::EtcdArgs;
 
-/// One call.
+/// Longest time of one call.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// An etcd that has this many revisions and was never compacted is not going to be.
+/// If an etcd has more revisions than this and was never compacted, it is assumed not to compact itself.
 const MANY: u64 = 20_000;
 const MIB: u64 = 1 << 20;
-/// Advice, so that it does not fill up.
+/// Advice against a full etcd.
 const COMPACT: &str = "start it with --auto-compaction-mode periodic --auto-compaction-retention 5m; or, if nobody else uses it, run the \
                        controllers with --compact-etcd";
 
-/// One line for each member.
+/// Returns one finding for each member.
 pub fn findings(args: &EtcdArgs) -> Vec<Finding> {
     if args.nothing().is_ok() {
         return Vec::new();
@@ -50,7 +50,7 @@ fn member(members: Members) -> Finding {
     }
 }
 
-/// `all`: its whole history is there.
+/// Returns the finding about one member. `all`: the member still has its whole history.
 fn judge(endpoint: &str, revision: u64, storage: &Storage, all: bool) -> Finding {
     let quota = storage.quota.map_or_else(
         || "a quota that it does not tell (2048 MiB unless given)".to_owned(),

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::netlink::{self, Attached, Features, Link};
 use super::{Finding, Level, read};
 
-/// Above this MTU some drivers refuse native XDP (a veth does).
+/// With a larger MTU, some drivers (such as veth) refuse native XDP.
 const NATIVE_MTU_MAX: u32 = 3506;
 
 /// Facts about an interface.
@@ -20,7 +20,8 @@ struct Interface {
     transmit_queues: usize,
     link: Result<Link, Errno>,
     features: Result<Features, Errno>,
-    /// `napi_defer_hard_irqs` and `gro_flush_timeout` (nanoseconds): how long interrupts leave packets to who polls.
+    /// `napi_defer_hard_irqs` and `gro_flush_timeout` (nanoseconds): for how long the kernel leaves packets to a
+    /// polling process before it uses interrupts.
     deferred: Option<(u64, u64)>,
 }
 
@@ -68,7 +69,7 @@ pub(super) fn findings(name: &str) -> Vec<Finding> {
 }
 
 fn look(name: &str) -> Option<Interface> {
-    // A name with a path in it is not one of an interface.
+    // The name of an interface contains no path.
     if name.is_empty() || name.contains('/') || name.starts_with('.') {
         return None;
     }

@@ -1,4 +1,5 @@
-//! A path as the place of a log: its medium, how data becomes durable there, what an acknowledgement survives.
+//! Checks a path as the place of a log: the medium, how data becomes durable there, and the faults that an
+//! acknowledgement survives.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use pmnet_media::{Kind, Place};
 
 use super::{Finding, Level};
 
-/// One line about the place, and one for each thing that could be better there.
+/// Returns a finding about the place, and one for each possible improvement.
 pub(super) fn findings(path: &Path) -> Vec<Finding> {
     match pmnet_media::look(path) {
         Ok(place) => about(path, place),

@@ -1,8 +1,9 @@
-//! Two questions to the kernel about a network interface that sysfs has no answer to: which XDP program is attached
-//! and what kind of interface it is (rtnetlink), and what the driver can do with XDP (generic netlink, family
-//! `netdev`, Linux 6.3 and later). Neither needs privilege.
+//! Asks the kernel two questions about a network interface, which sysfs does not answer: which XDP program is attached
+//! and what kind of interface it is (rtnetlink), and what the driver can do with XDP (generic netlink, family `netdev`,
+//! Linux 6.3 and later). Neither needs privilege.
 //!
-//! Invariant: a message is read within its own lengths; what does not fit is no answer.
+//! Invariant: a message is read only within the lengths that it states. A message whose lengths do not fit counts as no
+//! answer.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use rustix::net::{
 
 /// The kernel answers at once, or not at all.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// Room for one answer, in bytes.
+/// Size of the buffer for one answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 const HEADER_BYTES: usize = 16;
@@ -30,7 +31,8 @@ const NLA_TYPE_MASK: u16 = 0x3fff;
 const RTM_GETLINK: u16 = 18;
 const IFLA_LINK: u16 = 5;
 const IFLA_LINKINFO: u16 = 18;
-/// Attributes for the network namespace of the other end, and for that of a question.
+/// Attribute with the network namespace of a link's other end; [`IFLA_TARGET_NETNSID`]: attribute with the namespace
+/// that a question is about.
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const IFLA_INFO_KIND: u16 = 1;
@@ -48,13 +50,13 @@ const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// How an XDP program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attached {
-    /// There is none.
+    /// No program is attached.
     Nothing,
-    /// In the driver.
+    /// The program runs in the driver.
     Native,
-    /// In the network stack.
+    /// The program runs in the kernel's network stack.
     Generic,
-    /// In the hardware, or in several modes.
+    /// The program runs in the hardware, or programs are attached in several modes.
     Otherwise,
 }
 
@@ -65,15 +67,15 @@ pub(super) struct Link {
     pub attached: Attached,
     /// Kind of a virtual interface: `veth`, `bridge`, …
     pub kind: Option<String>,
-    /// The interface that this one is linked with.
+    /// The interface to which this interface is linked.
     pub linked: Option<Linked>,
 }
 
-/// Another interface.
+/// The interface at the other end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Linked {
     index: u32,
-    /// The number of its network namespace; `None`: it is in this one.
+    /// The number of the interface's network namespace; `None`: it is in the present namespace.
     namespace: Option<i32>,
 }
 
@@ -99,12 +101,12 @@ impl Features {
         self.0 & Features::BASIC != 0
     }
 
-    /// AF_XDP sockets without a copy.
+    /// Returns whether AF_XDP sockets can receive without a copy.
     pub(super) fn zero_copy(self) -> bool {
         self.0 & Features::ZERO_COPY != 0
     }
 
-    /// In words.
+    /// Returns the names of these abilities.
     pub(super) fn names(self) -> String {
         let names: Vec<&str> = Features::NAMES
             .iter()
@@ -115,7 +117,7 @@ impl Features {
     }
 }
 
-/// Asks rtnetlink.
+/// Asks rtnetlink about the interface with this index.
 pub(super) fn link(index: u32) -> Result<Link, Errno> {
     let mut body = [0; LINK_HEADER_BYTES];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -123,7 +125,8 @@ pub(super) fn link(index: u32) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// Returns the facts about the interface at the other end of a link. In another namespace it needs privilege there.
+/// Returns the facts about the interface at the other end of a link. If that interface is in another namespace, the
+/// question needs privilege there.
 pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     let Some(namespace) = other.namespace else {
         return link(other.index);
@@ -135,7 +138,7 @@ pub(super) fn linked(other: Linked) -> Result<Link, Errno> {
     parse_link(&answer).ok_or(Errno::BADMSG)
 }
 
-/// Asks the family `netdev`; `NOENT` where the kernel has none.
+/// Asks the family `netdev` for the driver's abilities. Fails with `NOENT` if the kernel does not have this family.
 pub(super) fn features(index: u32) -> Result<Features, Errno> {
     let mut body = generic(CTRL_CMD_GETFAMILY);
     push(&mut body, CTRL_ATTR_FAMILY_NAME, b"netdev\0");
@@ -151,7 +154,7 @@ pub(super) fn features(index: u32) -> Result<Features, Errno> {
     Ok(Features(u64::from_ne_bytes(bits.ok_or(Errno::BADMSG)?)))
 }
 
-/// Sends one message; the body of the answer.
+/// Sends one message, and returns the body of the answer.
 fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> Result<Vec<u8>, Errno> {
     let socket = socket_with(
         AddressFamily::NETLINK,
@@ -171,7 +174,7 @@ fn message(kind: u16, body: &[u8]) -> Vec<u8> {
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
     message.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and port: one question for each socket.
+    // Sequence number and port are 0, because each socket is used for one question.
     message.extend([0; 8]);
     message.extend(body);
     message
@@ -236,7 +239,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     })
 }
 
-/// Returns the value of the first attribute of that kind, behind `skip` bytes.
+/// Skips `skip` bytes, and returns the value of the first attribute of this kind after them.
 fn attribute(body: &[u8], skip: usize, kind: u16) -> Option<&[u8]> {
     let mut rest = body.get(skip..)?;
     while let [a, b, c, d, ..] = *rest {
@@ -275,7 +278,7 @@ mod tests {
             let mut body = vec![0; LINK_HEADER_BYTES];
             body.extend(nested(&[
                 (3, b"eth0\0"),
-                // As the kernel marks a nested attribute.
+                // The kernel marks a nested attribute with this flag.
                 (IFLA_LINKINFO | 0x8000, &info),
                 (IFLA_XDP, &xdp(mode)),
                 (IFLA_LINK, &7_u32.to_ne_bytes()),
@@ -311,7 +314,7 @@ mod tests {
         for cut in 0..whole.len() {
             assert_eq!(body_of(&whole[..cut]), Err(Errno::BADMSG), "{cut}");
         }
-        // Lengths that lead nowhere, or out of the message.
+        // Invalid lengths, and lengths that reach beyond the message.
         for length in [0_u16, 3, 200, u16::MAX] {
             let body = [&length.to_ne_bytes()[..], &5_u16.to_ne_bytes(), b"abcd"].concat();
             assert_eq!(attribute(&body, 0, 5), None, "{length}");
@@ -334,7 +337,7 @@ mod tests {
         assert_eq!(link.attached, Attached::Nothing);
         match features(1) {
             Ok(features) => assert!(!features.zero_copy()),
-            // A kernel before 6.3.
+            // Kernels before 6.3 do not have this family.
             Err(error) => assert_eq!(error, Errno::NOENT),
         }
     }

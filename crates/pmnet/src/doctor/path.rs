@@ -7,7 +7,7 @@ use pmnet_wire::FragmentSize;
 
 use super::{Finding, Level};
 
-/// Returns the line about the path to a peer.
+/// Returns the finding about the path to a peer.
 pub(super) fn finding(peer: SocketAddr) -> Finding {
     match path_mtu(peer) {
         Ok(mtu) => judged(peer, mtu),

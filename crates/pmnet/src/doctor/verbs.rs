@@ -1,4 +1,4 @@
-//! Whether an RDMA NIC takes slots in order, across connections (`docs/spec/verbs.md` §3, 9).
+//! Checks whether an RDMA NIC takes slots in order, across connections (`docs/spec/verbs.md` §3, 9).
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use pmnet_verbs::order;
 
 use super::{Finding, Level};
 
-/// Connections and messages of the test.
+/// Number of connections and of messages in the check.
 const SIZE: (u32, u64) = (8, 2000);
 
-/// One line about the RDMA device `NAME@ADDRESS`.
+/// Returns the finding about the RDMA device `NAME@ADDRESS`.
 pub(super) fn finding(text: &str) -> Finding {
     let bad = |found: String, advice: &str| Finding::bad(Level::Fail, "verbs", found, advice);
     let parts = text.split_once('@');

@@ -1,18 +1,18 @@
-//! What is wrong with a loop, and the alert of `docs/operate/alerts.md` that says what to do. The page of the status port, `pmnet status --at` and
-//! `pmnet top` show the same.
+//! Finds what is wrong with a loop, and the alert of `docs/operate/alerts.md` that says what to do. The page of the
+//! status port, `pmnet status --at` and `pmnet top` all show the result.
 
 use pmnet_status::{Advice, Look, Value};
 
-/// Time without an answer of the devices after which a writer notices, in seconds.
+/// Longest time without an answer of the devices, in seconds. A longer silence gives the advice.
 const SILENT_SECONDS: f64 = 1.0;
-/// Time by which a store may be behind, in seconds.
+/// Longest time by which a store may lag, in seconds.
 const BEHIND_SECONDS: f64 = 10.0;
-/// Time without an answer of etcd, in seconds.
+/// Longest time without an answer of etcd, in seconds.
 const ETCD_SECONDS: f64 = 10.0;
 /// Share of a log's entries that may be in use, in percent.
 const USED_PERCENT: f64 = 80.0;
 
-/// Adds all that is wrong.
+/// Adds the advice of all rules that apply.
 pub(super) fn advise(look: &mut Look) {
     let found = RULES.iter().filter(|(_, applies, _)| applies(look));
     let found: Vec<Advice> = found
@@ -23,7 +23,7 @@ pub(super) fn advise(look: &mut Look) {
 
 type Rule = (&'static str, fn(&Look) -> bool, &'static str);
 
-/// Each: the alert, when it applies, and the sentence.
+/// The rules: the alert, the condition, and the sentence of each.
 const RULES: [Rule; 8] = [
     (
         "PmnetNoHead",
@@ -91,7 +91,7 @@ const RULES: [Rule; 8] = [
     ),
 ];
 
-/// Returns whether a metric is there and fulfils a condition.
+/// Returns whether a metric has a value that fulfils the condition.
 fn is(look: &Look, name: &str, condition: impl Fn(f64) -> bool) -> bool {
     number(look, name).is_some_and(condition)
 }
@@ -102,7 +102,7 @@ fn number(look: &Look, name: &str) -> Option<f64> {
         .iter()
         .find(|sample| sample.metric.name == name)?;
     match &sample.value {
-        // Those that are compared here are small.
+        // The counts that are compared here are small.
         #[allow(clippy::cast_precision_loss)]
         Value::Count(count) => Some(*count as f64),
         Value::Number(number) => Some(*number),

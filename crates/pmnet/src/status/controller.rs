@@ -1,4 +1,4 @@
-//! A controller.
+//! The view of a controller.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -66,7 +66,7 @@ impl ControllerBoard {
         }
     }
 
-    /// Publishes a turn. `waits`: the message for a person, or about etcd, for which the controller waits.
+    /// Publishes a turn. `waits`: the reason why the controller waits for an operator or for etcd.
     pub(crate) fn turn(&self, numbers: ControllerNumbers, answered: bool, waits: Option<&str>) {
         self.numbers.publish(numbers.words());
         let mut state = lock(&self.state);
@@ -85,7 +85,8 @@ impl Source for ControllerBoard {
         ]
     }
 
-    /// Always the pulse of a loop that waits: for etcd, and each of its calls has a deadline of its own.
+    /// Returns the pulse of a loop that rests. A controller mostly waits for etcd, and each of these calls has its own
+    /// deadline.
     fn pulse(&self) -> u64 {
         Pulse::default().word()
     }
@@ -112,5 +113,5 @@ impl Source for ControllerBoard {
     }
 }
 
-/// A controller that has heard nothing of etcd for longer is not ready.
+/// If etcd has not answered for longer than this, the controller is not ready.
 const HEARD_MAX_SECONDS: f64 = 10.0;

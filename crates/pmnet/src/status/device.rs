@@ -1,4 +1,4 @@
-//! A device.
+//! The view of a device.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
@@ -170,32 +170,34 @@ pub(super) const MORE: [Metric; 5] = [
 pub(crate) struct DeviceBoard {
     shard: u32,
     device: u32,
-    /// Copies without which it is not ready.
+    /// With fewer copies the device is not ready.
     wanted: Arc<AtomicU8>,
-    /// Name in the kernel, in a mode of the kernel.
+    /// In a kernel mode: the device's name in the BPF file system.
     kernel: Option<String>,
     pub(crate) pulse: Arc<Pulse>,
     numbers: Board<{ DeviceNumbers::METRICS.len() }>,
-    /// End of the lease by `CLOCK_BOOTTIME`; [`NO_LEASE`]: it needs none; 0: it has none.
+    /// End of the lease by `CLOCK_BOOTTIME`; [`NO_LEASE`]: the device needs no lease; 0: it has none.
     lease: AtomicU64,
     durable: Histogram,
     acknowledged: Histogram,
-    /// Order of the server to a person, without which the device may not serve. It changes rarely, and only then the loop locks it.
+    /// The operator's decision that the server waits for before the device may serve. It changes rarely, and the loop
+    /// takes the lock only then.
     waits: Mutex<Option<String>>,
-    /// Ids of the devices of its chain, from the head on; empty: it does not serve. As rarely.
+    /// Ids of the chain's devices, from the head on; empty: the device does not serve. The ids change as rarely as
+    /// `waits`.
     chain: Mutex<Vec<u32>>,
-    /// Of the status port's thread.
+    /// The store's lag. Only the status port's thread uses it.
     lag: Mutex<Lag>,
-    /// Of the server in the same process (--store).
+    /// Board of the server in the same process (--store).
     pub(crate) server: Option<ServerBoard>,
-    /// Of the NIC's queue (--mode verbs).
+    /// Board of the NIC's queue (--mode verbs).
     pub(crate) verbs: Option<VerbsBoard>,
 }
 
-/// A device that needs no lease.
+/// Value of the lease for a device that needs none.
 const NO_LEASE: u64 = u64::MAX;
 
-/// More that a device may have beside its loop.
+/// Further parts that a device may have besides its loop.
 #[derive(Debug)]
 pub(crate) struct Beside {
     pub(crate) kernel: Option<String>,
@@ -321,16 +323,17 @@ fn reasons(
     reasons
 }
 
-/// Turns whose updates are not acknowledged yet, at most. The updates of a turn beyond them count as those of the last one.
+/// Most turns with updates that are not acknowledged yet. If there are more turns, their updates count as those of the
+/// last remembered turn.
 const MARKS_MAX: usize = 4096;
 
-/// When updates came: the highest order after each turn, and the time.
+/// The arrival times of updates: the highest order after each turn, and the time of the turn.
 #[derive(Debug, Default)]
 struct Marks {
     marks: VecDeque<(u64, Time)>,
     /// Highest order that was noted.
     noted: u64,
-    /// Up to which order updates were recorded.
+    /// Highest order whose update was recorded.
     recorded: u64,
 }
 
@@ -350,7 +353,7 @@ impl Marks {
         }
     }
 
-    /// Records the updates up to `upto`, which were done now.
+    /// Records the durations of the updates up to `upto`, which have just become durable or acknowledged.
     fn record(&mut self, upto: u64, now: Time, histogram: &Histogram) {
         while let Some(&(order, began)) = self.marks.front()
             && self.recorded < upto
@@ -365,13 +368,13 @@ impl Marks {
     }
 }
 
-/// The loop's side of a board, for one run.
+/// The handle by which a loop publishes to its board, for one run.
 pub(crate) struct DeviceWriter {
     board: Arc<DeviceBoard>,
     until_durable: Marks,
     until_acknowledged: Marks,
     waits: Option<String>,
-    /// Epoch of the chain that was published; `None`: it did not serve.
+    /// Epoch of the chain that was published last; `None`: the device did not serve.
     epoch: Option<u32>,
     /// Whether there is a status port. Without one the loop publishes nothing.
     is_shown: bool,
@@ -406,7 +409,7 @@ impl DeviceWriter {
                 ),
             ] {
                 if numbers.serving == 0 {
-                    // Entries that a recovery finds did not come now.
+                    // The entries that a recovery finds arrived earlier, so they are not timed.
                     *marks = Marks {
                         noted: numbers.last,
                         ..Marks::default()
@@ -469,7 +472,7 @@ const fn rejected(rejects: &Rejects, reason: Reject) -> u64 {
     0
 }
 
-/// All counters are named here, so that none is forgotten.
+/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
 fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers {
     let machine = node.machine();
     let Counters {
@@ -585,7 +588,7 @@ fn numbers<M: Media>(node: &DeviceNode<M>, port: PortCounters) -> DeviceNumbers 
 mod tests {
     use super::*;
 
-    /// A reason without a number of its own would be counted nowhere.
+    /// Every reason must have a number of its own, or its rejections would not be shown.
     #[test]
     fn every_reason_of_a_reject_has_a_number() {
         let parts: Vec<&str> = DeviceNumbers::METRICS

@@ -1,4 +1,4 @@
-//! A front of Redis's clients.
+//! The view of a front for Redis clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ pub(super) const MORE: [Metric; 7] = [
 #[derive(Debug)]
 pub(crate) struct FrontBoard {
     shard: u32,
-    /// Place in the file of shards, from 1; `None`: there is no such file.
+    /// The shard's position in the file of shards, counted from 1; `None`: there is no such file.
     number: Option<usize>,
     pulse: Arc<Pulse>,
     numbers: Board<{ FrontNumbers::METRICS.len() }>,
@@ -158,7 +158,7 @@ impl FrontBoard {
         }
     }
 
-    /// A command may take this long from now on.
+    /// Sets the time that a command may take from now on.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         self.waiting.set_deadline(deadline);
     }
@@ -197,7 +197,7 @@ impl Source for FrontBoard {
     }
 }
 
-/// All counters are named here, so that none is forgotten.
+/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
 fn numbers(turn: &FrontTurn<'_>) -> FrontNumbers {
     let Counters {
         own_writes,

@@ -1,4 +1,4 @@
-//! A device in the kernel: its numbers are in pinned maps, which are read for each request.
+//! The view of a device in the kernel. Its numbers are in pinned maps, which are read for each request.
 
 use pmnet_dataplane::xdp::Status;
 use pmnet_status::{Kind, Look, Metric, Sample, Shot, Value, numbers};
@@ -60,10 +60,10 @@ const TOOK: Metric = Metric::new(
 /// Metrics besides [`KernelNumbers`].
 pub(super) const MORE: [Metric; 2] = [ADMITS, TOOK];
 
-/// Nanoseconds of a slot.
+/// Nanoseconds that one slot of the kernel's histogram covers.
 const SLOT_NS: f64 = 32.0;
 
-/// Adds the content of the pinned maps.
+/// Adds the numbers in the pinned maps.
 pub(super) fn look(name: &str, look: &mut Look) {
     match Status::read(name) {
         Ok(status) => {
@@ -101,14 +101,14 @@ fn samples(status: &Status) -> Vec<Sample> {
     numbers.chain(more).collect()
 }
 
-/// Returns slots of equal length as buckets of powers of two.
+/// Converts slots of equal width to buckets whose bounds are powers of two.
 #[allow(clippy::cast_precision_loss)]
 fn took(slots: &[u64]) -> Shot {
     let seconds = |slots: usize| slots as f64 * SLOT_NS / 1e9;
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut sum = 0.0;
     for (slot, count) in (1..).zip(slots) {
-        // The last slot counts all that took longer.
+        // The last slot counts all packets that took longer.
         let bound = if slot == slots.len() {
             f64::MAX
         } else {
@@ -127,7 +127,7 @@ fn took(slots: &[u64]) -> Shot {
 mod tests {
     use super::*;
 
-    /// A counter of the pipeline without a metric would be kept and thrown away.
+    /// Every counter of the pipeline must have a metric, or it would be counted and never shown.
     #[test]
     fn every_counter_of_the_pipeline_has_a_metric() {
         let parts: Vec<&str> = KernelNumbers::METRICS

@@ -1,20 +1,20 @@
-//! The time for which the oldest entry has waited to be applied, without a clock in the loop that takes it in.
+//! Measures for how long the oldest unapplied entry has waited. The loop that takes entries in needs no clock for this.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Marks, at most. If there are more, every second one goes: the lag is then known less exactly, and never too short.
+/// Most marks. If there are more, every second mark is dropped. The lag is then less exact, but never too short.
 const MARKS_MAX: usize = 512;
 
-/// Highest orders at moments of the past.
+/// The highest orders at earlier moments.
 #[derive(Debug, Default)]
 pub struct Lag {
-    /// Each: the highest order, and the time of the look. Orders and times increase.
+    /// Each mark has the highest order, and the time at which it was read. Orders and times increase.
     marks: VecDeque<(u64, Instant)>,
 }
 
 impl Lag {
-    /// Notes the highest order and the applied one at this moment.
+    /// Notes the highest order and the highest applied order at this moment.
     pub fn note(&mut self, last: u64, applied: u64, now: Instant) {
         while self
             .marks
@@ -23,12 +23,12 @@ impl Lag {
         {
             self.marks.pop_front();
         }
-        // A log that was erased, or another one.
+        // The log was erased or replaced.
         if self.marks.back().is_some_and(|(order, _)| *order > last) {
             self.marks.clear();
         }
         match self.marks.back_mut() {
-            // Of the same order only the last moment counts: the next one came after it.
+            // Of several moments with the same order only the last one counts, because the next order came after it.
             Some((order, at)) if *order == last => *at = now,
             _ => self.marks.push_back((last, now)),
         }
@@ -41,7 +41,8 @@ impl Lag {
         }
     }
 
-    /// Returns the time for which the order after `applied` has waited, or a little more (a mark's distance). Zero: nothing waits.
+    /// Returns for how long the order after `applied` has waited. The result may be too long by the distance of two
+    /// marks. Zero: no entry waits.
     pub fn oldest(&self, last: u64, applied: u64, now: Instant) -> Duration {
         if applied >= last {
             return Duration::ZERO;

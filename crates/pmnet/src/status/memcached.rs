@@ -1,4 +1,4 @@
-//! A front of memcached's clients.
+//! The view of a front for memcached clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ impl MemcachedBoard {
         }
     }
 
-    /// A command may take this long from now on.
+    /// Sets the time that a command may take from now on.
     pub(crate) fn set_deadline(&self, deadline: Duration) {
         self.waiting.set_deadline(deadline);
     }
@@ -149,7 +149,7 @@ impl Source for MemcachedBoard {
     }
 }
 
-/// All counters are named here, so that none is forgotten.
+/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
 fn numbers(turn: &FrontTurn<'_>) -> MemcachedNumbers {
     let Counters {
         sets,

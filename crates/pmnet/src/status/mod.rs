@@ -1,6 +1,6 @@
-//! The view of each role at its status port: which numbers of its loop are which metrics, when it is ready, and more facts about it.
+//! The view of each role at its status port: the metrics of its loop, whether it is ready, and further facts about it.
 //!
-//! May not: serve HTTP (`pmnet_status` does), or do more in a loop than to copy numbers.
+//! Not allowed here: serving HTTP (`pmnet_status` does it), and more work in a loop than copying numbers.
 
 mod advice;
 mod controller;
@@ -38,36 +38,36 @@ use pmnet_status::{
 
 use crate::cli::{machine, service};
 
-/// Commit that this program was built from, or `unknown`.
+/// The commit from which this program was built, or `unknown`.
 pub(crate) const COMMIT: &str = env!("PMNET_COMMIT");
 
 /// Longest path of a unix socket, in bytes.
 const UNIX_PATH_MAX: usize = 107;
 
-/// An address of a port, and how it is spoken with.
+/// The address of a status port, and the protocol there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub(crate) place: Place,
     pub(crate) scheme: Scheme,
 }
 
-/// How a port is spoken with.
+/// The protocol of a status port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
-    /// As the place is: in the clear.
+    /// Plain HTTP, at an address without a scheme.
     Bare,
-    /// In the clear, as the operator has written: `http://`.
+    /// Plain HTTP, because the operator has written `http://`.
     Http,
-    /// With TLS: `https://`.
+    /// HTTP with TLS: `https://`.
     Https {
-        /// The host, as it is written.
+        /// The host as it was written.
         host: String,
         /// Options after `?`.
         query: String,
     },
 }
 
-/// Reads an address: HOST:PORT, unix:PATH, http://HOST:PORT, or https://HOST:PORT?ca=FILE&cert=FILE&key=FILE.
+/// Parses an address: HOST:PORT, unix:PATH, http://HOST:PORT, or https://HOST:PORT?ca=FILE&cert=FILE&key=FILE.
 pub(crate) fn spot(flag: &str, text: &str) -> Result<Spot, ConfigError> {
     if let Some(rest) = text.strip_prefix("http://") {
         let place = address(flag, rest.trim_end_matches('/')).map(Place::Tcp)?;
@@ -100,7 +100,7 @@ pub(crate) fn spot(flag: &str, text: &str) -> Result<Spot, ConfigError> {
     })
 }
 
-/// Reads HOST:PORT, or unix:PATH.
+/// Parses HOST:PORT or unix:PATH.
 fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
     let Some(path) = text.strip_prefix("unix:") else {
         return address(flag, text).map(Place::Tcp);
@@ -113,7 +113,7 @@ fn place(flag: &str, text: &str) -> Result<Place, ConfigError> {
     Ok(Place::Unix(path.into()))
 }
 
-/// Reads `--status`, and its certificates.
+/// Parses `--status`, and reads the certificates that it names.
 pub(crate) fn at(text: Option<&str>) -> Result<Option<(Place, Option<Guard>)>, ConfigError> {
     let Some(text) = text else { return Ok(None) };
     let Spot { place, scheme } = spot("--status", text)?;
@@ -144,7 +144,7 @@ fn guard(text: &str, query: &str) -> Result<Guard, ConfigError> {
         .map_err(|error| ConfigError(format!("--status: {error}")))
 }
 
-/// Locks what a loop and the status port's thread share. No panic leaves it half changed.
+/// Locks data that a loop and the status port's thread share. No panic leaves the data half changed.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -154,8 +154,8 @@ fn seconds(metric: Metric, times: &Histogram) -> Sample {
     Sample::new(metric, Value::Histogram(times.read(1e9, 10, 34)))
 }
 
-/// A loop with what is wrong with it, and the name of its section in a process that has loops of several roles: its labels alone do not
-/// tell it from the others.
+/// A loop to which advice is added. `section`: the name of its section in a process with loops of several roles,
+/// because the loop's labels alone may not tell it from others.
 #[derive(Debug)]
 struct Advised {
     section: Option<String>,
@@ -222,7 +222,7 @@ impl Status {
         record(&given.scheme, opened.unwrap_or(&given.place), own)
     }
 
-    /// Shows one more loop. `section`: its name, in a process with loops of several roles.
+    /// Shows a further loop. `section`: the name of its section, in a process with loops of several roles.
     pub(crate) fn show(&self, section: Option<String>, source: Arc<dyn Source>) {
         self.shown.add(Arc::new(Advised { section, source }));
     }

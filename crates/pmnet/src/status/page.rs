@@ -1,4 +1,4 @@
-//! The page of all metrics, `docs/reference/metrics.md`: written from their definitions.
+//! Writes the page of all metrics, `docs/reference/metrics.md`, from their definitions.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -112,7 +112,7 @@ fn row(text: &mut String, metric: &Metric, all: &[Metric]) {
 mod tests {
     use super::*;
 
-    /// The rules of Prometheus, of its checker, and of this page's readers for names.
+    /// Names follow the rules of Prometheus and of its checker, and are readable on the page.
     #[test]
     fn definitions_are_well_formed() {
         let mut names = BTreeSet::new();

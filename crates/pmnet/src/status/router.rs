@@ -1,4 +1,4 @@
-//! The router of a front with many shards.
+//! The view of the router of a front with many shards.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -112,7 +112,7 @@ impl Source for RouterBoard {
     }
 }
 
-/// All counters are named here, so that none is forgotten.
+/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
 fn numbers(turn: &RouterTurn<'_>) -> RouterNumbers {
     let RouterCounters {
         one,

@@ -1,4 +1,4 @@
-//! A server.
+//! The view of a server.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -99,13 +99,13 @@ pub(crate) struct ServerBoard {
     shard: u32,
     pub(crate) pulse: Arc<Pulse>,
     numbers: Board<{ ServerNumbers::METRICS.len() }>,
-    /// 1: the store pauses.
+    /// 1: the store pauses; 0: it works.
     paused: AtomicU64,
     store: Histogram,
     batch: Histogram,
-    /// Why the store pauses, or did last. The loop locks it when a failure is new.
+    /// The reason for the store's present or last pause. The loop takes the lock only for a new reason.
     why: Mutex<Option<String>>,
-    /// Of the status port's thread.
+    /// The store's lag. Only the status port's thread uses it.
     lag: Mutex<Lag>,
 }
 
@@ -135,7 +135,7 @@ impl ServerBoard {
     }
 }
 
-/// Returns the id of a message that begins with one.
+/// Returns the id at the beginning of a message, if it has one.
 fn id(text: &str) -> Option<&str> {
     let id = text.get(..6)?;
     let digits = id.strip_prefix("PM")?;
@@ -193,10 +193,10 @@ impl Source for ServerBoard {
     }
 }
 
-/// The loop's side of a board, for one run.
+/// The handle by which a loop publishes to its board, for one run.
 #[derive(Debug, Default)]
 pub(crate) struct ServerWriter {
-    /// Updates that were applied before this turn.
+    /// Number of updates that were applied before this turn.
     applied: u64,
     why: Option<String>,
 }
@@ -228,7 +228,7 @@ impl ServerWriter {
     }
 }
 
-/// All counters are named here, so that none is forgotten.
+/// Returns the numbers of the loop. All counters are named, so that none is forgotten.
 fn numbers<S: Store>(node: &ServerNode<S>, socket: SocketCounters) -> ServerNumbers {
     let machine = node.machine();
     let Counters {

@@ -1,4 +1,4 @@
-//! The queue of an RDMA NIC, before a device (--mode verbs).
+//! The view of the queue through which an RDMA NIC hands messages to a device (--mode verbs).
 
 use pmnet_status::{Board, Sample, numbers};
 use pmnet_verbs::{ConnectionCounters, QueueCounters};
@@ -42,7 +42,7 @@ numbers! {
 pub(crate) struct VerbsBoard(Board<{ VerbsNumbers::METRICS.len() }>);
 
 impl VerbsBoard {
-    /// Publishes a turn. All counters are named here, so that none is forgotten.
+    /// Publishes a turn. All counters are named, so that none is forgotten.
     pub(crate) fn turn(&self, queue: QueueCounters, connections: ConnectionCounters) {
         let QueueCounters {
             messages,

@@ -1,4 +1,4 @@
-//! A front's wait for the devices, which both fronts show.
+//! A front's wait for its devices. The Redis front and the memcached front both show it.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use pmnet_status::{Look, Metric, Sample, Value};
 
-/// Time for which nothing has come back, and the bounds that a front was given.
+/// The time without an answer of the devices, and the bounds of a front.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    /// Copies without which nothing is acknowledged.
+    /// With fewer copies nothing is acknowledged.
     wanted: u8,
-    /// A head that has not answered for this long is not there.
-    /// Nanoseconds.
+    /// If the head has not answered for this many nanoseconds, the front is not ready.
     deadline: AtomicU64,
     /// Nanoseconds.
     unanswered: AtomicU64,
@@ -29,18 +28,19 @@ impl Waiting {
         waiting
     }
 
-    /// A command may take this long from now on.
+    /// Sets the time that a command may take from now on.
     pub(super) fn set_deadline(&self, deadline: Duration) {
         let nanos = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
         self.deadline.store(nanos, Relaxed);
     }
 
-    /// Publishes for how many nanoseconds nothing has come back.
+    /// Publishes the time without an answer of the devices, in nanoseconds.
     pub(super) fn turn(&self, unanswered: u64) {
         self.unanswered.store(unanswered, Relaxed);
     }
 
-    /// Adds both metrics, and the reason why the front is not ready if nothing has come back for too long.
+    /// Adds both metrics. If the devices have not answered for too long, also adds this as the reason why the front is
+    /// not ready.
     pub(super) fn look(&self, copies_wanted: Metric, unanswered: Metric, look: &mut Look) {
         let silence = Duration::from_nanos(self.unanswered.load(Relaxed));
         look.samples.extend([
@@ -54,7 +54,7 @@ impl Waiting {
     }
 }
 
-/// Returns why a front is not ready: nothing has come back for too long.
+/// Returns the reason why a front is not ready, if the devices have not answered for too long.
 fn silent(unanswered: Duration, deadline: Duration) -> Option<String> {
     (unanswered >= deadline).then(|| {
         format!(

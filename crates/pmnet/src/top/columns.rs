@@ -1,15 +1,15 @@
-//! The tables of `pmnet top`: which columns each role has.
+//! The tables of `pmnet top`, with the columns of each role.
 
 use super::model::Loop;
 
-/// A column.
+/// A column of a table.
 pub struct Column {
     pub title: &'static str,
-    /// Where there is no room, columns with the highest rank go first.
+    /// If the table is too wide, columns with the highest rank are left out first.
     pub rank: u8,
-    /// To the left, as texts are; numbers are to the right.
+    /// The column is text, which is aligned to the left. Numbers are aligned to the right.
     pub is_text: bool,
-    /// It is left out where no row has something in it.
+    /// The column is left out if it is empty in all rows.
     pub may_be_missing: bool,
     pub cell: fn(&Loop<'_>) -> String,
 }
@@ -17,10 +17,10 @@ pub struct Column {
 /// The table of a role.
 pub struct Table {
     pub title: &'static str,
-    /// Its loops have this metric.
+    /// The loops of this role have this metric.
     pub has: &'static str,
     pub columns: &'static [Column],
-    /// What rows are sorted by.
+    /// The values by which rows can be sorted.
     pub rate: fn(&Loop<'_>) -> Option<f64>,
     pub latency: fn(&Loop<'_>) -> Option<f64>,
     pub behind: fn(&Loop<'_>) -> Option<f64>,
@@ -118,14 +118,14 @@ const STORE: &str = "pmnet_server_store_seconds";
 const DEVICE_BEHIND: &str = "pmnet_device_oldest_unapplied_seconds";
 const SERVER_BEHIND: &str = "pmnet_server_oldest_unapplied_seconds";
 
-/// Returns acknowledgements by the process and by the kernel.
+/// Returns the acknowledgements per second, by the process and by the kernel together.
 fn acks(one: &Loop<'_>) -> Option<f64> {
     let own = one.rate("pmnet_device_acks_total", "")?;
     let kernel = one.rate("pmnet_kernel_packets_total", "confirmed");
     Some(own + kernel.unwrap_or(0.0))
 }
 
-/// Returns where a device is in its chain.
+/// Returns the position of a device in its chain.
 fn role(one: &Loop<'_>) -> String {
     if one.number("pmnet_device_serving", "") == Some(0.0) {
         return "none".into();
@@ -191,7 +191,7 @@ const FRONTS: Table = Table {
 
 const ROUTER: &str = "pmnet_router_command_seconds";
 
-/// Returns commands that were refused because of their slots.
+/// Returns the commands per second that were refused because of their slots.
 fn refused(one: &Loop<'_>) -> Option<f64> {
     let parts = ["cross_slot", "cluster_down", "try_again"];
     let rates = parts.map(|part| one.rate("pmnet_router_commands_total", part));
@@ -338,7 +338,7 @@ const CONTROLLERS: Table = Table {
     behind: |one| one.number("pmnet_controller_heard_seconds_ago", ""),
 };
 
-/// All of them, in the order of a write's path.
+/// All tables, in the order of a write's path.
 pub const TABLES: &[Table] = &[ROUTERS, FRONTS, MEMCACHED, DEVICES, SERVERS, CONTROLLERS];
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! `pmnet top`: several processes in a terminal.
 //!
-//! Purpose: their status ports are asked again and again, each by a thread of its own, so that one which does not answer holds up no other;
-//! the main thread draws. Invariant: the terminal is as before when the program ends, also by a signal or a panic. May not: know what a role
-//! does (`columns.rs` names its metrics), judge it (its own status port does, `crate::status`).
+//! Purpose: each status port is asked again and again by a thread of its own, so that a process which does not answer
+//! delays no other. The main thread draws. Invariant: when the program ends, even by a signal or a panic, the terminal
+//! is restored. Not allowed here: knowledge of the roles (`columns.rs` names their metrics), and judgement of them
+//! (each status port gives its own, `crate::status`).
 
 mod columns;
 mod model;
@@ -48,7 +49,7 @@ Keys: q ends; t, p, r, l, b sort (what is wrong first, by place, rate, p99, or h
 
 /// Shortest and longest time between two questions, in seconds.
 const INTERVAL: (f64, f64) = (0.1, 3600.0);
-/// How often the main thread looks whether it is to end.
+/// Interval at which the main thread checks whether it must end.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The command line of `pmnet top`.
@@ -80,7 +81,7 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// Returns who is asked.
+    /// Returns the processes that are asked.
     fn spots(&self) -> anyhow::Result<Vec<Spot>> {
         let Some(fleet) = &self.fleet else {
             self.etcd.nothing()?;
@@ -96,7 +97,7 @@ impl TopArgs {
     }
 }
 
-/// Shows processes until asked to end. Returns whether all are ready, with `--once`; else true.
+/// Shows processes until asked to end. With `--once`, returns whether all are ready, otherwise true.
 ///
 /// # Errors
 /// The command line is wrong, or the terminal cannot be used.
@@ -117,10 +118,10 @@ pub fn main(args: &TopArgs) -> anyhow::Result<bool> {
         let text = "stdout is no terminal: pmnet top --once prints a table";
         return Err(ConfigError(text.into()).into());
     }
-    // Before the terminal is changed: a signal must not leave it so.
+    // Signals are caught before the terminal is changed, so that a signal cannot leave it changed.
     let asked = on_signals()?;
     let watch = Watch::start(spots, interval)?;
-    // Half of what it does may be done.
+    // If this fails, a part of the changes may have been made.
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore());
     let mut terminal = terminal.context("the terminal cannot be used")?;
     let mut screen = Screen::new(args.sort, interval);
@@ -129,7 +130,7 @@ pub fn main(args: &TopArgs) -> anyhow::Result<bool> {
     shown.map(|()| true)
 }
 
-/// Asks twice, and prints.
+/// Asks each process twice, and prints the result.
 fn once(spots: &[Spot], interval: Duration, order: Order) -> anyhow::Result<bool> {
     let places = spots.iter().map(|spot| spot.place.to_string());
     let mut processes: Vec<Process> = places.map(Process::new).collect();
@@ -156,14 +157,14 @@ fn once(spots: &[Spot], interval: Duration, order: Order) -> anyhow::Result<bool
     Ok(processes.iter().all(Process::is_ready))
 }
 
-/// Threads that ask, one for each process.
+/// The threads that ask the processes, one thread for each process.
 struct Watch {
     processes: Arc<Mutex<Vec<Process>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Watch {
-    /// Starts them. They end with this program.
+    /// Starts the threads. They end with this program.
     fn start(spots: Vec<Spot>, interval: Duration) -> anyhow::Result<Watch> {
         let places = spots.iter().map(|spot| spot.place.to_string());
         let processes = Arc::new(Mutex::new(places.map(Process::new).collect::<Vec<_>>()));
@@ -185,7 +186,7 @@ impl Watch {
         Ok(Watch { processes, threads })
     }
 
-    /// Returns what is known now.
+    /// Returns the latest answers of the processes.
     fn processes(&self) -> anyhow::Result<Vec<Process>> {
         if self.threads.iter().any(JoinHandle::is_finished) {
             bail!("a thread that asks has panicked");
@@ -195,19 +196,19 @@ impl Watch {
     }
 }
 
-/// What is shown now.
+/// The state of the display.
 struct Screen {
     order: Order,
     interval: Duration,
-    /// Line at the top.
+    /// Index of the topmost line that is shown.
     from: usize,
-    /// Lines that a page has.
+    /// Number of lines of a page.
     page: usize,
     /// Whether colours are wanted.
     colours: bool,
 }
 
-/// What a key asks for.
+/// The action for a key.
 #[derive(Debug, PartialEq, Eq)]
 enum Act {
     Nothing,
@@ -238,7 +239,7 @@ impl Screen {
             let now = Instant::now();
             if now >= next {
                 let processes = watch.processes()?;
-                // The first answers are shown as soon as they are there.
+                // The first answers are shown as soon as they arrive.
                 let all_asked = processes.iter().all(Process::was_asked);
                 next = now + if all_asked { self.interval } else { LOOK };
                 let known: Vec<Process> =
@@ -303,7 +304,7 @@ impl Screen {
         frame.render_widget(Paragraph::new(title).style(Modifier::BOLD), head);
         let all = lines(processes, self.order, now, usize::from(body.width));
         self.page = usize::from(body.height).max(1);
-        // The last page is a full one.
+        // The last page is always full.
         self.from = self.from.min(all.len().saturating_sub(self.page));
         let shown = all.iter().skip(self.from).take(self.page);
         let shown: Vec<Drawn<'_>> = shown.map(|line| self.drawn(line)).collect();

@@ -1,4 +1,5 @@
-//! What `pmnet top` shows of processes: tables with a row for each loop, and what is wrong. Without a terminal, and without a clock.
+//! The content of `pmnet top`: tables with a row for each loop, and what is wrong. This module uses no terminal and no
+//! clock.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,18 +9,18 @@ use serde_json::Value;
 use super::columns::{Column, TABLES, Table};
 use crate::ask::{named, text};
 
-/// A process, as it answered.
+/// A process, with its last answers.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its address.
+    /// Address of the process's status port.
     pub place: String,
-    /// The last answers, the newest one first; two at most.
+    /// The last two answers, newest first.
     looks: Vec<Look>,
-    /// Why it does not answer, and since when.
+    /// Why the process does not answer, and since when.
     silent: Option<(String, Instant)>,
 }
 
-/// One answer.
+/// One answer, and its time.
 #[derive(Clone, Debug)]
 struct Look {
     at: Instant,
@@ -27,7 +28,7 @@ struct Look {
 }
 
 impl Process {
-    /// Returns one that was not asked yet.
+    /// Makes the state of a process that was not asked yet.
     pub const fn new(place: String) -> Process {
         Process {
             place,
@@ -36,12 +37,12 @@ impl Process {
         }
     }
 
-    /// Notes what it has answered now.
+    /// Notes the answer of the process, or the reason why it did not answer.
     pub fn note(&mut self, answer: Result<Value, String>, now: Instant) {
         match answer {
             Ok(state) => {
                 self.silent = None;
-                // Another process at this address began to count anew.
+                // Answers of an earlier process at this address are dropped, because the new process counts from zero.
                 self.looks.retain(|look| look.state["pid"] == state["pid"]);
                 self.looks.insert(0, Look { at: now, state });
                 self.looks.truncate(2);
@@ -53,12 +54,12 @@ impl Process {
         }
     }
 
-    /// Returns whether it has been asked, and has answered or not.
+    /// Returns whether the process was asked and the question has ended.
     pub const fn was_asked(&self) -> bool {
         self.silent.is_some() || !self.looks.is_empty()
     }
 
-    /// Returns whether it answers, and is ready.
+    /// Returns whether the process answers and is ready.
     pub fn is_ready(&self) -> bool {
         self.state().is_some_and(|state| state["ready"] == true)
     }
@@ -93,7 +94,7 @@ impl Process {
         .collect()
     }
 
-    /// Returns who it was when it answered last, for a person.
+    /// Returns role and labels of the process from its last answer, as text.
     fn was(&self) -> String {
         let Some(look) = self.looks.first() else {
             return String::new();
@@ -106,7 +107,7 @@ impl Process {
     }
 }
 
-/// One loop of a process, now and at the look before.
+/// One loop of a process, in the last answer and in the answer before.
 pub struct Loop<'a> {
     pub place: &'a str,
     one: &'a Value,
@@ -114,7 +115,7 @@ pub struct Loop<'a> {
 }
 
 impl Loop<'_> {
-    /// Returns a label; empty: it has none of this name.
+    /// Returns the value of a label; empty: the loop has no label of this name.
     pub fn label(&self, name: &str) -> String {
         self.one["labels"][name]
             .as_str()
@@ -138,12 +139,12 @@ impl Loop<'_> {
         self.one["metrics"].get(metric).is_some()
     }
 
-    /// Returns a number; `part`: the value of its label, without which the parts are added up.
+    /// Returns the value of a metric. `part`: the value of the metric's label; if it is empty, all parts are added up.
     pub fn number(&self, metric: &str, part: &str) -> Option<f64> {
         number(&self.one["metrics"], metric, part)
     }
 
-    /// Returns the value of the label of a metric's part that is not zero, other than this one.
+    /// Returns the label value of a part of the metric that is not zero and is not `other`.
     pub fn part_other_than(&self, metric: &str, other: &str) -> Option<String> {
         let parts = self.one["metrics"][metric].as_object()?;
         let mut set = parts
@@ -152,7 +153,7 @@ impl Loop<'_> {
         set.next().map(|(name, _)| name.clone())
     }
 
-    /// Returns by how much it grows in a second.
+    /// Returns by how much the metric grows in a second.
     pub fn rate(&self, metric: &str, part: &str) -> Option<f64> {
         self.per_second(|metrics| number(metrics, metric, part))
     }
@@ -168,7 +169,8 @@ impl Loop<'_> {
         (grown >= 0.0 && !took.is_zero()).then(|| grown / took.as_secs_f64())
     }
 
-    /// Returns the bound below which this share of the times was that came since the look before, in seconds.
+    /// Returns a quantile of the times since the previous answer, in seconds: the bucket bound below which this share
+    /// of them lies.
     pub fn quantile(&self, metric: &str, part: &str, share: f64) -> Option<f64> {
         let (before, _) = self.before?;
         let old = buckets(histogram(before, metric, part));
@@ -205,7 +207,7 @@ fn histogram<'a>(metrics: &'a Value, name: &str, part: &str) -> &'a Value {
     if part.is_empty() { found } else { &found[part] }
 }
 
-/// Returns upper bounds (`None`: there is none) and counts.
+/// Returns the upper bound of each bucket (`None`: unbounded), and its count.
 fn buckets(histogram: &Value) -> Vec<(Option<f64>, f64)> {
     let all = histogram["buckets"].as_array().into_iter().flatten();
     all.map(|pair| (pair[0].as_f64(), pair[1].as_f64().unwrap_or(0.0)))
@@ -240,7 +242,7 @@ pub enum Style {
     Bad,
 }
 
-/// A line.
+/// A line of text, with its style.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     pub style: Style,
@@ -254,7 +256,7 @@ fn line(style: Style, text: impl Into<String>) -> Line {
     }
 }
 
-/// Returns how many processes there are, are ready, and do not answer.
+/// Returns a line with the numbers of all processes, of those that are ready, and of those that do not answer.
 pub fn summary(processes: &[Process]) -> String {
     let count = |is: fn(&Process) -> bool| processes.iter().filter(|one| is(one)).count();
     let silent = count(|process| process.silent.is_some());
@@ -269,7 +271,8 @@ pub fn summary(processes: &[Process]) -> String {
     text
 }
 
-/// Returns what is shown of these processes within this many columns: first what is wrong, then a table for each role.
+/// Returns the lines that show these processes with at most `width` characters each: first what is wrong, then a table
+/// for each role.
 pub fn lines(processes: &[Process], order: Order, now: Instant, width: usize) -> Vec<Line> {
     let mut all = Vec::new();
     for text in troubles(processes, now) {
@@ -366,7 +369,8 @@ fn wrapped(text: &str, width: usize) -> impl Iterator<Item = String> {
 /// Spaces between columns.
 const GAP: usize = 2;
 
-/// Returns a table in lines of at most this many characters: of its columns those that have room, by their importance.
+/// Returns a table in lines of at most `width` characters. If not all columns fit, the least important ones are left
+/// out.
 fn drawn(table: &Table, mut loops: Vec<&Loop<'_>>, order: Order, width: usize) -> Vec<Line> {
     let key = |one: &Loop<'_>| match order {
         Order::Place => 0.0,
@@ -375,7 +379,7 @@ fn drawn(table: &Table, mut loops: Vec<&Loop<'_>>, order: Order, width: usize) -
         Order::Latency => (table.latency)(one).unwrap_or(0.0),
         Order::Behind => (table.behind)(one).unwrap_or(0.0),
     };
-    // A stable sort: rows that are alike stay as they are named.
+    // The sort is stable: rows with equal keys stay in the order of the command line.
     loops.sort_by(|a, b| key(b).total_cmp(&key(a)));
     let mut columns: Vec<(&Column, Vec<String>, usize)> = table
         .columns
@@ -536,7 +540,7 @@ mod tests {
             assert!(columns >= before, "{width}: {head}");
             before = columns;
         }
-        // However small it is.
+        // This works for every width, however small.
         for width in 0..40 {
             assert!(texts(std::slice::from_ref(&process), begin, width).len() > 2);
         }

@@ -1,4 +1,5 @@
-//! Each alert rule has a section in the runbook, and links to it; and what the status port and pmnet top name is there.
+//! Each alert rule has a section in the runbook, and links to it. The alerts that the status port and pmnet top name
+//! are in the runbook, too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +46,7 @@ fn each_alert_has_its_section() {
         .collect();
     assert_eq!(sections, wanted);
     let known: BTreeSet<String> = alerts.iter().map(|alert| (*alert).to_owned()).collect();
-    // Where the status port, its page and pmnet top name alerts.
+    // The sources in which the status port, its page and pmnet top name alerts.
     let sources = [
         "crates/status/page/page.js",
         "crates/status/src/source.rs",
@@ -59,7 +60,7 @@ fn each_alert_has_its_section() {
     }
 }
 
-/// A rule that asks for a metric which no process has never fires.
+/// A rule about a metric that no process has would never fire.
 #[test]
 fn rules_ask_for_metrics_that_exist() {
     let metrics = read("docs/reference/metrics.md");

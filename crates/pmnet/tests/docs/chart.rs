@@ -1,4 +1,4 @@
-//! The Helm chart, as far as that can be seen without Helm (`make helm-test` sees the rest).
+//! Checks the Helm chart as far as possible without Helm. (`make helm-test` checks the rest.)
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ fn each_value_of_the_chart_is_in_its_schema_and_on_its_page() {
         serde_json::from_str(&read("contrib/helm/pmnet/values.schema.json")).unwrap();
     let known = schema["properties"].as_object().unwrap();
     let known: BTreeSet<&str> = known.keys().map(String::as_str).collect();
-    // Helm hands it to every chart.
+    // Helm passes `global` to every chart.
     let known = known.into_iter().filter(|name| *name != "global").collect();
     assert_eq!(named, known);
     let page = read("docs/operate/kubernetes.md");

@@ -27,7 +27,7 @@ const FOREIGN: &[&str] = &[
     "--quota-backend-bytes",
 ];
 
-/// Code of a page: that within lines, and blocks by their language.
+/// Returns the code of a page: the pieces within lines, and the blocks with their language.
 fn code(text: &str) -> (Vec<String>, Vec<(String, String)>) {
     let (mut spans, mut blocks) = (Vec::new(), Vec::new());
     let mut block: Option<(String, String)> = None;
@@ -83,7 +83,7 @@ fn flags<'a>(command: &'a Command, known: &mut BTreeSet<&'a str>) {
     known.extend(["help", "version"]);
 }
 
-/// Returns the name in a line that does not exist: a subcommand, or a flag of it.
+/// Returns a name in the command line that the program does not have: of a subcommand or of a flag.
 fn unknown(root: &Command, line: &str) -> Option<String> {
     let words = words(line);
     let mut command = root;
@@ -115,7 +115,7 @@ fn unknown(root: &Command, line: &str) -> Option<String> {
         }
     }
     if line.contains('…') {
-        // The subcommand may be among what is left out.
+        // The subcommand may be in the part that is left out.
         for sub in command.get_subcommands() {
             flags(sub, &mut known);
         }
@@ -127,7 +127,7 @@ fn unknown(root: &Command, line: &str) -> Option<String> {
         .map(|flag| format!("--{flag}"))
 }
 
-/// Returns whether a line is whole: no part is left out, no variable of a shell stands for one.
+/// Returns whether a line is complete: no part is left out or replaced by a shell variable.
 fn is_whole(line: &str) -> bool {
     !line.contains(['…', '$', '|', '<', '>', ';', '('])
 }
@@ -247,10 +247,10 @@ fn the_reference_is_the_help() {
     );
 }
 
-/// Longest line of an example in a help text: it is to be copied from a terminal of 80 columns.
+/// Longest line of an example in a help text, so that it can be copied from a terminal of 80 columns.
 const EXAMPLE_COLUMNS_MAX: usize = 78;
 
-/// Lines of a text after a help that a terminal's width would break in the wrong place.
+/// Returns lines of the text after a help that a terminal would break at a wrong place.
 fn badly_broken(text: &str) -> Vec<String> {
     let (mut wrong, mut before) = (Vec::new(), "");
     for line in text.lines() {
@@ -294,13 +294,13 @@ fn help_texts_wrap_at_the_width_of_the_terminal() {
         let mut page = String::new();
         help(&mut command, &mut page);
         let beyond = |line: &&str| {
-            // A word that is longer cannot be broken; usage lines are not.
+            // A longer word cannot be broken, and usage lines are not broken.
             let is_broken = line.trim().contains(' ') && !line.starts_with("Usage:");
             line.chars().count() > longest && is_broken
         };
         let found: Vec<&str> = page.lines().filter(beyond).collect();
         assert!(found.is_empty(), "{width} columns: {found:?}");
-        // Prose fills the lines: with 200 columns no paragraph has a short line before its last.
+        // Prose fills its lines: with 200 columns, only the last line of a paragraph may be short.
         let prose: Vec<&str> = page.lines().collect();
         let broken = prose.windows(2).find(|lines| {
             let [line, next] = lines else { return false };
@@ -338,7 +338,7 @@ fn every_configuration_file_is_one() {
     assert!(count > 0);
 }
 
-/// As it is installed, and with all that is commented.
+/// Checks the file as it is installed, and with all commented lines.
 #[test]
 fn the_file_of_the_packages_is_a_configuration() {
     let text = std::fs::read_to_string(root().join("dist/etc/pmnet.toml")).unwrap();
@@ -375,7 +375,7 @@ fn what_a_line_names_is_looked_up() {
     );
 }
 
-/// Keys that a file may have, and that count on the command line only.
+/// Keys that a file may have but that count on the command line only.
 const FLAGS_ONLY: &[&str] = &["detach", "discard", "new-slots"];
 
 /// Returns the keys of a section: the program lists them when it refuses one that it does not know.

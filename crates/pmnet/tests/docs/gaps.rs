@@ -1,11 +1,11 @@
-//! Known gaps have ids of their own, and the source names only those that the page has.
+//! Each known gap has an id of its own, and the source names only gaps of the page.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::{pages, root};
 
-/// How the source names a gap.
+/// The beginning of a gap's name in the source.
 const MARK: &str = "known gap G";
 
 /// Returns the number at the beginning of a text.

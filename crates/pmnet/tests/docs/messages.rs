@@ -14,7 +14,7 @@ const GUIDE: &str = "docs/operate/messages.md";
 /// Pages whose tables have messages in their first column.
 const PAGES: &[&str] = &[GUIDE, "docs/operate/redis-failover.md"];
 
-/// Texts of others: of the system, and of the TLS library.
+/// Messages of the operating system and of the TLS library.
 const FOREIGN: &[&str] = &["Connection refused", "invalid peer certificate:"];
 
 /// Warnings that pass on another message, which has its own id.
@@ -34,13 +34,13 @@ const WITHOUT_IDS: &[&str] = &["lab", "sim", "history", "model", "packets"];
 /// Beginning of an id.
 const MARK: &str = "PM";
 
-/// A part that is shorter says nothing.
+/// Shorter parts of a message are not compared, because they occur everywhere.
 const PART_BYTES_MIN: usize = 6;
 
 /// Longest message of the source, in bytes.
 const MESSAGE_BYTES_MAX: usize = 900;
 
-/// Returns the product's files of source, with texts that go on in the next line as they are printed.
+/// Returns the product's source files. Texts that continue in the next line are joined as they are printed.
 fn files() -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut folders = vec![root().join("crates")];
@@ -114,7 +114,7 @@ fn quoted(page: &str) -> Vec<String> {
     found
 }
 
-/// Returns the parts of a message between what it is filled with.
+/// Returns the fixed parts of a message, without its placeholders.
 fn parts(message: &str) -> impl Iterator<Item = &str> {
     let parts = message.split('…').map(str::trim);
     parts.filter(|part| part.len() >= PART_BYTES_MIN)
@@ -171,12 +171,12 @@ fn every_id_has_one_message_and_one_entry() {
     assert!(wrong.is_empty(), "{GUIDE}:\n{}", wrong.join("\n"));
 }
 
-/// Returns the texts of the warnings and errors in a log that a source writes.
+/// Returns the texts of the warnings and errors that a source logs.
 fn warnings(text: &str) -> impl Iterator<Item = &str> {
     let marks = ["tracing::warn!(", "tracing::error!("];
     let all = marks.into_iter().flat_map(|mark| text.split(mark).skip(1));
     all.filter_map(|rest| {
-        // The sentence is the text that no `=` stands before.
+        // The sentence is the text without a `=` before it.
         let mut rest = rest.get(..rest.find(");").unwrap_or(rest.len()))?;
         loop {
             let (before, after) = rest.split_once('"')?;
@@ -217,7 +217,7 @@ fn every_entry_of_a_message_with_an_id_has_it() {
         let has_id = message.starts_with(MARK) || of_client.contains(message);
         !has_id && parts(message).all(|part| with_ids.contains(part))
     });
-    // Of Redis, or with an id after them; and the reasons in a line of PM3210.
+    // These are messages of Redis, messages with an id after them, and the reasons in a line of PM3210.
     let allowed = [
         "the front itself cannot log in: …",
         "the front may not list its users: …",

@@ -1,4 +1,4 @@
-//! Ports that others have, and hosts with several addresses.
+//! Ports that other processes have, and hosts with several addresses.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ fn a_port_that_is_taken_for_a_while_is_waited_for_and_its_owner_named() {
     assert!(!places.path("device.pmlog").exists());
     drop(taken);
     serves(places.front_at());
-    // A device that is asked to stop meanwhile does.
+    // A device that is asked to stop while it waits stops.
     device.stop();
     let _taken = UdpSocket::bind(&device_at).unwrap();
     let mut device = Running::logged(places.device(&server_at), &places.path("device.err"));
@@ -54,7 +54,7 @@ fn a_host_answers_under_the_address_that_was_asked() {
     let device = places.device_on(&format!("0.0.0.0:{device_port}"), &next);
     let _server = Running::logged(server, &places.path("server.err"));
     let _device = Running::logged(device, &places.path("device.err"));
-    // Both of the addresses at the same time.
+    // Two fronts use both addresses of the device at the same time.
     let _other = Running::logged(places.front(&places.device_at()), &places.path("other.err"));
     serves(places.front_at());
     let more = Places::new();
@@ -126,11 +126,11 @@ fn over_ipv6_too_and_at_one_interface() {
         51_000,
     );
     chain("fe80::2%va", "fe80::2%va", &["fe80::2%vb"], 51_100);
-    // The older family at the same socket.
+    // IPv4 clients use the same socket.
     chain("::", "::1", &["::ffff:10.9.0.2"], 51_200);
 }
 
-/// (Found: the client was told that Redis could not be asked, and not why; the log said nothing.)
+/// Regression test: the client was told that Redis could not be asked, but not why, and nothing was logged.
 #[test]
 fn a_front_that_asks_for_users_says_that_the_server_does_not_run() {
     let places = Places::new();
@@ -161,7 +161,7 @@ fn a_front_that_asks_for_users_says_that_the_server_does_not_run() {
     front.says(why);
 }
 
-/// A load balancer as the nodes of Kubernetes are: each flow stays with the device to which it was sent first.
+/// A load balancer like that of a Kubernetes node: each flow stays with the device to which it was sent first.
 fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::SocketAddr>>) {
     listen
         .set_read_timeout(Some(Duration::from_millis(100)))
@@ -169,7 +169,7 @@ fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::Sock
     std::thread::spawn(move || {
         let mut flows = std::collections::HashMap::new();
         let mut bytes = [0; 2048];
-        // It ends with the test.
+        // The balancer ends with the test.
         while std::sync::Arc::strong_count(&to) > 1 {
             let Ok((length, from)) = listen.recv_from(&mut bytes) else {
                 continue;
@@ -188,7 +188,7 @@ fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::Sock
                         match back.recv(&mut bytes) {
                             Ok(length) => drop(listen.send_to(&bytes[..length], from)),
                             Err(error) if is_fatal(&error) => return,
-                            // Nobody listens there just now.
+                            // No process listens at that address just now.
                             Err(_) => {}
                         }
                     }
@@ -200,7 +200,8 @@ fn balance(listen: UdpSocket, to: std::sync::Arc<std::sync::Mutex<std::net::Sock
     });
 }
 
-/// (Found: the front kept its port, and the node the flow, so it asked where the device had been for good.)
+/// Regression test: the front kept its port and the node kept the flow, so the front asked the device's old place for
+/// ever.
 #[test]
 fn a_front_finds_a_device_that_has_moved_behind_one_address() {
     let places = Places::new();
@@ -227,6 +228,6 @@ fn a_front_finds_a_device_that_has_moved_behind_one_address() {
     let begun = Instant::now();
     serves(places.front_at());
     println!("served again after {:?}", begun.elapsed());
-    // The session goes on from the other port.
+    // The session continues from the new port.
     assert_eq!(client.call("INCR n").unwrap(), ":2");
 }

@@ -13,16 +13,16 @@ use crate::claims::Port;
 
 /// Longest wait for anything.
 pub const WAIT: Duration = Duration::from_secs(20);
-/// Between two looks.
+/// Time between two checks.
 pub const LOOK: Duration = Duration::from_millis(20);
 
-/// Returns the product; `PMNET_BINARY` names another one.
+/// Returns the path of the product. `PMNET_BINARY` names another binary.
 pub fn pmnet() -> PathBuf {
     std::env::var_os("PMNET_BINARY")
         .map_or_else(|| env!("CARGO_BIN_EXE_pmnet").into(), PathBuf::from)
 }
 
-/// Returns a command of the product, for a network in which nobody else is.
+/// Returns a command of the product, for a network without other hosts.
 pub fn product() -> Command {
     let mut command = Command::new(pmnet());
     for role in ["DEVICE", "SERVER", "REDIS"] {
@@ -31,7 +31,7 @@ pub fn product() -> Command {
     command
 }
 
-/// Waits until it holds.
+/// Waits until the condition holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + WAIT;
     while !holds() {
@@ -40,7 +40,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A process, ended with its owner.
+/// A process that ends when its owner is dropped.
 pub struct Running {
     child: Child,
     err: Option<PathBuf>,
@@ -52,7 +52,7 @@ impl Running {
         Running { child, err: None }
     }
 
-    /// With its log in this file, and its stdout nowhere.
+    /// Starts the command with its log in this file and without stdout.
     pub fn logged(mut command: Command, log: &Path) -> Running {
         command
             .stdout(Stdio::null())
@@ -80,7 +80,7 @@ impl Running {
         std::fs::read_to_string(path).unwrap()
     }
 
-    /// Waits until its log has this.
+    /// Waits until the process's log contains this text.
     pub fn says(&mut self, text: &str) {
         eventually(text, || {
             let log = self.log();
@@ -101,7 +101,7 @@ impl Running {
         }
     }
 
-    /// Ends it as a service manager does.
+    /// Ends the process as a service manager does.
     pub fn stop(mut self) {
         self.signal(Signal::TERM);
         let status = self.wait();
@@ -210,7 +210,7 @@ impl Places {
         command
     }
 
-    /// Server, device, front, as they are usually started.
+    /// Returns the commands of server, device and front, as they are usually started.
     pub fn all(&self, store: &str) -> [Command; 3] {
         [
             self.server(store),
@@ -219,7 +219,7 @@ impl Places {
         ]
     }
 
-    /// Starts them, and returns them.
+    /// Starts server, device and front, and returns them.
     pub fn start_all(&self, store: &str) -> [Running; 3] {
         let names = ["server.err", "device.err", "front.err"];
         let mut names = names.into_iter();
@@ -253,7 +253,7 @@ impl Client {
     }
 }
 
-/// Waits until a write is acknowledged there, and answered by the store.
+/// Waits until the front at this address acknowledges a write, and the store answers one.
 pub fn serves(at: SocketAddr) {
     eventually("a SET is acknowledged", || {
         let set = || Client::connect(at)?.call("SET hostile world");

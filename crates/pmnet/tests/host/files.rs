@@ -56,7 +56,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
     serves(places.front_at());
     front.says("so at most 55 clients may connect");
     let mut clients: Vec<Client> = Vec::new();
-    // Files of before may still be counted for a moment.
+    // The files of earlier connections may still be counted for a moment.
     eventually("so many are served", || {
         let mut client = Client::connect(places.front_at()).unwrap();
         if client.call("SET k v").unwrap() == "+OK" {
@@ -69,7 +69,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
         assert_eq!(late.line().unwrap(), "-ERR max number of clients reached");
         assert_eq!(late.line().unwrap(), "", "it is closed");
     }
-    // A connection to Redis for each.
+    // Each client needs a connection to Redis.
     for client in &mut clients {
         assert_eq!(client.call("WATCH k").unwrap(), "+OK");
     }
@@ -83,7 +83,7 @@ fn a_client_too_many_is_refused_and_those_that_are_served_can_do_everything() {
     serves(places.front_at());
 }
 
-/// Files that the front has not accounted for take the rest of its limit. A client still gets an answer.
+/// Unexpected open files use up the rest of the front's limit. A client still gets an answer.
 #[test]
 fn out_of_files_a_client_is_told_so() {
     let places = Places::new();
@@ -124,7 +124,8 @@ fn out_of_files_a_client_is_told_so() {
     serves(places.front_at());
 }
 
-/// (Found: with few open files, silent connections kept `pmnet ctl` waiting for seconds: none of them was let go before its time.)
+/// Regression test: with few open files, silent connections kept `pmnet ctl` waiting for seconds, because none of them
+/// was closed before its deadline.
 #[test]
 fn silent_connections_keep_ctl_from_no_device_that_has_few_open_files() {
     let places = Places::new();

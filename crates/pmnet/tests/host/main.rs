@@ -1,5 +1,5 @@
-//! The effects of a host on processes: logs that cannot be written, signals, limits, addresses that change, files that shrink.
-//! With the product's own processes.
+//! The effects of a host on processes: logs that cannot be written, signals, limits, addresses that change, files that
+//! shrink. The tests start the product's own processes.
 
 mod chain;
 #[allow(dead_code)] // Other tests use the rest of it.

@@ -1,4 +1,4 @@
-//! Logs that others truncate, places without room, io_uring that is forbidden.
+//! Logs that other programs truncate, places without enough space, and forbidden io_uring.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -8,7 +8,7 @@ use rustix::process::{Signal, geteuid};
 use crate::chain::{Client, Places, Running, product, serves};
 use crate::skip::skip;
 
-/// As `copytruncate` of logrotate does it, while the log is used.
+/// The log is truncated while it is in use, as `copytruncate` of logrotate does.
 #[test]
 fn a_log_that_is_truncated_ends_its_device_with_a_sentence_and_nothing_is_acknowledged() {
     for media in ["file", "dram"] {
@@ -46,7 +46,7 @@ fn in_small_tmpfs(command: &Command, places: &Places, size: &str) -> Command {
     let mut inside = Command::new("unshare");
     inside
         .args(["--mount", "sh", "-c"])
-        // Twice: the second time the log is there.
+        // The device starts twice. The second time the log exists.
         .arg(
             "mount -t tmpfs -o size=$1 none \"$0\" && shift && \
              { \"$@\" & } && pid=$! && sleep 2 && kill -TERM $pid; wait $pid && exec \"$@\"",
@@ -89,7 +89,7 @@ fn a_log_of_no_particular_size_is_made_smaller_where_there_is_little_room() {
     serves(places.front_at());
 }
 
-/// The limit of a container: above it the kernel kills a process without a word.
+/// Above the limit of a container, the kernel kills a process without a message.
 #[test]
 fn a_log_fits_the_memory_limit_or_is_refused() {
     let Some(group) = Group::with_limit(64 << 20) else {
@@ -171,7 +171,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Its processes have ended; the kernel may take a moment.
+        // The processes of the group have ended, but the kernel may still count them for a moment.
         for _ in 0..50 {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -181,7 +181,7 @@ impl Drop for Group {
     }
 }
 
-/// Docker's profile of seccomp forbids io_uring. No file says so.
+/// Docker's profile of seccomp forbids io_uring. No file of the system shows that.
 const WITHOUT_IO_URING: &str = r"
 import ctypes, os, struct, sys
 def line(code, jt, jf, k): return struct.pack('HBBI', code, jt, jf, k)

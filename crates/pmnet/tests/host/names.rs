@@ -1,4 +1,4 @@
-//! Names that are not known yet, and names that lead elsewhere later: containers that come back with another address.
+//! Names that are not known yet, and names whose address changes: containers that start again with another address.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,8 @@ fn with_hosts(command: &Command, places: &Places) -> Command {
     with_resolver(command, places, "127.0.0.9", 1)
 }
 
-/// Returns the command with such names; the resolver asks this address for names that are not in the file, for `seconds`.
+/// Returns the command with names from this file. For names that are not in the file, the resolver asks the address
+/// `at`, for `seconds`.
 fn with_resolver(command: &Command, places: &Places, at: &str, seconds: u32) -> Command {
     let resolver = places.path("resolv.conf");
     let text = format!("nameserver {at}\noptions timeout:{seconds} attempts:1\n");
@@ -33,7 +34,7 @@ fn port(at: &str) -> String {
     at.rsplit_once(':').unwrap().1.to_owned()
 }
 
-/// Says where the names are. The file stays the same one: it is mounted.
+/// Writes the addresses of the names. The file itself is not replaced, because it is mounted.
 fn name(hosts: &Path, server: &str, device: &str) {
     let text = format!("{server} server.pmnet.test\n{device} device.pmnet.test\n");
     std::fs::write(hosts, text).unwrap();
@@ -69,7 +70,7 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     name(&hosts, "127.0.0.1", "127.0.0.1");
     serves(places.front_at());
 
-    // The server comes back with another address.
+    // The server starts again with another address.
     server.stop();
     name(&hosts, "127.0.0.7", "127.0.0.1");
     let _server = server_on("127.0.0.7");
@@ -84,25 +85,27 @@ fn a_name_is_waited_for_and_found_again_elsewhere() {
     counts(&mut client);
     device.says("has the address 127.0.0.7");
 
-    // And the device.
+    // The device starts again with another address, too.
     device.stop();
     name(&hosts, "127.0.0.7", "127.0.0.8");
     let mut device = device_on("127.0.0.8");
     counts(&mut client);
     front.says("have these addresses now");
-    // A name gets another address, and then another one, while its device stays. (Found: after the second time the front asked it no more.)
+    // A name gets several other addresses in turn, while its device stays. Regression test: after the second change the
+    // front no longer asked the device.
     for elsewhere in ["127.0.0.9", "127.0.0.10", "127.0.0.11"] {
         name(&hosts, "127.0.0.7", elsewhere);
         front.says(&format!("now devices=[{elsewhere}:"));
     }
     counts(&mut client);
-    // A name that is gone changes nothing.
+    // If a name can no longer be resolved, nothing changes.
     std::fs::write(&hosts, "").unwrap();
     device.says("The address that it had is used on");
     counts(&mut client);
 }
 
-/// A process that is asked to end while a resolver takes its time. (Found: if the name was known in the end, it served on.)
+/// A process that is asked to end while a resolver takes its time. Regression test: if the name was resolved in the
+/// end, the process continued to serve.
 #[test]
 fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     if !rustix::process::geteuid().is_root() {
@@ -119,7 +122,7 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     for (role, command) in [("device", device), ("front", front)] {
         let mut running = Running::logged(with_hosts(&command, &places), &places.path("asked.err"));
         running.says("the name is not known");
-        // It looks again within this time, and then knows it.
+        // The process asks again within this time, and then knows the name.
         running.signal(Signal::STOP);
         name(&hosts, "127.0.0.1", "127.0.0.1");
         running.signal(Signal::TERM);
@@ -130,7 +133,7 @@ fn who_is_asked_to_end_while_a_name_is_looked_up_does_not_begin() {
     }
 }
 
-/// (Found: an idle device took its server for silent, and began anew with an address where no server was.)
+/// Regression test: an idle device took its server for silent, and began anew with an address without a server.
 #[test]
 fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere() {
     if !rustix::process::geteuid().is_root() {
@@ -147,12 +150,12 @@ fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere
     let _front = Running::start(places.front(&places.device_at()));
     serves(places.front_at());
     name(&hosts, "127.0.0.9", "127.0.0.1");
-    // Four looks, and the questions of each.
+    // This is the time of four look-ups, with the questions of each.
     std::thread::sleep(std::time::Duration::from_secs(9));
     let log = device.log();
     assert!(!log.contains("is silent at"), "{log}");
     serves(places.front_at());
-    // One that does not answer is left.
+    // A server that does not answer is given up.
     server.stop();
     device.says("is silent at 127.0.0.1");
     let server = places.server_on(&format!("127.0.0.9:{port}"), &store);
@@ -160,7 +163,7 @@ fn an_idle_device_stays_with_a_server_that_answers_when_its_name_leads_elsewhere
     serves(places.front_at());
 }
 
-/// (Found: it was looked up once, so nothing passed any more when its Redis had come back elsewhere.)
+/// Regression test: the name was looked up only once, so no command passed any more when Redis had another address.
 #[test]
 fn a_redis_of_direct_is_found_again_elsewhere() {
     if !rustix::process::geteuid().is_root() {
@@ -218,7 +221,8 @@ fn a_redis_of_direct_is_found_again_elsewhere() {
     front.says("the Redis of --direct has another address now");
 }
 
-/// (Found: it ended when the resolver gave up, after more than nine seconds, and said that its disk was slow.)
+/// Regression test: the process ended when the resolver gave up, after more than nine seconds, and logged that its disk
+/// was slow.
 #[test]
 fn a_server_whose_resolver_is_silent_ends_when_it_is_asked_to() {
     if !rustix::process::geteuid().is_root() {

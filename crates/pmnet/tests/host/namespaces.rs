@@ -1,4 +1,4 @@
-//! Network namespaces of a test's own.
+//! Network namespaces that belong to one test.
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use crate::chain::{Client, eventually};
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Returns the reason why a test cannot have any, if there is one.
+/// Returns the reason why a test cannot have namespaces, if there is one.
 pub fn missing(tools: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("network namespaces need root".into());
@@ -66,7 +66,7 @@ impl Two {
 
     /// Returns the command for one of the namespaces.
     pub fn inside(&self, place: usize, command: &Command) -> Command {
-        // Unlike nsenter it shows the namespace's own /sys.
+        // Unlike nsenter, `ip netns exec` shows the namespace's own /sys.
         let mut inside = Command::new("ip");
         inside
             .args(["netns", "exec", &self.0[place]])
@@ -87,7 +87,7 @@ impl Two {
         inside
     }
 
-    /// Returns a client of a front in the second one.
+    /// Returns a client of a front in the second namespace.
     pub fn client(&self, at: &str) -> Client {
         let namespace = std::fs::File::open(format!("/run/netns/{}", self.0[1])).unwrap();
         let at = at.parse().unwrap();
@@ -105,7 +105,7 @@ impl Two {
     }
 }
 
-/// Variables that are set for a command.
+/// Returns the variables that are set for a command.
 pub fn settings(command: &Command) -> impl Iterator<Item = (&OsStr, &OsStr)> {
     let set = command.get_envs();
     set.filter_map(|(name, value)| Some((name, value?)))

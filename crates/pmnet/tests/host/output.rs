@@ -8,19 +8,19 @@ use rustix::process::Signal;
 
 use crate::chain::{Places, Running, product, serves};
 
-/// Where nothing can be written.
+/// An output to which nothing can be written.
 #[derive(Clone, Copy, Debug)]
 enum Hole {
     /// A full disk.
     Full,
     /// A log reader that died.
     Closed,
-    /// One that reads no more, and whose pipe is full.
+    /// A log reader that has stopped reading, with a full pipe.
     Stuck,
 }
 
 impl Hole {
-    /// For stdout or stderr; the pipe's other end is to be kept.
+    /// Opens the output as stdout or stderr. The caller must keep the pipe's other end.
     fn open(self) -> (Stdio, Option<PipeReader>) {
         if let Hole::Full = self {
             let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -72,7 +72,7 @@ fn lines_that_were_lost_are_counted_once_there_is_room() {
     let mut command = places.device(&places.server_at());
     command.stdout(Stdio::null()).stderr(err);
     let device = Running::start(command);
-    // It warns every 5 seconds that no server answers.
+    // The device warns every 5 seconds that no server answers.
     std::thread::sleep(std::time::Duration::from_secs(6));
     let mut reader = reader.unwrap();
     let mut text = vec![0; 1 << 20];
@@ -87,7 +87,7 @@ fn lines_that_were_lost_are_counted_once_there_is_room() {
     device.stop();
 }
 
-/// `pmnet … | head -1`, and a full disk.
+/// This is the case of `pmnet … | head -1`, and of a full disk.
 #[test]
 fn a_result_that_cannot_be_written_is_said_and_one_that_nobody_wants_is_not() {
     let run = |hole: Hole, args: &[&str]| {

@@ -1,4 +1,4 @@
-//! A packet store is copied while it works, and put back: what the copy has, and what is refused.
+//! A packet store is copied while it works, and the copy is restored: what the copy contains, and what is refused.
 
 use std::path::Path;
 use std::process::Output;
@@ -8,17 +8,18 @@ use std::thread::JoinHandle;
 
 use crate::chain::{Client, Places, Running, eventually, product, serves};
 
-/// Clients that write.
+/// Number of clients that write.
 const WRITERS: usize = 4;
 
-/// The number of the last write that a client sent, and of the last one that was answered.
+/// The number of the last write that a client sent, and of the last write that was answered.
 #[derive(Default)]
 struct Progress {
     sent: AtomicU64,
     answered: AtomicU64,
 }
 
-/// Clients that write until they are stopped: each SETs a key, and then INCRs another one, so that the SET has been applied when that is answered.
+/// Clients that write until they are stopped. Each SETs a key and then INCRs another key. When the INCR is answered,
+/// the SET has been applied.
 struct Load {
     over: Arc<AtomicBool>,
     progress: Vec<Arc<Progress>>,
@@ -72,7 +73,7 @@ impl Load {
             .collect()
     }
 
-    /// Waits until each has been answered so often again.
+    /// Waits until each client has been answered `more` times again.
     fn goes_on(&self, more: u64) {
         let from = self.answered();
         eventually("clients are answered", || {
@@ -143,7 +144,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
     let kept = places.path("kept");
     std::fs::rename(&file, &kept).unwrap();
 
-    // Half a copy is none.
+    // Half a copy is refused.
     let whole = std::fs::read(&copy).unwrap();
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     let mut server = Running::logged(places.server(&url), &places.path("server.err"));
@@ -153,7 +154,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         "{}",
         server.log()
     );
-    // The store of another shard.
+    // The store of another shard is refused.
     std::fs::copy(&copy, &file).unwrap();
     let mut other = places.server(&url);
     other.args(["--shard", "1"]);
@@ -164,7 +165,8 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         "{}",
         server.log()
     );
-    // One that is older than what the device knows: the device does not begin, and the newest store is right again in its place.
+    // If the copy is older than the device's knowledge, the device does not begin. With the newest store it begins
+    // again.
     let server = Running::logged(places.server(&url), &places.path("server.err"));
     let mut device = Running::logged(
         places.device(&places.server_at()),
@@ -187,7 +189,7 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
         process.stop();
     }
 
-    // As the guide says.
+    // These are the steps of the guide.
     std::fs::copy(&copy, &file).unwrap();
     std::fs::rename(places.path("device.pmlog"), places.path("device.old")).unwrap();
     let _server = Running::logged(places.server(&url), &places.path("server.err"));
@@ -218,7 +220,8 @@ fn a_copy_made_under_load_has_all_that_was_acknowledged_before() {
     }
 }
 
-/// A device's region contains its log, which moves on. So it is copied while no process uses it; a device goes on from the copy.
+/// A device's region contains its log, which changes all the time. So the region is copied while no process uses it. A
+/// device continues from the copy.
 #[test]
 fn a_region_is_copied_when_its_device_is_stopped_and_refused_before() {
     let places = Places::new();
@@ -251,7 +254,7 @@ fn a_region_is_copied_when_its_device_is_stopped_and_refused_before() {
     first.stop();
     let made = backup(&file, &copy);
     assert!(made.status.success(), "{}", text(&made));
-    // It is no store of a server.
+    // A server refuses the region as its store.
     let alone = format!("packet:{}", copy.display());
     let mut server = Running::logged(places.server(&alone), &places.path("server.err"));
     assert!(!server.wait().success(), "{}", server.log());

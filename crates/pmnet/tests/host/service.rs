@@ -1,4 +1,4 @@
-//! What a service manager is told, and flags from the environment: with a real socket in its place.
+//! The messages to a service manager, whose socket the test opens, and flags from the environment.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::chain::{Places, Running, pmnet, product};
 
-/// Waits for a message with this in it.
+/// Waits for a message that contains this text.
 fn hears(socket: &UnixDatagram, what: &str) -> String {
     let until = Instant::now() + Duration::from_secs(15);
     let mut buffer = [0; 4096];
@@ -26,7 +26,7 @@ fn hears(socket: &UnixDatagram, what: &str) -> String {
 fn server(places: &Places, socket: &str) -> Command {
     let mut server = Command::new("sh");
     server
-        // The manager names the process for which its watchdog is.
+        // The manager names the process that its watchdog is for.
         .args(["-c", "WATCHDOG_PID=$$ exec \"$@\"", "sh"])
         .arg(pmnet())
         .arg("server")

@@ -1,4 +1,5 @@
-//! SIGHUP, which terminals, scripts and service managers send to daemons, and the end of who only waits yet.
+//! SIGHUP, which terminals, scripts and service managers send to daemons, and the end of processes that are still
+//! waiting at their start.
 
 use rustix::process::Signal;
 
@@ -18,7 +19,7 @@ fn a_hangup_ends_nobody() {
     for running in all {
         running.stop();
     }
-    // Also one that waits for etcd, or has only begun to.
+    // This also holds for a process that waits for etcd.
     let mut controller = product();
     controller.args(["controller", "--fleet", "f", "--etcd", "http://127.0.0.1:9"]);
     let mut controller = Running::logged(controller, &places.path("controller.err"));
@@ -48,7 +49,7 @@ fn a_hangup_ends_nobody() {
     assert!(front.exited().is_none(), "{}", front.log());
 }
 
-/// (Found: a front that waited for the first device of its fleet went on for 30 s, and served then.)
+/// Regression test: a front that waited for the first device of its fleet continued to wait for 30 s, and then served.
 #[test]
 fn a_front_that_waits_for_etcd_ends_when_it_is_asked_to() {
     let places = Places::new();

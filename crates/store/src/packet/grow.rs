@@ -3,7 +3,8 @@
 //!
 //! The whole image is copied to a second file in the same folder, and read back. Then the copy takes the name of the
 //! old file in one step. Both files are locked until then, so no process ever uses both. If the process or the machine
-//! dies, the name leads to the whole old file or to the whole new one. The next attempt removes a left-over copy.
+//! dies, the name leads either to the complete old file or to the complete new file. The next attempt removes a
+//! left-over copy.
 
 use std::ffi::OsString;
 use std::fs;

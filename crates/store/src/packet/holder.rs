@@ -97,7 +97,7 @@ pub trait Holder: Send {
         Self: 'h;
     /// Begins changes. With `upto`, they take the store up to this order; with `None`, the store stays at its order.
     fn begin(&mut self, upto: Option<u64>) -> Result<Self::Writing<'_>, Fault>;
-    /// Packs up to `budget` bytes, as [`Map::pack_step`] does.
+    /// Moves up to `budget` bytes of records together, as [`Map::pack_step`] does.
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
     /// Calls `look` with the records as of the last commit.
     fn look<T>(&mut self, look: impl FnOnce(&Map<Self::Medium>) -> T) -> Result<T, Fault>;
@@ -128,7 +128,7 @@ fn closed() -> Fault {
     Fault::Storage("closed after an error: load first".into())
 }
 
-/// A store that has its medium for itself.
+/// A store that is alone on its medium, without a log.
 pub struct Alone {
     /// The records; `None` after a failure of the medium, until `load` opens the store again.
     pub(super) map: Option<Map<AnyMedia>>,

@@ -36,7 +36,7 @@ const RECORDS: u8 = 0xff;
 /// Bytes that are packed after each call.
 const PACKED_BYTES: usize = 256 << 10;
 /// Longest value that may use the reserve, in bytes: the record of a reply, or a row of a command that frees space. A
-/// longer reply needs the same space as data. If there is none, the request is refused with a short reply.
+/// longer reply needs the same space as data. If there is no such space, the request is refused with a short reply.
 const SHORT_BYTES: usize = 512;
 /// A full store packs at most this many bytes before it refuses something. The packing takes less than a second.
 const PACKED_BYTES_MAX: usize = 256 << 20;
@@ -78,7 +78,7 @@ pub fn names_in_packet_store<M: Media>(scan: &Scan<M>) -> types::Names {
     names
 }
 
-/// A packet store that has its medium for itself.
+/// A packet store that is alone on its medium.
 pub type PacketStore = Served<Alone>;
 
 /// Serves the records of a holder as a store, as the module's text describes.
@@ -86,14 +86,14 @@ pub struct Served<H> {
     holder: H,
     told: Told,
     cursors: Cursors,
-    /// Result of the last check for free space; see [`Store::is_short`], [`Store::is_crowded`].
+    /// Result of the last check for free space: what [`Store::is_short`] and [`Store::is_crowded`] return.
     short: bool,
     crowded: bool,
     /// Time of the last search for space that freed none, in ms since 1970.
     cleared: u64,
 }
 
-/// Numbers of events; each kind is logged less and less often.
+/// Numbers of events. The more events of a kind there are, the less often they are logged.
 #[derive(Debug, Default)]
 struct Told {
     rejected: Rejections,
@@ -157,13 +157,13 @@ impl<H: Holder> Served<H> {
         Ok(done)
     }
 
-    /// Finds out how much space is free, and reserves some for the existing sessions.
+    /// Checks how much space is free, and reserves space for the existing sessions.
     fn look_around(&mut self) -> Result<(), Fault> {
         (self.short, self.crowded) = self.holder.settle(RECORDS, RECORD_BYTES)?;
         Ok(())
     }
 
-    /// Removes expired keys and rows that belong to no key any more, and packs until packing frees nothing more.
+    /// Removes expired keys, and rows that no longer belong to a key. Then packs records until this frees nothing more.
     /// Returns whether more space may be free than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();
@@ -177,7 +177,7 @@ impl<H: Holder> Served<H> {
             );
             cleared = match done {
                 Ok(removed) => removed > 0,
-                // A client that needs damaged data gets an error for it; a full store is reported below.
+                // A client that needs damaged data gets an error for it. A full store is reported after this.
                 Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
                 Err(fault) => return Err(self.failed(fault)),
             };

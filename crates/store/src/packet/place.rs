@@ -13,8 +13,8 @@ use crate::OpenError;
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Size of a frame in bytes: a block device writes this much at once, and a packet buffer can have this size.
 const FRAME_BYTES: u32 = 4096;
-/// One frame and one line in this many stay free in addition to the reserve, for updates that the devices' logs may
-/// hold. A store does not know the number of these updates.
+/// Of this many frames, one stays free in addition to the reserve, and the same holds for lines. This space is for
+/// updates in the devices' logs, whose number the store does not know.
 const AHEAD_FRACTION: u32 = 16;
 
 /// Path and settings of a store.
@@ -22,7 +22,7 @@ const AHEAD_FRACTION: u32 = 16;
 pub struct Place {
     pub(super) path: PathBuf,
     pub(super) shard: u32,
-    /// Medium; `None`: the one that suits the path.
+    /// Medium; `None`: the medium that suits the path.
     kind: Option<Kind>,
     /// Size in bytes; `None`: the whole of a device, or [`SIZE_DEFAULT`] for a file.
     pub(super) size: Option<u64>,
@@ -101,7 +101,7 @@ impl Place {
         })
     }
 
-    /// Returns the medium that the address asks for, or the one that suits the path.
+    /// Returns the medium that the address names, or else the medium that suits the path.
     pub(super) fn suitable(&self) -> Result<Kind, String> {
         if self.path.is_dir() {
             return Err("this is a directory: name a file in it".into());
@@ -178,7 +178,7 @@ impl Place {
     }
 }
 
-/// Returns an error of the medium as a text about a store, where the medium's own text is about a device.
+/// Returns an error of the medium as a text about a store. The medium's own text would be about a device.
 pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     match error {
         pmnet_media::OpenError::Locked { .. } => {

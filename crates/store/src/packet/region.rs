@@ -47,8 +47,8 @@ impl<M: Media + Send> Served<Beside<M>> {
         self.holder.into_shared()
     }
 
-    /// Returns the number of strings of updates that stayed where they had arrived, and of those that were copied,
-    /// since the start.
+    /// Returns two numbers since the start: of strings of updates that stayed where they had arrived, and of strings
+    /// that were copied.
     #[must_use]
     pub const fn counts(&self) -> [u64; 2] {
         self.holder.counts()

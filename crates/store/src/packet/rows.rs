@@ -31,7 +31,7 @@ pub struct WriteRows<'t, W> {
     pub refused: u64,
     /// The update that is being applied, while its payload can still be kept.
     update: Option<Update>,
-    /// Number of strings of updates that stayed in their log entries, and number of those that were copied.
+    /// Numbers of strings of updates: those that stayed in their log entries, and those that were copied.
     pub kept: [u64; 2],
 }
 
@@ -75,7 +75,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
                 self.update = None;
                 Ok(true)
             }
-            // A copy may find space where the whole packet does not.
+            // There may be space for a copy even if there is none for the whole packet.
             Ok(None) | Err(Error::Full { .. }) => Ok(false),
             Err(error) => Err(fault(error)),
         }
@@ -231,8 +231,8 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
             Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
                 self.writing.put(key, value, meta, Room::Reserved)
             }
-            // A value that replaces one of at least the same length needs no space. Counters can thus go down in a full
-            // store.
+            // If a value replaces another one that is not shorter, it needs no space. So counters can be decremented in
+            // a full store.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
                 self.writing.put(key, value, meta, Room::InPlace)
             }

@@ -18,8 +18,8 @@ use super::runs::Runs;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, promise};
 
-/// How often a batch is sent again without effects that Redis refused to queue. Redis names all of them at once, so one
-/// time is usual. If more are needed, Redis's answers change.
+/// How often a batch is sent again without effects that Redis refused to queue. Redis names all of these effects at
+/// once, so the batch is usually sent again once. More attempts are needed only if Redis's answers change.
 const RESENDS_MAX: usize = 4;
 
 /// Most updates that an error names when only a part of a batch was executed.
@@ -113,8 +113,8 @@ impl RedisStore {
                 shown(),
             )));
         }
-        // A front uses a database only after Redis has selected it. So no client was promised an update in a database
-        // that this shard's Redis never had.
+        // A front uses a database only after Redis has selected it. So if this shard's Redis never had a database, no
+        // client was promised an update in it.
         if database >= self.databases && has_no_such(&error) {
             return Ok(Err(format!("{}: {error}", shown())));
         }
@@ -126,9 +126,9 @@ impl RedisStore {
         )))
     }
 
-    /// In a Redis Cluster: returns the reason why these keys can never be written in this shard. Either their slot is
-    /// not this shard's, and the master did not serve it when it was connected, or one command has keys of several
-    /// slots.
+    /// In a Redis Cluster: returns the reason why these keys can never be written in this shard. There are two such
+    /// reasons: their slot is not one of this shard's, and the master did not serve it when it was connected; or one
+    /// command has keys of several slots.
     fn misplaced(&self, link: &Link, commands: &Commands<'_>) -> Option<String> {
         self.home?;
         commands.iter().find_map(|command| {
@@ -299,8 +299,8 @@ impl RedisStore {
         slots
     }
 
-    /// Returns the number of effects of the batch that were rejected. `None`: the batch must be sent again without
-    /// those that Redis refuses.
+    /// Returns the number of effects of the batch that were rejected. `None`: the batch must be sent again without the
+    /// effects that Redis refuses.
     fn conclude(
         &mut self,
         outcome: Outcome,
@@ -343,7 +343,7 @@ impl RedisStore {
             Outcome::Refused(items) => {
                 for (index, error) in items {
                     if let Some(effect) = effects.get_mut(index).and_then(Option::take) {
-                        // If an operator sets wrong rights, no update may be lost that a client was told of.
+                        // Even if an operator sets wrong rights, no acknowledged update may be lost.
                         let waits =
                             error.starts_with("NOPERM ") && promise::is_assumed(&effect.commands);
                         if effect.nature.promised || waits {

@@ -216,7 +216,7 @@ impl Node {
 }
 
 impl RedisStore {
-    /// Returns whether this slot is not one of this shard's, and the master did not serve it either.
+    /// Returns whether this slot does not belong to this shard, and the master did not serve it when it was connected.
     pub(super) fn is_foreign(&self, slot: u16) -> bool {
         let guides = self.url.guides.as_ref().map(|guides| &guides.wanted);
         let Some(Wanted::Slots(wanted)) = guides else {
@@ -227,7 +227,7 @@ impl RedisStore {
     }
 
     /// Checks whether the node serves the slots of its shard. If it does not, a server that is starting refuses the
-    /// master. A server that already runs continues, and commands that need a missing slot wait.
+    /// master. A running server continues, and commands that need a missing slot wait.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
         let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)
         else {

@@ -1,9 +1,8 @@
 //! Facts about a command that pmnet needs before it sends it to Redis.
 //!
-//! There are three questions. Would the command break the adaptor's own connection or transaction? Then it is never
-//! sent. Would it touch the protocol's records? Then it is never sent either. Can it run inside a Lua script? If not,
-//! `execute` uses MULTI. Facts about single commands come from the server itself (`COMMAND`), so they are right for
-//! Redis 6, 7 and Valkey.
+//! A command that would break the adaptor's own connection or transaction, or touch the protocol's records, is never
+//! sent. For a command that cannot run inside a Lua script, `execute` uses MULTI. The facts come from the server itself
+//! (`COMMAND`), so they are right for Redis 6, 7 and Valkey.
 
 use std::collections::HashMap;
 
@@ -17,7 +16,7 @@ pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// Reason why a renamed command is refused: pmnet knows facts about commands by their original names.
+/// Reason why a renamed command is refused. pmnet knows commands only by their original names.
 const RENAMED: &str = "the store's configuration gave it this name (rename-command), and pmnet knows commands by their own names only: \
      send it to the Redis server itself";
 /// Reason why a command with a very long name is refused.
@@ -134,8 +133,8 @@ pub fn is_quick(name: &[u8], arguments: &[&[u8]]) -> bool {
         let within = |argument: &&[u8]| argument.windows(text.len()).any(|part| part == text);
         arguments.iter().any(within)
     };
-    // A path that descends or filters may take longer than the size of its document suggests. The size of a new filter
-    // is the client's choice.
+    // A path that descends or filters may take longer than the size of its document suggests. A new filter may have any
+    // size that the client chooses.
     let is_wide = name.starts_with(b"JSON.") && (has(b"..") || has(b"?("));
     let is_made = |word: &&[u8]| word.eq_ignore_ascii_case(b"CAPACITY");
     QUICK.iter().any(|quick| quick.as_bytes() == name) && !is_wide && !arguments.iter().any(is_made)
@@ -360,7 +359,7 @@ impl CommandTable {
         self.specs.contains_key(name)
     }
 
-    /// Returns whether the command is the server's own, and not a module's or unknown.
+    /// Returns whether the command is one of the server itself, not of a module, and not unknown.
     #[must_use]
     pub fn is_core(&self, name: &[u8]) -> bool {
         self.specs.get(name).is_some_and(|spec| !spec.module)
@@ -368,7 +367,7 @@ impl CommandTable {
 
     /// Returns whether Redis 6.2 could corrupt memory when a script runs this command. Redis 6.2 enlarges the array of
     /// arguments for a fourth argument of this command, and forgets that the array may have become smaller. A longer
-    /// command of the script then writes past its end, unless Redis uses jemalloc.
+    /// command of the script then writes beyond the end of the array, unless Redis uses jemalloc.
     fn corrupts_scripts(&self, name: &[u8]) -> bool {
         name == b"INCRBYFLOAT" && !self.specs.contains_key(&b"EXPIRETIME"[..])
     }

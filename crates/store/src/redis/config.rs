@@ -46,7 +46,7 @@ pub enum Persistence {
     Always,
     /// WAITAOF: the adaptor waits for a sync that comes at once, or after a rewrite.
     WaitAof,
-    /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync of the second.
+    /// `appendfsync everysec` with WAITAOF: the adaptor waits for the sync that Redis makes once a second.
     WaitSecond,
     /// WAITAOF, only for writes that were acknowledged early.
     WaitUpdates,
@@ -54,7 +54,7 @@ pub enum Persistence {
     ExceptRewrites,
     /// AOF synced every second, and no command that waits for the sync.
     EverySecond,
-    /// AOF synced by the kernel at times of its own (`appendfsync no`).
+    /// AOF that the kernel syncs whenever it chooses (`appendfsync no`).
     Kernel,
     /// No AOF; there may be snapshots.
     Off,
@@ -131,7 +131,7 @@ struct Aof {
     enabled: bool,
     /// A rewrite runs or is about to start.
     rewriting: bool,
-    /// The AOF was seen complete, by this pmnet server or by the one that asked for the rewrite.
+    /// This pmnet server, or the server that requested the rewrite, has seen that the AOF is complete.
     known_whole: bool,
     fsync: Option<String>,
     /// Redis does not sync during a rewrite (`no-appendfsync-on-rewrite`).
@@ -146,9 +146,9 @@ impl Persistence {
     /// Returns how durable an effect is when the server replies.
     ///
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does not
-    /// show whether a rewrite is the first one (`aof_base_size` is also 0 in a new AOF, and if the AOF was off for a
-    /// while, it is that of the former AOF). So the store waits for every rewrite, with two exceptions: this server
-    /// process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
+    /// show whether a rewrite is the first rewrite. (`aof_base_size` is also 0 in a new AOF. If the AOF was off for a
+    /// while, the value is that of the former AOF.) So the store waits for every rewrite, with two exceptions: this
+    /// server process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
     ///
     /// # Errors
     /// `Retry` while that rewrite runs.
@@ -195,10 +195,10 @@ pub struct Facts {
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// Action that the end of the AOF needs before anything is written.
+    /// What must happen because of the AOF's end before anything is written.
     pub torn_end: TornEnd,
-    /// Number of databases (the setting `databases`). 0: Redis does not report it, or is a node of a Redis Cluster,
-    /// which may have only one.
+    /// Number of databases (the setting `databases`). 0: Redis does not report the number, or is a node of a Redis
+    /// Cluster, which may have only one database.
     pub databases: u32,
 }
 
@@ -312,7 +312,8 @@ fn check_version(text: &str) -> Result<(u32, u32), StoreError> {
     Ok(version)
 }
 
-/// Refuses a Redis that evicts keys: it may drop the records, and it would then be unknown what was applied.
+/// Refuses a Redis that evicts keys. Such a Redis may drop the records, and then it would be unknown which updates were
+/// applied.
 fn check_eviction(maxmemory: &str, policy: &str) -> Result<(), StoreError> {
     let limited = !matches!(maxmemory, "" | "0");
     if limited && policy.starts_with("allkeys-") {

@@ -130,7 +130,7 @@ impl Connection {
     /// Connects; each read and write takes at most `seconds`.
     ///
     /// # Errors
-    /// As for [`Connection::open`].
+    /// The errors of [`Connection::open`].
     pub fn open_within(url: &RedisUrl, seconds: u64) -> Result<Connection, StoreError> {
         let timeout = Some(Duration::from_secs(seconds));
         let name = url.endpoint();
@@ -181,7 +181,7 @@ impl Connection {
     }
 
     /// Returns whether Redis has closed the connection or it has failed. Call this only between calls, when no reply is
-    /// outstanding. It does not wait.
+    /// outstanding. The function does not wait.
     pub fn is_over(&mut self) -> bool {
         let waits = |wire: &Wire, waits: bool| wire.socket().set_nonblocking(!waits);
         if waits(&self.stream, false).is_err() {
@@ -235,7 +235,7 @@ impl Connection {
         self.stream
             .flush()
             .map_err(|error| self.failed_io(&error))?;
-        // A batch with the largest message must not occupy its memory for ever.
+        // The memory for a batch with the largest message must not stay in use for ever.
         self.out.clear();
         self.out.shrink_to(READ_BYTES);
         Ok(())
@@ -268,7 +268,7 @@ impl Connection {
     /// Sends one command and returns its reply.
     ///
     /// # Errors
-    /// As for [`Connection::send`] and [`Connection::reply`].
+    /// The errors of [`Connection::send`] and [`Connection::reply`].
     pub fn call(&mut self, arguments: &[&[u8]]) -> Result<Bytes, StoreError> {
         self.add(arguments);
         self.send()?;

@@ -28,9 +28,9 @@ use super::together::{Asked, Together};
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
-/// Bytes of commands after which a group is sent.
+/// A group is sent as soon as its commands have this many bytes.
 const GROUP_BYTES_MAX: usize = 1 << 20;
-/// Requests after which a group is sent.
+/// A group is sent as soon as it has this many requests.
 const GROUP_REQUESTS_MAX: usize = 1024;
 /// Most scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more, the process forgets all
 /// of them, and checks each again.
@@ -246,9 +246,9 @@ impl RedisStore {
         }
     }
 
-    /// Prepares a request that asks Redis itself for scripts. Redis may lack a script that our records know: the script
-    /// came by an EVAL or SCRIPT LOAD inside our script, or Redis was restarted. Loads the scripts that the request
-    /// names.
+    /// Prepares a request that asks Redis itself for scripts. Redis may lack a script that pmnet's records have,
+    /// because the script came by an EVAL or SCRIPT LOAD inside pmnet's own script, or because Redis was restarted.
+    /// Loads the scripts that the request names.
     fn know_scripts(&self, link: &mut Link, plan: &Plan<'_>) -> Result<(), StoreError> {
         for (name, arguments) in plan.runs().filter(|(name, a)| names_scripts(name, a)) {
             let named = if name == b"SCRIPT" {
@@ -428,7 +428,7 @@ impl RedisStore {
             }));
             return Ok(());
         }
-        // A script changes the watched hash, and any EXEC ends the watch.
+        // pmnet's scripts change the watched hash, and any EXEC ends the watch.
         let unwatched = wrote
             || group
                 .iter()
@@ -459,12 +459,12 @@ impl RedisStore {
             link.read_watch(&self.hash, true, &self.watermark)?;
         }
         if looks {
-            // A Redis that is no longer the master answers for every key that it is at another node.
+            // If Redis is no longer the master, its answer for every key is that the key is at another node.
             expect_ok(&link.connection.reply()?)?;
         }
         if wrote {
             link.read_wait(WaitFor::Reply, self.url.wait_replicas)?;
-            // The other commands may have written no record.
+            // Commands other than these scripts may have written no record.
             self.seen_records |= scripts > unsettled.len();
         }
         if !unsettled.is_empty() {

@@ -1,8 +1,8 @@
 //! The kind of the store's server: Redis, Valkey, or a server of another design with the same protocol.
 //!
 //! pmnet needs three properties besides the commands: a script takes effect as a whole and in the order of its
-//! connection; after a crash its effects are kept as a whole or not at all; `INFO` names each process by a `run_id`.
-//! Servers of other makers answer the same commands without these properties.
+//! connection; after a crash its effects are kept as a whole or not at all; and `INFO` names each process by a
+//! `run_id`. Servers of other makers accept the same commands, but lack these properties.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ const OTHERS: [(&str, &str, &str); 3] = [
         "it was not shown that a crash keeps its scripts as a whole or not at all",
     ),
 ];
-/// KeyDB's settings with which several servers take writes at the same time.
+/// Settings of KeyDB by which several servers accept writes at the same time.
 const SEVERAL_MASTERS: [&str; 2] = ["active-replica", "multi-master"];
 
 /// Refuses servers on which pmnet's promises would not hold.

@@ -1,4 +1,4 @@
-//! The address of the master: a thread asks the Sentinels or nodes for it, again and again.
+//! Finds the address of the master: a thread asks the Sentinels or nodes for it at regular intervals.
 //!
 //! Sentinels are asked for the master of a name (`super::sentinel`); nodes of a Redis Cluster are asked for the master
 //! that serves a slot (`super::cluster`). A majority of them must have answered lately. The answer with the highest
@@ -25,7 +25,7 @@ pub const ASKED_MAX: usize = 16;
 const PAUSE: Duration = Duration::from_millis(250);
 /// Longest time of one question to a Sentinel or node, in seconds.
 pub const ASK_SECONDS: u64 = 1;
-/// Time for which a store waits for the first answers before it reports that there are none.
+/// Time for which a store waits for the first answers before it reports that they are missing.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
 
 /// The master to find.
@@ -114,7 +114,7 @@ pub struct Master {
 
 #[derive(Default)]
 struct State {
-    /// Answer of the majority in the last round, or the reason why there was none.
+    /// Answer of the majority in the last round, or the reason why a majority did not answer.
     known: Option<Result<Master, String>>,
     /// Master of the latest epoch that was ever known.
     latest: Option<Master>,
@@ -235,7 +235,7 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // The processes that answered do not know of a failover yet that others had reported before.
+        // The processes that answered do not know yet of a failover that other processes reported earlier.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
             "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),

@@ -38,7 +38,7 @@
 //! In EXEC, Redis checks rights again for each command, and continues after a command that it refuses. So the commands
 //! run in the database that was selected before MULTI, and scripts change the records, in their own database or not at
 //! all. A record that Redis refuses in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If
-//! Redis is restarted meanwhile and has nothing of the record, the record becomes [`LOST_REPLY`].
+//! Redis is restarted before that and has nothing of the record, the record becomes [`LOST_REPLY`].
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards in one atomic step with the flush.
 //!
@@ -156,7 +156,7 @@ pub struct RedisStore {
     watermark: Bytes,
     /// Value of the field `watermark` after the batch in flight, until the outcome of that batch is known.
     in_flight: Option<Bytes>,
-    /// Highest number of databases that a Redis of this shard is known to have had.
+    /// The highest number of databases that a Redis of this shard had, as far as is known.
     databases: u32,
     /// In a Redis Cluster: the slots that the master served when it was connected.
     served_slots: Vec<RangeInclusive<u16>>,
@@ -336,7 +336,7 @@ impl RedisStore {
     /// Counts and reports an effect that will never be applied and was not promised.
     fn reject(&mut self, why: &str) {
         self.rejected += 1;
-        // Rejections are logged less and less often, so that they do not flood the log.
+        // The more rejections there are, the less often they are logged, so that they do not flood the log.
         if self.rejected.is_power_of_two() {
             tracing::warn!(
                 total = self.rejected,

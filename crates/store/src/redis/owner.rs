@@ -33,8 +33,8 @@ const DATABASES: &[u8] = b"databases";
 /// Field that the hash has while code of a client runs, and keeps if the code changed the records (`transaction`); no
 /// record.
 const SEAL: &[u8] = b"seal";
-/// Least and most fields in one piece of the records, and a number of bytes: after a piece with more bytes, the next
-/// piece has the least number of fields. (A reply has up to 16 MiB.)
+/// Smallest and largest number of fields in one piece of the records, and a number of bytes. If a piece has more bytes
+/// than this, the next piece has the smallest number of fields. (The record of a reply has up to 16 MiB.)
 const PIECE_FIELDS_MIN: usize = 16;
 const PIECE_FIELDS_MAX: usize = 8192;
 const PIECE_BYTES: usize = 4 << 20;
@@ -54,9 +54,9 @@ if tonumber(ARGV[3]) > (tonumber(redis.call('HGET', KEYS[1], 'databases')) or 0)
 end
 return redis.call('HGET', KEYS[1], 'watermark') or ''";
 /// Changes records if the owner is ARGV[1]. ARGV[2] is the number of records to remove; their names follow, then names
-/// and values of records to write. HDEL comes first for the same reason. The script selects database 0 itself: see
-/// `transaction`. If no key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its keys
-/// in another slot.
+/// and values of records to write. HDEL comes first, because Redis permits it when memory is short, and then permits
+/// all that follows. The script selects database 0 itself, for the reason that the module `transaction` gives. If no
+/// key is given, the hash is the last of ARGV: a transaction of a Redis Cluster may have its keys in another slot.
 pub const RECORDS_LUA: &str = "redis.call('SELECT', 0)
 local hash, last_value = KEYS[1], #ARGV
 if not hash then hash, last_value = ARGV[#ARGV], #ARGV - 1 end
@@ -89,7 +89,7 @@ return 'OK'";
 pub struct Owner {
     process: String,
     loads: u64,
-    /// Whether this process was once the owner, so that any other owner took over later.
+    /// Whether this process was once the owner. If so, any other owner has taken over later.
     was: bool,
 }
 
@@ -196,8 +196,8 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Returns the current owner in the hash (empty: none). If another process became the owner after this one, returns
-    /// an error.
+    /// Returns the current owner in the hash (empty: none). If another process became the owner after this process,
+    /// returns an error.
     fn seen_owner(&mut self, link: &mut Link) -> Result<Vec<u8>, StoreError> {
         let reply = link
             .connection
@@ -337,8 +337,8 @@ impl RedisStore {
 }
 
 impl Link {
-    /// Adds the commands that watch the records again. `dirty`: our own writes since the last WATCH were
-    /// not made by EXEC (which ends it).
+    /// Adds the commands that watch the records again. `dirty`: pmnet's own writes since the last WATCH were not made
+    /// by EXEC, which would have ended the WATCH.
     pub(super) fn add_watch(&mut self, hash: &[u8], dirty: bool) {
         if dirty {
             self.connection.add(&[b"UNWATCH"]);

@@ -28,7 +28,7 @@ const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";
 
 /// The answer to one command of a read.
 pub enum Answer {
-    /// The answer is already known.
+    /// The answer is known without Redis.
     Here(Bytes),
     /// Redis will send the answer.
     Comes {
@@ -39,7 +39,7 @@ pub enum Answer {
 
 /// A request whose replies are still to be read.
 pub enum Pending {
-    /// Nothing was sent; this is the reply.
+    /// Nothing was sent, because this reply is already known.
     Done(Bytes),
     /// First `skip` replies to pmnet's own commands (SELECT, HELLO), then one reply for each command of the client.
     Read { skip: usize, items: Vec<Answer> },

@@ -156,7 +156,7 @@ fn objection(
     in_transaction: bool,
 ) -> Option<Vec<u8>> {
     let shown = String::from_utf8_lossy(name).escape_debug().to_string();
-    // Between MULTI and EXEC these commands do not wait.
+    // Between MULTI and EXEC, WAIT and WAITAOF do not wait.
     let waits_not = matches!(name, b"WAIT" | b"WAITAOF") && in_transaction;
     let fits = waits_not || is_harmless(name, arguments);
     if let Some(why) = denied(name).filter(|_| !fits) {

@@ -8,8 +8,8 @@
 //! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, and waits until the replica has
 //!   all data. Then both change roles, so nothing is lost.
 //!
-//! - The master is stopped for good, which only a person can know. The replica that has applied most is promoted, and
-//!   the others follow it.
+//! - The master is stopped for good, which only a person can know. The replica that has applied most updates is
+//!   promoted, and the others follow it.
 //!
 //! The server of the shard begins a new epoch at the new master, and the command waits for that epoch.
 
@@ -51,7 +51,7 @@ struct Seen {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Way {
-    /// This Sentinel, one of those that know the master by this name, is told to fail over.
+    /// The failover is requested from this Sentinel, which is one of those that know the master by this name.
     Sentinels {
         guides: Guides,
         name: String,
@@ -216,8 +216,8 @@ impl Promotion {
                     timeout.as_bytes(),
                 ];
                 let until = Instant::now() + ONLINE_MAX;
-                // A replica that has just received everything counts as online only after its next message to the
-                // master.
+                // After a replica has received everything, the master counts it as online only after the replica's next
+                // message.
                 while let Err(text) = ask(&mut link, &self.from, &command) {
                     if !text.contains("is not online") || Instant::now() >= until {
                         return Err(text);
@@ -385,8 +385,8 @@ fn of_a_stopped_master(url: RedisUrl, hash: String, to: &[String]) -> Result<Pro
     })
 }
 
-/// Returns the replica that has applied most updates; among equals, the one that has received most of the replication
-/// stream.
+/// Returns the replica that has applied most updates; among equal replicas, the replica that has received most of the
+/// replication stream.
 fn best(replicas: &[Seen]) -> Option<&Seen> {
     replicas.iter().max_by_key(|one| (one.applied, one.offset))
 }

@@ -19,13 +19,13 @@ const CALL_BYTES_MAX: usize = 16 << 20;
 #[derive(Clone)]
 struct Debt {
     change: RecordChange,
-    /// Commands to send to a Redis that was restarted since then and has no such record. `None`: no commands, because
-    /// that Redis has lost the effect too.
+    /// Commands for a Redis that was restarted in the meantime and has no such record. `None`: no commands, because
+    /// that Redis has lost the effect, too.
     otherwise: Option<Bytes>,
 }
 
 impl Debt {
-    /// Returns the change for a Redis that was restarted since then and that has `records`.
+    /// Returns the change for a Redis that was restarted in the meantime and now has `records`.
     fn on_another(mut self, records: &[(RecordKey, Bytes)]) -> Option<Debt> {
         let (key, value) = &self.change;
         let found = records.iter().find(|(known, _)| known == key);
@@ -59,7 +59,7 @@ pub struct Owed {
 
 impl Owed {
     /// Adds changes that belong to commands of the Redis behind `link`. It began their records in the same step: if the
-    /// record is missing, the commands have had no effect. (The watermark of a batch is treated in the same manner,
+    /// record is missing, the commands have had no effect. (A missing watermark of a batch counts in the same way,
     /// because it is better to apply a batch again than not at all.)
     pub fn add(&mut self, link: &Link, changes: impl IntoIterator<Item = RecordChange>) {
         let debts = changes.into_iter().map(|change| Debt {
@@ -102,8 +102,8 @@ impl Owed {
         Some(value.clone().unwrap_or_default())
     }
 
-    /// Keeps the changes that can be written to another Redis process than the one that executed the commands. The new
-    /// process has `records`.
+    /// Called when the connected Redis may not be the process that executed the commands. If it is another process,
+    /// keeps only the changes that can be written to this process, which has `records`.
     fn move_on(&mut self, run_id: &str, records: &[(RecordKey, Bytes)]) {
         if self.run_id == run_id {
             return;

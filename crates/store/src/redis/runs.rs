@@ -12,7 +12,7 @@ use pmnet_resp::write_bulk;
 use super::commands::SCRIPT_ARGUMENTS_MAX;
 use super::promise::is_assumable;
 
-/// Facts about a command that the script needs.
+/// The kind of a command, which the script needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// `SET key value`, which MSET can do as well.

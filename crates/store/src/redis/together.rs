@@ -1,9 +1,9 @@
 //! Requests of several clients that run between one MULTI and EXEC.
 //!
 //! A request whose reply a script cannot return unchanged (`exact`) costs three round trips to Redis and two syncs.
-//! Several such requests that wait at the same time share this cost. Each keeps its own record and reply, and fails
-//! alone: a request that Redis refuses to queue is left out, and the others are sent again; nothing has run by then. If
-//! memory is short, each request is sent alone, and gets Redis's error for itself.
+//! Several such requests that wait at the same time share this cost. Each request keeps its own record and reply, and
+//! fails alone. If Redis refuses to queue a request, nothing has run yet; the request is left out, and the others are
+//! sent again. If memory is short, each request is sent alone, and gets Redis's error for itself.
 //!
 //! Some requests never run together:
 //! - transactions of clients, which take effect as a whole or not at all;
@@ -40,7 +40,7 @@ pub struct Asked<'a> {
     pub prefix: &'a Bytes,
 }
 
-/// Requests that wait for the next transaction.
+/// Requests that wait for the next common transaction.
 #[derive(Default)]
 pub struct Together<'a> {
     asked: Vec<Asked<'a>>,

@@ -4,8 +4,8 @@
 //! nothing of the transaction. But with `aof-load-truncated yes` it cuts the file after the last whole *command*, so
 //! the open `MULTI` and the first effects stay in the file. Later writes follow them, and the next `EXEC` ends the old
 //! transaction. A further start of Redis then applies the old effects, although they were never part of the data. If
-//! pmnet has applied the same effects again meanwhile, they take effect twice. (Redis up to 8 and Valkey up to pull
-//! request 4342 do this. If no `EXEC` follows, the start drops everything after the open `MULTI`.)
+//! pmnet has applied the same effects again in the meantime, they take effect twice. (Redis up to 8 and Valkey up to
+//! pull request 4342 do this. If no `EXEC` follows, the start drops everything after the open `MULTI`.)
 //!
 //! So pmnet writes nothing after such an end of the file:
 //!
@@ -16,9 +16,9 @@
 //! - Redis 6.2 has one file, so the rewrite has to end.
 //!
 //! One rewrite for each Redis process is enough, because Redis cuts a file only while it starts. Other pmnet servers
-//! (of another shard, or this server after a restart) must not mistake this rewrite for that of an AOF that was just
-//! switched on, which protects nothing yet. A script in Redis's cache marks the process: the script lives as long as
-//! the process, and is in no file.
+//! (of another shard, or this server after a restart) must not mistake this rewrite for the first rewrite of an AOF
+//! that was just switched on, because such an AOF protects nothing yet. A script in Redis's cache marks the process:
+//! the script lives as long as the process, and is in no file.
 
 use std::collections::HashMap;
 
@@ -48,8 +48,8 @@ pub enum TornEnd {
 }
 
 impl TornEnd {
-    /// Finds out from `INFO` of a Redis with an AOF which rewrite is needed. `cuts`: its `aof-load-truncated`; if the
-    /// value is unknown, the weakest is assumed.
+    /// Decides by the `INFO` of a Redis with an AOF which rewrite is needed. `cuts`: the setting `aof-load-truncated`;
+    /// if its value is unknown, the weakest one is assumed.
     pub fn of(info: &HashMap<&str, &str>, version: (u32, u32), cuts: Option<&str>) -> TornEnd {
         let field = |name: &str| info.get(name).copied().unwrap_or("");
         let several_files = version >= FILES_VERSION;

@@ -23,7 +23,7 @@ use super::{FLUSH_LUA, Link};
 /// Owner of the command in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slot {
-    /// A write of pmnet's whose result is not needed.
+    /// A write of pmnet itself whose result is not needed.
     Write,
     Records,
     Select(u32),
@@ -34,8 +34,8 @@ enum Slot {
 
 /// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV has the hash, a
 /// secret of this transaction, and `begin` or `end`. The call with `begin` stores the digest in the hash. The call with
-/// `end` removes the digest if it is still right, and otherwise leaves a broken one. With a broken digest no process
-/// takes the records for its own, even if the answer to this transaction is lost. A client's code that changes the hash
+/// `end` removes the digest if it is still right, and otherwise leaves a broken one. With a broken digest, no process
+/// treats the records as its own, even if the answer to this transaction is lost. A client's code that changes the hash
 /// between the two calls cannot make a right digest, because it does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
 local hash = ARGV[1]
@@ -65,14 +65,14 @@ pub enum Outcome {
     Refused(Vec<(usize, String)>),
     /// Nothing ran: Redis reported with this error that memory is short, and queued nothing.
     NoMemory(String),
-    /// It ran, with these replies, except for the change of the records, which failed for this reason. The connection
-    /// must not be used any more.
+    /// The commands ran with these replies, but the change of the records failed for this reason. The connection must
+    /// not be used any more.
     Unrecorded(Vec<(usize, Bytes)>, String),
     /// The transaction ran only in part, or in another database; see [`Torn`]. The connection must not be used any
     /// more.
     Torn(Torn),
-    /// It ran, with these replies and the change of the records. But the commands after it failed, so no process
-    /// knows whether it is durable. The connection must not be used any more.
+    /// The commands ran with these replies, and the records were changed. But the commands that wait for durability
+    /// failed, so no process knows whether the transaction is durable. The connection must not be used any more.
     Doubtful(Vec<(usize, Bytes)>, StoreError),
 }
 
@@ -137,7 +137,7 @@ impl<'a> Transaction<'a> {
         // A Redis that accepts no writes refuses a whole EXEC with a write in it, but accepts one that has only
         // scripts. Neither of the two commands below changes anything.
         if let Some(home) = link.home {
-            // Redis also refuses the command if the slot is elsewhere or is being moved.
+            // Redis also refuses this command if the slot is at another node or is being moved.
             connection.add(&[b"HDEL", &probe(slot.unwrap_or(home)), b""]);
         } else if database == 0 {
             connection.add(&[b"HSET", hash, OWNER, &link.owner]);
@@ -174,8 +174,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Adds a check of the records before (`"begin"`) or after (`"end"`) commands that run code. A client's code could
-    /// change the records between the two checks. pmnet cannot prevent such a change, but the change stops the shard,
-    /// and every server that is started later.
+    /// change the records between the two checks. pmnet cannot prevent such a change. But after such a change this
+    /// server stops, and so does every server of the shard that is started later.
     ///
     /// # Errors
     /// `Retry`: the system gave no random numbers.
@@ -271,7 +271,7 @@ impl<'a> Transaction<'a> {
 
         let unqueued = read_queued(link, &slots, items)?;
         let executed = link.connection.reply()?;
-        // The transaction's outcome takes precedence over an error of the return to database 0.
+        // If the return to database 0 fails as well, the outcome of the transaction takes precedence over this error.
         let back = if moved {
             link.connection.reply().and_then(|reply| expect_ok(&reply))
         } else {
@@ -331,7 +331,7 @@ impl<'a> Transaction<'a> {
         let mut seal = None;
         let mut unsealed = None;
         let mut unrecorded = None;
-        // The first command that ran in another database than the wanted one: its number, and that database.
+        // The first command that ran in a wrong database: its number, and that database.
         let mut misplaced: Option<(u32, String)> = None;
         let mut torn: Option<(u32, String, Vec<usize>)> = None;
         for (slot, result) in slots.iter().zip(results) {
@@ -422,7 +422,7 @@ fn read_queued(link: &mut Link, slots: &[Slot], items: Items) -> Result<Unqueued
             _ if items == Items::Asked && error.starts_with("OOM ") => {
                 found.no_memory.get_or_insert_with(|| error.to_owned());
             }
-            // For a promised item the caller turns this error into a wait.
+            // For a promised item, the caller waits instead of returning this error.
             Slot::Item(item) if error.starts_with("NOPERM ") => {
                 found.refused.push((*item, error.to_owned()));
             }

@@ -35,7 +35,7 @@ pub struct RedisUrl {
     pub tls: Option<ClientTls>,
     /// The name in all certificates. `None`: each certificate has the host name by which its server is reached.
     pub tls_name: Option<String>,
-    /// Processes that are asked for the master's host and port, if it is found through Sentinels or nodes.
+    /// Processes to ask for the master's host and port, if Sentinels or nodes name the master.
     pub guides: Option<Guides>,
 }
 
@@ -62,7 +62,7 @@ impl RedisUrl {
     /// Returns the settings for one of the processes that are asked for the master. A Sentinel has users of its own.
     ///
     /// # Errors
-    /// As [`RedisUrl::at`].
+    /// The errors of [`RedisUrl::at`].
     pub fn guide(&self, (host, port): &(String, u16)) -> Result<RedisUrl, String> {
         let mut url = self.at(host, *port)?;
         if let Some(Guides {
@@ -77,7 +77,8 @@ impl RedisUrl {
         Ok(url)
     }
 
-    /// Reads the URL of a Redis; `None` if it is that of another store. `passwords` take the place of those in the URL.
+    /// Parses the URL of a Redis; `None`: the URL is that of another store. `passwords` take the place of those in the
+    /// URL.
     ///
     /// # Errors
     /// [`OpenError::Url`] with the reason; a password is never repeated.
@@ -139,7 +140,7 @@ impl RedisUrl {
     /// answered.
     ///
     /// # Errors
-    /// As [`RedisUrl::parse_sentinel`].
+    /// The errors of [`RedisUrl::parse_sentinel`].
     pub fn parse_cluster(rest: &str, secure: bool) -> Result<RedisUrl, OpenError> {
         RedisUrl::parse_guided(rest, secure, PORT_DEFAULT, |slots| {
             if slots.is_empty() {

@@ -23,7 +23,7 @@ impl Big {
         }
     }
 
-    /// Returns whether it is 0.
+    /// Returns whether the number is 0.
     pub fn is_zero(&self) -> bool {
         self.0.is_empty()
     }
@@ -126,7 +126,7 @@ impl Big {
         self.trim();
     }
 
-    /// Returns its decimal digits; "0" for 0.
+    /// Returns the decimal digits of the number; "0" for 0.
     pub fn decimal(mut self) -> String {
         let mut groups = Vec::new();
         while !self.is_zero() {

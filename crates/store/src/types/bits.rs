@@ -171,7 +171,7 @@ pub fn bitpos(call: &mut Call<'_, '_>) -> Outcome {
         let position = first_of(&value, wanted, first, last);
         match position {
             Some(position) => i64::try_from(position).unwrap_or(i64::MAX),
-            // A string continues with zeros, unless the client gave an end.
+            // Beyond the end of the string all bits count as 0, unless the client gave an end.
             None if !wanted && end.is_none() => i64::try_from(last + 1).unwrap_or(i64::MAX),
             None => -1,
         }

@@ -53,8 +53,7 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Reads EX, PX, EXAT or PXAT with its argument. The same option may be given again and then replaces the earlier
-    /// one.
+    /// Reads EX, PX, EXAT or PXAT with its argument. If the same option is given again, its later value counts.
     pub fn option(
         option: &[u8],
         options: &mut Options<'a>,
@@ -194,7 +193,7 @@ fn set_end(call: &mut Call<'_, '_>, unit: Unit, absolute: bool) -> Outcome {
     let head = call.head(key)?;
     let head = head.filter(|head| conditions.allow(head.expires, time));
     if let Some(head) = head {
-        // A time before 1970 has passed, too.
+        // A time before 1970 counts as past.
         change(call, key, head.expires, time.max(1).unsigned_abs())?;
     }
     call.reply.flag(head.is_some());

@@ -10,7 +10,7 @@ use super::big::Big;
 const SIGNIFICANT: i32 = 17;
 /// Number of significant digits after the point if one digit is before it.
 const PLACES_BEHIND_ONE: usize = 16;
-/// Exponents beyond this are infinity or zero in every format.
+/// With an exponent beyond this, a number is infinite or zero in every format.
 const EXPONENT_MAX: i64 = 100_000;
 
 /// A binary floating-point format: number of bits of the mantissa, and exponents of its lowest bit.
@@ -26,7 +26,7 @@ const DOUBLE: Format = Format {
     low_max: 971,
 };
 
-/// Value of a text before it is rounded.
+/// The value of a text before rounding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Text {
     Infinite,
@@ -160,7 +160,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     let mut low = low;
     let mut up = half == Ordering::Greater || (half == Ordering::Equal && mantissa & 1 == 1);
     if mantissa >> format.bits != 0 {
-        // The quotient has one bit too many. This bit and the remainder decide how to round.
+        // The quotient has one bit more than the format. This bit and the remainder decide how to round.
         let (odd, behind) = (mantissa & 1 == 1, !rest.is_zero());
         mantissa >>= 1;
         low += 1;
@@ -321,7 +321,7 @@ pub fn double_text(value: f64) -> String {
 
 /// Returns a score as Redis writes it inside a small sorted set: whole numbers in full.
 pub fn score_text(value: f64) -> String {
-    /// Whole numbers up to this one are written in full.
+    /// Whole numbers up to this value are written in full.
     const WHOLE_MAX: f64 = 4_611_686_018_427_387_904.0;
     if value.abs() <= WHOLE_MAX && value.fract() == 0.0 {
         return format!("{:.0}", value + 0.0);

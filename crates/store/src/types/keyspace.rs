@@ -75,7 +75,7 @@ impl<'r> Keyspace<'r> {
         }
     }
 
-    /// As for [`Rows::begin_update`].
+    /// Does what [`Rows::begin_update`] does.
     pub fn begin_update(&mut self, update: Option<Update>) {
         self.rows.begin_update(update);
     }
@@ -259,7 +259,7 @@ impl<'r> Keyspace<'r> {
         Ok(Head::empty(kind, self.fresh_id()?))
     }
 
-    /// Writes a collection's head, or removes the key if the collection has no members (any more).
+    /// Writes a collection's head, or removes the key if the collection has no members.
     pub fn keep(&mut self, database: u32, key: &[u8], head: &Head) -> Result<(), Fault> {
         let row = self.head_key(database, key)?;
         // A key that did not exist, and gets no members, has not changed.
@@ -527,7 +527,7 @@ impl<'r> Keyspace<'r> {
         Ok(limit - left)
     }
 
-    /// As for [`Rows::set_frees`].
+    /// Does what [`Rows::set_frees`] does.
     pub fn set_frees(&mut self, frees: bool) {
         self.rows.set_frees(frees);
     }

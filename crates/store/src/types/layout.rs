@@ -100,7 +100,7 @@ impl Part {
 /// Facts about a key without its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its type.
+    /// Type of the value.
     pub kind: Kind,
     /// Time of expiry, in ms since 1970; 0: the key never expires.
     pub expires: u64,
@@ -284,7 +284,7 @@ pub fn score_of(bytes: [u8; 8]) -> f64 {
 pub enum RowOf<'k> {
     /// The head of a client's key.
     Head {
-        /// Its key space.
+        /// Number of the key space.
         space: u64,
         /// The client's key.
         key: &'k [u8],
@@ -293,14 +293,14 @@ pub enum RowOf<'k> {
     Member {
         /// Number of the collection.
         id: u64,
-        /// Byte of its [`Part`].
+        /// Byte of the [`Part`] to which the row belongs.
         part: u8,
         /// Name of the member.
         name: &'k [u8],
     },
     /// The number of a database's key space.
     Database(u32),
-    /// A number that the store keeps for itself, such as the next free one.
+    /// A number for the store's own use, such as the next free number.
     Own,
     /// A mark for the removal of rows.
     Garbage(u64),

@@ -59,7 +59,7 @@ impl Call<'_, '_> {
         Ok(self.keys.remove_member(list.id, Part::Elements, &name)?)
     }
 
-    /// Copies an element over another one.
+    /// Copies an element to the place of another element.
     fn move_element(&mut self, list: &Head, from: u64, to: u64) -> Outcome {
         if let Some(element) = self.element(list, from, |row| row.value.to_vec())? {
             self.put_element(list, to, &element)?;
@@ -262,7 +262,8 @@ pub fn brpop(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Side::Right)
 }
 
-/// Takes an element of the first list that exists. For a client that waits, the front asks again.
+/// Takes an element of the first list that exists. The store does not wait: for a client that waits, the front sends
+/// the command again.
 fn pop_first(call: &mut Call<'_, '_>, side: Side) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);
@@ -543,8 +544,8 @@ pub fn lpos(call: &mut Call<'_, '_>) -> Outcome {
     Ok(())
 }
 
-/// Returns the indices of up to `wanted` elements equal to `element`, from the match with this rank on. Looks at no
-/// more than `most` elements (0: all).
+/// Returns the indices of up to `wanted` elements equal to `element`, from the match with this rank on. Compares at
+/// most `most` elements (0: all).
 fn matches(
     call: &Call<'_, '_>,
     list: &Head,

@@ -90,7 +90,7 @@ impl Call<'_, '_> {
         Ok(found.ok_or_else(missing)?)
     }
 
-    /// Returns `count` different random members, or all if there are no more.
+    /// Returns `count` different random members, or all members if there are fewer.
     pub(super) fn draw(&self, head: &Head, count: u64) -> Outcome<Vec<Pair>> {
         // If only a few of many members are wanted, different ranks are drawn (Floyd's algorithm), and each member is
         // found by its rank.

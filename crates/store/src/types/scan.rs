@@ -1,8 +1,8 @@
 //! `SCAN` and its relatives: iteration in pages.
 //!
-//! Rows are in the order of keys of any length, and a cursor is a number that cannot hold such a key. So this module
-//! remembers the positions of the newest cursors. An unknown (or forgotten) cursor starts from the beginning, so that
-//! no element is missed; Redis, too, may return an element more than once.
+//! Rows are in the order of their keys, which may have any length. A cursor is a number, which cannot contain such a
+//! key. So this module remembers the positions of the newest cursors. An unknown (or forgotten) cursor starts from the
+//! beginning, so that no element is missed; Redis, too, may return an element more than once.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -19,7 +19,7 @@ use crate::rows::Order;
 const CURSORS_MAX: usize = 4096;
 /// Most bytes of names in the remembered positions.
 const CURSOR_BYTES_MAX: usize = 16 << 20;
-/// Number of elements on a page if the client does not say.
+/// Number of elements on a page if the client gives no COUNT.
 const COUNT: i64 = 10;
 
 /// Position of an iteration: its collection or database, and the next name.
@@ -36,7 +36,7 @@ enum Place {
     Collection(u64),
 }
 
-/// Unfinished iterations: those of clients, and the store's own.
+/// Positions of unfinished iterations, of clients and of the store itself.
 #[derive(Debug, Default)]
 pub struct Cursors {
     /// Start time of the process in ms since 1970, and a number that differs in each process; INFO shows both.
@@ -46,7 +46,7 @@ pub struct Cursors {
     pub reclaimed: Vec<u8>,
     /// Keys that clients watch.
     pub watched: Watched,
-    /// Lists and sorted sets that came into being.
+    /// Lists and sorted sets that were created.
     pub arrivals: Arrivals,
     positions: VecDeque<Position>,
     bytes: usize,

@@ -103,8 +103,8 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Visits the members in a range of scores or members, in the given order, without the first ones. A range of ranks
-    /// is not visited.
+    /// Visits the members in a range of scores or members, in the given order, without the first `skip` members. A
+    /// range of ranks is not visited.
     fn visit(
         &self,
         call: &Call<'_, '_>,
@@ -178,7 +178,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// Returns the smallest bytes after all names that begin with these.
+/// Returns the bytes of the next score: the smallest bytes that are greater than all names that begin with `bytes`.
 fn next_score(bytes: [u8; 8]) -> Option<[u8; 8]> {
     u64::from_be_bytes(bytes)
         .checked_add(1)
@@ -233,8 +233,8 @@ fn place_of_members<'a>(
     Ok(Place::Scattered(min, max))
 }
 
-/// Visits the members of a range although scores differ, as Redis does in a small set: from the first member that is
-/// not before the range to the first member after it.
+/// Visits the members of a range although their scores differ. As in a small set of Redis, it begins at the first
+/// member that is not below the range, and stops at the first member above it.
 fn visit_scattered(
     call: &Call<'_, '_>,
     set: &Head,

@@ -9,7 +9,7 @@ use super::layout::{Head, Kind, Part};
 use super::members::stored_score;
 use super::sorted_sets::{Scored, is_large, ranked};
 
-/// How sets are put together.
+/// The operation that combines sets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -40,7 +40,7 @@ impl Aggregate {
     }
 }
 
-/// One of the sets that are put together.
+/// One of the sets that are combined.
 #[derive(Clone, Copy)]
 struct Source {
     head: Option<Head>,

@@ -53,7 +53,7 @@ impl Call<'_, '_> {
             }
             None => set.added(member),
         }
-        // A small set of Redis keeps whole numbers as integers, and thus loses the sign of zero.
+        // In a small set, Redis keeps whole numbers as integers, so the sign of zero is lost.
         let new = if set.large { new } else { new + 0.0 };
         let stored = exact_score(new);
         self.keys
@@ -463,7 +463,8 @@ pub fn bzpopmax(call: &mut Call<'_, '_>) -> Outcome {
     pop_first(call, Order::Descending)
 }
 
-/// Takes a member of the first sorted set that exists. For a client that waits, the front asks again.
+/// Takes a member of the first sorted set that exists. The store does not wait: for a client that waits, the front
+/// sends the command again.
 fn pop_first(call: &mut Call<'_, '_>, order: Order) -> Outcome {
     let [keys @ .., wait] = call.arguments else {
         return Err(SYNTAX);

@@ -42,7 +42,7 @@ impl Call<'_, '_> {
         Ok(self.keys.put_string(self.database, key, expires, value)?)
     }
 
-    /// Writes a string that may be longer than the earlier one.
+    /// Writes a string that may be longer than the key's earlier string.
     pub(super) fn put_grown(&mut self, key: &[u8], expires: u64, value: &[u8]) -> Outcome {
         check_length(value.len())?;
         self.put(key, expires, value)

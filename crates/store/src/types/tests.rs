@@ -293,7 +293,7 @@ fn an_iteration_returns_what_stays_whatever_comes_and_goes() {
     }
     assert_eq!(seen.len(), 300);
     assert!(seen.values().all(|times| *times == 1));
-    // A cursor of another process starts over.
+    // A cursor of another process starts from the beginning.
     let first = |reply: String| reply.split("\r\n").nth(5).map(str::to_owned);
     let (strange, start) = (
         server.line("SCAN 12345 COUNT 1"),

@@ -16,20 +16,20 @@ use super::table::Context;
 use super::{Keyspace, Reply};
 use crate::rows::Fault;
 
-/// Most keys that are watched at a time. If one more is added, all are forgotten.
+/// Most keys that are watched at a time. If there are more, all are forgotten.
 const WATCHED_MAX: usize = 65_536;
 /// Most bytes of the names of watched keys. If more are added, all are forgotten.
 const WATCHED_BYTES_MAX: usize = 32 << 20;
 /// Most new lists and sorted sets that are remembered.
 const ARRIVALS_MAX: usize = 4096;
-/// Number that stands for unknown arrivals.
+/// Value in place of an arrival's number if the arrivals are unknown.
 const ANY: i64 = 0;
 
 /// State of a watched key at its first WATCH after its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
     number: i64,
-    /// Whether the key existed. If the key expires, only this field changes.
+    /// Whether the key existed. If the key expires, this field alone shows the change.
     there: bool,
 }
 
@@ -259,7 +259,7 @@ mod tests {
             watched.is_unchanged(0, b"k", there(first))
                 && !watched.is_unchanged(1, b"k", there(first))
         );
-        // The time of the key's expiry has passed.
+        // The key has expired.
         assert!(!watched.is_unchanged(
             0,
             b"k",

@@ -102,7 +102,7 @@ fn serve(looked: &mut Looked) {
     }
 }
 
-/// Runs the change until it is done. Returns the steps, and the shortest chain meanwhile.
+/// Runs the change until it is done. Returns the steps, and the shortest chain during the change.
 fn run(looked: &mut Looked, change: &mut Change) -> Result<Vec<String>, String> {
     let mut steps = Vec::new();
     for _ in 0..50 {
@@ -161,7 +161,7 @@ fn every_device_of_every_chain_is_removed_and_replaced_alive_and_dead() {
                     assert_eq!(change.copies(), after.len());
                     let left = steps.iter().any(|step| step.starts_with("leave"));
                     assert_eq!(left, !is_stopped, "{steps:?}");
-                    // If the device is not stopped, it does not leave before the new one has joined.
+                    // If the device is not stopped, it does not leave before the new device has joined.
                     if !is_stopped && want == HandWant::Replace(id) {
                         assert_eq!(change.copies_meanwhile(), chain.len());
                         assert!(!steps[0].starts_with("leave"), "{steps:?}");
@@ -216,8 +216,7 @@ fn what_cannot_be_says_why() {
     cut.devices.remove(&2);
     refused(&cut, &remove(&[2]), false, "--is-stopped");
     refused(&cut, &remove(&[1]), false, "device 2 of the chain does not");
-    // Several lost devices are named together, so that an operator who names only one is not sent from error
-    // to error.
+    // If an operator names only one of several lost devices, the error names all of them.
     let mut lost = world(&[1, 2, 3, 4], &[9]);
     lost.devices.remove(&2);
     refused(
@@ -271,7 +270,7 @@ fn what_cannot_be_says_why() {
 
 #[test]
 fn on_the_way_it_stops_when_what_it_rests_on_is_not_so() {
-    // A device that was called stopped answers after all.
+    // A device that the operator called stopped answers.
     let mut looked = world(&[1, 2, 3], &[]);
     let back = looked.devices.remove(&2).unwrap();
     let change = Change::plan(&looked, &remove(&[2]), true).unwrap();
@@ -347,7 +346,7 @@ fn a_join_that_came_to_nothing_is_taken_back() {
 #[test]
 fn a_change_that_was_broken_off_is_taken_back_by_wiring_as_the_record_says() {
     let mut looked = world(&[1, 2, 3], &[]);
-    // The last device was told to send to a device that is lost, and the first one past the second.
+    // The last device was told to send to a lost device, and the first device to send to the third one.
     for (id, next) in [(3, 9), (1, 3)] {
         let said = looked.devices.get_mut(&id).unwrap();
         (said.next, said.epoch, said.chain) = (at(next), 0, Vec::new());

@@ -62,8 +62,8 @@ pub(in crate::client) fn unpack(
     true
 }
 
-/// Submits the commands that must be sent again, before any other command. Each of them waits until the one
-/// before it has its reply and the client can take another reply, so that only one reply is held.
+/// Submits the commands that must be sent again, before any other command. Each command waits until the previous
+/// command has its reply and the client can take another reply. So only one reply is held.
 ///
 /// # Errors
 /// [`Later`], until all of them are submitted.
@@ -91,7 +91,7 @@ pub(in crate::client) fn repeat(
             how: Submit::Bypass {
                 read_only: *read_only,
             },
-            // Each command has its own time, which begins with the answer to the one before it.
+            // Each command has its own time, which begins with the answer to the previous command.
             deadline: cx.shared.deadline(cx.pending.times.answered()),
         };
         let submitted = session.submit(call, cx.up, cx.shared.now)?;

@@ -10,9 +10,9 @@ use crate::client::{COMMANDS_PER_TURN, Shared};
 use crate::limits::BULK_BYTES_MAX;
 use crate::upstream::{CallId, Calls, Time};
 
-/// Bytes of a batch's commands above which it takes no further one.
+/// If the commands of a batch have more bytes than this, the batch takes no further command.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of all replies of a batch together; the bound is that of a pack of bypasses.
+/// Most bytes of all replies of a batch together. A pack of bypasses has the same bound.
 pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 
 /// Reads of one connection that are answered together.
@@ -22,7 +22,7 @@ pub(in crate::client) struct Batch {
     pub(super) stage: BatchStage,
     /// When the time of the first command began.
     pub(super) begun: Time,
-    /// The commands, one after the other, and the end of each.
+    /// The bytes of all commands, and the end of each command in them.
     pub(super) commands: Vec<u8>,
     pub(super) ends: Vec<usize>,
     /// How many of the commands are answered, or sent as bypasses.
@@ -31,7 +31,7 @@ pub(in crate::client) struct Batch {
     pub(super) reply_bytes: usize,
     /// The store was tried and cannot answer; the rest goes as bypasses.
     pub(super) store_failed: bool,
-    /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] and one more.
+    /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] + 1.
     hashes: Vec<u64>,
     /// If all commands are GETs of one key: this key.
     pub(super) key: Option<Vec<u8>>,
@@ -61,7 +61,8 @@ pub(in crate::client) enum BatchStage {
     /// May be read from the store if the store's record names this epoch and the store has applied everything
     /// up to `need`.
     Missed { epoch: u32, need: u64 },
-    /// May be read from a replica under the same conditions.
+    /// May be read from a replica if the replica's record names this epoch and the replica has applied everything up to
+    /// `need`.
     Replica { epoch: u32, need: u64 },
     /// The commands are with the shell, to be read from the store.
     HandedOut,
@@ -153,7 +154,7 @@ impl Batch {
         get: Option<&[u8]>,
         mut keys: impl Iterator<Item = &'a [u8]>,
     ) {
-        // The list gets at most one hash more than the maximum. This one shows that there are too many.
+        // The list gets at most one hash more than the maximum. The additional hash shows that there are too many.
         while self.hashes.len() <= READ_KEYS_MAX
             && let Some(key) = keys.next()
         {

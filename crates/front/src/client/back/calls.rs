@@ -27,7 +27,7 @@ pub(in crate::client) enum Purpose {
         again: Option<Bytes>,
         plain: bool,
     },
-    /// A pack of commands and transactions. The store may leave the last ones out.
+    /// A pack of commands and transactions. The store may leave the last parts of the pack out.
     Pack(Packed),
     /// A PUBLISH of a subscriber. The client gets the reply unchanged, after the messages before it.
     Publish,
@@ -44,8 +44,8 @@ pub(in crate::client) enum Purpose {
     },
     /// An INFO. The front adds this section to its reply.
     Info { section: String },
-    /// A question for the store's line about its own client. Its fields tell which fields the front must show
-    /// of its clients.
+    /// A question for the store's CLIENT INFO line. The fields of this line are those that the front must show of its
+    /// own clients.
     ClientFields(ClientsAsk),
     /// A question whether the store accepts the conditions of a CLIENT LIST or CLIENT KILL, before the front
     /// answers.
@@ -68,7 +68,7 @@ impl Purpose {
         }
     }
 
-    /// Returns how many commands travel in this bypass; `None` if the call is no bypass.
+    /// Returns how many commands travel in this bypass; `None` if the call is not a bypass.
     pub(in crate::client) fn bypassed(&self) -> Option<u32> {
         match self {
             Purpose::Bypass { replies, .. } => Some(*replies),
@@ -122,7 +122,7 @@ impl Session {
         self.0
     }
 
-    /// Forgets the session. The next call opens another one.
+    /// Forgets the session. The next call opens another session.
     pub(in crate::client) fn close(&mut self) {
         self.0 = None;
     }

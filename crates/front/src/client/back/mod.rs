@@ -42,7 +42,7 @@ impl Back {
     /// Submits the pack, and then the batch of reads after it. After that the next pack may be put together.
     ///
     /// # Errors
-    /// [`Later`]: they could not be submitted now.
+    /// [`Later`]: the pack or the batch could not be submitted now.
     pub(in crate::client) fn send_pack(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         self.packs.send(&mut self.session, cx)?;
         if self.reads.has_batch() {
@@ -136,7 +136,7 @@ impl Back {
         self.passing.drop_direct();
     }
 
-    /// Drops all outstanding calls: the client takes no more answers.
+    /// Drops all outstanding calls, because the client takes no further answers.
     pub(in crate::client) fn abandon(&mut self, face: &mut Face) {
         face.end.end();
         face.pending.replies = Replies::default();

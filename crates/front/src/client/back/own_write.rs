@@ -1,9 +1,9 @@
 //! A GET of a key that the same pipeline has just SET is answered with that value. No other process is asked.
 //!
-//! Such a GET follows directly after a plain `SET key value` of its key. It comes from the same connection,
-//! is for the same database and is **submitted in the same turn**. The GET waits for that SET alone. When the
-//! SET is committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an
-//! error, so does the GET.
+//! Such a GET follows directly after a plain `SET key value` of its key. Both come from the same connection, are for
+//! the same database and are **submitted in the same turn**. The GET waits for that SET alone. When the SET is
+//! committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an error, so does the
+//! GET.
 //!
 //! Why this is correct: submitted calls are sent by [`Upstream::flush`](crate::upstream::Upstream::flush),
 //! which is not called while a connection takes commands. So the GET was called before the head could give
@@ -14,7 +14,7 @@
 //!
 //! Between the SET and the GET only GETs that are answered in the same way may stand. Any other command of
 //! the connection takes effect after the SET, and this GET must take effect after that command. An update of
-//! another key is no exception: between the orders of the two updates, another client may have written this
+//! another key is not an exception: between the orders of the two updates, another client may have written this
 //! key.
 //!
 //! Invariants: no write is remembered beyond its turn, so at most one write is remembered. A value shares the
@@ -113,7 +113,7 @@ pub(in crate::client) fn place_after_own_write(
     true
 }
 
-/// Answers the `readers` that wait for the update of slot `index`, which has its outcome.
+/// Answers the `readers` that wait for the update of slot `index`. The update has its outcome.
 pub(in crate::client) fn answer_readers(
     replies: &mut Replies,
     index: usize,
@@ -139,7 +139,7 @@ pub(in crate::client) fn answer_readers(
 fn own_write_reply(value: Bytes, outcome: &Outcome) -> Bytes {
     match outcome {
         Outcome::Committed { .. } => value,
-        // The SET went as a request, since the store is short of memory.
+        // The SET was sent as a bypass, because the store is short of memory.
         Outcome::Reply(done) if *done == reply::OK => value,
         Outcome::Unknown => reply::error(
             "ERR pmnet: outcome unknown of the SET whose value this is (deadline passed); the SET may or may not take \

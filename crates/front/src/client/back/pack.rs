@@ -28,9 +28,8 @@ use crate::upstream::{Call, Outcome, Submit, Time};
 /// Most parts (commands or transactions) of a pack. Bounds how long others wait for it at the store, and how
 /// many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
-/// Most bytes of commands in one bypass, unless it has only one command. A session has one bypass under way
-/// at a time, so a smaller bound would cost more round trips to the store. More fragments than this save
-/// nothing.
+/// Most bytes of commands in one bypass, unless it has only one command. A session has one bypass under way at a time,
+/// so a smaller bound would cost more round trips to the store. A larger bound would save nothing.
 pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
 /// Kinds of packs.
@@ -120,7 +119,7 @@ impl Pack {
     }
 }
 
-/// The packs of a connection: the open one, and the one that is under way.
+/// The packs of a connection: the open pack, and the pack that is under way.
 #[derive(Default)]
 pub(in crate::client) struct Packs {
     /// The pack that is being put together. `None` between turns, unless the endpoint was busy or a pack is
@@ -330,7 +329,7 @@ impl Packs {
         part.company == Company::Alone || !self.open.as_ref().is_some_and(has_room)
     }
 
-    /// Adds a command. It must fit.
+    /// Adds a command, which must fit.
     pub(in crate::client) fn put(&mut self, part: Part<'_>, cx: &mut Context<'_>) {
         cx.shared.counters.bypassed_reads += u64::from(part.kind == Kind::Reads);
         let pack = self.take_in(part, cx.pending.times.begun(), cx.selected);
@@ -426,7 +425,7 @@ impl Packs {
             payload: &payload,
             key_hash: pack.key_hash,
             how: Submit::Bypass { read_only },
-            // The pack may have waited for the one before it.
+            // The pack may have waited for the previous pack.
             deadline: cx.shared.deadline(cx.pending.times.since(pack.begun)),
         };
         let submitted = match session.submit(call, cx.up, cx.shared.now) {

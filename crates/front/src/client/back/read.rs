@@ -68,7 +68,7 @@ impl Back {
         self.bypass(command, Kind::Writes, company, cx)
     }
 
-    /// Sends a command to be executed by Redis, unless Redis says that it is busy.
+    /// Sends a command that Redis is to execute, unless Redis has said that it is busy.
     fn bypass(
         &mut self,
         command: &Command<'_>,
@@ -94,7 +94,7 @@ impl Back {
         cx.pending.hold.come_behind(&cx.shared.subscribing)
     }
 
-    /// Answers a GET with a value that this turn has SET; false if there is none.
+    /// Answers a GET with the value that a SET of this turn gives to the key. Returns false if there is no such SET.
     fn read_own_write(&mut self, command: &Command<'_>, cx: &mut Context<'_>) -> bool {
         // The commands of a pack or batch have no slots yet: the GET goes with them.
         let facts = command

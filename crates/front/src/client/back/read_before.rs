@@ -16,7 +16,7 @@ use super::batch::BATCH_REPLY_BYTES_MAX;
 /// says HIT.
 pub(in crate::client) const MISSES: u32 = 8;
 
-/// The version of a head's index. While the version stays the same, no change of state without an order has
+/// The version of a head's index. While the version is unchanged, no request that changed state without an order has
 /// left the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) struct Version {
@@ -24,7 +24,7 @@ pub(in crate::client) struct Version {
     pub(in crate::client) version: u64,
 }
 
-/// The front's knowledge from the head's answers.
+/// The front's knowledge of the head's index, from the head's answers.
 #[derive(Debug, Default)]
 pub(in crate::client) struct Heard {
     newest: Option<Version>,
@@ -148,7 +148,7 @@ impl Before {
         }
     }
 
-    /// Returns the watermark that the asked store must have reached; `None`: its answer cannot be used after
+    /// Returns the watermark that the asked store must have reached; `None`: the store's answer cannot be used after
     /// this MISS.
     pub(in crate::client) fn must_have(&self, missed: &Missed) -> Option<u64> {
         let need = match self.asked {

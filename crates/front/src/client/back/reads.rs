@@ -1,4 +1,4 @@
-//! Reads that are no bypasses: the head is asked first, and then the head or the store itself answers
+//! Reads that are not bypasses: the head is asked first, and then the head or the store itself answers
 //! (`docs/spec/reads.md`).
 //!
 //! The reads of a connection in one turn are a *batch*. The batch waits until everything before it is
@@ -36,16 +36,17 @@ use crate::upstream::{CallId, ReadAnswer, Time};
 
 /// Longest read command that may join a batch, in bytes. A longer command is a bypass.
 const READ_BYTES_MAX: usize = 16 * 1024;
-/// Time without listings from the store after one could not be read from it, in nanoseconds.
+/// Time without listings from the store after a listing could not be read from the store, in nanoseconds.
 const LISTING_PAUSE: Time = 10_000_000;
-/// Time without batches after the replies of one were too long, in nanoseconds.
+/// Time without batches after the replies of a batch were too long, in nanoseconds.
 const LARGE_PAUSE: Time = 1_000_000_000;
-/// Length of a reply, in bytes. After a longer one, the next reads do not travel with writes for a time.
+/// Length of a reply, in bytes. After a longer reply, reads do not travel with writes for [`APART_PAUSE`], unless their
+/// replies are short.
 const LONG_READ: usize = 16 * 1024;
-/// For this time after a long reply, only reads with short replies travel with writes, in nanoseconds.
+/// Time after a long reply in which only reads with short replies travel with writes, in nanoseconds.
 const APART_PAUSE: Time = 1_000_000_000;
 
-/// The reads of a connection that are no bypasses.
+/// The reads of a connection that are not bypasses.
 #[derive(Default)]
 pub(in crate::client) struct Reads {
     /// The present batch. No later command is taken until it is answered or sent.
@@ -56,7 +57,7 @@ pub(in crate::client) struct Reads {
     early_question: Option<Before>,
     /// Until this time only short reads travel with writes, because a read had a long reply.
     apart_before: Time,
-    /// Until this time there are no batches, because the replies of one were too long.
+    /// Until this time there are no batches, because the replies of a batch were too long.
     no_batch_before: Time,
     /// A call had an unknown outcome, and no bypass has been answered since.
     uncertain: bool,
@@ -324,7 +325,7 @@ impl Reads {
         self.use_before(selected.protocol, pending, shared);
     }
 
-    /// Returns the reads that the store must be asked for now. Returns each question once.
+    /// Returns the reads that must now be sent to the store. Returns each question once.
     pub(in crate::client) fn take_store_read(
         &mut self,
         connection: u64,
@@ -430,11 +431,11 @@ impl Reads {
             shared.replicas.was_of_no_use(shared.now);
         }
         if batch.all_keys && !batch.of_replica {
-            // While other clients write, the store rarely has all that the head has.
+            // While other clients write, the store rarely has applied everything that is in the head's log.
             shared.listing_after = shared.now.saturating_add(LISTING_PAUSE);
         }
-        // The master has everything that the replica has shown of this batch, but a part of a batch is not
-        // read from the master.
+        // After a failed read from a replica, the rest of the batch could be read from the master, which has everything
+        // that the replica has shown. But the master is only asked for whole batches.
         batch.store_failed |= !batch.of_replica || why == Unread::Large || batch.done > 0;
         // The head may still answer with a HIT.
         if !matches!(batch.stage, BatchStage::Asked(_)) {

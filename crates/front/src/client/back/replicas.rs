@@ -11,8 +11,8 @@ use super::read_before::MISSES;
 use crate::client::lane;
 use crate::upstream::Time;
 
-/// Time without questions to replicas after one lagged, in nanoseconds. It doubles with each further lag, up
-/// to [`LAGS_MAX`] times.
+/// Time without questions to replicas after a replica lagged, in nanoseconds. It doubles with each further lag, up to
+/// [`LAGS_MAX`] times.
 const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
 /// How often the store is asked for its replicas, in nanoseconds.
@@ -99,8 +99,8 @@ impl ReplicaReads {
         self.lags = 0;
     }
 
-    /// Notes that a replica was not fresh enough, or gave no answer. During a pause this has no effect,
-    /// because the questions may be from before the pause.
+    /// Notes that a replica was not fresh enough, or gave no answer. During a pause the note has no effect, because the
+    /// question may be from before the pause.
     pub(in crate::client) fn was_of_no_use(&mut self, now: Time) {
         if now < self.after {
             return;

@@ -24,8 +24,8 @@ impl Back {
             frame,
             verdict,
         } = *command;
-        // Writes of this client are being packed. This write has to wait for them anyway, so it joins the
-        // pack as a bypass. With `--assume-ok` it does not: as a bypass it would show the store's own reply.
+        // Writes of this client are being packed. This write has to wait for them anyway, so it joins the pack as a
+        // bypass. A command of `--assume-ok` does not join it: as a bypass it would get the store's own reply.
         let packs = match self.packs.current() {
             Some(pack) => pack.has_room(Kind::Writes, frame.len()),
             None => may_open_pack(&self.packs, &self.reads, frame.len()),

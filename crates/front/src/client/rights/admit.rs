@@ -32,9 +32,9 @@ pub(in crate::client) enum Admission {
     Admitted,
     /// The command is refused with this error.
     Denied(Bytes),
-    /// Redis would accept the command, and give this error when it runs it.
+    /// Redis would accept the command, and answer it with this error when it runs it.
     FailsWhenRun(Bytes),
-    /// The front answers the command with this.
+    /// The front answers the command with this reply.
     Answered(Bytes),
     /// The command waits for an answer of Redis.
     Awaits(Asking),
@@ -181,7 +181,7 @@ impl Rights {
             return Admission::Admitted;
         }
         let ruling = if facts.is_some_and(|facts| facts.name == "EXEC") && is_checked {
-            // EXEC itself was allowed. Its queued commands are being checked.
+            // EXEC itself was allowed before. Now its queued commands are being checked.
             Ruling::Allowed
         } else if let Some(ruling) = self.take_ruling() {
             ruling
@@ -308,7 +308,7 @@ fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)
 }
 
-/// Whether the command may check its user itself. Only commands of modules do, where keys are not among the
+/// Whether the command may check its user itself. Only commands of modules do so, if their keys are not among the
 /// arguments.
 fn may_look_at_user(facts: Option<&Facts>) -> bool {
     let names_all = |facts: &Facts| !facts.keys.is_empty() && !facts.has(OPAQUE);
@@ -320,7 +320,7 @@ fn may_look_at_user(facts: Option<&Facts>) -> bool {
 fn runs_others_code(verdict: &Verdict, arguments: &Arguments<'_>) -> Option<Bytes> {
     let facts = verdict.facts;
     if matches!(verdict.action, Action::Refuse(_)) {
-        // The command is refused to every client; `carry_out` gives that error, which says more.
+        // The command is refused to every client. `carry_out` gives the error for that, which says more.
         return None;
     }
     if facts.is_none() || (may_look_at_user(facts) && !verdict.is_named()) {

@@ -133,7 +133,7 @@ impl Rights {
         match self.standing(shared) {
             Standing::NotLoggedIn => Admission::Answered(reply::error(HELLO_NOAUTH)),
             Standing::Unknown if self.user.is_none() => Admission::Awaits(Asking::List),
-            // The next command will find out.
+            // At the next command it will be known whether the client may use the front.
             _ => Admission::Admitted,
         }
     }

@@ -28,18 +28,18 @@ pub(crate) struct Rights {
     place: Option<(u64, usize)>,
     questions: u64,
     stage: Asking,
-    /// A SORT may read its key; now its keys in BY and GET are being asked about.
+    /// A SORT may read its own key. Redis is being asked about its keys in BY and GET.
     asks_others: bool,
     /// Number of lists of users that had been asked for when the list first forbade the present command.
     refused: Option<u64>,
     /// Time of the last change of the rights, as known when the present transaction began.
     multi: u64,
-    /// The client has not logged in and, as far as was last known, need not.
+    /// The client has not logged in, and by the last known list of users it need not log in.
     admitted: bool,
     /// Number of lists of users that had been asked for when the client connected.
     came: u64,
-    /// Whether the client needed no login when it connected; then, as in Redis, it needs none later. With the
-    /// [`Users::of_store`] for which this is known.
+    /// The [`Users::of_store`] for which the second value is known, and whether the client needed no login when it
+    /// connected. A client that needed none then needs none later, as in Redis.
     let_in: Option<(u64, bool)>,
 }
 
@@ -117,7 +117,7 @@ impl Rights {
         self.user.is_none() && !matches!(users.access, Access::Anyone)
     }
 
-    /// Whether the client needs no login, as far as was last known.
+    /// Whether the client needs no login, by the last known list of users.
     pub(super) fn is_admitted(&self) -> bool {
         self.admitted
     }
@@ -157,8 +157,8 @@ impl Rights {
         self.refused = None;
     }
 
-    /// Whether a command that the list of users forbids needs a newer list, because the right may have been
-    /// given meanwhile.
+    /// Whether a command that the list of users forbids needs a newer list, because the right may have been given in
+    /// the meantime.
     fn needs_newer_list(&mut self, users: &mut Users) -> bool {
         let asked = *self.refused.get_or_insert(users.asked);
         let older = users.answered <= asked;
@@ -352,7 +352,7 @@ mod tests {
         users
     }
 
-    /// Returns what is known of a client with this address, logged in as this user if there is one.
+    /// Returns the known state of a client with this address. `user`: the user as which the client has logged in.
     fn standing(users: &mut Users, address: &str, user: Option<&str>) -> &'static str {
         let mut rights = Rights::new(address.parse().unwrap());
         rights.user = user.map(|user| {
@@ -409,7 +409,7 @@ mod tests {
         for default in ["on #aa ~* &* +@all", "off nopass ~* &* +@all"] {
             let mut users = users(Access::Redis, &[&format!("user default {default}")]);
             assert_eq!(standing(&mut users, "127.0.0.1", None), "not logged in");
-            // The first list is the only one; the client logged in before it.
+            // There is only one list, and the client logged in before it.
             assert_eq!(standing(&mut users, "127.0.0.1", Some("bob")), "gone");
             users.forget();
             for user in [None, Some("bob")] {

@@ -11,13 +11,14 @@ use super::{Own, Transaction};
 use crate::client::settings::parse_database;
 use crate::limits::REQUESTS;
 
-/// State of this check.
+/// State of the check of a transaction's queued commands at EXEC.
 #[derive(Debug, Default)]
 pub(super) struct Recheck {
-    /// Number of checked commands; the position of the next command in the payload; the index of the next
-    /// command of the front's own.
+    /// Number of checked commands.
     count: usize,
+    /// Position of the next command in the payload.
     offset: usize,
+    /// Index of the next command that the front answers itself.
     own: usize,
     /// The database that the checked commands have selected, if any.
     database: Option<u32>,

@@ -1,7 +1,7 @@
 //! The reads for one Redis, in one version of RESP: the connection, and the reads that wait for it.
 //!
-//! A connection to the store itself is made when a read waits for it. A connection to a replica is made in
-//! advance, because a read goes to a replica only if that can answer at once.
+//! A connection to the store itself is made when a read waits for it. A connection to a replica is made in advance,
+//! because a read goes to a replica only if the replica can answer at once.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,10 +21,11 @@ use crate::upstream::Time;
 const SILENCES_PER_TIMEOUT: Time = 8;
 /// Upper bound of the store's silence while a read waits, in nanoseconds.
 const SILENCE_MAX: Time = 1_000_000_000;
-/// Longest time that a read waits for a replica, in nanoseconds, even if the replica sends something. After
-/// it the master can be asked.
+/// Longest time that a read waits for a replica, in nanoseconds, even if the replica sends something. After this time
+/// the master can be asked.
 const REPLICA_WAIT_MAX: Time = 50_000_000;
-/// Divisor of the longest silence while connecting: a store that cannot be reached delays many reads.
+/// Divisor of the store's longest silence that gives the longest silence while connecting. This time is shorter because
+/// a store that cannot be reached delays many reads.
 const MAKING_PER_SILENCE: Time = 4;
 /// Divisor of a command's time that gives the time after which a read is given up, whatever the store sends.
 const WAITS_PER_TIMEOUT: Time = 2;
@@ -157,7 +158,7 @@ impl Lane {
         }
     }
 
-    /// Whether the connection leads to another store than the one that the server names.
+    /// Whether the connection leads to a store that the server does not name.
     fn leads_astray(&self, shared: &Shared) -> bool {
         let line = self.open.as_ref().map(|open| &open.line);
         line.is_some_and(|line| {

@@ -1,5 +1,5 @@
-//! Reads from the store itself, on the front's own connections: one for each version of RESP. Each replica
-//! that may be read from has as many connections.
+//! Reads from the store itself and from its replicas, on the front's own connections. To the store, and to each replica
+//! that may be read from, there is one connection for each version of RESP.
 //!
 //! Purpose: collects the reads of all clients in a turn, and hands on the replies. A connection is made when
 //! it is first needed, and used only while it leads to the store on which the server works. No read waits
@@ -21,7 +21,7 @@ use crate::store::reads::{Reader, Told};
 use crate::upstream::{Time, Upstream};
 use lane::Lane;
 
-/// Interval of the questions to the server which store it works on, while there are reads, in nanoseconds.
+/// While there are reads, the server is asked at this interval, in nanoseconds, which store it works on.
 const NAME_EVERY: Time = 1_000_000_000;
 /// Most replicas of the store that are read from (known gap G36).
 pub(super) const REPLICAS_MAX: usize = 4;

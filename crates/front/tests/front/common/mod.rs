@@ -179,7 +179,8 @@ pub const MARKS_FROM: u32 = 1_000_000;
 pub struct Knobs {
     /// While set, nothing is executed, and calls end at their deadlines.
     pub hold: bool,
-    /// As `hold`, but updates are committed at once if no earlier call is outstanding.
+    /// While set, the same holds for all calls except updates: an update is committed at once if no earlier call is
+    /// outstanding.
     pub hold_bypasses: bool,
     /// Duration of each bypass.
     pub delay: Duration,
@@ -191,7 +192,7 @@ pub struct Knobs {
     pub address: Option<Bytes>,
     /// From now on the endpoint works on this store, as after a failover.
     pub moved: Option<SocketAddr>,
-    /// The owner of the records; empty: there is none.
+    /// The owner of the records; empty: the records have no owner.
     pub owner: String,
     /// Number of marks opened and ended. Their sessions count from [`MARKS_FROM`].
     pub marks: (u32, u32),
@@ -203,7 +204,7 @@ pub struct Knobs {
     pub updates: Vec<String>,
     /// All payloads of bypasses: read-only or not, form, number of commands.
     pub bypasses: Vec<(bool, Form, usize)>,
-    /// How often the store's facts for HELLO were asked for.
+    /// Number of questions for the store's facts, which a HELLO causes.
     pub greetings: u32,
     /// Number of sessions opened and ended.
     pub sessions: (u32, u32),
@@ -219,7 +220,7 @@ pub struct Knobs {
     pub answer: Option<fn(&Knobs, &[u64]) -> ReadAnswer>,
     /// The head does not answer yet.
     pub is_slow: bool,
-    /// Number of READs that asked what a replica must have applied.
+    /// Number of READs that asked which order a replica must have applied.
     pub asked_replicas: u64,
     /// The hashes of all READs.
     pub reads: Vec<Vec<u64>>,
@@ -365,7 +366,7 @@ impl Executor {
     }
 }
 
-/// Runs a payload that is no pack.
+/// Runs a payload that is not a pack.
 fn run(client: &mut Client, commands: &Commands<'_>) -> Vec<u8> {
     if commands.form == Form::Transaction {
         client.ask("MULTI");
@@ -629,7 +630,7 @@ impl Running {
             stopper,
             thread: Some(thread),
         };
-        // The front asks once without being asked by a client.
+        // At its start the front asks once, without a request of a client.
         eventually("the front has asked", || running.knobs().sessions == (1, 1));
         let mut knobs = running.knobs();
         knobs.bypasses.clear();

@@ -1,4 +1,4 @@
-//! `pmnet ctl --via`: the chain of a shard without a fleet. Devices and server are asked themselves.
+//! `pmnet ctl --via`: the chain of a shard without a fleet. The command asks the devices and the server directly.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,23 +16,24 @@ use serde_json::json;
 use super::{CtlArgs, Word, copies_text, drain, until};
 use crate::cli::common::hop_address;
 
-/// A device's last next hop is taken back within this time, or that is left to a person.
+/// Longest time for taking back the last change of a next hop, in seconds. After it the operator must do so.
 const UNDO_SECONDS: u64 = 15;
-/// Between two looks: nothing is acknowledged while a chain is wired anew.
+/// Time between two reads of the chain's state. It is short, because nothing is acknowledged while the chain is being
+/// rewired.
 const LOOK: Duration = Duration::from_millis(25);
-/// Time after which a device that is to join, and does not answer, is given up.
+/// A device that is to join is given up if it does not answer for this time.
 const LOST: Duration = Duration::from_secs(3);
-/// Time for each connection: at first, and while something is done.
+/// Longest time for a connection to a process before the change begins. [`PATIENCE_THEN`]: the time during the change.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PATIENCE_THEN: Duration = Duration::from_millis(250);
 
-/// What is to be done, and the key with which it is asked for.
+/// The command line, and the key with which the processes are asked.
 struct Asks<'a> {
     args: &'a CtlArgs,
     key: Option<ClusterKey>,
 }
 
-/// Does it. Returns false if it was not done in time.
+/// Runs the command. Returns false if the change was not complete in time.
 pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     let Some(via) = &args.via else {
         return Err(anyhow!(
@@ -69,7 +70,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
         Word::Replace { id, is_stopped } => (HandWant::Replace(*id), *is_stopped),
         Word::Wire => (HandWant::Wire, false),
         Word::Status => return status(&asks, via),
-        // Done elsewhere.
+        // Other modules handle these commands.
         Word::Drain | Word::Promote(_) | Word::Shards(_) => return Ok(false),
     };
     let at = addresses(args, via)?;
@@ -79,7 +80,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     if args.dry_run {
         return Ok(true);
     }
-    // A device that was seen once is asked again, even if no other device sends to it any more.
+    // A device that was seen once is asked again, even if no other device sends to it now.
     let mut known = at.clone();
     known.extend(looked.devices.values().map(|said| said.listen));
     known.extend(looked.server.iter().map(|said| said.listen));
@@ -133,7 +134,7 @@ pub(super) fn of(args: &CtlArgs) -> anyhow::Result<bool> {
     }
 }
 
-/// Tells that a change was not done, and what is left of it.
+/// Takes back a change that was not complete in time, and reports the result.
 fn not_done(
     why: &str,
     change: &Change,
@@ -146,7 +147,7 @@ fn not_done(
     Ok(false)
 }
 
-/// Returns the addresses that are named.
+/// Returns the addresses of `--via` and `--server`.
 fn addresses(args: &CtlArgs, via: &str) -> anyhow::Result<Vec<SocketAddr>> {
     let mut at = Vec::new();
     for address in via.split(',') {
@@ -162,7 +163,7 @@ fn see(at: &[SocketAddr], asks: &Asks<'_>, patience: Duration) -> anyhow::Result
     look(at, asks.args.shard, asks.key.as_ref(), patience).map_err(|text| anyhow!(text))
 }
 
-/// Has a device wired; what is waited for then.
+/// Tells a device its new next hop. Returns a sentence that says what the change waits for.
 fn wire(doing: &Doing, order: Order, key: Option<&ClusterKey>) -> String {
     let Order {
         next,
@@ -193,7 +194,7 @@ fn refused(doing: &Doing, answer: &Answered) -> String {
     }
 }
 
-/// Nobody who has not joined is sent to any more; a sentence about that.
+/// Makes sure that no device sends to a device that has not joined. Returns a sentence about the result.
 fn undo(change: &Change, known: &[SocketAddr], asks: &Asks<'_>) -> anyhow::Result<&'static str> {
     if change.undo(&see(known, asks, PATIENCE_THEN)?).is_none() {
         return Ok(". What was begun goes on by itself, or is begun again by the same command");
@@ -267,7 +268,7 @@ fn say(change: &Change, want: &HandWant, json: bool) {
     ));
 }
 
-/// Tells the outcome, and which flags are out of date now.
+/// Reports the outcome, and which flags of the devices are outdated now.
 fn end(looked: &Looked, done: bool, what: &str, asks: &Asks<'_>) {
     let chain = looked.server.as_ref().map(|server| server.chain.clone());
     let chain = chain.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `pmnet ctl promote`: a replica of the shard's Redis becomes its master, and the server goes on there.
+//! `pmnet ctl promote`: a replica of the shard's Redis becomes the master, and the server continues with this Redis.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -31,7 +31,7 @@ pub(super) struct PromoteArgs {
     is_stopped: bool,
 }
 
-/// Does it. Returns false if it was not done in time.
+/// Promotes the replica. Returns false if the promotion was not complete in time.
 pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     warn_of_password("--store", &args.store, "give it with --store-password-file");
     let secret = |flag: &str, file: &Option<PathBuf>| {
@@ -66,7 +66,7 @@ pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     wait(&promotion, ctl)
 }
 
-/// Until a server serves the shard at the new master, or the time is over.
+/// Waits until a server serves the shard with the new master, or the time is over.
 fn wait(promotion: &Promotion, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let begun = Instant::now();
     let served = until(ctl.wait, LOOK, || {

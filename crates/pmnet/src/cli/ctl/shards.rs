@@ -1,4 +1,4 @@
-//! `pmnet ctl shards`: a map of many shards, looked at; and what has to be done for another one.
+//! `pmnet ctl shards`: checks a map of shards, and says which steps lead to another map.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::CtlArgs;
 use crate::cli::redis::{Settings, Shards, is_same, located, look};
 
-/// Longest wait for one shard, whatever --wait is: the others are to be seen as well.
+/// Longest wait for one shard, whatever --wait is, so that the other shards are checked, too.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Name of the map.
@@ -34,7 +34,7 @@ pub(super) struct ShardsArgs {
 /// Identity of a shard's Redis, or the reason why it is not known.
 type Answer = Result<StoreName, String>;
 
-/// Looks. Returns false if a shard does not answer, or two have the same Redis.
+/// Checks the map. Returns false if a shard does not answer, or if two shards have the same Redis.
 pub(super) fn of(args: &ShardsArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     let map = look(&args.file)?;
     let new = args.new.as_ref().map(|path| look(path)).transpose()?;
@@ -73,7 +73,7 @@ fn ask(shard: &Settings, key: Option<FrontKey>, wait: Duration) -> Answer {
         let mut session = Session::start(client, left)?;
         let question = preamble(Form::StoreAddress, Protocol::Resp2, 0).to_vec();
         let reply = session.bypass(question.into(), 0, true)?;
-        // A session that cannot be ended in order expires.
+        // If the session cannot be ended here, it expires at the devices.
         let _ = session.end();
         Ok(String::from_utf8_lossy(&reply).trim_end().to_owned())
     };
@@ -87,7 +87,7 @@ fn ask(shard: &Settings, key: Option<FrontKey>, wait: Duration) -> Answer {
     }
 }
 
-/// Pairs of shards, counted from 1, whose keys are in one and the same Redis.
+/// Returns pairs of shards, counted from 1, that have the same Redis.
 fn same_redis(answers: &[Option<Answer>]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let name = |at: usize| answers[at].as_ref().and_then(|answer| answer.as_ref().ok());
@@ -136,7 +136,7 @@ fn moves(map: &Shards, new: &Shards) -> anyhow::Result<Vec<String>> {
     Ok(said)
 }
 
-/// Returns the slots of the shard in this place, as in a file.
+/// Returns the slots of the shard with this index, in the form of the file.
 fn slots_of(map: &Shards, at: usize) -> String {
     shown(&map.map.ranges(Some(at)), ",")
 }

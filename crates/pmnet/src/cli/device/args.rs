@@ -228,13 +228,13 @@ impl Section for DeviceArgs {
 }
 
 impl DeviceArgs {
-    /// Returns how etcd is reached.
+    /// Returns the settings for connections to etcd.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
         etcd_args!(self)
     }
 
-    /// These flags; what they do not say is as in the configuration file. The size of the log is said in one place as a whole. Only a
-    /// command line takes a device out of the kernel.
+    /// Returns these flags; settings that they do not have come from the configuration file. The settings of the log's
+    /// size all come from one of the two. `--detach` counts on the command line only.
     pub(super) fn over(self, file: DeviceArgs) -> DeviceArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(file));
         let says_size =
@@ -299,7 +299,7 @@ impl DeviceArgs {
 mod tests {
     use super::DeviceArgs;
 
-    /// Every key of the file, each with a value that is not the default.
+    /// Every key of the section, each with a value that is not the default.
     const ALL: &str = r#"
         listen = "127.0.0.1:51000"
         next = "127.0.0.1:51500"
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(other.over(but_detach).spin_us, Some(99));
     }
 
-    /// `entries` of the file were taken, although the command line said `--log-size`.
+    /// Regression test: `entries` of the file counted, although the command line had `--log-size`.
     #[test]
     fn a_size_on_the_command_line_wins_over_one_in_the_file_that_is_said_otherwise() {
         let file: DeviceArgs = toml::from_str("entries = 1024\nframe-bytes = 4096").unwrap();

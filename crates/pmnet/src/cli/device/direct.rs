@@ -28,21 +28,21 @@ use crate::status::DeviceWriter;
 const INTERFACES_MAX: usize = 16;
 /// Most microseconds of --busy-poll.
 const BUSY_POLL_MAX: u32 = 10_000;
-/// Packets of one poll: as many as are taken from a queue at once.
+/// Most packets of one poll: the number that is taken from a queue at once.
 const BUSY_POLL_BUDGET: u16 = 64;
 
-/// Settings of this mode.
+/// Settings of `--mode af-xdp`.
 #[derive(Clone, Debug)]
 pub struct DirectSettings {
     pub interfaces: Vec<String>,
     pub copying: Copying,
     pub busy_poll: Option<BusyPoll>,
-    /// Share of this shard in its process.
+    /// This shard's share of the interfaces' queues.
     pub part: Share,
 }
 
 impl DirectSettings {
-    /// Returns the settings of this mode; `None` in the others.
+    /// Returns the settings of this mode; `None` in other modes.
     pub fn new(args: &DeviceArgs) -> Result<Option<DirectSettings>, ConfigError> {
         if args.mode != Some(Mode::AfXdp) {
             return match (args.zero_copy, args.busy_poll) {
@@ -84,7 +84,7 @@ impl DirectSettings {
         }))
     }
 
-    /// Returns a device of this mode, with this loop.
+    /// Returns the configuration of a device in this mode. `relay`: the configuration of its loop.
     pub fn config(self, relay: RelayConfig) -> DirectConfig {
         DirectConfig {
             relay,
@@ -107,7 +107,8 @@ impl DirectSettings {
     }
 }
 
-/// Returns this size as packet buffers. On a file one buffer is one block, because blocks are what is written.
+/// Returns a log of this size that consists of packet buffers. On a file a buffer has the size of a block, because
+/// files are written in blocks.
 pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     let bytes = match kind {
         Kind::File => 4096,
@@ -119,7 +120,7 @@ pub fn buffers(ring: &Parameters, kind: Kind) -> Parameters {
     Parameters::buffers(entries, ring.frame_bytes, bytes)
 }
 
-/// One run: until asked to end. `may_serve` is asked when the sockets are bound.
+/// One run, until the process is asked to end. `may_serve` is called when the sockets are bound.
 pub fn run(
     settings: Settings,
     direct: DirectSettings,
@@ -155,7 +156,7 @@ pub fn run(
     Ok(())
 }
 
-/// Refuses a log that the kernel cannot receive into, before anything is made.
+/// Before anything is made, refuses a log into whose memory the kernel cannot receive packets.
 fn fits(settings: &Settings, direct: &DirectSettings) -> Result<(), ConfigError> {
     let device = std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
     if settings.kind == Kind::Pmem && !device {
@@ -180,15 +181,15 @@ fn fits(settings: &Settings, direct: &DirectSettings) -> Result<(), ConfigError>
     Ok(())
 }
 
-/// Removes a file that was made for sockets which then could not be had: whether they can is known only with their memory. Nobody has heard
-/// of the file yet, and it is ours alone.
+/// Removes a new file because its sockets could not be made. Sockets need their memory first, so the file is made
+/// before them. No other process knows the file yet.
 pub fn unmake(path: &Path, what: &str) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(path = %path.display(), %error, "PM1428 cannot remove the new {what}");
     }
 }
 
-/// Returns the part of the ready line about the sockets.
+/// Returns the fields of the ready line that are about the sockets.
 pub fn described(bound: &[Bound], busy_poll: Option<BusyPoll>) -> Vec<(&'static str, Value)> {
     let sockets: Vec<String> = bound
         .iter()

@@ -19,9 +19,9 @@ use super::hand::next_id;
 use super::supervisor::{Orders, Then, is_refusal, obey};
 use crate::cli::process::Part;
 
-/// How often it is looked whether etcd has answered.
+/// Interval of the checks whether etcd has answered.
 const LOOK: Duration = Duration::from_millis(20);
-/// A device that was refused waits for this part of a lease, whether its place is another one.
+/// A device that was refused waits for a new place in the chain for the time of a lease divided by this number.
 const PATIENCE: u64 = 3;
 
 /// Settings of a device in a fleet.
@@ -97,13 +97,14 @@ impl FleetSettings {
     }
 }
 
-/// One run of the device, and how it is wired.
+/// One run of the device: the messages to its loop, and its next hop.
 struct Run {
     words: Arc<LeaseWords>,
     order: Order,
 }
 
-/// The chain in etcd says how the device is wired, as soon as the device is in it. The device answers while it has a lease there.
+/// Orders from etcd. As soon as the device is in the chain in etcd, that chain names the device's next hop. The device
+/// answers only while it has a lease in etcd.
 pub struct FleetOrders {
     agent: Agent,
     clock: Clock,
@@ -152,7 +153,7 @@ impl FleetOrders {
         })
     }
 
-    /// Returns whether the agent wants the run to end, or does within this part of a lease.
+    /// Returns whether the agent ends the run now or within a lease divided by [`PATIENCE`].
     fn ends_soon(&self, stop: &Stop) -> anyhow::Result<bool> {
         let until = Instant::now() + Duration::from_nanos(self.length / PATIENCE);
         while !self.run.words.is_to_end() {
@@ -185,13 +186,13 @@ impl Orders for FleetOrders {
         self.run = Run { words, order };
     }
 
-    /// Tells the agent that the device runs with this log, and waits until etcd knows it as this process's. False: it is to end
-    /// before that.
+    /// Tells the agent that the device runs with this log, and waits until etcd names this process as the device.
+    /// Returns false if the device must end before that.
     fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool> {
         let Run { words, order } = &self.run;
         let agent = &self.agent;
         agent.attend(log, words.clone(), *order);
-        // A second process with the same id is found before this one is announced.
+        // If a second process has the same id, the agent notices it before this device serves.
         while !agent.is_registered() && agent.failure().is_none() && !agent.leaves() {
             if stop.within(LOOK).context("cannot wait for etcd")? {
                 return Ok(false);
@@ -202,7 +203,7 @@ impl Orders for FleetOrders {
 
     fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then> {
         if let Err(error) = run {
-            // It may have been refused for a place that it has no more.
+            // The refusal may be about a place in the chain that the device no longer has.
             if !is_refusal(&error) || !self.ends_soon(stop)? {
                 return Err(error);
             }

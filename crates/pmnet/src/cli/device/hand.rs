@@ -1,4 +1,4 @@
-//! A device outside a fleet: `pmnet ctl` may ask it where it stands, wire it anew, and let it end.
+//! A device outside a fleet: `pmnet ctl` may ask for its state, give it another next hop, and end it.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -17,7 +17,8 @@ use super::settings::Settings;
 use super::supervisor::{Orders, Then, is_refusal, obey};
 use crate::cli::names::{Named, Watch};
 
-/// Opens the door. Returns `None` if there is to be none, or if there can be none, which is said.
+/// Opens the door. Returns `None` if the device must not have a door. If the door cannot be opened, logs this and
+/// returns `None`.
 fn open(settings: &Settings) -> Option<DeviceDoor> {
     let device = &settings.relay.device;
     let mut listen = settings.relay.listen;
@@ -45,12 +46,13 @@ fn open(settings: &Settings) -> Option<DeviceDoor> {
     .ok()
 }
 
-/// Returns the id of its next hop, if it was told it.
+/// Returns the id of the device's next hop, if the device has keys.
 pub fn next_id(device: &DeviceConfig) -> Option<u32> {
     device.keys.as_ref().map(|keys| keys.next)
 }
 
-/// Returns the file that remembers its last next hop: beside its log, if that is a file.
+/// Returns the file that keeps the device's last next hop. The file is in the folder of the log; `None`: the log is no
+/// file.
 fn memory(settings: &Settings) -> Option<PathBuf> {
     let is_device =
         std::fs::metadata(&settings.path).is_ok_and(|it| it.file_type().is_char_device());
@@ -62,18 +64,19 @@ fn memory(settings: &Settings) -> Option<PathBuf> {
     Some(path.into())
 }
 
-/// A person says with `pmnet ctl` how the device is wired, and the name of its next hop where that is. Until then its flags count.
+/// Orders for a device outside a fleet. An operator changes the next hop with `pmnet ctl`, and if `--next` is a name,
+/// the next hop follows the name's address. Until then the flags count.
 pub struct HandOrders {
-    /// `None`: `pmnet ctl` cannot reach it.
+    /// `None`: `pmnet ctl` cannot reach the device.
     door: Option<DeviceDoor>,
     next: Option<MovingHop>,
     id: u32,
-    /// Messages to the present run.
+    /// Messages to the loop of the present run.
     words: Arc<LeaseWords>,
 }
 
 impl HandOrders {
-    /// Opens the door, and watches the name. Returns `None` if it opens no door and watches no name.
+    /// Opens the door, and watches the name of the next hop. Returns `None` if there is neither a door nor a name.
     pub fn begin(settings: &Settings) -> anyhow::Result<Option<HandOrders>> {
         let door = open(settings);
         if door.is_none() && settings.next_name.is_none() {
@@ -90,7 +93,7 @@ impl HandOrders {
         }))
     }
 
-    /// Returns whether the device was refused in a place that it has no more.
+    /// Returns whether the server has refused the device at a place in the chain that the device no longer has.
     fn is_placed_elsewhere(&self, error: &anyhow::Error) -> bool {
         self.words.is_to_end() && is_refusal(error)
     }
@@ -101,7 +104,7 @@ impl Orders for HandOrders {
         self.words = Arc::default();
         let order = self.door.as_ref().and_then(DeviceDoor::order);
         if let Some(hop) = &self.next {
-            // An order of `pmnet ctl` is newer than the name, and counts.
+            // If `pmnet ctl` has given an order, it takes precedence over the name.
             let moves = order.is_none().then(|| self.words.clone());
             relay.device.next = hop.attend(moves);
         }
@@ -164,14 +167,16 @@ impl Orders for HandOrders {
     }
 }
 
-/// How long a next hop has said nothing when it counts as silent. A device that has nothing to send asks it once a second.
+/// Time without a word of the next hop after which it counts as silent. A device that has nothing to send asks the next
+/// hop once a second.
 const SILENT_AFTER: Duration = Duration::from_millis(3_500);
 const LOOKED_EVERY: Duration = Duration::from_millis(250);
 
-/// A next hop, and the words of the loop that sends to it. The loop ends when the hop has moved.
+/// A next hop, and the messages to the loop that sends to it. The loop is ended when the hop has moved.
 type Place = (SocketAddr, Option<Arc<LeaseWords>>);
 
-/// The next hop of a device whose `--next` is a name. If the hop is silent, and the name has another address now, the device is wired anew.
+/// The next hop of a device whose `--next` is a name. If the hop is silent, and the name has another address now, the
+/// device starts again with that address.
 struct MovingHop {
     place: Arc<Mutex<Place>>,
     _watch: Watch,
@@ -198,7 +203,7 @@ impl MovingHop {
                 (now, then) => now.is_none() && then.is_none(),
             };
             if !same(&place) {
-                // The loop has begun anew meanwhile.
+                // Another run has begun in the meantime.
                 return;
             }
             tracing::warn!(
@@ -215,7 +220,8 @@ impl MovingHop {
         })
     }
 
-    /// Returns where it is. `words`: of the run that begins now, if it is to be ended when the hop is elsewhere.
+    /// Returns the address of the next hop. `words`: the messages to the run that begins now, if the run must end when
+    /// the hop has another address.
     fn attend(&self, words: Option<Arc<LeaseWords>>) -> SocketAddr {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         place.1 = words;
@@ -223,7 +229,7 @@ impl MovingHop {
     }
 }
 
-/// Returns whether the next hop has spoken since the last call, or speaks within [`SILENT_AFTER`].
+/// Returns whether the next hop has sent something since the last call, or sends something within [`SILENT_AFTER`].
 fn answers(words: &LeaseWords) -> bool {
     let looks = SILENT_AFTER.as_millis() / LOOKED_EVERY.as_millis();
     words.next_spoke()

@@ -1,24 +1,23 @@
-//! Interfaces at which a device's programs are: what is said of them while it serves.
-//!
-//! May not: change anything there.
+//! Checks the interfaces of a device in the kernel while the device serves. It changes nothing at them.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use pmnet_dataplane::direct::{number, refused_by_driver};
 
-/// Between two looks.
+/// Time between two checks.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Looks at them every five seconds, until it is dropped.
+/// Checks the interfaces every five seconds, until the value is dropped.
 pub struct Interfaces {
-    /// Without it the thread ends.
+    /// When the sender is dropped, the thread ends.
     _sender: Sender<()>,
 }
 
 impl Interfaces {
-    /// Warns when an interface is another one than before, and, if `answers`, how many answers of the kernel their drivers did
-    /// not take, whenever these become more. `None`: there is no thread for it, which is said.
+    /// Begins the checks. Warns if an interface was removed or made again. With `answers`, also warns if drivers have
+    /// refused further packets that the kernel's part of the device sent. Returns `None` if there is no thread for the
+    /// checks; this is logged.
     pub fn watch(names: Vec<String>, answers: bool) -> Option<Interfaces> {
         let (sender, over) = channel();
         let mut watched: Vec<Watched> = names.into_iter().map(Watched::new).collect();
@@ -44,9 +43,9 @@ impl Interfaces {
 
 struct Watched {
     name: String,
-    /// Number of the interface at first.
+    /// Number of the interface when the checks began.
     first: Option<u32>,
-    /// Number of the interface at the last look.
+    /// Number of the interface at the last check.
     number: Option<u32>,
     refused: u64,
 }
@@ -62,7 +61,8 @@ impl Watched {
         }
     }
 
-    /// A program goes with its interface. A new interface of the same name does not have it.
+    /// Warns if the interface was replaced. A removed interface takes its program with it, and a new interface of the
+    /// same name does not have the program.
     fn look_for_it(&mut self) {
         let now = number(&self.name);
         if now == self.number || now == self.first {

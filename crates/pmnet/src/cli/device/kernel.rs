@@ -21,7 +21,7 @@ use crate::cli::process::Part;
 use crate::doctor::interface::vanishing;
 use crate::status::DeviceWriter;
 
-/// Sessions that the kernel serves, at most: as many as a device admits.
+/// Most sessions that the kernel serves: the number of sessions that a device admits.
 const SESSIONS_MAX: u32 = 65_536;
 
 fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
@@ -32,7 +32,8 @@ fn own(kernel: &KernelSettings) -> anyhow::Result<Option<Own>> {
     Ok(Some(Own { address, mac }))
 }
 
-/// Returns where the device itself is counts only for a pipeline that is to be attached.
+/// Returns the configuration of the kernel's part. `own`: the device's own address, which counts only if the pipeline
+/// is to be attached.
 fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
     KernelConfig {
         address: settings.relay.listen,
@@ -58,7 +59,7 @@ fn kernel_config(settings: &Settings, own: Option<Own>) -> KernelConfig {
     }
 }
 
-/// A device in the kernel that this process has, attached to its interfaces.
+/// A device in the kernel that belongs to this process and is attached to its interfaces.
 struct Taken {
     part: Kernel,
     log: Log<MapMedia>,
@@ -66,7 +67,7 @@ struct Taken {
     lock: File,
 }
 
-/// Makes the device, or takes it over: as it is, or to begin anew ([`OpenConfig::anew`]).
+/// Makes the device, or takes over an existing one, which continues or begins anew ([`OpenConfig::anew`]).
 fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Result<Taken> {
     let device = &settings.relay.device;
     let pins = Pins::open(&kernel.name)?;
@@ -115,7 +116,7 @@ fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Res
     }
     if let Err(error) = part.attach(&kernel.interfaces, !kernel.generic) {
         if found != Found::TakenOver {
-            // Nothing was in the kernel before, and nothing is left there.
+            // There was no device in the kernel before, so none is left behind.
             drop(part);
             drop(lock);
             end(settings, kernel, found == Found::New)
@@ -132,7 +133,8 @@ fn take(settings: &Settings, kernel: &KernelSettings, anew: bool) -> anyhow::Res
 }
 
 impl Taken {
-    /// Serves until asked to end; `serving` is called once it does. Then it is not this process's any more.
+    /// Serves until the process is asked to end. `serving` is called once the device serves. At the end the device no
+    /// longer belongs to this process.
     fn run(
         self,
         settings: &Settings,
@@ -155,14 +157,15 @@ impl Taken {
     }
 }
 
-/// State that this process found in the kernel at first, and whether it has served there.
+/// The state that this process found in the kernel at its start, and whether the device has served since.
 pub struct InKernel {
     found: Found,
     was_serving: bool,
 }
 
-/// One run: until asked to end. `may_serve` is asked when the device is attached. The first run outside a fleet takes the device over as it
-/// is. Any other begins anew, so that another device may join after it.
+/// One run, until the process is asked to end. `may_serve` is called when the device is attached. The first run outside
+/// a fleet continues with the device as it is in the kernel. Every other run begins anew, so that another device may
+/// join after it.
 pub fn run(
     settings: &Settings,
     kernel: &KernelSettings,
@@ -187,7 +190,7 @@ pub fn run(
 }
 
 impl InKernel {
-    /// Decides what becomes of the device when the process ends.
+    /// Takes the device out of the kernel or leaves it there, when the process ends.
     pub fn leave(
         self,
         settings: &Settings,
@@ -198,8 +201,9 @@ impl InKernel {
             return end(settings, kernel, false).map(drop);
         }
         if served.is_err() && self.found != Found::TakenOver && !self.was_serving {
-            // Refused before it served: nothing is left in the kernel, and a log that was loaded is in its file again, as the
-            // text of the refusal assumes. A new one is given up: the server does not know it.
+            // The device was refused before it served, so nothing is left in the kernel. A log that was loaded is saved
+            // in its file again, as the text of the refusal assumes. A new log is given up, because the server does not
+            // know it.
             match end(settings, kernel, false) {
                 Ok(_) => return served,
                 Err(error) => tracing::warn!("{error:#}"),

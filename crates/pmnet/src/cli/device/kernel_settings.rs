@@ -10,23 +10,23 @@ use super::args::{DeviceArgs, Mode};
 /// Settings of a kernel mode.
 #[derive(Clone, Debug)]
 pub struct KernelSettings {
-    /// Interfaces.
+    /// Names of the network interfaces.
     pub interfaces: Vec<String>,
-    /// Folder in the BPF file system.
+    /// Name of the device's folder in the BPF file system.
     pub name: String,
     pub spill: Option<PathBuf>,
     pub generic: bool,
-    /// In a switch: its own address.
+    /// In a switch: the device's own address.
     pub own: Option<Ipv4Addr>,
 }
 
 impl KernelSettings {
-    /// Returns whether clients send to the server behind the device.
+    /// Returns whether clients send to the server's address (`--mode switch`).
     pub const fn is_switch(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Returns the settings of a kernel mode; `None` in the others.
+    /// Returns the settings of a kernel mode; `None` in other modes.
     pub fn new(
         args: &DeviceArgs,
         listen: SocketAddr,

@@ -138,10 +138,10 @@ pub struct DeviceCommand {
     pub common: CommonArgs,
 }
 
-/// Shards of one process, at most.
+/// Most shards of one process.
 const SHARDS_MAX: u16 = 64;
 
-/// Serves until asked to end.
+/// Serves until the process is asked to end.
 pub fn main(command: &DeviceCommand, file: DeviceArgs) -> anyhow::Result<bool> {
     let args = command.args.clone().over(file);
     if args.detach {
@@ -166,7 +166,7 @@ fn detach(args: DeviceArgs) -> anyhow::Result<bool> {
     kernel::detach(&settings, kernel, discard)
 }
 
-/// Serves until its part of the process is to end.
+/// Serves until `part` is asked to end.
 pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
     let wanted = Arc::new(AtomicU8::new(copies(args.copies)?));
     let other = Arc::clone(&wanted);
@@ -192,7 +192,7 @@ pub fn run(args: DeviceArgs, again: Again<DeviceArgs>, part: &Part<'_>) -> anyho
         .map(|()| true)
 }
 
-/// Checks these settings, as [`main`] would read them.
+/// Checks these settings as [`main`] would.
 pub fn check(args: DeviceArgs) -> Result<(), ConfigError> {
     copies(args.copies)?;
     status::at(args.status.as_deref())?;
@@ -220,7 +220,7 @@ fn check_shards(first: &Settings, shards: u16) -> Result<(), ConfigError> {
     Err(ConfigError(text.into()))
 }
 
-/// Serves several shards. One that stops says so and does not take the others with it.
+/// Serves several shards. If one shard stops with an error, this is logged, and the other shards continue.
 fn serve_all(
     first: &Settings,
     shards: u16,
@@ -246,7 +246,7 @@ fn serve_all(
                 .context("cannot start a thread")?;
             threads.push(serving);
         }
-        // Every one is waited for, also after one that failed.
+        // Waits for all shards, even if one has failed.
         let failed = threads
             .into_iter()
             .filter_map(|thread| thread.join().map_or(Some(()), |end| end.err().map(drop)))
@@ -259,7 +259,7 @@ fn serve_all(
 mod tests {
     use super::{DeviceArgs, check};
 
-    /// `pmnet check` took files that `pmnet device` refuses.
+    /// Regression test: `pmnet check` accepted files that `pmnet device` refuses.
     #[test]
     fn a_number_of_shards_that_a_device_refuses_is_refused_when_its_file_is_checked() {
         let checked = |more: &str| {

@@ -16,7 +16,7 @@ use crate::cli::process::Part;
 use crate::memory_limit::memory_limit;
 use crate::status::DeviceWriter;
 
-/// One run: until asked to end. `may_serve` is asked when the log is open.
+/// One run, until the process is asked to end. `may_serve` is called when the log is open.
 pub fn run(
     settings: Settings,
     writer: DeviceWriter,
@@ -32,7 +32,7 @@ pub fn run(
     run_relay(settings.relay, log, None, writer, stop, part, || ())
 }
 
-/// Serves until asked to end; `serving` is called once it does.
+/// Serves until the process is asked to end. `serving` is called once the device serves.
 pub fn run_relay<M: Media>(
     relay: RelayConfig,
     log: Log<M>,
@@ -53,7 +53,7 @@ pub fn run_relay<M: Media>(
     Ok(())
 }
 
-/// Says that a device serves: where, which one, on which medium.
+/// Prints that a device serves: its address, its number, and the medium of its log.
 pub fn announce<M: Media>(
     part: &Part<'_>,
     address: SocketAddr,
@@ -77,7 +77,7 @@ pub fn announce<M: Media>(
     part.announce("device", &fields);
 }
 
-/// Opens the log, or makes it where there is none. Returns whether its file was made.
+/// Opens the log, or makes a new one. Returns the log, and whether its file was made.
 pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     let device = settings.relay.device.id;
     let shard = settings.relay.device.shard;
@@ -93,10 +93,10 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
         let media = pmnet_media::open(&settings.path, settings.kind)?;
         (media, parameters)
     };
-    // A process that left a log of zeros died before it had written anything.
+    // A log of zeros was left by a process that died before it had written anything.
     let blank = !unused && media.bytes().iter().all(|byte| *byte == 0);
     let parameters = match settings.wanted {
-        // It may have been made smaller than usual.
+        // The log may have been made smaller than usual.
         None if blank => {
             let same = |one: &Parameters| one.image_bytes() == media.bytes().len();
             settings.smaller().find(same).unwrap_or(parameters)
@@ -134,7 +134,8 @@ pub fn open_log(settings: &Settings) -> anyhow::Result<(Log<AnyMedia>, bool)> {
     Ok((scan.repair(decision)?, made))
 }
 
-/// Makes the file of a new log: of the size that is asked for, or of the usual one, or of less where there is no room for that.
+/// Makes the file of a new log. The file has the wanted size. If no size is wanted, it has the usual size, or a smaller
+/// one if there is not enough space.
 fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
     let create = |parameters: Parameters| {
         pmnet_media::create(&settings.path, settings.kind, parameters.image_bytes())
@@ -149,7 +150,7 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
         return Ok(create(wanted)?);
     }
     let usual = settings.usual();
-    // The log is in memory, also if it is on a disk as well: half of what there may be is left for everything else.
+    // A log on a disk is in memory as well. Half of the memory limit is left for everything else.
     let limit = memory_limit().filter(|_| settings.kind != Kind::Pmem);
     let room = limit.map_or(u64::MAX, |limit| limit / 2);
     let smallest = settings.smaller().last().unwrap_or(usual);
@@ -181,7 +182,8 @@ fn make_log(settings: &Settings) -> anyhow::Result<(AnyMedia, Parameters)> {
     }
 }
 
-/// A log that is larger than the memory which this process may use ends in a kill without a word.
+/// Refuses a log that is larger than the memory limit of this process: the kernel would kill the process without a
+/// message.
 fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     match memory_limit() {
         Some(limit) if bytes >= limit => anyhow::bail!(
@@ -192,7 +194,8 @@ fn fits_memory(bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// Returns a new log's identity: no two logs may ever have the same, so the operating system draws it.
+/// Returns the identity of a new log. No two logs may have the same identity, so it consists of random bytes from the
+/// operating system.
 pub fn new_identity(device: u32, shard: u32) -> anyhow::Result<Identity> {
     let mut log_uuid = [0; 16];
     getrandom::fill(&mut log_uuid).context(

@@ -1,4 +1,4 @@
-//! Configuration of a device, from flags and file; combinations that cannot be are refused.
+//! Configuration of a device, from flags and file. Impossible combinations are refused.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -24,18 +24,19 @@ use crate::cli::common::{hop_addresses, required, size_max, udp_address};
 use crate::cli::keys::{KeyArgs, OfCluster};
 use crate::cli::names::Named;
 
-/// Time of polling after activity.
+/// Time of polling after activity, in microseconds.
 pub const SPIN_US: u64 = 50;
 /// Frame ring of a new log, in bytes.
 pub const FRAME_BYTES: u64 = 64 << 20;
-/// Where there is little room, a new log is not made smaller than this unless that is asked for.
+/// If there is little space, a new log still has at least this many bytes, unless a smaller size is given.
 const FRAME_BYTES_LEAST: u64 = 1 << 20;
 /// Smallest `--log-size`: a smaller value is more likely a mistyped unit.
 const FRAME_BYTES_MIN: u64 = 4096;
-/// Bytes of frame ring for each entry of a new log: small updates fill both about equally.
+/// Bytes of frame ring for each entry of a new log. With this ratio, small updates use up entries and bytes about
+/// equally fast.
 const FRAME_BYTES_PER_ENTRY: u64 = 512;
 
-/// Settings of a device, checked.
+/// Settings of a device, after all checks.
 #[derive(Clone)]
 pub struct Settings {
     pub relay: RelayConfig,
@@ -47,36 +48,37 @@ pub struct Settings {
     pub fleet: Option<FleetSettings>,
     /// `--next`, if it is a name, whose address may change.
     pub next_name: Option<Named>,
-    /// `pmnet ctl` may ask it and wire it, outside a fleet.
+    /// `pmnet ctl` may ask the device for its state and change its next hop (outside a fleet).
     pub ctl: bool,
-    /// Its key file, if it has one.
+    /// The device's key file, if it has one.
     pub keys: Option<OfCluster>,
-    /// Given explicitly: an existing log must have exactly these.
+    /// The size that the operator has given. An existing log must have exactly this size.
     pub wanted: Option<Parameters>,
 }
 
 /// Where packets become entries of a log.
 #[derive(Clone)]
 pub enum Place {
-    /// In this process, which receives them at its UDP socket.
+    /// In this process, which receives packets at its UDP socket.
     Relay,
     /// In this process, past the kernel's network stack (--mode af-xdp).
     Direct(DirectSettings),
-    /// In this process, from slots into which an RDMA NIC has put them (--mode verbs).
+    /// In this process, which takes packets from the slots into which an RDMA NIC has put them (--mode verbs).
     Verbs(VerbsSettings),
     /// In the kernel.
     Kernel(KernelSettings),
-    /// In the region that has the data as well (--store), received at the UDP socket or past the network stack.
+    /// In this process, and the log is in the region that also has the data (--store). Packets come by the UDP socket,
+    /// or past the network stack.
     Store(RegionAddress, Option<DirectSettings>),
 }
 
 impl Settings {
-    /// Returns the size of a new log if none is asked for.
+    /// Returns the size of a new log if the operator gives none.
     pub fn usual(&self) -> Parameters {
         self.usual_of(FRAME_BYTES)
     }
 
-    /// Returns smaller and smaller sizes of a log, for a place without room for the usual one.
+    /// Returns smaller and smaller sizes of a log, for a place without enough space for the usual size.
     pub fn smaller(&self) -> impl Iterator<Item = Parameters> {
         let half = |size: &u64| (*size > FRAME_BYTES_LEAST).then(|| size / 2);
         let sizes = std::iter::successors(half(&FRAME_BYTES), half);
@@ -91,7 +93,7 @@ impl Settings {
         }
     }
 
-    /// Returns the kernel's part, in a kernel mode.
+    /// Returns the settings of the kernel mode, if the device has such a mode.
     pub const fn kernel(&self) -> Option<&KernelSettings> {
         match &self.place {
             Place::Kernel(kernel) => Some(kernel),
@@ -100,7 +102,7 @@ impl Settings {
     }
 }
 
-/// Settings from what is said about a device.
+/// Returns the checked settings for these flags and keys of the file.
 pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     let listen = required("--listen", "device", args.listen.clone())?;
     let listen = udp_address("--listen", &listen)?;
@@ -135,7 +137,7 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
     device.size_max = size_max(args.mtu, listen.is_ipv6())?;
     device.server_reads_log = args.server_reads_log;
     device.flags = flags(&args, is_switch && fleet.is_some())?;
-    // What only ends a device speaks with nobody.
+    // `--detach` only ends a device, and sends no packets.
     let insecure = args.insecure || (args.detach && args.key.is_none());
     let keys = KeyArgs::of(args.key.clone(), insecure).of_cluster(&[listen, next])?;
     device.keys = device_keys(keys.as_ref(), args.next_id)?;
@@ -161,13 +163,13 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
         fleet,
         keys,
         next_name: Named::of(&next_text),
-        // Its TCP port is for clients' connections there.
+        // With an RDMA NIC, the device's TCP port is for the connections of clients.
         ctl: !args.no_ctl && !by_nic,
         wanted,
     })
 }
 
-/// Returns the keys of a device whose next hop has this id; 0 if none is said, the server's.
+/// Returns the keys of a device whose next hop has this id. Without an id the next hop is the server, whose id is 0.
 pub fn device_keys(
     keys: Option<&OfCluster>,
     next_id: Option<u32>,
@@ -191,7 +193,8 @@ fn takes_keys(place: &Place, args: &DeviceArgs) -> Result<(), ConfigError> {
             "--key does not go with --mode verbs: a NIC acknowledges a message before a process can verify it. Leave --key out, and state \
              with --insecure that the hosts of this network are trusted"
         }
-        // Its pipeline leaves the MAC of such an entry to the process that sends it (pipeline.md §10).
+        // For such a log, the pipeline leaves the MAC of an entry to the process that sends the entry (pipeline.md
+        // §10).
         Place::Kernel(_) if args.server_reads_log => {
             "--server-reads-log does not go with --key: entries of the last device in the kernel have no MAC in the log, so the server would \
              drop each one that it reads there. Leave --server-reads-log out (and --device-log of the server): the device sends them"
@@ -201,7 +204,7 @@ fn takes_keys(place: &Place, args: &DeviceArgs) -> Result<(), ConfigError> {
     Err(ConfigError(text.into()))
 }
 
-/// Returns a loop with this machine. The source of its orders and leases is set before it begins.
+/// Returns the configuration of a loop with this device. Orders and leases are added before the loop begins.
 pub fn relay_config(listen: SocketAddr, device: DeviceConfig, args: &DeviceArgs) -> RelayConfig {
     RelayConfig {
         listen,
@@ -232,7 +235,7 @@ fn next_hop(text: &str, listen: SocketAddr, is_switch: bool) -> Result<SocketAdd
     Ok(next)
 }
 
-/// Returns where the log is, and on which medium.
+/// Returns the path of the log, and its medium.
 fn log_place(
     args: &DeviceArgs,
     kernel: Option<&KernelSettings>,
@@ -257,7 +260,7 @@ fn log_place(
     Ok((PathBuf::from(&kernel.name), Kind::Dram))
 }
 
-/// Returns the size of the log as it is asked for.
+/// Returns the size of the log that the operator has given.
 fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
     let size = args.log_size.as_deref().map(log_size).transpose()?;
     match (args.entries, args.frame_bytes) {
@@ -269,7 +272,8 @@ fn size(args: &DeviceArgs) -> Result<Option<Parameters>, ConfigError> {
     }
 }
 
-/// Statement of the device to the server about its start. `joins_nowhere`: no device can be wired to send to this one.
+/// Returns the device's statement to the server about its start. `joins_nowhere`: no other device can be told to send
+/// to this one.
 fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
     let mut flags = match (args.shrink_chain, args.declare_data_loss) {
         (true, true) => {
@@ -303,7 +307,7 @@ fn flags(args: &DeviceArgs, joins_nowhere: bool) -> Result<u32, ConfigError> {
     Ok(flags)
 }
 
-/// Returns the number of a device: what was given, or its port.
+/// Returns the number of a device: the given one, or its port.
 pub fn id(given: Option<u32>, listen: SocketAddr) -> Result<u32, ConfigError> {
     let id = given.unwrap_or_else(|| u32::from(listen.port()));
     if id == 0 {
@@ -324,9 +328,9 @@ fn log_size(text: &str) -> Result<Parameters, ConfigError> {
     Ok(from_size(size))
 }
 
-/// Frame space rounded up to whole blocks, and the entries that go with it.
+/// Returns the parameters of a log with this many bytes of frames, rounded up to whole blocks.
 pub fn from_size(size: u64) -> Parameters {
-    // Too much for a number is too much for a log: its check says so.
+    // If the size overflows, the later check of the log's size refuses it.
     let frame_bytes = size.checked_next_multiple_of(4096).unwrap_or(u64::MAX);
     let entries = (frame_bytes / FRAME_BYTES_PER_ENTRY)
         .next_power_of_two()
@@ -396,7 +400,7 @@ mod tests {
 
     use super::*;
 
-    /// The server read entries without a MAC there, and counted each of them as forged.
+    /// Regression test: the server read entries without a MAC from such a log, and counted each of them as forged.
     #[test]
     fn a_device_with_keys_sends_the_server_what_it_logs() {
         let folder = tempfile::tempdir().unwrap();

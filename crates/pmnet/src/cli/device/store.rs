@@ -30,7 +30,7 @@ use crate::cli::keys::key_args;
 use crate::cli::process::Part;
 use crate::status::{DeviceWriter, ServerWriter};
 
-/// Settings of such a device.
+/// Returns the settings of a device with `--store`.
 pub fn settings(
     url: &str,
     listen: SocketAddr,
@@ -66,13 +66,13 @@ pub fn settings(
         place: Place::Store(region, direct),
         fleet: None,
         next_name: None,
-        // Its chain is another matter: its server is within it.
+        // `pmnet ctl` cannot change this device's next hop, because the device is also the server.
         ctl: false,
         wanted: None,
     })
 }
 
-/// Refuses flags that say something else than `--store` does.
+/// Refuses flags that contradict `--store`.
 fn goes_with_a_store(args: &DeviceArgs) -> Result<(), ConfigError> {
     let in_kernel = matches!(args.mode, Some(Mode::Nic | Mode::Switch | Mode::Router));
     let others = [
@@ -127,7 +127,7 @@ fn goes_with_a_store(args: &DeviceArgs) -> Result<(), ConfigError> {
 
 type Node = DeviceNode<Seat<AnyMedia>>;
 
-/// One run: until asked to end.
+/// One run, until the process is asked to end.
 pub fn run(
     settings: Settings,
     region: &RegionAddress,
@@ -153,7 +153,7 @@ pub fn run(
     let about = (settings.relay.device.id, settings.relay.device.shard);
     let random = Random::new(getrandom::u64().context("no random numbers")?);
     let of_server = ServerConfig {
-        // Those that the device begins with; others come to both in one turn.
+        // The server begins with the device's keys. Later keys reach the server and the device in the same turn.
         keys: settings
             .relay
             .device
@@ -171,7 +171,7 @@ pub fn run(
         counts = node.server().store().counts();
         writer.turn(node.device(), turn);
         if let Some(board) = writer.shown().and_then(|board| board.server.as_ref()) {
-            // Its socket is the device's.
+            // The server has no socket of its own: it uses the device's.
             let turn = ServerTurn {
                 step: None,
                 socket: SocketCounters::default(),
@@ -210,7 +210,7 @@ pub fn run(
     Ok(())
 }
 
-/// Refuses what the kernel cannot receive into, before anything is made.
+/// Before anything is made, refuses a region into whose memory the kernel cannot receive packets.
 fn fits(direct: &DirectSettings, region: &RegionAddress, kind: Kind) -> Result<(), ConfigError> {
     let device = std::fs::metadata(region.path()).is_ok_and(|it| it.file_type().is_char_device());
     if kind == Kind::Pmem && !device {

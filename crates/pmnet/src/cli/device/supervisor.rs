@@ -1,7 +1,8 @@
-//! A device's life: run after run, each with the next hop that was ordered, until it is to end.
+//! The runs of a device, one after the other, until the device must end. Each run has the next hop that was ordered.
 //!
-//! Orders come from its flags alone, from the chain in etcd ([`FleetOrders`]), or from a person ([`HandOrders`]). A run is a loop over
-//! one log, at the device's [`Place`]. Each of these goes with each of those; only a store takes no orders yet.
+//! Orders come from its flags alone, from the chain in etcd ([`FleetOrders`]), or from a person ([`HandOrders`]). A run
+//! is a loop over one log, at the device's [`Place`]. Every source of orders can be combined with every place, except
+//! that a device with a store takes no orders yet.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -20,30 +21,31 @@ use super::{direct, kernel, relay, store, verbs};
 use crate::cli::process::Part;
 use crate::status::{Beside, DeviceBoard, DeviceWriter, ServerBoard, VerbsBoard};
 
-/// Source of orders: which next hop a device has, and when it ends.
+/// A source of orders, which decide about a device's next hop and its end.
 pub trait Orders {
-    /// Wires the next run.
+    /// Sets the next hop for the next run.
     fn wire(&mut self, relay: &mut RelayConfig);
 
-    /// Asked once in a run, when its log is open and it has sent nothing yet. Returns whether it may serve.
+    /// Returns whether the device may serve. Called once in a run, when the log is open and the device has sent nothing
+    /// yet.
     fn may_serve(&mut self, log: Facts, stop: &Stop) -> anyhow::Result<bool>;
 
     /// Decides what comes after a run; an error ends the device.
     fn after(&mut self, run: anyhow::Result<()>, stop: &Stop) -> anyhow::Result<Then>;
 
-    /// **The device has ended**, without an error: it acknowledges nothing any more.
+    /// Notes that the device has ended without an error. It no longer acknowledges anything.
     fn ended(self: Box<Self>);
 }
 
 /// The next step after a run.
 pub enum Then {
-    /// Another one.
+    /// Another run.
     Again,
     /// The end of the device.
     End,
 }
 
-/// Orders of the flags alone: the device is as they say, for one run.
+/// Orders by the flags alone: the device has one run, with the next hop of its flags.
 struct ByFlags;
 
 impl Orders for ByFlags {
@@ -60,7 +62,7 @@ impl Orders for ByFlags {
     fn ended(self: Box<Self>) {}
 }
 
-/// Returns the board of a device, which is shown from now on. `copies`: those without which it is not ready.
+/// Makes the board of a device and shows it at the status port. `copies`: with fewer copies the device is not ready.
 fn board(part: &Part<'_>, copies: &Arc<AtomicU8>, settings: &Settings) -> Arc<DeviceBoard> {
     let device = &settings.relay.device;
     let beside = Beside {
@@ -74,7 +76,7 @@ fn board(part: &Part<'_>, copies: &Arc<AtomicU8>, settings: &Settings) -> Arc<De
     board
 }
 
-/// Serves until asked to end. `copies`: those without which the device is not ready.
+/// Serves until the process is asked to end. `copies`: with fewer copies the device is not ready.
 pub fn serve(
     settings: &Settings,
     copies: &Arc<AtomicU8>,
@@ -83,7 +85,7 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     let board = board(part, copies, settings);
     if is_new(settings) {
-        // Nothing is made for a device that could not serve.
+        // If the device could not serve, no file must be made for it.
         can_listen(settings.relay.listen, stop)?;
     }
     let mut orders = orders(settings, part)?;
@@ -110,7 +112,8 @@ pub fn serve(
         }
     };
     match (in_kernel, settings.kernel()) {
-        // It may answer on without this process, until its deadline: a lease must last as long, and end by itself.
+        // The kernel may answer without this process until its deadline. So the lease is not given back, and ends by
+        // itself.
         (Some(in_kernel), Some(kernel)) => in_kernel.leave(settings, kernel, served),
         _ => {
             if served.is_ok() {
@@ -121,7 +124,7 @@ pub fn serve(
     }
 }
 
-/// Returns whether a file would be made for this device.
+/// Returns whether the start of this device makes a new file.
 fn is_new(settings: &Settings) -> bool {
     match &settings.place {
         Place::Relay | Place::Direct(_) | Place::Verbs(_) => !settings.path.exists(),
@@ -141,7 +144,7 @@ fn orders(settings: &Settings, part: &Part<'_>) -> anyhow::Result<Box<dyn Orders
     })
 }
 
-/// The device as it was ordered, in place of what its flags say.
+/// Changes the device's configuration from the flags to this order.
 pub fn obey(device: &mut DeviceConfig, order: Order) {
     let Order {
         next,
@@ -159,7 +162,7 @@ pub fn obey(device: &mut DeviceConfig, order: Order) {
     device.word_epoch = shrink;
 }
 
-/// Facts about this log that an agent needs.
+/// Returns the facts about this log that an agent needs.
 pub fn facts<M: Media>(log: &Log<M>) -> Facts {
     Facts {
         log: log.identity().log_uuid,

@@ -23,13 +23,13 @@ use super::supervisor::facts;
 use crate::cli::process::Part;
 use crate::status::DeviceWriter;
 
-/// Bytes of a slot: it holds the largest packet.
+/// Bytes of a slot. The largest packet fits into it.
 const SLOT_BYTES: u32 = 2048;
 const _: () = assert!(pmnet_wire::DATAGRAM_BYTES_MAX <= SLOT_BYTES as usize);
-/// Number of new slots.
+/// Default number of new slots.
 const SLOTS: u32 = 1024;
 
-/// Settings of this mode.
+/// Settings of `--mode verbs`.
 #[derive(Clone, Debug)]
 pub struct VerbsSettings {
     rdma: String,
@@ -40,7 +40,7 @@ pub struct VerbsSettings {
 }
 
 impl VerbsSettings {
-    /// The settings of this mode; `None` in the others.
+    /// Returns the settings of this mode; `None` in other modes.
     pub fn new(args: &DeviceArgs) -> Result<Option<VerbsSettings>, ConfigError> {
         let said = [
             (args.rdma.is_some(), "--rdma"),
@@ -92,8 +92,8 @@ impl VerbsSettings {
         }))
     }
 
-    /// Opens the slots of this log, or makes them. For a log that was used they are made only if the operator says so: its own slots may be
-    /// elsewhere, with acknowledged writes.
+    /// Opens the slots of this log, or makes new ones. For a log that was used before, new slots are made only if the
+    /// operator says so, because the log's old slots, with acknowledged writes, may be at another place.
     fn open(&self, log: Identity, used: bool) -> anyhow::Result<SlotScan<AnyMedia>> {
         let wanted = SlotParameters {
             slots: self.count.unwrap_or(SLOTS),
@@ -135,10 +135,11 @@ impl VerbsSettings {
         Ok(scan)
     }
 
-    /// Returns the faults that an acknowledgement of the NIC survives, with a log that survives `log`. The processor flushes nothing before it.
+    /// Returns the faults that an acknowledgement of the NIC survives. `log`: the faults that the log survives. The
+    /// processor flushes nothing before the NIC acknowledges.
     fn survives(&self, slots: &AnyMedia, log: &'static str) -> &'static str {
         match slots {
-            // From the slots it goes there.
+            // The write moves from the slots into the log.
             _ if !log.starts_with("power loss") => log,
             AnyMedia::Pmem(pmem) if pmem.domain() == Domain::CpuCache || self.ddio_off => {
                 slots.survives()
@@ -151,13 +152,13 @@ impl VerbsSettings {
     }
 }
 
-/// A devdax device is persistent memory; anything else is memory.
+/// Returns the kind of memory: a devdax device is persistent memory, anything else is ordinary memory.
 fn kind(path: &Path) -> Kind {
     let device = std::fs::metadata(path).is_ok_and(|it| it.file_type().is_char_device());
     if device { Kind::Pmem } else { Kind::Dram }
 }
 
-/// One run: until asked to end. `may_serve` is asked when log, slots and NIC are open.
+/// One run, until the process is asked to end. `may_serve` is called when log, slots and NIC are open.
 pub fn run(
     settings: Settings,
     verbs: &VerbsSettings,
@@ -200,7 +201,7 @@ pub fn run(
         }
     };
     run_with(settings.relay, log, stop, make, observe, |address, node| {
-        // The NIC is one copy: with more of them the log of each counts.
+        // If the chain has one copy, the NIC's slots decide. With more copies, the devices' logs decide.
         let survives = if node.machine().copies() == 1 {
             alone
         } else {
@@ -232,7 +233,7 @@ mod tests {
         toml::from_str(text).unwrap()
     }
 
-    /// It was taken for a mode of the kernel.
+    /// Regression test: this mode was treated as a mode of the kernel.
     #[test]
     fn a_device_of_this_mode_has_its_place_and_no_ctl() {
         let settings = settings(args()).unwrap();

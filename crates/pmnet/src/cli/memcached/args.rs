@@ -109,12 +109,13 @@ impl Section for MemcachedArgs {
 }
 
 impl MemcachedArgs {
-    /// Returns how etcd is reached.
+    /// Returns the settings for connections to etcd.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
         etcd_args!(self)
     }
 
-    /// These settings; what they do not say is as `below`. Settings that exclude each other win as a whole.
+    /// Returns these settings; settings that they do not have come from `below`. Settings that exclude each other all
+    /// come from one of the two.
     pub(super) fn over(self, below: MemcachedArgs) -> MemcachedArgs {
         let KeyArgs { key, insecure } = key_args!(self).over(key_args!(below));
         let (via, fleet) = match (self.via, self.fleet) {

@@ -41,11 +41,11 @@ memcached clients connect here, with the text or the meta protocol. A set (also 
 on the item) is acknowledged as soon as every device of the chain holds it. The database executes everything else, \
 exactly once. Nothing is evicted.";
 
-/// Smallest `--item-size-max`, as memcached's.
+/// Smallest `--item-size-max`, the same as in memcached.
 const ITEM_SIZE_MIN: u64 = 1024;
-/// Largest database number: that of Redis with its default.
+/// Largest database number: the largest one of Redis with its default configuration.
 const DATABASE_MAX: u32 = 15;
-/// Files that a front needs beside those of its clients.
+/// Open files that a front needs besides those of its clients.
 const FILES_OF_A_FRONT: u64 = 32;
 
 /// The command line of `pmnet memcached`.
@@ -68,7 +68,7 @@ struct Settings {
     reach: Reach,
 }
 
-/// Serves until asked to end.
+/// Serves until the process is asked to end.
 pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<bool> {
     let args = command.args.clone().over(file);
     let line = Line::alone(command.common.json);
@@ -79,7 +79,7 @@ pub fn main(command: &MemcachedCommand, file: MemcachedArgs) -> anyhow::Result<b
     run(args, again, &process.alone()?)
 }
 
-/// Serves until its part of the process is to end.
+/// Serves until `part` is asked to end.
 pub fn run(
     args: MemcachedArgs,
     again: Again<MemcachedArgs>,
@@ -151,13 +151,13 @@ fn serve(
     Ok(true)
 }
 
-/// Checks these settings, as [`main`] would read them.
+/// Checks these settings as [`main`] would.
 pub fn check(args: MemcachedArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     settings(args).map(drop)
 }
 
-/// Reads these settings; an error if they cannot be.
+/// Returns the checked settings for these flags and keys of the file.
 fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let etcd = args.etcd();
     let listen = address("--listen", &required("--listen", "memcached", args.listen)?)?;
@@ -198,7 +198,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name;
     client.shard = shard;
-    // Those of a fleet are found later.
+    // The devices of a fleet are found later.
     let known = client.heads().filter(|_| follow.is_none());
     let keys = key_args!(args);
     let reach = keys.reach();
@@ -216,7 +216,7 @@ fn settings(args: MemcachedArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Others than this machine may connect only if that was said: there are no passwords.
+/// Returns an error if other machines can connect and the operator has not allowed that. There are no passwords.
 fn may_be_reached(
     flag: &str,
     address: Option<SocketAddr>,
@@ -233,7 +233,7 @@ fn may_be_reached(
     }
 }
 
-/// Returns the number of clients for which this many open files are enough: each has its own socket.
+/// Returns the number of clients for which this many open files are enough. Each client has one socket.
 fn clients_within(files: u64) -> usize {
     usize::try_from(files.saturating_sub(FILES_OF_A_FRONT)).unwrap_or(usize::MAX)
 }

@@ -155,7 +155,7 @@ impl Section for RedisArgs {
 }
 
 impl RedisArgs {
-    /// Returns how etcd is reached.
+    /// Returns the settings for connections to etcd.
     pub(in crate::cli) fn etcd(&self) -> EtcdArgs {
         etcd_args!(self)
     }
@@ -169,7 +169,8 @@ impl RedisArgs {
         }
     }
 
-    /// These settings; what they do not say is as `below`. Settings that exclude each other are taken from one source, all together.
+    /// Returns these settings; settings that they do not have come from `below`. Settings that exclude each other all
+    /// come from one of the two.
     pub(super) fn over(self, below: RedisArgs) -> RedisArgs {
         let said = [self.who_may_connect(), below.who_may_connect()];
         let said = said.into_iter().find(Said::is_something);
@@ -230,7 +231,7 @@ impl RedisArgs {
         }
     }
 
-    /// Returns what TLS with clients is made of.
+    /// Returns the files and options of TLS with clients.
     pub(super) fn tls_files(&self) -> TlsFiles {
         TlsFiles {
             certificate: self.tls_cert.clone(),
@@ -240,7 +241,7 @@ impl RedisArgs {
         }
     }
 
-    /// These settings without those that belong to one shard.
+    /// Returns these settings without those that belong to one shard.
     pub(super) fn of_all_shards(self) -> RedisArgs {
         RedisArgs {
             via: None,

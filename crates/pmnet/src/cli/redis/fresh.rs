@@ -7,8 +7,8 @@ use super::RedisArgs;
 use crate::cli::process::Part;
 use crate::cli::tls::server_tls;
 
-/// Has the files of these fronts, which have the same settings of TLS and access, read again at each SIGHUP. Connections that are there
-/// stay as they are.
+/// Reads the files of these fronts again at each SIGHUP. All fronts have the same settings of TLS and access. Existing
+/// connections do not change.
 pub fn keep_fresh<'a>(
     part: &Part<'_>,
     args: &RedisArgs,

@@ -77,7 +77,7 @@ settings that an entry does not have, the command line counts.
   etcd = \"http://10.0.0.7:2379\"
   shard = 1";
 
-/// Longest time for which a front waits for the first device in etcd.
+/// Longest time for which a front waits until etcd names a device.
 const DEVICES_WAIT: Duration = Duration::from_secs(30);
 
 /// The command line of `pmnet redis`.
@@ -90,7 +90,7 @@ pub struct RedisCommand {
     pub common: CommonArgs,
 }
 
-/// Serves until asked to end.
+/// Serves until the process is asked to end.
 pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     if let Some(url) = &command.args.direct {
         let instead =
@@ -106,7 +106,7 @@ pub fn main(command: &RedisCommand, file: RedisArgs) -> anyhow::Result<bool> {
     run(args, again, &process.alone()?)
 }
 
-/// Serves until its part of the process is to end.
+/// Serves until `part` is asked to end.
 pub fn run(args: RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) -> anyhow::Result<bool> {
     serve(args, again, part).or_else(|error| unless_asked_to_stop(error).map(|()| true))
 }
@@ -197,7 +197,7 @@ fn serve(args: RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) -> anyhow::R
     Ok(true)
 }
 
-/// A front that runs, as far as it can be told of other settings.
+/// The handles by which the settings of a running front are changed.
 #[derive(Clone)]
 struct Running {
     limits: Latest<Limits>,
@@ -211,14 +211,14 @@ impl Running {
     }
 }
 
-/// Puts another password in place of one that is in use.
+/// Replaces the password that is in use by the new one.
 fn take_password(in_use: &Access, new: &Access) {
     if let (Access::Password(in_use), Access::Password(new)) = (in_use, new) {
         in_use.replace_by(new);
     }
 }
 
-/// Checks these settings, as [`main`] would read them.
+/// Checks these settings as [`main`] would.
 pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
     status::at(args.status.as_deref())?;
     match args.shards.clone() {
@@ -227,7 +227,8 @@ pub fn check(args: RedisArgs) -> Result<(), ConfigError> {
     }
 }
 
-/// Returns the board of a front, which is shown from now on. `number`: which one of many, counted from 1.
+/// Makes the board of a front and shows it at the status port. `number`: the front's number among several, counted from
+/// 1.
 fn show(
     part: &Part<'_>,
     front: &FrontConfig,
@@ -245,17 +246,17 @@ fn show(
     board
 }
 
-/// The way to the devices of a shard.
+/// The client endpoint for the devices of a shard, and the threads that follow the devices' addresses.
 pub(super) struct Way {
     pub(super) node: ClientNode,
     known: Vec<SocketAddr>,
-    /// They look until the front ends.
+    /// The threads run until the front ends.
     pub(super) follower: Option<Follower>,
     pub(super) watch: Option<Watch>,
 }
 
 impl Way {
-    /// Finds them, if need be in etcd.
+    /// Finds the devices, with a fleet in etcd, and makes the endpoint.
     pub(super) fn find(
         client: ClientConfig,
         hosts: Vec<Named>,
@@ -309,8 +310,8 @@ impl Way {
     }
 }
 
-/// Tells a client whenever its devices are somewhere else. Where they were before is asked, too: who answers there is still the head, however often
-/// the names have changed since.
+/// Tells a client when its devices have new addresses. The client also asks the earlier addresses, because the head may
+/// still answer there, however often the names have changed since.
 fn watch(
     hosts: Vec<Named>,
     known: Vec<SocketAddr>,
@@ -334,7 +335,7 @@ fn watch(
     })
 }
 
-/// Tells a front the addresses of the Redis of `--direct`, each time that they have changed.
+/// Tells a front the addresses of the Redis of `--direct` each time they have changed.
 fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
     let mut known: Vec<SocketAddr> = Vec::new();
     Watch::start(vec![named], move |found| {
@@ -345,7 +346,8 @@ fn watch_direct(named: Named, mover: DirectMover) -> anyhow::Result<Watch> {
     })
 }
 
-/// Says how a front answered, which ends now. `shard`: which one of many, counted from 1; 0: it is the only one.
+/// When a front ends, logs how it has answered its reads. `shard`: the front's number among several, counted from 1; 0:
+/// it is the only front.
 fn log_end(counters: &Counters, shard: usize) {
     let Counters {
         own_writes,

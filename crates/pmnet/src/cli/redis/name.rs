@@ -1,7 +1,9 @@
 //! The name under which a front opens its sessions (`docs/spec/protocol.md` §4).
 //!
-//! A front that was started again says so by it, and the device ends the sessions of the one before. So no two fronts that run may have one name.
-//! The kernel sees to that: an address can be listened on once in a network namespace, and a namespace has its number on one machine since its start.
+//! By this name the device recognises a front that was started again, and ends the sessions of its previous start. So
+//! no two running fronts may have the same name. The name is made of the listen address, the number of the network
+//! namespace, and the id of the machine's boot. The kernel lets only one process listen at an address of a namespace,
+//! and no two namespaces of one boot have the same number at the same time.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -10,14 +12,15 @@ use pmnet_client::Clock;
 
 use crate::cli::names::here;
 
-/// Returns the name of a front that listens there, and the number of this start; zeros if it can have none.
+/// Returns the name of a front that listens at this address, and the number of this start; zeros if the front cannot
+/// have a name.
 pub fn name(listen: SocketAddr) -> (u64, u64) {
     let Some((boot, network)) = here().filter(|_| listen.port() != 0) else {
         return (0, 0);
     };
     let mut hasher = DefaultHasher::new();
     (boot, network, listen).hash(&mut hasher);
-    // The clock goes on while the machine sleeps, and begins anew with another name.
+    // The clock also advances while the machine sleeps. It begins at zero at each boot, when the name changes as well.
     (hasher.finish().max(1), Clock::boottime().now().0)
 }
 

@@ -1,4 +1,4 @@
-//! Meaning of the settings; those that cannot be are refused.
+//! Checks the settings of a front, and refuses impossible combinations.
 
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,17 +22,17 @@ use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 use super::name::name;
 
-/// Longest `--spin-us`: a second. With more, a core does nothing else.
+/// Longest `--spin-us`: a second. A longer time would occupy a core completely.
 pub const SPIN_US_MAX: u64 = 1_000_000;
 /// Longest `--deadline-ms`: a day.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1000;
-/// Largest `--connections-max`: each may need a port, and a second one towards the database.
+/// Largest `--connections-max`. Each client may need a port, and a second port for its connection to the database.
 pub const CONNECTIONS_MAX: usize = 1_000_000;
 
-/// Longest `--tcp-keepalive`: Linux takes no more.
+/// Longest `--tcp-keepalive` that Linux accepts, in seconds.
 pub const KEEPALIVE_SECONDS_MAX: u64 = 32_767;
 
-/// The head, until etcd is asked for it ([`located`]).
+/// Placeholder for the head's address until etcd names it ([`located`]).
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Configuration of a front.
@@ -40,17 +40,17 @@ pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED
 pub struct Settings {
     pub(super) front: FrontConfig,
     pub client: ClientConfig,
-    /// The hosts of `--via`, if one of them is a name, whose address may change.
+    /// The hosts of `--via`, if one of them is a name. The address of a name may change.
     pub hosts: Vec<Named>,
     pub follow: Option<FollowConfig>,
-    /// Its key file, if it has one.
+    /// The front's key file, if it has one.
     pub keys: Option<OfFront>,
-    /// The hosts on which its devices may be.
+    /// The hosts on which the front's devices may be.
     pub(super) reach: Reach,
 }
 
 impl Settings {
-    /// Returns where the devices are, for people.
+    /// Returns the addresses of the devices as text.
     pub fn devices(&self) -> String {
         match &self.follow {
             None => via_text(self.client.heads()),
@@ -59,13 +59,13 @@ impl Settings {
     }
 }
 
-/// Addresses as `--via` has them.
+/// Returns addresses in the form of `--via`.
 pub fn via_text(devices: impl Iterator<Item = SocketAddr>) -> String {
     let devices: Vec<String> = devices.map(|device| device.to_string()).collect();
     devices.join(",")
 }
 
-/// Returns a client with the devices that etcd knows, if they are to be asked for there: waits until one is known, or `stop` is set.
+/// Returns a client that knows its devices. With a fleet, waits until etcd names a device, or `stop` is set.
 pub fn located(
     mut client: ClientConfig,
     follow: Option<&FollowConfig>,
@@ -80,7 +80,7 @@ pub fn located(
     Ok(client)
 }
 
-/// Returns the configuration that these settings stand for.
+/// Returns the configuration of a front with these settings.
 pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let said = args.who_may_connect();
     let tls = args.tls_files();
@@ -146,7 +146,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     let copies = copies(args.copies)?;
     client.name = name(front.listen);
     client.shard = shard;
-    // Those of a fleet are found later.
+    // The devices of a fleet are found later.
     let known = client.heads().filter(|_| follow.is_none());
     let keys = key_args!(args);
     let reach = keys.reach();
@@ -165,8 +165,8 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
     })
 }
 
-/// Returns how many clients of those that may connect can have all the connections that their commands may need. `clients`: returns the
-/// number of clients for which this many open files are enough.
+/// Returns the limit of clients, reduced so that every client can have all the connections that its commands may need.
+/// `clients`: returns the number of clients for which a number of open files is enough.
 pub fn within_files(
     wanted: usize,
     clients: impl FnOnce(u64) -> usize,
@@ -190,7 +190,8 @@ pub fn within_files(
     Ok(wanted.min(can))
 }
 
-/// Returns a client of these devices, or one whose devices are still to be asked for. `role`: the role with these settings.
+/// Returns a client of the devices of `via`, or a client whose devices etcd must still name. `role`: the role with
+/// these settings.
 pub fn places(
     role: &str,
     via: Option<String>,
@@ -223,7 +224,7 @@ fn of_commands(client: ClientConfig) -> ClientConfig {
     }
 }
 
-/// Returns a client of these devices.
+/// Returns a client of the devices of `via`.
 pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     let found: Vec<Vec<SocketAddr>> = via
         .split(',')
@@ -244,7 +245,8 @@ pub fn devices(via: &str) -> Result<ClientConfig, ConfigError> {
     Ok(client)
 }
 
-/// Returns all addresses of a family, each once: the first of each host first; at most as many as a chain has devices.
+/// Returns the addresses of one family, each once: first the first address of each host, then the second, and so on.
+/// There are at most as many as a chain has devices.
 pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     let mut all: Vec<SocketAddr> = Vec::new();
     let longest = found.iter().map(Vec::len).max().unwrap_or(0);
@@ -262,7 +264,7 @@ pub fn together(found: &[Vec<SocketAddr>], ipv4: bool) -> Vec<SocketAddr> {
     all
 }
 
-/// Returns how much may be unread: at least one reply, whatever its size.
+/// Returns the bound of unread bytes. It must be at least the largest reply.
 fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
     usize::try_from(bytes(flag, text)?)
         .ok()
@@ -275,7 +277,7 @@ fn unread(flag: &str, text: &str) -> Result<usize, ConfigError> {
         })
 }
 
-/// The value is out of bounds; the sentence names them.
+/// Returns an error that names the bounds if the value is not between them.
 pub fn within<N: PartialOrd + Display>(
     flag: &str,
     value: N,
@@ -448,7 +450,7 @@ mod tests {
         for (said, change) in cases {
             let mut changed = args();
             change(&mut changed);
-            // It counts from the flags and from the file.
+            // The setting counts both from the flags and from the file.
             for (flags, file) in [
                 (changed.clone(), RedisArgs::default()),
                 (RedisArgs::default(), changed),

@@ -1,5 +1,5 @@
-//! `pmnet redis --shards FILE`: one address for many shards. The file says which shard serves which slots; everything else of an
-//! entry is read as the section `[redis]` of a configuration is.
+//! `pmnet redis --shards FILE`: one address for many shards. The file says which shard serves which slots; the other
+//! keys of an entry are those of the section `[redis]` of a configuration.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use crate::status::{FrontBoard, RouterBoard};
 
 /// Largest file of shards, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Settings for all shards, which no entry may have.
+/// Settings that hold for all shards. No entry may have them.
 const OF_ALL: [&str; 12] = [
     "listen",
     "shards",
@@ -42,17 +42,17 @@ const OF_ALL: [&str; 12] = [
     "status",
 ];
 
-/// Content of the file.
+/// Content of the file of shards.
 pub struct Shards {
     pub map: SlotMap,
-    /// The Redis of all shards are masters of one Redis Cluster.
+    /// The Redis servers of all shards are masters of one Redis Cluster.
     pub cluster: bool,
     pub settings: Vec<Settings>,
-    /// The keys of each entry itself, without those that can change while the front runs.
+    /// The keys of each entry, without those that can change while the front runs.
     fixed: Vec<RedisArgs>,
 }
 
-/// Reads the file. `common`: what its entries do not say.
+/// Reads the file. `common`: the settings that the entries do not have.
 fn read(path: &Path, common: &RedisArgs) -> Result<Shards, ConfigError> {
     let place = path.display();
     let bad = |what: &dyn std::fmt::Display| ConfigError(format!("--shards {place}: {what}"));
@@ -115,7 +115,7 @@ fn understand(text: &str, common: &RedisArgs) -> Result<Shards, ConfigError> {
     })
 }
 
-/// An entry of the file: its slots, and what else it says.
+/// Parses an entry of the file. Returns its slots and its other settings.
 fn shard(entry: Value) -> Result<(Vec<RangeInclusive<u16>>, RedisArgs), ConfigError> {
     let wrong = |what: &str| ConfigError(what.to_owned());
     let Value::Table(mut entry) = entry else {
@@ -141,7 +141,7 @@ fn shard(entry: Value) -> Result<(Vec<RangeInclusive<u16>>, RedisArgs), ConfigEr
     Ok((slots, own))
 }
 
-/// Returns the addresses of devices in a file, as they are written there. A file of another form has none.
+/// Returns the addresses of devices as they are written in a file. If the file has another form, the result is empty.
 pub fn vias(path: &Path) -> Vec<String> {
     let file = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
     let table: Option<Table> = file.ok().and_then(|text| toml::from_str(&text).ok());
@@ -153,12 +153,12 @@ pub fn vias(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Checks the file, with these settings for what its entries do not say.
+/// Checks the file. `args`: the settings that its entries do not have.
 pub fn check(path: &Path, args: RedisArgs) -> Result<(), ConfigError> {
     read(path, &args.of_all_shards()).map(drop)
 }
 
-/// Returns the content of a file, for a command that only looks at it.
+/// Returns the content of a file, for a command that only reads it.
 pub fn look(path: &Path) -> Result<Shards, ConfigError> {
     read(path, &of_nobody())
 }
@@ -169,7 +169,8 @@ pub fn look_at(text: &str) -> Result<Shards, ConfigError> {
     understand(text, &of_nobody())
 }
 
-/// Returns where clients come in must be said, and is no matter to who only looks.
+/// Returns settings for a command that only reads the file. A listen address is required, but has no meaning for such a
+/// command.
 fn of_nobody() -> RedisArgs {
     RedisArgs {
         listen: Some("127.0.0.1:6380".into()),
@@ -184,7 +185,7 @@ pub fn is_same(a: &Settings, b: &Settings) -> bool {
         (Some(a), Some(b)) => a.names.prefix() == b.names.prefix(),
         (None, None) => {
             let shared = |device| b.client.heads().any(|other| other == device);
-            // Names stay what they are, also when their addresses change.
+            // Names are compared, too, because their addresses may change.
             let named = a.hosts.iter().any(|host| b.hosts.contains(host));
             a.client.shard == b.client.shard && (named || a.client.heads().any(shared))
         }
@@ -192,7 +193,7 @@ pub fn is_same(a: &Settings, b: &Settings) -> bool {
     }
 }
 
-/// Ends the router when the front ends, however it ends.
+/// Ends the router when the front ends, whether it returns or panics.
 struct EndsWith(Stopper);
 
 impl Drop for EndsWith {
@@ -203,7 +204,7 @@ impl Drop for EndsWith {
 
 type Running = JoinHandle<Result<Counters, FrontError>>;
 
-/// Returns what the file has now. Its shards must be those that the front began with.
+/// Returns the new content of the file if its shards are those with which the front began; otherwise an error.
 fn changed(now: Shards, before: &[Settings], cluster: bool) -> Result<Shards, ConfigError> {
     let same = now.cluster == cluster
         && now.settings.len() == before.len()
@@ -225,7 +226,8 @@ fn clients_of(first: &FrontConfig, map: &SlotMap) -> Result<usize, ConfigError> 
     })
 }
 
-/// A router that runs, and its fronts, as far as they can be told of another file of shards, or of other settings for all of them.
+/// The handles by which a running router and its fronts get a changed file of shards, or changed settings for all
+/// shards.
 struct Following {
     path: PathBuf,
     /// Settings of all shards.
@@ -247,7 +249,7 @@ impl Following {
         changed(read(&self.path, common)?, &self.began_with, self.cluster)
     }
 
-    /// Has the configuration and the file of shards read again at each SIGHUP, in this order.
+    /// At each SIGHUP, reads first the configuration and then the file of shards again.
     fn on_hangup(self, args: &RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) {
         let own = Arc::new(self);
         part.on_new_settings(args, again, {
@@ -257,7 +259,7 @@ impl Following {
                 let now = own.read(&common)?;
                 clients_of(&now.settings[0].front, &now.map)?;
                 let own = Arc::clone(&own);
-                // The file of shards, which is read again after this, has it taken.
+                // The new settings take effect when the file of shards is read again, which follows.
                 Ok(Box::new(move || *own.common() = common))
             }
         });
@@ -267,7 +269,7 @@ impl Following {
         });
     }
 
-    /// Takes what the file says now.
+    /// Reads the file, and applies its content.
     fn take(&self) -> Result<(), ConfigError> {
         let common = self.common().clone();
         let now = self.read(&common)?;
@@ -303,7 +305,7 @@ fn warn_of_gaps(map: &SlotMap, path: &Path) {
     }
 }
 
-/// Starts the fronts of all shards, each in a thread of its own. If one ends, the router does.
+/// Starts the fronts of all shards, each in a thread of its own. If one front ends, the router ends.
 fn start(
     fronts: Vec<(Front<ClientNode>, Arc<FrontBoard>)>,
     router: &Stopper,
@@ -343,7 +345,7 @@ fn end(running: Vec<(Stopper, Running)>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Serves until asked to end.
+/// Serves until the process is asked to end.
 pub fn serve(
     path: &Path,
     args: RedisArgs,
@@ -578,7 +580,7 @@ mod tests {
             let error = understand(&text, &common()).err().unwrap().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
-        // The same devices with another number are another shard.
+        // The same devices with another shard number are another shard.
         let other = entry("0-9", &via(51000)) + &entry("10", &(via(51000) + "\nshard = 1"));
         assert!(understand(&other, &common()).is_ok());
         let missing = read(Path::new("/none/such.toml"), &common());

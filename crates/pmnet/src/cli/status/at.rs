@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::ask::{named, state, text};
 use crate::status::Spot;
 
-/// How often it is asked again until all are ready.
+/// Interval of the questions until all processes are ready.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Asks these processes until all are ready, or the time is over. Returns whether all are.
+/// Asks these processes until all are ready, or the time is over. Returns whether all are ready.
 pub fn main(places: &[Spot], wait: u64, as_json: bool) -> anyhow::Result<bool> {
     let until = Instant::now() + Duration::from_secs(wait);
     let all = loop {
@@ -54,7 +54,7 @@ fn as_object(place: &Place, state: &anyhow::Result<Value>) -> Value {
     }
 }
 
-/// Numbers that a person wants first, by role, with their names.
+/// The metrics that are shown in the short output, with their names there, by role.
 const FIRST: [(&str, &str); 12] = [
     ("pmnet_device_copies", "copies"),
     ("pmnet_device_epoch", "epoch"),

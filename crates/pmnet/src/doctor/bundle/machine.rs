@@ -1,4 +1,4 @@
-//! Facts about the machine, as files of the kernel have them.
+//! Facts about the machine, from files of the kernel.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -14,7 +14,7 @@ const INTERFACES_MAX: usize = 256;
 
 type Make = fn() -> anyhow::Result<String>;
 
-/// Names, and how each is made.
+/// Names of the parts, and the function that makes each.
 pub const PARTS: [(&str, Make); 6] = [
     ("system.txt", system),
     ("processors.txt", processors),
@@ -78,7 +78,7 @@ fn system() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The first processor, and how many there are: the others are like it.
+/// Returns the facts about the first processor, and the number of processors. The others are assumed to be equal.
 fn processors() -> anyhow::Result<String> {
     let all = read("/proc/cpuinfo")?;
     let count = all
@@ -123,7 +123,7 @@ fn sysctl() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Interfaces with their MTU, state, speed and driver; no hardware addresses.
+/// Returns the interfaces with their MTU, state, speed and driver, but without hardware addresses.
 fn interfaces() -> anyhow::Result<String> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir("/sys/class/net")?.take(INTERFACES_MAX) {

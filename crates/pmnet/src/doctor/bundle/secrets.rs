@@ -1,8 +1,9 @@
 //! Secrets, and how they are removed from texts.
 //!
-//! Two ways, both for each text: what is known to be a secret, since the configuration, the environment or a file that they name has it, is
-//! removed wherever it stands, also in base64; and what looks like one is removed by its form: `name:password@` in URLs, values of names such
-//! as `password`, private keys, `Basic …` and `Bearer …`.
+//! Each text is cleaned in two ways. First, known secrets are removed wherever they stand, also in base64. They come
+//! from the configuration, the environment, and the files that these name. Second, text that looks like a secret is
+//! removed by its form: `name:password@` in URLs, values of names such as `password`, private keys, `Basic …` and
+//! `Bearer …`.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,13 +16,13 @@ use pmnet_wire::percent_decode;
 use regex::{Captures, Regex, RegexBuilder};
 use toml::{Table, Value};
 
-/// In place of what is removed.
+/// The text that replaces a secret.
 pub const REMOVED: &str = "(removed)";
-/// Shorter secrets are removed where they are written as such, and not wherever the same letters stand.
+/// Shorter secrets are removed only where their form shows them, not at every place with the same letters.
 const LETTERS_MIN: usize = 4;
-/// Secrets of this length are looked for in base64 and as hexadecimal digits, too.
+/// Secrets of at least this many bytes are also searched for in base64 and as hexadecimal digits.
 const ENCODED_MIN: usize = 6;
-/// A word of a file of keys that is at least this long is taken for a key.
+/// In a file of keys, a word of at least this length counts as a key.
 const WORD_MIN: usize = 24;
 /// Longest file that is read for its secrets, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -40,7 +41,7 @@ const FILES: [&str; 7] = [
     "etcd-password-file",
 ];
 
-/// What is known, and the forms.
+/// The known secrets, and the expressions for the forms of secrets.
 pub struct Secrets {
     known: BTreeSet<String>,
     url: Regex,
@@ -48,11 +49,11 @@ pub struct Secrets {
     name: Regex,
     private_key: Regex,
     header: Regex,
-    /// Files whose secrets could not be read, and why.
+    /// Files whose secrets could not be read, with the reasons.
     pub unread: Vec<String>,
 }
 
-/// Returns an expression of this module; the tests compile each.
+/// Compiles an expression of this module. The tests compile all of them.
 fn expression(text: &str) -> anyhow::Result<Regex> {
     Ok(RegexBuilder::new(text)
         .case_insensitive(true)
@@ -61,10 +62,10 @@ fn expression(text: &str) -> anyhow::Result<Regex> {
 }
 
 impl Secrets {
-    /// Returns one that knows none.
+    /// Returns the state without known secrets.
     ///
     /// # Errors
-    /// None: the expressions are constants.
+    /// There are none, because the expressions are constants.
     pub fn new() -> anyhow::Result<Secrets> {
         Ok(Secrets {
             known: BTreeSet::new(),
@@ -81,13 +82,13 @@ impl Secrets {
         })
     }
 
-    /// Adds one, in all of its forms.
+    /// Adds a secret in all of its forms.
     pub fn add(&mut self, secret: &str) {
         let secret = secret.trim();
         if secret.len() < LETTERS_MIN || secret == REMOVED {
             return;
         }
-        // One of a URL may be written with %.
+        // In a URL, a secret may contain %-escapes.
         for secret in BTreeSet::from_iter(
             [secret.to_owned()]
                 .into_iter()
@@ -106,7 +107,7 @@ impl Secrets {
         self.known.retain(|form| form.len() >= LETTERS_MIN);
     }
 
-    /// Adds what a URL has: the part before `@`, and options that are secrets.
+    /// Adds the secrets of a URL: the password or token before `@`, and options that are secrets.
     fn add_url(&mut self, text: &str) {
         let found: Vec<String> = self
             .url
@@ -116,7 +117,7 @@ impl Secrets {
         for login in found {
             match login.split_once(':') {
                 Some((_, password)) => self.add(password),
-                // A token alone.
+                // The login is a token without a name.
                 None => self.add(&login),
             }
         }
@@ -140,7 +141,7 @@ impl Secrets {
         self.name.is_match(&lower) && !lower.ends_with("file")
     }
 
-    /// Adds what a file of a password or of keys has.
+    /// Adds the secrets in a file with a password or keys.
     fn add_file(&mut self, path: &Path) {
         let text = std::fs::File::open(path).and_then(|file| bounded_text(file, FILE_BYTES_MAX));
         let text = match text {
@@ -158,7 +159,7 @@ impl Secrets {
         }
     }
 
-    /// Adds what a value of this name has, and returns the value without it.
+    /// Adds the secrets in the value of this name. Returns the value without them.
     pub fn of_value(&mut self, name: &str, value: &str) -> String {
         let lower = name.to_lowercase().replace('_', "-");
         if self.is_secret(name) {
@@ -173,10 +174,10 @@ impl Secrets {
         self.clean(value)
     }
 
-    /// Adds what a configuration has, and returns it without that. Comments are gone, too.
+    /// Adds the secrets of a configuration. Returns the configuration without them and without comments.
     ///
     /// # Errors
-    /// A sentence: it is no TOML. The sentence has nothing of the text.
+    /// A sentence which says that the text is no TOML. The sentence quotes nothing of the text.
     pub fn of_toml(&mut self, text: &str) -> Result<String, String> {
         let mut table: Table = toml::from_str(text).map_err(|error: toml::de::Error| {
             let place = error.span().map_or(0, |span| span.start);
@@ -200,7 +201,7 @@ impl Secrets {
             Value::String(text) => *text = self.of_value(key, text),
             Value::Array(all) => all.iter_mut().for_each(|one| self.of_one(key, one)),
             Value::Table(table) => self.of_table(table),
-            // A password that is a number.
+            // The password is a number.
             number if self.is_secret(key) => {
                 self.add(&number.to_string());
                 *number = REMOVED.into();
@@ -212,7 +213,7 @@ impl Secrets {
     /// Returns the text without secrets.
     pub fn clean(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        // The longest first: one may be the beginning of another.
+        // Longer secrets are replaced first, because one secret may be the beginning of another.
         let mut known: Vec<&String> = self.known.iter().collect();
         known.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         for secret in known {
@@ -236,8 +237,8 @@ impl Secrets {
     }
 }
 
-/// Returns base64 of these bytes, as it stands within that of a longer text, at each of the three places where it may begin; and as
-/// hexadecimal digits.
+/// Returns the forms of these bytes inside a longer encoded text: in base64, for each of the three possible positions
+/// of the first byte, and as hexadecimal digits.
 fn encoded(bytes: &[u8]) -> Vec<String> {
     let mut all = Vec::new();
     for before in 0..3 {
@@ -247,7 +248,7 @@ fn encoded(bytes: &[u8]) -> Vec<String> {
             STANDARD_NO_PAD.encode(&padded),
             URL_SAFE_NO_PAD.encode(&padded),
         ] {
-            // Letters that also depend on what stands before and after.
+            // The letters at both ends also depend on the bytes before and after the secret, so they are left out.
             let begin = [0, 2, 3][before];
             let end = text.len() - usize::from(!padded.len().is_multiple_of(3));
             all.extend(text.get(begin..end).map(str::to_owned));
@@ -336,7 +337,7 @@ mod tests {
         }
         let pem = "a\n-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEI\n-----END EC PRIVATE KEY-----\nb";
         assert_eq!(secrets.clean(pem), "a\n(removed)\nb");
-        // Half of it, as the last lines of a log may have it.
+        // Only half of the key, as in the last lines of a log.
         assert_eq!(secrets.clean(&pem[..45]), "a\n(removed)");
     }
 

@@ -262,7 +262,7 @@ impl Passing {
                     direct.identify(&name.records);
                 }
             }
-            // The identity cannot be asked again now, but the process is the same.
+            // The front cannot ask for the identity again now, but the connection leads to the same process.
             Match::OtherOwner if !last_try && !face.mode.passed_multi() => self.send_passed(face),
             Match::Other if !last_try && !stateful => {
                 self.mark_identified();

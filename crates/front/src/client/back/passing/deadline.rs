@@ -1,15 +1,14 @@
 //! The deadlines of a connection, except those of its calls.
 //!
-//! The time of a command begins when the front has read it. If the command waits for earlier commands of its
-//! client, its time begins when the previous one is answered, so a pipeline may be long. If a command gets no
-//! answer in time, later commands that have waited as long fail together with it, and are not sent. So the
-//! times of several commands do not add up. Two kinds of waits do not count: waits for a command that blocks,
-//! and waits for a client that does not read its replies ([`crate::client::arrivals`]).
+//! The time of a command begins when the front has read it. If the command waits for earlier commands of its client,
+//! its time begins when the previous command is answered, so a pipeline may be long. If a command gets no answer in
+//! time, it fails, and later commands that have waited as long fail at the same time and are not sent. So the times of
+//! several commands do not add up. Two kinds of waits do not count: waits for a command that blocks, and waits for a
+//! client that does not read its replies ([`crate::client::arrivals`]).
 //!
-//! A passed command has a deadline for being sent and, unless it blocks, one for its answer. A blocking
-//! command, a subscriber and a monitor may wait while the store is alive. The store counts as dead when its
-//! process has answered no client during one command's time. The wait of a client that disconnects ends at
-//! once.
+//! A passed command has a deadline for being sent and, unless it blocks, one for its answer. A blocking command, a
+//! subscriber and a monitor may wait while the store is alive. The store counts as dead when its process has answered
+//! no client during one command's time. If a client disconnects, its wait ends at once.
 
 use pmnet_wire::StoreName;
 

@@ -163,7 +163,7 @@ impl Direct {
         false
     }
 
-    /// Tries the next of the client's passwords; false if there is none.
+    /// Tries the next of the client's passwords. Returns false if no password is left.
     fn log_in(&mut self) -> bool {
         let Some(client) = self.client.get(self.tried) else {
             return false;
@@ -184,7 +184,7 @@ impl Direct {
             self.set(&["SELECT", "0"]);
         }
         self.found = None;
-        // If the user may not ask for the client id, the client cannot be unblocked. That is the only effect.
+        // If the user may not ask for the client id, the only effect is that the client cannot be unblocked.
         self.line.ask(Own::Client, &ASK_CLIENT);
         self.line.ask(Own::Info, &ASK_RUN_ID);
         self.line.ask(Own::Owner, &ask_owner(records));

@@ -78,7 +78,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// Returns the wait of a blocking command, which begins now; `None`: its timeout is no number.
+    /// Returns the wait of a blocking command, which begins now; `None`: its timeout is not a number.
     fn of(arguments: &Arguments<'_>, database: u32, shared: &Shared) -> Option<Waits> {
         let (keys, time) = layout(arguments)?;
         let sorted = arguments
@@ -96,7 +96,7 @@ impl Waits {
     }
 }
 
-/// Returns the positions of a blocking command's keys, and that of its timeout.
+/// Returns the positions of a blocking command's keys, and the position of its timeout.
 fn layout(arguments: &Arguments<'_>) -> Option<(std::ops::Range<usize>, usize)> {
     let count = arguments.len();
     let is = |name: &str| arguments.is(0, name);
@@ -118,8 +118,8 @@ fn layout(arguments: &Arguments<'_>) -> Option<(std::ops::Range<usize>, usize)> 
     }
 }
 
-/// Returns the end of a wait of `seconds` that begins now. `None`: `seconds` is no number. `Some(None)`: 0,
-/// which means no end.
+/// Returns the end of a wait of `seconds` that begins now. `None`: `seconds` is not a number. `Some(None)`: `seconds`
+/// is 0, so the wait has no end.
 fn end_of(seconds: &[u8], now: Time) -> Option<Option<Time>> {
     let seconds: f64 = std::str::from_utf8(seconds).ok()?.parse().ok()?;
     let millis = (seconds * 1000.0).ceil().max(0.0);
@@ -147,7 +147,7 @@ fn with_arguments<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> T) -> Op
 }
 
 impl Passing {
-    /// For a store that is no Redis. If calls can serve the passed command, prepares that and returns true;
+    /// For a store that is no Redis: if calls can serve the passed command, prepares the calls and returns true;
     /// otherwise returns false.
     pub(super) fn serve_embedded(&mut self) -> bool {
         let Some(passage) = &mut self.passage else {

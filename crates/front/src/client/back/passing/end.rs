@@ -52,7 +52,7 @@ impl Passing {
         self.drop_direct();
     }
 
-    /// Ends the passage without an answer. Later commands of the same age must not wait for another whole
+    /// Ends the passage without an answer. Later commands that have waited as long must not wait for a further whole
     /// deadline. A blocking command is an exception: it made the later commands wait.
     fn end_unanswered(&mut self, face: &mut Face) -> Option<Passage> {
         let passage = self.drop_passage()?;

@@ -1,5 +1,5 @@
-//! PUBLISH of a RESP3 client to a channel to which it is subscribed. With Redis 7.0 the message comes before
-//! the reply, with newer versions right after it. The front keeps that order.
+//! PUBLISH of a RESP3 client to a channel to which it is subscribed. In Redis 7.0 the message comes before the reply,
+//! in newer versions right after the reply. The front keeps that order.
 //!
 //! The message comes on the connection to the store, the reply comes from the server. When the reply has
 //! come, the front sends a command (a *fence*) on the connection to the store, and holds the reply back until

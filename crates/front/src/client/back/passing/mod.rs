@@ -1,11 +1,10 @@
 //! A command that passes through: it depends on the state of a real connection, so it goes to the store on
 //! the client's own connection.
 //!
-//! These commands pass through: WATCH and the commands after it, blocking commands, WAIT, subscriptions,
-//! MONITOR, SCRIPT KILL, and commands of newer servers and modules that keep state in a connection. A client
-//! that has used a command of the last kind sends all commands that only the store knows on its own
-//! connection. One command at a time passes. Later commands of its client wait, and its reply has its place
-//! in the order of replies.
+//! These commands pass through: WATCH and the commands after it, blocking commands, WAIT, subscriptions, MONITOR,
+//! SCRIPT KILL, and commands of newer servers and modules that keep state in a connection. After a command of the last
+//! kind, all commands of the client that only the store knows pass on the client's own connection. One command at a
+//! time passes. Later commands of its client wait, and its reply has its place in the order of replies.
 //!
 //! The path of such a command, from file to file:
 //!

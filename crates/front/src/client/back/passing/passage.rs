@@ -40,7 +40,7 @@ pub(super) struct Confirmations {
     /// The marker of their end: a command that Redis does not know. The error for this command follows all
     /// confirmations.
     pub(super) sentinel: Vec<u8>,
-    /// Some of the confirmations were handed on, so no other reply can answer the command.
+    /// The client already has some of the confirmations, so no other reply can answer the command.
     pub(super) handed_on: bool,
 }
 
@@ -73,8 +73,8 @@ pub(super) enum Stage {
     Login,
     /// Sent to the store.
     Sent,
-    /// The store has answered, and the server must confirm the reply. `call`: asks for the confirmation, once
-    /// it is made.
+    /// The store has answered, and the server must confirm the reply. `call`: the call that asks for the confirmation,
+    /// once there is one.
     Confirm {
         call: Option<CallId>,
         answer: Answer,
@@ -104,11 +104,11 @@ pub(in crate::client) struct Passage {
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
-    /// For WAIT: SELECT is sent first in any case. Since 7.2, Redis counts from the connection's last write,
-    /// so a write is sent too.
+    /// The command is a WAIT: SELECT is sent before it in any case. Since version 7.2, Redis waits for the connection's
+    /// last write, so a write is sent before it, too.
     pub(super) fresh: bool,
-    /// Run id of the store whose server must confirm the reply ([`super::confirm`]). This id is empty until
-    /// the barrier names it. `None`: no confirmation is needed.
+    /// Run id of the store whose server must confirm the reply ([`super::confirm`]). The id is empty until the barrier
+    /// names the store. `None`: no confirmation is needed.
     pub(super) confirm_run_id: Option<String>,
 }
 

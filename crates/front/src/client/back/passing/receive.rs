@@ -69,7 +69,7 @@ impl Passing {
                 // The client would take this value for the reply to another command.
                 return Err(UNASKED.to_owned().into());
             }
-            // The value precedes the command that waits to be sent, if there is one.
+            // If a command waits to be sent, the store sent this value before it got the command.
             self.hand_on(value, face);
             return Ok(());
         };
@@ -131,9 +131,8 @@ impl Passing {
         }
     }
 
-    /// Forwards a value of the store in the store's order. It follows all replies that are due before it. It
-    /// precedes the reply to the command that is being passed, because that command may have caused the
-    /// value.
+    /// Forwards a value of the store in the store's order. The value follows all replies that are due before it, and
+    /// precedes the reply to the command that is being passed, because that command may have caused the value.
     fn hand_on(&mut self, value: &Bytes, face: &mut Face) {
         let replies = &mut face.pending.replies;
         let behind_all = replies.slots.len();
@@ -147,7 +146,7 @@ impl Passing {
 }
 
 fn is_sentinel(value: &[u8], sentinel: &[u8]) -> bool {
-    // "ERR unknown command 'NAME', with args …"; before Redis 7 with other quotes.
+    // The error is "ERR unknown command 'NAME', with args …". Redis before version 7 used other quotes.
     let name = value
         .strip_prefix(b"-ERR unknown command ")
         .and_then(|rest| rest.get(1..))
