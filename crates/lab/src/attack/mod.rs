@@ -5,12 +5,11 @@
 //! machine's own network stays untouched; the adversary does not know the key of the attacked
 //! front. May not: depend on how a role verifies packets.
 //!
-//! An attack has three parts. In the first, checked load runs while roles are killed and restarted,
-//! so that the adversary sees packets of every kind. In the second, it attacks with everything
-//! except repeated packets while no client writes; afterwards no state may have changed. In the
-//! third, it attacks during checked load, with repeated packets too; afterwards no update may be
-//! lost, applied twice, out of order or invented.
+//! Three parts: checked load while roles are killed and started again, so that the adversary sees packets of every kind; then the attack
+//! while no client writes, but for repeated packets, after which nothing may have moved; then the attack beside checked load, with repeated packets too, after which nothing may be lost, twice, out of
+//! order or invented. Meanwhile it tries the TCP doors and the status ports of all roles.
 
+mod doors;
 pub mod packets;
 mod report;
 mod stand;
@@ -30,6 +29,7 @@ use crate::harness::Binaries;
 use crate::harness::namespaces::enter;
 use crate::load::{CheckedOptions, Hooks, Options, Record, Workload};
 use crate::resp::{Client, Reply};
+pub use doors::{DoorKind, DoorReport};
 use packets::{Field, Hoard};
 use report::Look;
 pub use report::{Report, RoleReport};
@@ -83,6 +83,7 @@ pub fn run(
     let mut stand = Stand::start(plan, binaries)?;
     let shared = shared(plan, &stand)?;
     let taps = stand.taps()?;
+    let (doors, key) = (stand.doors(), stand.cluster_key()?);
     let report = std::thread::scope(|scope| {
         let _ends = Ends(&shared);
         let mut threads = Vec::new();
@@ -91,13 +92,26 @@ pub fn run(
             threads.push(scope.spawn(move || tap::look(namespace, &ends[0].name, shared)));
             threads.push(scope.spawn(move || tap::send(namespace, ends, shared)));
         }
+        let tries = key.map(|key| {
+            let (doors, shared) = (&doors, &shared);
+            scope.spawn(move || doors::attack(doors, &key, shared))
+        });
         let attacked = attack(plan, &mut stand, &shared, taps.len(), progress);
         shared.over.store(true, Ordering::Relaxed);
+        let tried = tries.map(|tries| tries.join()).transpose();
+        let tried = tried.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         for thread in threads {
             let ended = thread.join();
             ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
-        attacked
+        let doors = tried.transpose()?.unwrap_or_default();
+        let report = Report { doors, ..attacked? };
+        let untried = report.doors.iter().find(|door| !door.was_tried());
+        ensure!(
+            untried.is_none() || !report.ended.is_empty(),
+            "the adversary has not tried each door: {untried:?}"
+        );
+        anyhow::Ok(report)
     });
     let report =
         report.map(|report| report.with_sent(&shared.sent.lock().expect("all threads have ended")));
@@ -169,6 +183,7 @@ fn attack(
         moved: Vec::new(),
         ended,
         invented: 0,
+        doors: Vec::new(),
         verdict: Verdict::default(),
     };
     if !report.ended.is_empty() {

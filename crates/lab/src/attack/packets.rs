@@ -266,10 +266,24 @@ fn forge(random: &mut fastrand::Rng, base: &Datagram, own: Option<FrontKey>) -> 
     }
 }
 
-/// Changes one to four bytes in header, payload or tag, and corrects the checksums. Magic, version
-/// and lengths stay, because a packet without them is foreign traffic.
+/// Bits by which a payload can be changed, anywhere, without a change of its checksum: the polynomial of CRC-32C, the highest power first.
+const UNNOTICED: u64 = 1 | 0x82f6_3b78 << 1;
+/// Bytes of these bits.
+const UNNOTICED_BYTES: usize = 5;
+
+/// The packet with one to four bytes changed in header, payload or tag, and with right checksums; or with another payload of the same
+/// checksum. Magic, version and lengths stay: a packet without them is a foreign one.
 fn change(random: &mut fastrand::Rng, packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();
+    if let Some(last) = bytes.len().checked_sub(HEADER_LEN + UNNOTICED_BYTES)
+        && random.u8(..8) == 0
+    {
+        let at = HEADER_LEN + random.usize(..=last);
+        for (byte, bits) in bytes[at..].iter_mut().zip(UNNOTICED.to_le_bytes()) {
+            *byte ^= bits;
+        }
+        return bytes;
+    }
     for change in 0..random.u8(1..=4) {
         let at = random.usize(3..bytes.len());
         let is_fixed = PAYLOAD_CRC_AT.contains(&at) || HEADER_CRC_AT.contains(&at);

@@ -6,6 +6,7 @@ use std::fmt;
 use pmnet_wire::Kind;
 use serde::Serialize;
 
+use super::doors::{DoorKind, DoorReport};
 use super::packets::Trick;
 use super::stand::{Metrics, Mode};
 use super::tap::Sent;
@@ -28,7 +29,9 @@ pub struct Report {
     pub ended: Vec<String>,
     /// Keys in the database that no client wrote.
     pub invented: u64,
-    /// The verdict about the checked load.
+    /// TCP doors and status ports; without keys none was tried.
+    pub doors: Vec<DoorReport>,
+    /// Of the checked load.
     pub verdict: Verdict,
 }
 
@@ -135,7 +138,24 @@ impl Report {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let is_untouched = self.moved.is_empty() && self.ended.is_empty() && self.invented == 0;
-        is_untouched && self.verdict.is_clean()
+        let are_closed = self.doors.iter().all(|door| door.opened.is_empty());
+        is_untouched && are_closed && self.verdict.is_clean()
+    }
+
+    fn write_doors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for door in &self.doors {
+            let answers = door.answers.iter();
+            let answers: Vec<_> = answers.map(|(said, n)| format!("{said} {n}")).collect();
+            let kind = match door.kind {
+                DoorKind::Ctl => "door",
+                DoorKind::Status => "status",
+            };
+            writeln!(f, "{:<9} {kind}: {}", door.role, answers.join(", "))?;
+            for opened in &door.opened {
+                writeln!(f, "OPENED: {} {kind} answered {opened}", door.role)?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the number of all packets of the adversary.
@@ -185,6 +205,7 @@ impl fmt::Display for Report {
             let reasons = reasons.join(", ");
             writeln!(f, "{:<9} {reasons}{overrun}{uncounted}", role.role)?;
         }
+        self.write_doors(f)?;
         for moved in &self.moved {
             writeln!(f, "MOVED while no client wrote: {moved}")?;
         }

@@ -11,10 +11,11 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 use pmnet_keys::{Cluster, FrontName};
-use pmnet_wire::FrontKey;
+use pmnet_wire::{ClusterKey, FrontKey};
 use serde::Serialize;
 
 use super::Plan;
+use super::doors::{Door, DoorKind};
 use super::tap::{End, mac};
 use crate::bench::micro::pinned::{self, Pinned};
 use crate::bench::micro::system::SERVER;
@@ -157,7 +158,37 @@ impl Stand {
         Ok(Some(Cluster::read(&keys.cluster)?.front(name).key))
     }
 
-    /// The address of a device; for the number after the last device, that of the server.
+    /// The key of the cluster, for a genuine caller of the doors.
+    ///
+    /// # Errors
+    /// Its file cannot be read.
+    pub fn cluster_key(&self) -> anyhow::Result<Option<ClusterKey>> {
+        let cluster = self.keys.as_ref().map(|keys| Cluster::read(&keys.cluster));
+        Ok(cluster.transpose()?.map(|cluster| cluster.keys().present))
+    }
+
+    /// The TCP doors of devices and server, as the client's machine reaches them, and the status ports of all roles.
+    pub fn doors(&self) -> Vec<Door> {
+        let last = self.devices + 1;
+        let ctl = (1..=last).map(|number| Door {
+            role: match number == last {
+                true => "server".to_owned(),
+                false => format!("device{number}"),
+            },
+            from: self.namespace("client1"),
+            at: self.address(number),
+            kind: DoorKind::Ctl,
+        });
+        let status = self.roles().map(|role| Door {
+            role: role.clone(),
+            from: self.namespace(role),
+            at: STATUS,
+            kind: DoorKind::Status,
+        });
+        ctl.chain(status).collect()
+    }
+
+    /// Where a device is, or, with the number after the last one, the server.
     pub fn address(&self, device: u8) -> SocketAddr {
         match device > self.devices {
             true => SERVER.into(),
