@@ -114,18 +114,18 @@ pub struct MemberRecord {
     /// The epoch in which the device is ready to join; 0: it is not ready.
     #[serde(default)]
     pub joins: u32,
-    /// The status port of the device's process; `None`: it has none.
+    /// The status port of the device's process; `None`: the process has no such port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<StatusRecord>,
 }
 
-/// A status port, for processes that look for it. It is that of the present process only while the key with
-/// that process's lease exists.
+/// A status port, by which other processes find it. While the key with the process's lease exists, this is the port of
+/// the present process; afterwards the port may be another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRecord {
-    /// Its address: `HOST:PORT`, `unix:PATH`, `http://HOST:PORT` or `https://HOST:PORT`.
+    /// Address of the port: `HOST:PORT`, `unix:PATH`, `http://HOST:PORT` or `https://HOST:PORT`.
     pub at: String,
-    /// The machine, and the network in it, if the port is reached from there alone.
+    /// The machine and its network namespace, if the port can only be reached from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
 }
@@ -145,7 +145,7 @@ pub struct ServerRecord {
     /// The server is one of several, of which one serves at a time. The chain sends to the serving one.
     #[serde(default)]
     pub standby: bool,
-    /// The status port of the server's process; `None`: it has none.
+    /// The status port of the server's process; `None`: the process has no such port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<StatusRecord>,
 }
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// Processes of the version before read these records, and write ones without a status port.
+    /// Processes of the previous version read these records, and write records without a status port.
     #[test]
     fn a_record_without_a_status_port_is_that_of_the_version_before() {
         let before = r#"{"address":"10.0.0.9:1","epoch":5,"chain":[7],"seconds":3,"standby":true}"#;

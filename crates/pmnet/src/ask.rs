@@ -82,11 +82,11 @@ impl Processes {
 /// Help of the option for TLS with the processes of a fleet.
 pub const TLS_HELP: &str = "Certificates for status ports of the fleet with https://: ca=FILE&cert=FILE&key=FILE, as after the address of --at";
 
-/// Returns the status ports that server and devices of a shard have registered in etcd, and that live. Those that cannot be asked from here are
-/// named on stderr.
+/// Returns the status ports that the server and the devices of a shard have registered in etcd, if they have a
+/// lease now. Names on stderr the processes that cannot be asked from here.
 ///
 /// # Errors
-/// etcd does not answer, the command line is wrong, or there are none or too many.
+/// etcd does not answer, the command line is wrong, or there are no status ports or too many.
 pub fn of_fleet(
     fleet: &str,
     etcd: &EtcdArgs,
@@ -114,7 +114,8 @@ pub fn of_fleet(
     }
 }
 
-/// Returns where a registered process is asked from `here`, or why it is not.
+/// Returns the address at which a registered process can be asked from the machine `here`, or the reason why it cannot
+/// be asked.
 fn spot_of(
     status: Option<&StatusRecord>,
     here: Option<&str>,
@@ -133,7 +134,7 @@ fn spot_of(
     spot("is not asked:", &text).map_err(|error| error.0)
 }
 
-/// Returns who lives, and its status port.
+/// Returns the names of the processes that have a lease now, and their status ports.
 fn registered(shard: &Shard) -> Vec<(String, Option<&StatusRecord>)> {
     let server = shard.server.iter().filter(|_| shard.has_server());
     let server = server.map(|record| ("the server".to_owned(), record.status.as_ref()));

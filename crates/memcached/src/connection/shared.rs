@@ -145,7 +145,7 @@ impl Shared {
         self.does_not_serve(why);
     }
 
-    /// Notes why the store does not serve memcached clients. It is asked again after a second.
+    /// Notes why the store does not serve memcached clients. After a second the store is asked again.
     pub fn does_not_serve(&mut self, why: String) {
         if self.told.as_ref() != Some(&why) {
             tracing::warn!(

@@ -28,14 +28,15 @@ pub struct Named {
     pub port: u16,
 }
 
-/// Returns this machine since its start, and the network namespace of this process: together they are like no others.
+/// Returns the id of this machine's boot, and the network namespace of this process. No other boot or namespace has the
+/// same pair.
 pub fn here() -> Option<(String, PathBuf)> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let network = std::fs::read_link("/proc/self/ns/net").ok()?;
     Some((boot.trim().to_owned(), network))
 }
 
-/// Returns the same as a text.
+/// Returns the two values of [`here`] as one text.
 pub fn machine() -> Option<String> {
     let (boot, network) = here()?;
     Some(format!("{boot} {}", network.display()))

@@ -166,7 +166,7 @@ impl Part<'_> {
         self.process.status.show(self.section.clone(), source);
     }
 
-    /// Returns the status port for a record of this part in etcd. `own`: the address at which others reach it.
+    /// Returns the status port for this part's record in etcd. `own`: the address at which others reach the process.
     pub fn status_record(&self, own: IpAddr) -> Option<StatusRecord> {
         self.process.status.record(own)
     }

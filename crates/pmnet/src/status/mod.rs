@@ -189,7 +189,7 @@ impl Source for Advised {
 pub(crate) struct Status {
     shown: Shown,
     port: Option<StatusPort>,
-    /// Its address as it was given.
+    /// The port's address as the operator gave it.
     spot: Option<Spot>,
 }
 
@@ -215,7 +215,8 @@ impl Status {
         Ok(Status { shown, port, spot })
     }
 
-    /// Returns the port as others can find it. `own`: the address at which they reach this process. `None`: there is none, or they cannot.
+    /// Returns the record by which other processes find the port. `own`: the address at which they reach this process.
+    /// `None`: there is no port, or other processes cannot reach it.
     pub(crate) fn record(&self, own: IpAddr) -> Option<StatusRecord> {
         let given = self.spot.as_ref()?;
         let opened = self.port.as_ref().and_then(StatusPort::place);
@@ -247,7 +248,7 @@ fn record(scheme: &Scheme, place: &Place, own: IpAddr) -> Option<StatusRecord> {
         Scheme::Bare => reached.to_string(),
         Scheme::Http => format!("http://{reached}"),
         Scheme::Https { .. } if everywhere => format!("https://{reached}"),
-        // Its certificate is for the name.
+        // The port's certificate is for the name, so the record has the name.
         Scheme::Https { host, .. } if host.parse::<Ipv6Addr>().is_ok() => {
             format!("https://[{host}]:{}", reached.port())
         }
