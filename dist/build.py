@@ -481,7 +481,7 @@ systemctl daemon-reload >/dev/null 2>&1 || :
 if [ $1 = 0 ]; then systemctl stop pmnet.service 'pmnet-*@*.service' >/dev/null 2>&1 || :; fi
 %postun
 systemctl daemon-reload >/dev/null 2>&1 || :
-if [ $1 -ge 1 ]; then systemctl try-restart pmnet.service 'pmnet-*@*.service' >/dev/null 2>&1 || :; fi
+if [ $1 -ge 1 ]; then systemctl --no-block try-restart pmnet.service 'pmnet-*@*.service' >/dev/null 2>&1 || :; fi
 %post -n libpmnet -p /sbin/ldconfig
 %postun -n libpmnet -p /sbin/ldconfig
 

@@ -197,6 +197,20 @@ def compiles(root):
     root.run("man", "--version") if (root.path / "usr/bin/man").exists() else None
 
 
+def waits_for_no_unit(root):
+    """An upgrade ends although a unit does not get ready: dpkg holds its lock until then."""
+    invoke = root.path / "usr/bin/deb-systemd-invoke"
+    kept = invoke.read_bytes()
+    invoke.write_text("#!/bin/sh\n: > /tmp/restarts\nexec sleep infinity\n")
+    (root.path / "run/systemd/system").mkdir(parents=True)
+    root.run("timeout", "60", "/var/lib/dpkg/info/pmnet.postinst", "configure", "0")
+    if not (root.path / "tmp/restarts").exists():
+        sys.exit("dist-test: an upgrade restarts no unit")
+    invoke.write_bytes(kept)
+    (root.path / "run/systemd/system").rmdir()
+    said("an upgrade does not wait for a unit that is not ready")
+
+
 def leaves_nothing(root, before):
     root.end_children()
     root.run("dpkg", "--purge", "pmnet-dbgsym", "libpmnet-dev", "libpmnet0", "pmnet")
@@ -220,6 +234,7 @@ def debian_packages(folder):
         units(root)
         serves(root)
         compiles(root)
+        waits_for_no_unit(root)
         leaves_nothing(root, before)
     finally:
         root.close()
