@@ -197,6 +197,14 @@ def compiles(root):
     root.run("man", "--version") if (root.path / "usr/bin/man").exists() else None
 
 
+def enabled(root):
+    """An operator enables units. With the last package they must be gone."""
+    root.run("systemctl", "enable", "pmnet.service", "pmnet-device@a.service")
+    wants = root.path / "etc/systemd/system/multi-user.target.wants"
+    if not (wants / "pmnet-device@a.service").is_symlink():
+        sys.exit("dist-test: systemctl enables no instance")
+
+
 def waits_for_no_unit(root):
     """An upgrade ends although a unit does not get ready: dpkg holds its lock until then."""
     invoke = root.path / "usr/bin/deb-systemd-invoke"
@@ -234,6 +242,7 @@ def debian_packages(folder):
         units(root)
         serves(root)
         compiles(root)
+        enabled(root)
         waits_for_no_unit(root)
         leaves_nothing(root, before)
     finally:
@@ -260,6 +269,7 @@ def rpm_packages(folder):
         root.run("install", "-d", "-o", "pmnet", "-g", "pmnet", "-m", "750", "/var/lib/pmnet")
         serves(root)
         root.end_children()
+        enabled(root)
         erased(root, rpm, before)
     finally:
         root.close()
