@@ -478,10 +478,13 @@ getent passwd pmnet >/dev/null || useradd -r -g pmnet -d /var/lib/pmnet -s /sbin
 %post
 systemctl daemon-reload >/dev/null 2>&1 || :
 %preun
-if [ $1 = 0 ]; then systemctl stop pmnet.service 'pmnet-*@*.service' >/dev/null 2>&1 || :; fi
+if [ $1 = 0 ]; then
+    systemctl stop pmnet.service 'pmnet-*@*.service' >/dev/null 2>&1 || :
+    rm -f /etc/systemd/system/*.wants/pmnet.service /etc/systemd/system/*.wants/pmnet-*@*.service
+fi
 %postun
 systemctl daemon-reload >/dev/null 2>&1 || :
-if [ $1 -ge 1 ]; then systemctl try-restart pmnet.service 'pmnet-*@*.service' >/dev/null 2>&1 || :; fi
+if [ $1 -ge 1 ]; then systemctl --no-block try-restart pmnet.service 'pmnet-*@*.service' >/dev/null 2>&1 || :; fi
 %post -n libpmnet -p /sbin/ldconfig
 %postun -n libpmnet -p /sbin/ldconfig
 

@@ -197,6 +197,28 @@ def compiles(root):
     root.run("man", "--version") if (root.path / "usr/bin/man").exists() else None
 
 
+def enabled(root):
+    """An operator enables units. With the last package they must be gone."""
+    root.run("systemctl", "enable", "pmnet.service", "pmnet-device@a.service")
+    wants = root.path / "etc/systemd/system/multi-user.target.wants"
+    if not (wants / "pmnet-device@a.service").is_symlink():
+        sys.exit("dist-test: systemctl enables no instance")
+
+
+def waits_for_no_unit(root):
+    """An upgrade ends although a unit does not get ready: dpkg holds its lock until then."""
+    invoke = root.path / "usr/bin/deb-systemd-invoke"
+    kept = invoke.read_bytes()
+    invoke.write_text("#!/bin/sh\n: > /tmp/restarts\nexec sleep infinity\n")
+    (root.path / "run/systemd/system").mkdir(parents=True)
+    root.run("timeout", "60", "/var/lib/dpkg/info/pmnet.postinst", "configure", "0")
+    if not (root.path / "tmp/restarts").exists():
+        sys.exit("dist-test: an upgrade restarts no unit")
+    invoke.write_bytes(kept)
+    (root.path / "run/systemd/system").rmdir()
+    said("an upgrade does not wait for a unit that is not ready")
+
+
 def leaves_nothing(root, before):
     root.end_children()
     root.run("dpkg", "--purge", "pmnet-dbgsym", "libpmnet-dev", "libpmnet0", "pmnet")
@@ -220,6 +242,8 @@ def debian_packages(folder):
         units(root)
         serves(root)
         compiles(root)
+        enabled(root)
+        waits_for_no_unit(root)
         leaves_nothing(root, before)
     finally:
         root.close()
@@ -245,6 +269,7 @@ def rpm_packages(folder):
         root.run("install", "-d", "-o", "pmnet", "-g", "pmnet", "-m", "750", "/var/lib/pmnet")
         serves(root)
         root.end_children()
+        enabled(root)
         erased(root, rpm, before)
     finally:
         root.close()

@@ -71,11 +71,11 @@ static RELOADABLE: Mutex<Vec<Reloadable>> = Mutex::new(Vec::new());
 
 /// State of a reload, for the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reload<'a> {
+pub enum Reload {
     /// The reload begins.
     Begins,
-    /// The reload has ended, and this line is in the log.
-    Ended(&'a str),
+    /// The reload has ended.
+    Ended,
 }
 
 /// Adds something that is read again at each SIGHUP; the order of addition is the order of reading. If the new content
@@ -90,7 +90,7 @@ pub fn on_reload(name: &str, again: impl Fn() -> Result<(), String> + Send + 'st
 ///
 /// # Errors
 /// The kernel refuses a handler or a thread.
-pub fn reload_on_hangup(told: impl Fn(Reload<'_>) + Send + 'static) -> anyhow::Result<()> {
+pub fn reload_on_hangup(told: impl Fn(Reload) + Send + 'static) -> anyhow::Result<()> {
     call_on_hangup(move || {
         told(Reload::Begins);
         let all = RELOADABLE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ pub fn reload_on_hangup(told: impl Fn(Reload<'_>) + Send + 'static) -> anyhow::R
         } else {
             tracing::error!("{text}");
         }
-        told(Reload::Ended(&text));
+        told(Reload::Ended);
     })
 }
 

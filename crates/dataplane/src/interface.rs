@@ -92,6 +92,13 @@ pub fn number(interface: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(interface).ok()
 }
 
+/// Returns the present name of the interface with this index. `None`: there is no such interface.
+#[must_use]
+pub fn name(number: u32) -> Option<String> {
+    let name = nix::net::if_::if_indextoname(number).ok()?;
+    name.into_string().ok()
+}
+
 /// Returns the number of receive queues. A driver that does not report it counts as having one.
 pub(crate) fn receive_queues(interface: &str) -> u32 {
     let mut channels = Channels {
@@ -223,6 +230,8 @@ mod tests {
         ] {
             assert!(!counts_refused(name));
         }
+        assert_eq!(number("lo").and_then(name).as_deref(), Some("lo"));
+        assert_eq!(name(u32::MAX), None);
         assert_eq!(refused_by_driver("lo"), None);
         assert_eq!(refused_by_driver("nothing0"), None);
     }

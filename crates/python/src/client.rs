@@ -218,7 +218,7 @@ impl Client {
     }
 
     /// Ends the session after all started calls, and closes the client, even if this fails. A second call has
-    /// no effect.
+    /// no effect. Nor has a call in a child of the process that opened the client.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(Open { session, raised }) = self.open.take()? else {
             return Ok(());
@@ -281,6 +281,11 @@ impl Client {
     fn _end_start(&self) -> PyResult<()> {
         self.open
             .with(|open| open.session.end_start().map_err(raised))
+    }
+
+    /// Whether this process is a child of the one that opened the client; for AsyncClient.
+    fn _is_foreign(&self) -> bool {
+        self.open.is_foreign()
     }
 
     /// Closes the client without waiting: its session is over, or will expire; for AsyncClient.

@@ -79,8 +79,13 @@ impl<T> Guarded<T> {
         ))
     }
 
+    /// Whether this process is a child of the one that opened the object.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.process != Process::this()
+    }
+
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<T>>> {
-        if self.process != Process::this() {
+        if self.is_foreign() {
             return Err(self.fault(Kind::Fork));
         }
         self.open.try_lock().map_err(|error| match error {
@@ -98,19 +103,21 @@ impl<T> Guarded<T> {
         used.unwrap_or_else(|_| Err(self.fault(Kind::Bug)))
     }
 
-    /// Takes the object out, so that it is closed. `None`: it was closed before.
+    /// Takes the object out, so that it is closed. `None`: it was closed before, or it belongs to the parent process. A
+    /// child has nothing to close: functions that run at its exit, such as those of `atexit`, must not fail there.
     pub(crate) fn take(&self) -> PyResult<Option<T>> {
-        if self.process == Process::this() {
-            // An object that has failed can still be closed.
-            self.open.clear_poison();
+        if self.is_foreign() {
+            return Ok(None);
         }
+        // An object that has failed can still be closed.
+        self.open.clear_poison();
         Ok(self.lock()?.take())
     }
 }
 
 impl<T> Drop for Guarded<T> {
     fn drop(&mut self) {
-        if self.process != Process::this() {
+        if self.is_foreign() {
             // The object belongs to the parent process, whose threads do not exist in this one. Dropping it
             // would wait for one of them, and end the object for the parent.
             let open = self.open.get_mut();

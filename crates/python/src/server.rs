@@ -185,7 +185,8 @@ impl Server {
     }
 
     /// Closes the server. An unconfirmed batch comes again after the next start, unless the program has
-    /// stored it with its rows. A second call has no effect.
+    /// stored it with its rows. A second call has no effect. Nor has a call in a child of the process that
+    /// opened the server.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = self.open.take()?;
         py.detach(|| drop(open));

@@ -236,7 +236,9 @@ class Objects(unittest.TestCase):
                 code = 1
                 try:
                     refused = 0
-                    for call in (lambda: one.update(b"child"), one.close, one.fileno):
+                    # The functions of atexit are those of the parent.
+                    one.close()
+                    for call in (lambda: one.update(b"child"), one.fileno):
                         try:
                             call()
                         except pmnet.ForkError:
@@ -245,11 +247,43 @@ class Objects(unittest.TestCase):
                     del one, call
                     with pmnet.Client(DEVICE, timeout=WAIT) as own:
                         own.update(b"own")
-                    code = 0 if refused == 3 else 2
+                    code = 0 if refused == 2 else 2
                 finally:
                     os._exit(code)
             self.assertEqual(os.waitpid(child, 0)[1], 0)
             self.assertEqual(one.bypass(b"still there"), b"still there")
+
+    def test_a_child_leaves_its_parents_blocks(self):
+        """A worker that is forked in a `with` and ends by sys.exit, and one that asyncio has forked."""
+        with program(), client() as one:
+            one.update(b"before")
+            child = os.fork()
+            if child == 0:
+                try:
+                    with one:
+                        sys.exit(7)
+                except SystemExit:
+                    os._exit(7)
+                os._exit(1)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
+            self.assertEqual(one.bypass(b"still there"), b"still there")
+
+            async def parent():
+                async with pmnet.AsyncClient(DEVICE, timeout=WAIT) as other:
+                    await other.update(b"before")
+                    child = os.fork()
+                    if child == 0:
+                        code = 1
+                        try:
+                            await other.close()
+                            await other.close()
+                            code = 0
+                        finally:
+                            os._exit(code)
+                    self.assertEqual(os.waitpid(child, 0)[1], 0)
+                    self.assertEqual(await other.bypass(b"still there"), b"still there")
+
+            asyncio.run(parent())
 
     def test_a_server_in_the_child_of_a_fork(self):
         # The fork happens during a call of another thread.
@@ -262,6 +296,7 @@ class Objects(unittest.TestCase):
                 try:
                     server.next(0)
                 except pmnet.ForkError:
+                    server.close()
                     del server
                     os._exit(0)
                 os._exit(1)

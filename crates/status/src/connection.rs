@@ -60,16 +60,25 @@ impl Stream {
         }
     }
 
-    /// Returns the address of a client whose handshake is not complete, and which may have no certificate.
-    fn stranger(&self) -> Option<IpAddr> {
-        match self {
-            Stream::Tls(stream) if stream.is_handshaking() => {
-                // All clients that have already disconnected count as one host.
-                let peer = stream.socket().peer_addr().map(|peer| peer.ip());
-                Some(peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
-            }
-            _ => None,
-        }
+    /// Returns the address of the client. All clients of a unix socket, and those that have already disconnected, count
+    /// as one host.
+    fn host(&self) -> IpAddr {
+        let peer = match self {
+            Stream::Tcp(stream) => stream.peer_addr().ok(),
+            Stream::Tls(stream) => stream.socket().peer_addr().ok(),
+            Stream::Unix(_) => None,
+        };
+        peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.ip())
+    }
+
+    /// Whether a TLS handshake is under way, so the client may have no certificate.
+    fn is_handshaking(&self) -> bool {
+        matches!(self, Stream::Tls(stream) if stream.is_handshaking())
+    }
+
+    /// Whether the client has shown a certificate.
+    fn is_known(&self) -> bool {
+        matches!(self, Stream::Tls(stream) if !stream.is_handshaking())
     }
 
     fn end_writing(&mut self) -> io::Result<()> {
@@ -218,13 +227,15 @@ pub enum Then {
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
+    host: IpAddr,
     began: Instant,
     stage: Stage,
 }
 
 impl Connection {
-    pub const fn new(stream: Stream, now: Instant) -> Connection {
+    pub fn new(stream: Stream, now: Instant) -> Connection {
         Connection {
+            host: stream.host(),
             stream,
             began: now,
             stage: Stage::Reading(Vec::new()),
@@ -235,15 +246,16 @@ impl Connection {
     pub fn due(&self) -> Instant {
         self.began
             + match self.stage {
-                Stage::Reading(_) if self.stranger().is_some() => HANDSHAKE_MAX,
+                Stage::Reading(_) if self.stream.is_handshaking() => HANDSHAKE_MAX,
                 Stage::Reading(_) => REQUEST_MAX,
                 Stage::Writing(..) | Stage::Draining(_) => LIFE_MAX,
             }
     }
 
-    /// If the client must show a certificate and has not done so yet, returns the client's address.
+    /// Returns the client's host, unless the client has shown a certificate. Only a connection with a host may have to
+    /// make room for another one.
     pub fn stranger(&self) -> Option<IpAddr> {
-        self.stream.stranger()
+        (!self.stream.is_known()).then_some(self.host)
     }
 
     /// Continues as far as possible without waiting. `answer` is called once, with the request.

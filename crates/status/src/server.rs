@@ -20,8 +20,9 @@ use crate::source::{About, Shown};
 use crate::text::Form;
 use crate::{json, page, text};
 
-/// Most connections at a time. A further connection takes the place of one whose client must show a certificate and has
-/// not done so yet. If there is no such connection, the further one waits until another connection is closed.
+/// Most connections at a time. A further connection takes the place of the oldest one of the host that has the most, so
+/// that one host cannot keep the others out. Connections whose clients have shown a certificate keep their places; if
+/// there are no other ones, the further one waits until a connection is closed.
 pub const CONNECTIONS_MAX: usize = 128;
 /// Interval of the checks whether the loops are alive, and of their progress.
 const TICK: Duration = Duration::from_millis(250);

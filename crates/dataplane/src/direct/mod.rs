@@ -29,7 +29,7 @@ use crate::xdp::KernelError;
 use port::Direct;
 
 pub use crate::af_xdp::{AfXdpError, BusyPoll, Mode, Places, Transport, knows_busy_poll};
-pub use interface::{number, refused_by_driver};
+pub use interface::{name, number, refused_by_driver};
 pub use shards::Part;
 pub use sockets::{Arrived, BufferSpace, Sockets, SocketsConfig};
 

@@ -54,10 +54,11 @@ use mio::net::TcpStream;
 use mio::{Events, Poll, Token, Waker};
 use pmnet_tls::ServerTls;
 
-use crate::shell::accept::{Door, HANDSHAKES_MAX, welcome};
+use crate::shell::accept::{Door, welcome};
 use crate::shell::limiting::Limiting;
 use crate::shell::pace::Pace;
 use crate::shell::seats::Seats;
+use crate::shell::shaking::Shaking;
 use crate::shell::stopper::Ending;
 use crate::shell::wire::Seen;
 use crate::shell::{Entrance, FrontConfig, FrontError, Limits, Stopper};
@@ -144,6 +145,7 @@ pub struct Router {
     tls: Option<ServerTls>,
     keepalive: Option<Duration>,
     clients: Seats<Client>,
+    shaking: Shaking,
     clients_ever: u64,
     /// How many slots no shard serves, and how many are moving.
     slots: (usize, usize),
@@ -200,6 +202,7 @@ impl Router {
             tls: config.tls.clone(),
             keepalive: config.keepalive,
             clients: Seats::new(),
+            shaking: Shaking::default(),
             clients_ever: 0,
             slots: (config.map.unserved(), config.map.moving_count()),
             next_look: None,
@@ -409,6 +412,9 @@ impl Router {
         let before = client.taken_before();
         let turn = client.serve(&self.common, &mut self.scratch, self.now);
         let over = before.saturating_sub(client.taken_before());
+        if !client.is_handshaking() {
+            self.shaking.ends(client.who().id);
+        }
         if client.is_timed() && self.next_look.is_none() {
             self.next_look = Some(self.now + LOOK_EVERY);
         }
@@ -430,6 +436,7 @@ impl Router {
         let Who { id, peer, .. } = client.who();
         tracing::debug!(client = %peer, id, "client closed");
         self.clients.release(index);
+        self.shaking.ends(*id);
         self.note_taken(client.taken_before());
     }
 
@@ -461,21 +468,16 @@ impl Router {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        if let Some((index, from)) = self.shaking.to_give_up(self.connections_max) {
+            self.door.note_shaking(from, self.now);
+            self.common.tally.count(|counters| counters.late += 1);
+            self.close(index);
+        }
         if self.clients.count() >= self.connections_max {
             self.common.tally.count(|counters| counters.refused += 1);
             return self
                 .door
                 .refuse(stream, peer, self.connections_max, self.now);
-        }
-        let shaking = || {
-            let clients = self.clients.iter();
-            clients
-                .filter(|(_, client)| client.is_handshaking())
-                .count()
-        };
-        if self.tls.is_some() && shaking() >= HANDSHAKES_MAX {
-            self.door.note_shaking(peer, self.now);
-            return Ok(());
         }
         let mut wire = welcome(stream, self.tls.as_ref(), self.keepalive)?;
         let index = self.clients.reserve();
@@ -491,6 +493,9 @@ impl Router {
             local: wire.local_addr(),
         };
         let client = Client::new(who, wire, token, self.now, &self.common);
+        if client.is_handshaking() {
+            self.shaking.begins(self.clients_ever, index, peer);
+        }
         self.clients.put(index, client);
         self.clients.enqueue(index);
         Ok(())

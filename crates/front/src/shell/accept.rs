@@ -27,8 +27,6 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: Time = 100_000_000;
 /// Time after which a lasting condition is logged again, in nanoseconds.
 const PATIENCE: Time = 10_000_000_000;
-/// Most clients whose TLS handshake is under way.
-pub(crate) const HANDSHAKES_MAX: usize = 256;
 /// Reply to a client above the limit.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 /// How often the operating system probes a silent client before it closes the connection; as in Redis.
@@ -153,7 +151,7 @@ impl Door {
         refused.is_ok()
     }
 
-    /// Logs a client above the limit of simultaneous TLS handshakes.
+    /// Logs that this client is closed before its TLS handshake is over, because too many handshakes are under way.
     pub(crate) fn note_shaking(&mut self, peer: SocketAddr, now: Time) {
         if let Some(times) = self.shaking.again(now) {
             tracing::warn!(client = %peer, times, "PM3303 too many clients agree on TLS at a time");
@@ -231,14 +229,16 @@ impl<U: Upstream> Front<U> {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
+        if let Some((index, from)) = self.shaking.to_give_up(self.connections_max) {
+            if let Some(door) = &mut self.door {
+                door.note_shaking(from, self.shared.now);
+            }
+            self.close(index, "too many at a time");
+        }
         if self.clients.count() >= self.connections_max
             && let Some(door) = &mut self.door
         {
             return door.refuse(stream, peer, self.connections_max, self.shared.now);
-        }
-        if self.tls.is_some() && self.handshakes >= HANDSHAKES_MAX {
-            self.tls_failed("too many at a time");
-            return Ok(());
         }
         let stream = welcome(stream, self.tls.as_ref(), self.keepalive)?;
         let id = self.clients_ever + 1;
@@ -262,7 +262,9 @@ impl<U: Upstream> Front<U> {
         }
         let handshake = stream.handshake_until(self.shared.now);
         let shakes = handshake.is_some();
-        self.handshakes += usize::from(shakes);
+        if shakes {
+            self.shaking.begins(id, index, peer);
+        }
         self.shared.tracking.came(id, index);
         let mut connection = Connection::new(id, peer);
         connection.rights.reset(&self.shared.users);
@@ -314,7 +316,7 @@ impl<U: Upstream> Front<U> {
             self.end_ticket(ticket);
         }
         if client.handshake.is_some() {
-            self.handshakes = self.handshakes.saturating_sub(1);
+            self.shaking.ends(client.connection.id());
             self.tls_failed(why);
         }
         if let Some(session) = client.session {

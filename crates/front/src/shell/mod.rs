@@ -25,6 +25,7 @@ mod outputs;
 pub(crate) mod pace;
 mod reads;
 pub(crate) mod seats;
+pub(crate) mod shaking;
 mod silence;
 pub(crate) mod socket;
 pub(crate) mod stopper;
@@ -73,6 +74,7 @@ pub use observed::FrontTurn;
 use pace::Pace;
 use reads::{REPLICA_TOKENS, StoreReads};
 use seats::Seats;
+use shaking::Shaking;
 pub use silence::Class;
 use silence::Watched;
 use stopper::Ending;
@@ -153,8 +155,7 @@ pub struct Front<U> {
     pulse: Arc<Pulse>,
     /// Silent devices are not asked again before this time.
     ask_again_at: Time,
-    /// Number of clients whose TLS handshake is under way.
-    handshakes: usize,
+    shaking: Shaking,
     scratch: Vec<u8>,
 }
 
@@ -251,7 +252,7 @@ impl<U: Upstream> Front<U> {
             keepalive: config.keepalive,
             pulse: Arc::clone(&config.pulse),
             ask_again_at: 0,
-            handshakes: 0,
+            shaking: Shaking::default(),
             scratch: vec![0; SCRATCH_BYTES],
         })
     }
@@ -438,7 +439,9 @@ impl<U: Upstream> Front<U> {
             Transfer::Eof => client.connection.receive_eof(),
             Transfer::Broken(why) => return self.close(index, &why),
         }
-        self.handshakes -= usize::from(client.has_agreed());
+        if client.has_agreed() {
+            self.shaking.ends(client.connection.id());
+        }
         if client.socket.read_closed {
             client.connection.client_closed();
         }

@@ -190,6 +190,41 @@ fn who_speaks_no_tls_or_says_nothing_is_closed_and_counted() {
     assert_eq!(front.stop().tls_failed, 301);
 }
 
+/// Opens more connections than handshakes may be under way. They come from another host than other clients, and send
+/// nothing.
+fn silent_host(to: SocketAddr) -> Vec<TcpStream> {
+    let domain = socket2::Domain::for_address(to);
+    let host = SocketAddr::from(([127, 0, 0, 9], 0));
+    let connect = |_| {
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
+        socket.bind(&host.into()).expect("a host of loopback");
+        socket.connect(&to.into()).expect("connect");
+        TcpStream::from(socket)
+    };
+    (0..300).map(connect).collect()
+}
+
+#[test]
+fn a_host_with_many_handshakes_keeps_no_other_client_out() {
+    let Some(redis) = Redis::start() else { return };
+    let files = files();
+    let front = front(&redis, &files, &Clients::No);
+    let (certificate, key) = files.pair("server");
+    let tls = ServerTls::new(&certificate, &key, &Clients::No).expect("good files");
+    let slots = ["0-8191", "8192-16383"];
+    let shards = sharded::start_with(&slots, &[], |_| {}, |config| config.tls = Some(tls));
+    let shards = shards.expect("a redis-server, as before");
+    let tls = client(&files, "ca.pem", None);
+    for address in [front.address, shards.address] {
+        let silent = silent_host(address);
+        let mut client = Secure::connect(address, &tls);
+        assert_eq!(client.ask("PING").unwrap(), "+PONG\r\n");
+        let late = silent_host(address);
+        assert_eq!(client.ask("PING").unwrap(), "+PONG\r\n");
+        drop((silent, late));
+    }
+}
+
 #[test]
 fn the_front_speaks_tls_with_redis() {
     let files = files();

@@ -2,6 +2,7 @@
 //!
 //! A message that cannot be sent is lost. The manager then acts without it. No role depends on these messages.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -18,20 +19,31 @@ fn say(states: &[NotifyState<'_>]) {
     }
 }
 
+/// The role's ready line, without the first word; `None`: the role does not serve yet.
+static READY: Mutex<Option<String>> = Mutex::new(None);
+
 /// Tells the manager that the role serves. `line`: the role's ready line, without the first word.
 pub fn ready(line: &str) {
+    let mut ready = READY.lock().unwrap_or_else(PoisonError::into_inner);
     say(&[NotifyState::Ready, NotifyState::Status(line)]);
+    *ready = Some(line.to_owned());
 }
 
-/// Tells the manager that the role reads its files again, or has done so. The role serves meanwhile.
-pub fn told(reload: Reload<'_>) {
+/// Tells the manager that the role reads its files again, or has done so. A role that serves does so meanwhile. The
+/// manager takes any READY for the end of the start, so a role that does not serve yet sends none: it is not told of the
+/// reload.
+pub fn told(reload: Reload) {
+    let ready = READY.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(line) = &*ready else {
+        return;
+    };
     match reload {
         Reload::Begins => {
             if let Ok(now) = NotifyState::monotonic_usec_now() {
                 say(&[NotifyState::Reloading, now]);
             }
         }
-        Reload::Ended(line) => say(&[NotifyState::Ready, NotifyState::Status(line)]),
+        Reload::Ended => say(&[NotifyState::Ready, NotifyState::Status(line)]),
     }
 }
 

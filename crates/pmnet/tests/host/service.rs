@@ -4,6 +4,8 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
+
 use crate::chain::{Places, Running, pmnet, product};
 
 /// Waits for a message that contains this text.
@@ -53,6 +55,40 @@ fn a_manager_hears_that_a_role_serves_and_lives() {
     assert!(said.contains("STATUS=server listen=127.0.0.1:"), "{said}");
     hears(&socket, "WATCHDOG=1");
     hears(&socket, "WATCHDOG=1");
+    running.stop();
+}
+
+/// A role that serves tells of a reload, and its state is the ready line again. A device that waits for its server must not
+/// send READY, because the manager would take this for the end of the start.
+#[test]
+fn a_reload_makes_no_role_ready() {
+    let places = Places::new();
+    let socket = UnixDatagram::bind(places.path("notify")).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let mut waiting = places.device("127.0.0.1:9");
+    waiting.env("NOTIFY_SOCKET", places.path("notify"));
+    let mut waiting = Running::logged(waiting, &places.path("device.err"));
+    waiting.says("made a new log");
+    waiting.signal(Signal::HUP);
+    waiting.says("SIGHUP: ");
+    let until = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < until {
+        let mut buffer = [0; 4096];
+        if let Ok(count) = socket.recv(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..count]).into_owned();
+            assert!(!text.contains("READY=1"), "{text}");
+        }
+    }
+    waiting.stop();
+    let mut server = server(&places, "notify");
+    server.args(["--store", "null:"]);
+    let running = Running::logged(server, &places.path("server.err"));
+    let said = hears(&socket, "READY=1");
+    running.signal(Signal::HUP);
+    hears(&socket, "RELOADING=1");
+    assert_eq!(hears(&socket, "READY=1"), said);
     running.stop();
 }
 

@@ -15,6 +15,7 @@ use pmnet_wire::record::{
     shard_size,
 };
 use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Life, Packet};
+use std::collections::BTreeMap;
 
 /// The chain of one epoch, head first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,34 @@ pub(super) struct Snapshot {
     per_part: usize,
 }
 
+/// How often RECOVERs of each device were refused in the present epoch. Everybody who has recorded old RECOVERs can
+/// repeat them, so the operator is told of a refusal more and more rarely.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    epoch: u32,
+    counts: BTreeMap<u32, u64>,
+}
+
+impl Refused {
+    /// Counts a refusal. If the operator must be told, returns the device's refusals in this epoch. Beyond
+    /// [`REFUSED_MAX`] devices, all further devices count as one.
+    fn again(&mut self, epoch: u32, device: u32) -> Option<u64> {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.counts.clear();
+        }
+        let is_known = self.counts.contains_key(&device) || self.counts.len() < REFUSED_MAX;
+        let key = if is_known { device } else { OTHER_DEVICES };
+        let count = self.counts.entry(key).or_default();
+        *count += 1;
+        count.is_power_of_two().then_some(*count)
+    }
+}
+
+/// Most devices whose refusals are counted one by one.
+const REFUSED_MAX: usize = 64;
+/// Number under which the refusals of all further devices count. No device has it.
+const OTHER_DEVICES: u32 = 0;
 const SNAPSHOTS_MAX: usize = 8;
 const PENDING_MAX: usize = 64;
 
@@ -116,7 +145,7 @@ impl Server {
         match decision {
             Decision::Refuse(why) => {
                 let text = why.to_string();
-                self.notice(format!("PM2601 refused device {}: {text}", header.device));
+                self.tell_refused(header.device, &text);
                 self.refuse(from, &header, Refusal::Final, &text, out);
             }
             Decision::Hold(why) => {
@@ -145,6 +174,21 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Tells the operator, more and more rarely, that a device was refused.
+    fn tell_refused(&mut self, device: u32, text: &str) {
+        let Some(count) = self.recovers.refused.again(self.epoch(), device) else {
+            return;
+        };
+        let perhaps = if self.config.keys.is_some() {
+            ". If that device serves, nothing is wrong with it: a host repeats an old packet of it"
+        } else {
+            ""
+        };
+        self.notice(format!(
+            "PM2601 refused device {device} (refusal {count} in this epoch): {text}{perhaps}"
+        ));
     }
 
     /// Returns the present chain with the new statements of its members.

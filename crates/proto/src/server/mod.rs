@@ -26,7 +26,7 @@ use crate::time::{MILLISECOND, Nanos, Time};
 use crate::{Outbox, Peer, Random};
 use bypass::{Executing, Recent, Waiting};
 use bytes::Bytes;
-use chain::{PendingRecover, Snapshot};
+use chain::{PendingRecover, Refused, Snapshot};
 use doubts::{Doubt, Doubts};
 use kept::Kept;
 use pmnet_wire::packet::{Append, Applied, Ping, Retrans, StaleEpoch, Stamp};
@@ -300,6 +300,7 @@ struct Recovers {
     snapshots: VecDeque<Snapshot>,
     /// The chain that must be written next.
     next_chain: Option<Chain>,
+    refused: Refused,
 }
 
 /// The server of one shard.

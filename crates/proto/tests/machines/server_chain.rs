@@ -179,6 +179,32 @@ fn a_refusal_gives_no_secrets_and_is_no_larger_than_its_question() {
     }
 }
 
+/// A host that repeats old RECOVERs must not fill the log.
+#[test]
+fn refusals_are_told_more_and_more_rarely() {
+    let mut bench = Bench::new();
+    let mut told = |nonce, device: u32| {
+        let refused = only(bench.told(nonce, &[member(device)]));
+        assert!(refused.is(Kind::RecoverReply, Flags::REFUSED));
+        std::iter::from_fn(|| bench.server.poll_notice()).collect::<Vec<_>>()
+    };
+    let times: Vec<u64> = (1..=9)
+        .filter(|nonce| !told(60 + nonce, 9).is_empty())
+        .collect();
+    assert_eq!(times, [1, 2, 4, 8]);
+    let other = told(80, 7);
+    assert!(
+        other[0].starts_with("PM2601 refused device 7 (refusal 1 in this epoch): PM1009"),
+        "{other:?}"
+    );
+    // The devices that are counted one by one have a bound.
+    for device in 100..200 {
+        told(u64::from(device), device);
+    }
+    assert_eq!(told(300, 300), Vec::<String>::new());
+    assert_eq!(told(301, 7).len(), 1);
+}
+
 #[test]
 fn a_recover_that_does_not_hold_together_is_dropped() {
     let mut bench = Bench::blank(config());

@@ -4,7 +4,7 @@ Client sends updates, which the devices acknowledge, and requests, which the ser
 with asyncio. Server gives a program the updates and requests of all clients: in batches, in order, exactly once.
 
 One thread at a time may use an object; a second thread gets ThreadError. An object that was opened before a fork
-belongs to the parent process; the child gets ForkError.
+belongs to the parent process; the child gets ForkError, and its close() has no effect.
 """
 
 from ._async import AsyncClient

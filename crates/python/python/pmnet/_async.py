@@ -91,9 +91,16 @@ class AsyncClient:
     async def close(self) -> None:
         """Ends the session after all started calls, and closes the client. A second call has no effect.
 
+        Nor has a call in a child of the process that opened the client.
+
         Raises DataLossError or CopiesError if the session has ended with such an error. The client is closed even then.
         """
         if self._closed:
+            return
+        if self._client._is_foreign():
+            # The parent process has the session. Its loop and that of the child may poll with one descriptor, so the
+            # child removes nothing there.
+            self._closed = True
             return
         loop = self._own_loop()
         try:

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use pmnet_dataplane::direct::{number, refused_by_driver};
+use pmnet_dataplane::direct::{name, number, refused_by_driver};
 
 /// Time between two checks.
 const LOOK: Duration = Duration::from_secs(5);
@@ -15,7 +15,7 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Begins the checks. Warns if an interface was removed or made again. With `answers`, also warns if drivers have
+    /// Begins the checks. Warns if an interface was removed, made again or renamed. With `answers`, also warns if drivers have
     /// refused further packets that the kernel's part of the device sent. Returns `None` if there is no thread for the
     /// checks; this is logged.
     pub fn watch(names: Vec<String>, answers: bool) -> Option<Interfaces> {
@@ -24,7 +24,9 @@ impl Interfaces {
         let look = move || {
             while over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 for one in &mut watched {
-                    one.look_for_it();
+                    if let Some(warning) = one.look_for_it() {
+                        tracing::warn!("{warning}");
+                    }
                     if answers {
                         one.count();
                     }
@@ -61,26 +63,40 @@ impl Watched {
         }
     }
 
-    /// Warns if the interface was replaced. A removed interface takes its program with it, and a new interface of the
-    /// same name does not have the program.
-    fn look_for_it(&mut self) {
-        let now = number(&self.name);
-        if now == self.number || now == self.first {
-            self.number = now;
-            return;
+    fn look_for_it(&mut self) -> Option<String> {
+        let called = self.first.and_then(name);
+        self.judge(called, number(&self.name))
+    }
+
+    /// Returns a warning if the interface was renamed or replaced. An interface keeps its number and its program when it
+    /// gets another name. A removed interface takes its program with it, and a new interface of the same name does not
+    /// have the program. `called`: present name of the interface that was there when the checks began. `now`: number of
+    /// the interface that has the name now.
+    fn judge(&mut self, called: Option<String>, now: Option<u32>) -> Option<String> {
+        if let Some(called) = called {
+            self.number = self.first;
+            let before = std::mem::replace(&mut self.name, called);
+            return (before != self.name).then(|| {
+                format!(
+                    "PM1429 the interface {before} is called {0} now: this device goes on with it. Its next start needs --dev {0}",
+                    self.name
+                )
+            });
+        }
+        if now == self.number {
+            return None;
         }
         self.number = now;
         let name = &self.name;
         if now.is_none() {
-            tracing::warn!(
+            return Some(format!(
                 "PM1425 there is no interface {name} any more: this device receives nothing through it"
-            );
-            return;
+            ));
         }
-        tracing::warn!(
+        Some(format!(
             "PM1426 {name} was removed and made anew: this device has no program there any more. Packets that come through it pass on, or are served by this \
              process, which is slower. Start this device again with the same flags"
-        );
+        ))
     }
 
     fn count(&mut self) {
@@ -95,5 +111,35 @@ impl Watched {
                 LOOK.as_secs()
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renamed_interface_is_not_taken_for_a_lost_one() {
+        let mut watched = Watched {
+            name: "e0".into(),
+            first: Some(4),
+            number: Some(4),
+            refused: 0,
+        };
+        let mut says = |called: Option<&str>, now| {
+            let said = watched.judge(called.map(str::to_owned), now);
+            said.map(|text| text[..6].to_owned())
+        };
+        assert_eq!(says(Some("e0"), Some(4)), None);
+        let renamed = Some("PM1429".to_owned());
+        assert_eq!(says(Some("eth9"), None), renamed);
+        assert_eq!(says(Some("eth9"), Some(4)), None);
+        // Another interface has the name.
+        assert_eq!(says(Some("e0"), Some(7)), renamed);
+        assert_eq!(says(None, None).as_deref(), Some("PM1425"));
+        assert_eq!(says(None, None), None);
+        assert_eq!(says(None, Some(8)).as_deref(), Some("PM1426"));
+        assert_eq!(says(None, Some(8)), None);
+        assert_eq!(says(Some("e0"), Some(4)), None);
     }
 }
