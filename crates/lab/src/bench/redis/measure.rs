@@ -186,7 +186,7 @@ fn one(
     // measured separately.
     let (summary, own_ns) = stand.running.inside(|| {
         let own = cpu_ns(std::process::id());
-        let work = || Ok(run(options, Hooks::default(), stop)?);
+        let work = || run(options, Hooks::default(), stop);
         let summary = scrape::beside(&stand.ports, work)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
