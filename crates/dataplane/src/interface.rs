@@ -96,7 +96,8 @@ pub fn number(interface: &str) -> Option<u32> {
 #[must_use]
 pub fn name(number: u32) -> Option<String> {
     let name = nix::net::if_::if_indextoname(number).ok()?;
-    name.into_string().ok()
+    // For a missing interface, nix returns an empty name and no error.
+    name.into_string().ok().filter(|name| !name.is_empty())
 }
 
 /// Returns the number of receive queues. A driver that does not report it counts as having one.
