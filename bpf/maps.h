@@ -74,7 +74,10 @@ struct {
 	__type(value, __u32);
 } pm_session_rows SEC(".maps");
 
-/* User space's statements about each bucket. */
+/*
+ * One element for each bucket of the index of READs: what user space says about requests without an
+ * order that may change its keys.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

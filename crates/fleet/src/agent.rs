@@ -232,7 +232,7 @@ struct Keeper {
     held: Option<Held>,
     /// The lease of another process that existed when this agent first saw it.
     other: Option<u64>,
-    /// Number of the chain in etcd that does not count, because the operator's flags are newer.
+    /// Revision of the chain in etcd that this agent ignores, because the operator's flags are newer.
     overruled: Option<u64>,
     told: Told,
 }

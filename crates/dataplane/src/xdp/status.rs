@@ -28,18 +28,18 @@ pub struct Status {
     pub interfaces: Vec<String>,
     /// Whether the pipeline admits; else its process does, if it lives.
     pub admits: bool,
-    /// The shard under which the device writes; 0: it never served.
+    /// The shard under which the device writes.
     pub shard: u32,
-    /// The device's id, as for `shard`.
+    /// The device's id.
     pub device: u32,
-    /// The device's incarnation, as for `shard`.
+    /// The device's incarnation.
     pub incarnation: u32,
-    /// The device's epoch, as for `shard`.
+    /// The device's epoch.
     pub epoch: u32,
     /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the end of the device's lease. `None`: the
     /// device needs no lease.
     pub answers_until: Option<Time>,
-    /// Number of devices of the chain.
+    /// Number of devices of the chain; 0: the device never served, and shard, id, incarnation and epoch are 0 too.
     pub copies: u32,
     /// Number of devices of the chain after this one.
     pub behind: u32,

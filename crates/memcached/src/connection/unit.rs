@@ -36,7 +36,7 @@ pub(super) enum Work {
 /// A command of the store, on behalf of a client's command.
 #[derive(Debug)]
 pub(super) struct Unit {
-    /// The slot of the client's command.
+    /// Number of the slot in which the answer to the client's command is gathered.
     pub(super) slot: u64,
     pub(super) key: Bytes,
     pub(super) work: Work,

@@ -423,7 +423,7 @@ impl<'r> Keyspace<'r> {
     }
 
     /// Removes the expired keys among the next `most` keys. Returns their number. Each call continues where the last
-    /// one ended, and begins again at the end.
+    /// one ended. After the last key, the next call begins with the first key.
     ///
     /// # Errors
     /// [`Fault`].
