@@ -338,11 +338,13 @@ impl<M: Media> DeviceNode<M> {
         };
         let bytes = HEADER_LEN + packet.payload.len();
         let (refused, cursors) = (self.machine.counters().refused(), self.machine.cursors());
-        match self
+        let verdict = self
             .machine
-            .receive(now, from, &packet, room, &mut self.out)
-        {
-            Verdict::Done if self.machine.counters().refused() != refused => Ok(Taken::Refused),
+            .receive(now, from, &packet, room, &mut self.out);
+        let is_refused = self.machine.counters().refused() != refused;
+        self.heard_next |= from == self.next && !is_refused;
+        match verdict {
+            Verdict::Done if is_refused => Ok(Taken::Refused),
             Verdict::Done if self.machine.cursors() == cursors => Ok(Taken::NothingNew),
             Verdict::Done => Ok(Taken::Heard),
             Verdict::Append(header) => {

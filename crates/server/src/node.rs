@@ -34,7 +34,8 @@ pub struct ServerNode<S> {
 
 impl<S: Store> ServerNode<S> {
     /// Joins a machine and a store.
-    pub fn new(machine: Server, store: S) -> ServerNode<S> {
+    pub fn new(mut machine: Server, store: S) -> ServerNode<S> {
+        machine.take(store.payloads());
         ServerNode {
             look_at: store.may_go().then_some(Time(0)),
             machine,

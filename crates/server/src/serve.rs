@@ -110,7 +110,6 @@ pub fn serve(
     // less credit.
     let holds = socket.receive_buffer_bytes() / DATAGRAM_COST_BYTES;
     config.server.queue_max = config.server.queue_max.min(holds.max(64));
-    config.server.takes = store.payloads();
     let clock = Clock::start();
     let random = Random::new(pmnet_udp::os_random()?);
     let mut paths = Paths::new(config.server.size_max);

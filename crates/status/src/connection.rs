@@ -17,6 +17,8 @@ pub const REQUEST_MAX: Duration = Duration::from_secs(5);
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(1);
 /// Longest time for which a connection stays open, for clients that read slowly or have disappeared.
 pub const LIFE_MAX: Duration = Duration::from_secs(15);
+/// Time for which a new connection keeps its place: enough for a request and its answer.
+const UNDISTURBED: Duration = Duration::from_millis(250);
 /// Most headers of a request.
 const HEADERS_MAX: usize = 64;
 /// Most bytes of a request's body that are read and discarded. Unread data would reset the connection, and the client
@@ -252,10 +254,11 @@ impl Connection {
             }
     }
 
-    /// Returns the client's host, unless the client has shown a certificate. Only a connection with a host may have to
-    /// make room for another one.
-    pub fn stranger(&self) -> Option<IpAddr> {
-        (!self.stream.is_known()).then_some(self.host)
+    /// Returns the client's host, unless the client has shown a certificate, or has just come. Only a connection with a
+    /// host may have to make room for another one.
+    pub fn stranger(&self, now: Instant) -> Option<IpAddr> {
+        let settled = now.duration_since(self.began) >= UNDISTURBED;
+        (settled && !self.stream.is_known()).then_some(self.host)
     }
 
     /// Continues as far as possible without waiting. `answer` is called once, with the request.

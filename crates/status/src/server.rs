@@ -313,7 +313,7 @@ impl Port {
     fn accept(&mut self, now: Instant) -> bool {
         for _ in 0..CONNECTIONS_MAX {
             let given_up = self.connections.len() == CONNECTIONS_MAX;
-            let given_up = given_up.then(|| self.stranger());
+            let given_up = given_up.then(|| self.stranger(now));
             let (Some(listener), true) = (&self.listener, self.may_accept) else {
                 return false;
             };
@@ -338,9 +338,9 @@ impl Port {
     }
 
     /// Returns the connection that must give up its place for a new one. `None`: all connections may stay.
-    fn stranger(&self) -> Option<usize> {
+    fn stranger(&self, now: Instant) -> Option<usize> {
         let strangers = self.connections.iter();
-        let strangers = strangers.filter_map(|(number, it)| Some((*number, it.stranger()?)));
+        let strangers = strangers.filter_map(|(number, it)| Some((*number, it.stranger(now)?)));
         let (numbers, hosts): (Vec<usize>, Vec<IpAddr>) = strangers.unzip();
         place_to_give_up(hosts.into_iter()).map(|at| numbers[at])
     }

@@ -21,7 +21,7 @@ pub use latest::{Latest, Latter};
 pub use lease::{LeaseWords, Standing};
 pub use owner::owner_of_port;
 pub use path::{Paths, path_mtu};
-pub use places::place_to_give_up;
+pub use places::{place_for, place_to_give_up};
 pub use pulse::Pulse;
 pub use server_words::{OnRecord, ServerWords};
 pub use socket::{Socket, SocketCounters};

@@ -17,6 +17,15 @@ pub fn place_to_give_up(from: impl Iterator<Item = IpAddr>) -> Option<usize> {
         .position(|host| counts.get(host).copied() == most)
 }
 
+/// As [`place_to_give_up`], for a connection of this host. `None`: the host itself has most connections, or there is no
+/// connection.
+pub fn place_for(newcomer: IpAddr, from: impl Iterator<Item = IpAddr>) -> Option<usize> {
+    let from: Vec<IpAddr> = from.map(network).collect();
+    let at = place_to_give_up(from.iter().copied())?;
+    let of = |host: IpAddr| from.iter().filter(|&&it| it == host).count();
+    (of(network(newcomer)) < of(from[at])).then_some(at)
+}
+
 /// Returns the host or network that counts as one. For an IPv6 address, it ignores the half that one host may choose.
 fn network(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
@@ -43,5 +52,17 @@ mod tests {
         assert_eq!(goes(&mapped), Some(1));
         let one_network = ["fd00:0:0:1::1", "fd00:0:0:2::1", "fd00:0:0:2:ffff::9"];
         assert_eq!(goes(&one_network), Some(1));
+    }
+
+    #[test]
+    fn a_host_takes_no_place_from_one_with_as_few() {
+        let ip = |text: &str| -> IpAddr { text.parse().expect("an address") };
+        let from = ["10.0.0.1", "10.0.0.2", "10.0.0.2"];
+        let goes = |newcomer| place_for(ip(newcomer), from.iter().map(|it| ip(it)));
+        assert_eq!(goes("10.0.0.3"), Some(1));
+        assert_eq!(goes("10.0.0.1"), Some(1));
+        assert_eq!(goes("10.0.0.2"), None);
+        assert_eq!(goes("::ffff:10.0.0.2"), None);
+        assert_eq!(place_for(ip("10.0.0.1"), std::iter::empty()), None);
     }
 }

@@ -455,12 +455,23 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
     assert!(said.contains("PM1119"), "{said}");
 }
 
-/// And the shard of a Redis acknowledges nothing to a program's client, also after its devices were started again.
+/// And the shard of a Redis acknowledges nothing to a program's client.
 #[test]
 fn clients_of_a_program_get_no_session_from_the_shard_of_a_redis() {
-    let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram).unkeyed();
+    get_no_session("foreign-program", StoreKind::Redis);
+}
+
+/// A device that is also the server says what it takes, too.
+#[test]
+fn clients_of_a_program_get_no_session_from_a_device_with_a_store() {
+    get_no_session("foreign-region", StoreKind::Region);
+}
+
+/// Also after the head was started again.
+fn get_no_session(name: &str, store: StoreKind) {
+    let mut topology = Topology::new(store, 2, Medium::Dram).unkeyed();
     topology.front = false;
-    let Some(mut cluster) = common::start("foreign-program", topology) else {
+    let Some(mut cluster) = common::start(name, topology) else {
         return;
     };
     let via = cluster.head().unwrap();

@@ -58,7 +58,7 @@ use crate::shell::accept::{Door, welcome};
 use crate::shell::limiting::Limiting;
 use crate::shell::pace::Pace;
 use crate::shell::seats::Seats;
-use crate::shell::shaking::Shaking;
+use crate::shell::shaking::{Admits, Shaking};
 use crate::shell::stopper::Ending;
 use crate::shell::wire::Seen;
 use crate::shell::{Entrance, FrontConfig, FrontError, Limits, Stopper};
@@ -468,10 +468,21 @@ impl Router {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        if let Some((index, from)) = self.shaking.to_give_up(self.connections_max) {
-            self.door.note_shaking(from, self.now);
-            self.common.tally.count(|counters| counters.late += 1);
-            self.close(index);
+        let admits = match self.tls {
+            Some(_) => (self.shaking).admits(peer.ip(), self.clients.count(), self.connections_max),
+            None => Admits::Yes,
+        };
+        match admits {
+            Admits::Yes => {}
+            Admits::InPlaceOf(index, from) => {
+                self.door.note_shaking(from, self.now);
+                self.common.tally.count(|counters| counters.late += 1);
+                self.close(index);
+            }
+            Admits::No => {
+                self.door.note_shaking(peer, self.now);
+                return Ok(());
+            }
         }
         if self.clients.count() >= self.connections_max {
             self.common.tally.count(|counters| counters.refused += 1);

@@ -11,6 +11,7 @@ use pmnet_tls::ServerTls;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
 use super::client::Client;
+use super::shaking::Admits;
 use super::socket::Socket as Edge;
 use super::unread::Unread;
 use super::wire::Wire;
@@ -228,12 +229,27 @@ impl<U: Upstream> Front<U> {
         }
     }
 
+    fn note_shaking(&mut self, peer: SocketAddr) {
+        if let Some(door) = &mut self.door {
+            door.note_shaking(peer, self.shared.now);
+        }
+    }
+
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        if let Some((index, from)) = self.shaking.to_give_up(self.connections_max) {
-            if let Some(door) = &mut self.door {
-                door.note_shaking(from, self.shared.now);
+        let admits = match self.tls {
+            Some(_) => (self.shaking).admits(peer.ip(), self.clients.count(), self.connections_max),
+            None => Admits::Yes,
+        };
+        match admits {
+            Admits::Yes => {}
+            Admits::InPlaceOf(index, from) => {
+                self.note_shaking(from);
+                self.close(index, "too many at a time");
             }
-            self.close(index, "too many at a time");
+            Admits::No => {
+                self.note_shaking(peer);
+                return Ok(());
+            }
         }
         if self.clients.count() >= self.connections_max
             && let Some(door) = &mut self.door

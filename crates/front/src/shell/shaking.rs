@@ -1,9 +1,9 @@
 //! The clients whose TLS handshake is under way. The front has one such list, and the router has one.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use pmnet_udp::place_to_give_up;
+use pmnet_udp::place_for;
 
 /// Most clients whose TLS handshake is under way.
 const HANDSHAKES_MAX: usize = 256;
@@ -26,16 +26,31 @@ impl Shaking {
         self.clients.remove(&id);
     }
 
-    /// If no further handshake may begin, returns the seat and the address of the client that makes room: the oldest one
-    /// of the host that has the most in this list. So one host cannot keep the others out. Of the front's
-    /// `connections_max` places, handshakes may take one half.
-    pub(crate) fn to_give_up(&self, connections_max: usize) -> Option<(usize, SocketAddr)> {
-        if self.clients.len() < HANDSHAKES_MAX.min(connections_max.div_ceil(2)) {
-            return None;
+    /// Returns whether a new handshake may begin, beside `clients` clients of at most `clients_max`. If not, a client of the
+    /// host with most handshakes makes room: the oldest one. So one host cannot keep the others out. The new client is
+    /// refused if its own host has most, because the handshakes of that host that have begun are to end.
+    pub(crate) fn admits(&self, newcomer: IpAddr, clients: usize, clients_max: usize) -> Admits {
+        let begun = self.clients.len();
+        let no_seat = clients >= clients_max && begun * 2 >= clients_max;
+        if begun < HANDSHAKES_MAX && !no_seat {
+            return Admits::Yes;
         }
-        let at = place_to_give_up(self.clients.values().map(|(_, peer)| peer.ip()))?;
-        self.clients.values().nth(at).copied()
+        let hosts = self.clients.values().map(|(_, peer)| peer.ip());
+        let at = place_for(newcomer, hosts);
+        let chosen = at.and_then(|at| self.clients.values().nth(at).copied());
+        chosen.map_or(Admits::No, |(index, peer)| Admits::InPlaceOf(index, peer))
     }
+}
+
+/// Whether the handshake of a new client may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admits {
+    /// It may.
+    Yes,
+    /// It may, if the client with this seat and this address is closed.
+    InPlaceOf(usize, SocketAddr),
+    /// It may not.
+    No,
 }
 
 #[cfg(test)]
@@ -43,27 +58,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_with_most_handshakes_makes_room() {
+    fn the_host_with_most_handshakes_makes_room_for_others() {
         let peer = |host: &str, port: u64| {
             let port = u16::try_from(port).expect("a port");
             SocketAddr::new(host.parse().expect("an address"), port)
         };
         let mut shaking = Shaking::default();
-        let gives_up = |shaking: &Shaking, connections_max| {
-            let it = shaking.to_give_up(connections_max);
-            it.map(|(index, peer)| (index, peer.port()))
+        let admits = |shaking: &Shaking, host: &str, clients, clients_max| match shaking.admits(
+            host.parse().expect("an address"),
+            clients,
+            clients_max,
+        ) {
+            Admits::InPlaceOf(index, peer) => Some((index, peer.port())),
+            Admits::Yes => None,
+            Admits::No => Some((usize::MAX, 0)),
         };
-        assert_eq!(gives_up(&shaking, 0), None);
-        shaking.begins(1, 7, peer("10.0.0.1", 1));
+        let (most, one, other) = ("10.0.0.9", "10.0.0.1", "10.0.0.2");
+        shaking.begins(1, 7, peer(one, 1));
         for id in 2..=256 {
-            assert_eq!(gives_up(&shaking, 10_000), None, "{id}");
+            assert_eq!(admits(&shaking, other, 256, 10_000), None, "{id}");
             let index = usize::try_from(1000 - id).expect("an index");
-            shaking.begins(id, index, peer("10.0.0.9", id));
+            shaking.begins(id, index, peer(most, id));
         }
-        assert_eq!(gives_up(&shaking, 10_000), Some((998, 2)));
+        assert_eq!(admits(&shaking, other, 256, 10_000), Some((998, 2)));
+        assert_eq!(admits(&shaking, one, 256, 10_000), Some((998, 2)));
+        let refused = Some((usize::MAX, 0));
+        assert_eq!(admits(&shaking, most, 256, 10_000), refused);
         shaking.ends(2);
-        assert_eq!(gives_up(&shaking, 10_000), None);
-        assert_eq!(gives_up(&shaking, 511), None);
-        assert_eq!(gives_up(&shaking, 510), Some((997, 3)));
+        assert_eq!(admits(&shaking, other, 9_999, 10_000), None);
+        // No seat is left, and handshakes have half of them.
+        assert_eq!(admits(&shaking, other, 509, 510), None);
+        assert_eq!(admits(&shaking, other, 510, 510), Some((997, 3)));
+        assert_eq!(admits(&shaking, other, 511, 511), None);
     }
 }

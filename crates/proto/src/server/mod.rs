@@ -583,6 +583,11 @@ impl Server {
         ))
     }
 
+    /// From now on tells devices that the store takes these kinds of payloads (`docs/spec/protocol.md` §4).
+    pub const fn take(&mut self, payloads: Payloads) {
+        self.config.takes = payloads;
+    }
+
     /// Sets other keys of the cluster (keys.md §7). A server without keys ignores this call.
     pub fn rekey(&mut self, cluster: ClusterKeys) {
         if self.config.keys.is_some() {
