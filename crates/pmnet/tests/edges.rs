@@ -47,7 +47,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "tail",
         &["device", "log", "packet-store", "proto", "server", "store"],
     ),
-    ("front", &["resp", "wire", "client", "tls"]),
+    ("front", &["resp", "wire", "client", "tls", "udp"]),
     ("memcached", &["resp", "wire", "client"]),
     ("fleet", &["proto", "tls", "udp"]),
     ("keys", &["proto", "wire"]),
