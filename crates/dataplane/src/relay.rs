@@ -407,13 +407,22 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<S
     words.want(machine.needs_lease());
 }
 
+/// Whether a warning about `count` events is due: at the first one, and whenever they have doubled. `told`: their
+/// number at the last warning.
+const fn is_due(count: u64, told: &mut u64) -> bool {
+    let is_due = count >= told.saturating_mul(2) && count > 0;
+    if is_due {
+        *told = count;
+    }
+    is_due
+}
+
 /// Warns that sessions were ended because others needed their places, or because their client was started again. The
 /// warnings become rarer with time. `told`: the number of such sessions at the last warning.
 fn tell_of_sessions(machine: &Device, told: &mut u64) {
     let counters = machine.counters();
     let all = counters.succeeded_sessions + counters.crowded_out_sessions + counters.crowded_opens;
-    if all >= told.saturating_mul(2).max(1) {
-        *told = all;
+    if is_due(all, told) {
         tracing::warn!(
             open = machine.sessions(),
             of_clients_started_again = counters.succeeded_sessions,
@@ -429,8 +438,7 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
 fn tell_of_shares(machine: &Device, told: &mut u64) {
     let counters = machine.counters();
     let all = counters.over_share + counters.over_share_opens + counters.over_share_sessions;
-    if all >= told.saturating_mul(2).max(1) {
-        *told = all;
+    if is_due(all, told) {
         let (front, refused) = machine.most_over_share().map_or_else(
             || ("several".to_owned(), 0),
             |(front, refused)| (format!("{:016x}", front.get()), refused),
@@ -449,8 +457,7 @@ fn tell_of_shares(machine: &Device, told: &mut u64) {
 /// Says that clients came whose updates the server would skip; less and less often. `told`: as above.
 fn tell_of_other_payloads(machine: &Device, told: &mut u64) {
     let refused = machine.counters().other_payloads;
-    if refused >= told.saturating_mul(2).max(1) {
-        *told = refused;
+    if is_due(refused, told) {
         tracing::warn!(
             refused,
             "PM1119 a client was refused, because the server would skip its updates: it is the front of a store, and a program of its own serves here, or \
@@ -464,10 +471,9 @@ fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
     let Some((front, why, packets)) = machine.unserved() else {
         return;
     };
-    if packets < told.saturating_mul(2).max(1) {
+    if !is_due(packets, told) {
         return;
     }
-    *told = packets;
     let id = front.get();
     let print = id >> 32;
     let own = machine.fingerprints().map(|print| format!("{print:08x}"));
@@ -490,8 +496,7 @@ fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
 /// it cannot read. `told`: the number of such packets at the last warning.
 fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
     let packets = machine.counters().other_mode;
-    if packets >= told.saturating_mul(2).max(1) {
-        *told = packets;
+    if is_due(packets, told) {
         let (own, other) = if machine.has_keys() {
             ("has a key", "without one")
         } else {

@@ -468,11 +468,7 @@ impl Router {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        let admits = match self.tls {
-            Some(_) => (self.shaking).admits(peer.ip(), self.clients.count(), self.connections_max),
-            None => Admits::Yes,
-        };
-        match admits {
+        match (self.shaking).admits(peer.ip(), self.clients.count(), self.connections_max) {
             Admits::Yes => {}
             Admits::InPlaceOf(index, from) => {
                 self.door.note_shaking(from, self.now);

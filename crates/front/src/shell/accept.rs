@@ -28,6 +28,8 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: Time = 100_000_000;
 /// Time after which a lasting condition is logged again, in nanoseconds.
 const PATIENCE: Time = 10_000_000_000;
+/// Reason why a client's TLS handshake is given up for that of another host, or does not begin.
+const TOO_MANY_SHAKE: &str = "too many at a time";
 /// Reply to a client above the limit.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
 /// How often the operating system probes a silent client before it closes the connection; as in Redis.
@@ -236,18 +238,15 @@ impl<U: Upstream> Front<U> {
     }
 
     fn admit(&mut self, stream: TcpStream, peer: SocketAddr) -> std::io::Result<()> {
-        let admits = match self.tls {
-            Some(_) => (self.shaking).admits(peer.ip(), self.clients.count(), self.connections_max),
-            None => Admits::Yes,
-        };
-        match admits {
+        match (self.shaking).admits(peer.ip(), self.clients.count(), self.connections_max) {
             Admits::Yes => {}
             Admits::InPlaceOf(index, from) => {
                 self.note_shaking(from);
-                self.close(index, "too many at a time");
+                self.close(index, TOO_MANY_SHAKE);
             }
             Admits::No => {
                 self.note_shaking(peer);
+                self.tls_failed(TOO_MANY_SHAKE);
                 return Ok(());
             }
         }

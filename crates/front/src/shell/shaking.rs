@@ -32,7 +32,8 @@ impl Shaking {
     pub(crate) fn admits(&self, newcomer: IpAddr, clients: usize, clients_max: usize) -> Admits {
         let begun = self.clients.len();
         let no_seat = clients >= clients_max && begun * 2 >= clients_max;
-        if begun < HANDSHAKES_MAX && !no_seat {
+        // Without TLS there is no handshake.
+        if begun == 0 || begun < HANDSHAKES_MAX && !no_seat {
             return Admits::Yes;
         }
         let hosts = self.clients.values().map(|(_, peer)| peer.ip());
