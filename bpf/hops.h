@@ -148,8 +148,8 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 			committed = orders[i];
 	}
 	/*
-	 * Whoever has seen a DURABLE can repeat it from another Ethernet address. A repetition says
-	 * nothing new, so it moves no path that is known.
+	 * A host that has seen a DURABLE can repeat it from another Ethernet address. A repetition
+	 * says nothing new, so it moves no path that is known.
 	 */
 	if (news || !hops->next[PM_WAY_INTERFACE])
 		learn_way(hops->next, pkt->eth, interface);

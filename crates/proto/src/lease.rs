@@ -114,7 +114,7 @@ impl Watch {
         }
     }
 
-    /// Returns the lease that has been gone for so long that its device is silent. The controller may now declare the
+    /// Returns the last lease of a device that is silent by now, because the lease ended long enough ago. The controller may now declare the
     /// device stopped, in one step with the condition that this is still its last lease and does not exist. `None`: the
     /// controller must wait. A member that never had a lease is never declared stopped, because it need not be silent.
     #[must_use]

@@ -3,7 +3,7 @@
 //! this store directly.
 //!
 //! Fault model: the store is failed over at any moment, and the old master goes on answering.
-//! Replies are lost. If a master was replaced after a barrier named it, nobody can tell whether its
+//! Replies are lost. If a master was replaced after a barrier named it, it is not known whether its
 //! answer came in time: the outcome counts as unknown.
 
 use crate::check::Result as Seen;

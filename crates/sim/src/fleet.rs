@@ -87,7 +87,7 @@ pub(crate) struct Fleet {
     length: Nanos,
     clock: Clock,
     rows: Vec<Row>,
-    /// Until this time of the world the lease store answers nobody.
+    /// Time of the world until which the lease store is silent.
     gone_until: Time,
     /// Until this time of the world the lease store takes no writes.
     full_until: Time,

@@ -85,7 +85,7 @@ pub(crate) struct DeviceHost {
     /// Whether the device is outside of the chain: its operator has given it up, or it is a spare.
     /// It may still be running, as a zombie.
     pub(crate) lost: bool,
-    /// Whether the machine is broken and nobody has been told yet; the device does not start.
+    /// Whether the machine is broken and its operator does not know yet; the device does not start.
     pub(crate) gone: bool,
     /// Whether its operator starts it with `--join`.
     pub(crate) joins: bool,

@@ -154,7 +154,7 @@ impl World {
             _ => return,
         };
         if !self.is_formed() {
-            // Before the chain exists, nobody knows which log is the right one.
+            // Before the chain exists, no process knows which log is the right one.
             return;
         }
         self.happened("wrong images");

@@ -2,7 +2,7 @@
 //!
 //! A world has four phases: *load* (clients make their calls while faults happen), *settle*
 //! (everything is repaired, logs must drain, a probe must find the service), *idle* (sessions are
-//! open and nobody asks for anything: machines must be nearly silent), *closing* (sessions end or
+//! open and no client calls: machines must be nearly silent), *closing* (sessions end or
 //! expire, and only the watermark and the chain may be left in the store). The module texts of
 //! `network`, `accidents`, `hosts`, `client`, `media`, `store`, `stores`, `wide`, `fleet`,
 //! `standby`, `rollover` and `clock` describe its faults.

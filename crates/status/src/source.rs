@@ -29,7 +29,7 @@ pub struct Look {
     pub reasons: Vec<String>,
     /// Further facts about the loop, for people and for JSON.
     pub facts: Map<String, Json>,
-    /// What is wrong with the loop.
+    /// Faults of the loop.
     pub advice: Vec<Advice>,
 }
 

@@ -115,8 +115,8 @@ enum Nobody {
     Last,
 }
 
-/// Returns the command as a question to the store. `nobody`: where to add a condition that no client of the store
-/// meets.
+/// Returns the command as a question to the store. `nobody`: place of an added condition that no client of the
+/// store meets; `None`: no condition is added.
 fn question(arguments: &Arguments<'_>, nobody: Option<Nobody>) -> Bytes {
     let mut words: Vec<&[u8]> = arguments.iter().collect();
     if let Some(nobody) = nobody {

@@ -291,7 +291,7 @@ impl Replies {
             || self.congested()
     }
 
-    /// Whether so many bytes are held for the client that messages have to wait at the store.
+    /// Whether the bytes held for the client exceed the soft limit: messages then wait at the store.
     pub(super) fn holds_much(&self) -> bool {
         self.held() > READY_BYTES_SOFT_MAX
     }

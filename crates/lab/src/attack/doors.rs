@@ -49,7 +49,7 @@ pub enum DoorKind {
     Status,
 }
 
-/// What came of the tries at one door.
+/// Answers of one door to all tries.
 #[derive(Clone, Debug, Serialize)]
 pub struct DoorReport {
     /// Of which role.
@@ -58,7 +58,7 @@ pub struct DoorReport {
     pub kind: DoorKind,
     /// Tries, by the answer: an id of a message, a status of HTTP, or `closed`.
     pub answers: BTreeMap<String, u64>,
-    /// Answers that nobody without the key may get.
+    /// Answers that a caller without the key must not get.
     pub opened: BTreeSet<String>,
 }
 
@@ -153,7 +153,8 @@ fn first_of<T>(tries: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result
     last
 }
 
-/// A caller with the key asks, and gets an answer. What an adversary in between keeps of that, and an order that it did not let through.
+/// A caller with the key asks, and gets an answer. Returns the lines that an adversary on the path records: the question, and an order that the
+/// adversary kept back.
 fn listen(door: &Door, key: &ClusterKey, random: &mut fastrand::Rng) -> anyhow::Result<Heard> {
     let mut talk = Talk::begin(door)?;
     let nonce = talk.greeted()?;

@@ -1,7 +1,7 @@
 //! A UDP proxy that drops, repeats and holds back datagrams, for kernels without netem.
 //!
 //! The proxy has one thread. Each sender gets its own socket towards the target, so that answers
-//! reach the right sender. What happens to a datagram is drawn at random. The seed repeats the
+//! reach the right sender. The fate of a datagram is drawn at random. The seed repeats the
 //! draws, but not the exact course, because the processes around the proxy are real.
 
 use std::collections::{HashMap, VecDeque};

@@ -305,7 +305,7 @@ impl Device {
             return;
         }
         if !outstanding {
-            // In a chain that nobody uses, this is how a device hears of a later epoch.
+            // A device of an idle chain learns of a later epoch by this PING.
             self.link.heard(now);
             self.ping_next(out);
             return;

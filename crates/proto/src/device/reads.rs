@@ -63,7 +63,7 @@ impl Bucket {
     }
 }
 
-/// What a fast path must know to answer READs as the head does, besides the contents of the buckets.
+/// Knowledge that a fast path needs to answer READs as the head does, besides the contents of the buckets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadState {
     /// Buckets of the index, a power of two; 0: this device does not answer READs.

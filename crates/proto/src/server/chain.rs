@@ -486,7 +486,7 @@ impl Server {
         let header = packet::RecoverReply {
             applied: snapshot.applied,
             nonce,
-            payloads: self.config.takes.on_wire(),
+            payloads: self.takes.on_wire(),
             part: Fragment {
                 index: u16::try_from(index).unwrap_or(u16::MAX),
                 count: u16::try_from(parts).unwrap_or(u16::MAX),

@@ -56,8 +56,6 @@ pub struct ServerConfig {
     pub kept_bytes_max: usize,
     /// Most requests that are executed at once.
     pub execute_max: usize,
-    /// Kinds of payloads that the store takes. Sessions of other kinds are not begun.
-    pub takes: Payloads,
     /// No larger fragments, whatever the paths carry.
     pub size_max: FragmentSize,
     /// The cluster's keys; `None`: packets carry tokens instead of MACs.
@@ -80,7 +78,6 @@ impl ServerConfig {
             replies_bytes_max: 256 << 20,
             kept_bytes_max: 128 << 20,
             execute_max: 256,
-            takes: Payloads::NOT_SAID,
             size_max: FragmentSize::MAX,
             keys: None,
             rules: Rules::ALL,
@@ -309,6 +306,8 @@ pub struct Server {
     config: ServerConfig,
     /// Largest fragments that the server's path to the tail carries.
     path: FragmentSize,
+    /// Kinds of payloads that the store takes. Sessions of other kinds are not begun.
+    takes: Payloads,
     /// Name of the loaded store.
     store: Bytes,
     random: Random,
@@ -353,6 +352,7 @@ impl Server {
         Server {
             path: config.size_max,
             config,
+            takes: Payloads::NOT_SAID,
             store: Bytes::new(),
             random,
             loaded: false,
@@ -585,7 +585,7 @@ impl Server {
 
     /// From now on tells devices that the store takes these kinds of payloads (`docs/spec/protocol.md` §4).
     pub const fn take(&mut self, payloads: Payloads) {
-        self.config.takes = payloads;
+        self.takes = payloads;
     }
 
     /// Sets other keys of the cluster (keys.md §7). A server without keys ignores this call.

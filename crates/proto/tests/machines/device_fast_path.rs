@@ -120,7 +120,7 @@ fn in_a_chain_the_fast_path_acknowledges_one_by_one_and_the_machine_what_it_skip
     let mut told = 0;
     bench.device.changed_sessions(|_, _| told += 1);
     assert_eq!(told, 0, "it knows");
-    // Two orders were confirmed at once: the fast path has acknowledged neither.
+    // Two orders were confirmed at once: the process has to acknowledge both.
     let both = HopWork {
         skipped: 4,
         ..hop_work(4, 4)

@@ -488,7 +488,7 @@ fn what_a_hop_has_sealed_in_another_epoch_is_genuine() {
     assert_eq!(asks.header.kind, Kind::Recover, "of a later epoch");
 }
 
-/// What tells an idle device of a later epoch has a MAC in both directions.
+/// The packets by which an idle device learns of a later epoch have a MAC in both directions.
 #[test]
 fn an_idle_device_asks_under_its_own_key_and_believes_its_next_hop_only() {
     let mut bench = serving(3, 1, &[]);
@@ -1089,7 +1089,7 @@ fn a_session_that_nobody_hears_under_its_key_is_left_when_its_calls_are_over() {
     }
 }
 
-/// Calls that follow one another without a pause do not keep it either: after the first of them that nobody answered it takes no more.
+/// Calls that follow one another without a pause do not keep the session open either. After the first call that no device answers, the session takes no more calls.
 #[test]
 fn a_session_that_nobody_hears_under_its_key_takes_no_more_calls() {
     let (mut bench, _, _) = opened();

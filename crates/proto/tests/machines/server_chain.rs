@@ -2,7 +2,7 @@
 
 use crate::support::server::{Bench, config, member};
 use crate::support::{EPOCH, SESSION, SHARD, TOKEN, kinds, only};
-use pmnet_proto::server::{ServerConfig, Work};
+use pmnet_proto::server::Work;
 use pmnet_wire::packet;
 use pmnet_wire::record::{Member, RecoverReply, SESSION_ROWS_PER_PART, write_path};
 use pmnet_wire::{Flags, HEADER_LEN, Header, Kind, Payloads, raw};
@@ -55,8 +55,8 @@ fn the_chain_is_durable_before_anybody_hears_of_it() {
 #[test]
 fn a_device_hears_which_payloads_the_server_takes() {
     for takes in [Payloads::NOT_SAID, Payloads::COMMANDS, Payloads::PROGRAM] {
-        let config = ServerConfig { takes, ..config() };
-        let mut bench = Bench::blank(config);
+        let mut bench = Bench::blank(config());
+        bench.server.take(takes);
         let (header, path) = recover(&[member(1)], 5);
         bench.give(&header, &path);
         let reply = only(bench.work()).header;

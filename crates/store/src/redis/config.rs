@@ -195,7 +195,7 @@ pub struct Facts {
     pub persistence: Persistence,
     /// Whether the AOF holds everything, as far as INFO can tell.
     pub aof_is_whole: bool,
-    /// What must happen because of the AOF's end before anything is written.
+    /// Action that the end of the AOF demands before anything is written.
     pub torn_end: TornEnd,
     /// Number of databases (the setting `databases`). 0: Redis does not report the number, or is a node of a Redis
     /// Cluster, which may have only one database.

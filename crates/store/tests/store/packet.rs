@@ -508,7 +508,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
             outcomes
         });
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            // One commit has both keys or neither.
+            // One commit writes both keys, so a reader sees both or none.
             let both = crate::support::payload(
                 Form::Transaction,
                 Protocol::Resp2,

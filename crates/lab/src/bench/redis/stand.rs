@@ -26,7 +26,7 @@ pub struct Stand {
     pub row: Row,
     /// Its processes.
     pub running: Running,
-    /// Their status ports; empty: nobody asks them.
+    /// Status ports of these processes. Empty: the row is measured without scrapes.
     pub ports: Vec<SocketAddr>,
 }
 

@@ -199,29 +199,24 @@ pub fn places(
     etcd: &EtcdArgs,
     shard: u32,
 ) -> Result<(ClientConfig, Option<FollowConfig>), ConfigError> {
-    match (via, fleet) {
-        (Some(_), Some(_)) => Err(ConfigError(
-            "--via and --fleet say both where the devices are: leave one out".into(),
-        )),
+    let (client, follow) = match (via, fleet) {
+        (Some(_), Some(_)) => {
+            return Err(ConfigError(
+                "--via and --fleet say both where the devices are: leave one out".into(),
+            ));
+        }
         (None, Some(name)) => {
             let (members, names) = etcd.of(&name, shard)?;
             let follow = FollowConfig { members, names };
-            Ok((of_commands(ClientConfig::new(NOWHERE)), Some(follow)))
+            (ClientConfig::new(NOWHERE), Some(follow))
         }
         (via, None) => {
             etcd.nothing()?;
-            let client = devices(&required("--via", role, via)?)?;
-            Ok((of_commands(client), None))
+            (devices(&required("--via", role, via)?)?, None)
         }
-    }
-}
-
-/// Returns the client of a front: it sends commands for a store.
-fn of_commands(client: ClientConfig) -> ClientConfig {
-    ClientConfig {
-        payloads: Payloads::COMMANDS,
-        ..client
-    }
+    };
+    let payloads = Payloads::COMMANDS;
+    Ok((ClientConfig { payloads, ..client }, follow))
 }
 
 /// Returns a client of the devices of `via`.

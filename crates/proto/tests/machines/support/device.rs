@@ -166,7 +166,7 @@ impl Bench {
         Bench::serving_for(Payloads::NOT_SAID, chain, config)
     }
 
-    /// The same, of a server that takes these payloads.
+    /// Returns a serving device whose server takes these payloads.
     pub fn serving_for(takes: Payloads, chain: u32, config: DeviceConfig) -> Bench {
         let state = LogState {
             log_uuid: config.id.into(),
