@@ -24,7 +24,7 @@ const FLAGS: Flags = Flags {
 /// Longest time for a connection, for a handshake, and for an answer.
 pub const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Longest time of one call of etcd.
-pub const ETCD_MAX: Duration = Duration::from_secs(2);
+const ETCD_MAX: Duration = Duration::from_secs(2);
 /// Longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Most processes that are asked.
@@ -82,6 +82,17 @@ impl Processes {
 /// Help of the option for TLS with the processes of a fleet.
 pub const TLS_HELP: &str = "Certificates for status ports of the fleet with https://: ca=FILE&cert=FILE&key=FILE, as after the address of --at";
 
+/// Returns a client of etcd, and the state of a shard that etcd has.
+///
+/// # Errors
+/// A flag is wrong, or no member of etcd answers.
+pub fn read_shard(fleet: &str, etcd: &EtcdArgs, shard: u32) -> anyhow::Result<(Etcd, Shard)> {
+    let (members, names) = etcd.of(fleet, shard)?;
+    let mut etcd = Etcd::new(members, ETCD_MAX);
+    let read = Shard::read_somewhere(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
+    Ok((etcd, read))
+}
+
 /// Returns the status ports that the server and the devices of a shard have registered in etcd, if they have a
 /// lease now. Names on stderr the processes that cannot be asked from here.
 ///
@@ -93,9 +104,7 @@ pub fn of_fleet(
     shard: u32,
     tls: Option<&str>,
 ) -> anyhow::Result<Vec<Spot>> {
-    let (members, names) = etcd.of(fleet, shard)?;
-    let mut etcd = Etcd::new(members, ETCD_MAX);
-    let read = Shard::read_somewhere(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
+    let (_, read) = read_shard(fleet, etcd, shard)?;
     let here = machine();
     let mut found: Vec<Spot> = Vec::new();
     for (who, status) in registered(&read) {

@@ -2,18 +2,17 @@
 
 mod at;
 
-use anyhow::anyhow;
 use clap::Args;
 use pmnet_cli::{ConfigError, notice, tell, tell_all};
 use pmnet_client::Clock;
 use pmnet_dataplane::xdp::Status;
-use pmnet_fleet::{Etcd, Row, ServerRecord, Shard, Word, margin};
+use pmnet_fleet::{Row, ServerRecord, Shard, Word, margin};
 use pmnet_proto::Time;
 use pmnet_proto::time::MILLISECOND;
 use serde_json::{Value, json};
 
 use super::etcd::EtcdArgs;
-use crate::ask::{ETCD_MAX, Processes, TLS_HELP, of_fleet as ports_of_fleet};
+use crate::ask::{Processes, TLS_HELP, of_fleet as ports_of_fleet, read_shard};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -227,9 +226,7 @@ fn as_text(status: &Status) -> String {
 
 /// Shows a shard of a fleet. Returns false if etcd has nothing about the shard.
 pub fn of_fleet(fleet: &str, etcd: &EtcdArgs, shard: u32, json: bool) -> anyhow::Result<bool> {
-    let (members, names) = etcd.of(fleet, shard)?;
-    let mut etcd = Etcd::new(members, ETCD_MAX);
-    let read = Shard::read_somewhere(&mut etcd, &names).map_err(|text| anyhow!("etcd: {text}"))?;
+    let (mut etcd, read) = read_shard(fleet, etcd, shard)?;
     let mut all = Vec::new();
     if let (Some(plan), false) = (&read.plan, json) {
         let copies = read.copies.unwrap_or(plan.copies);
