@@ -45,7 +45,7 @@ for one packet in 64, of those that the kernel answered or sent on by itself.";
 pub struct StatusArgs {
     #[command(flatten)]
     processes: Processes,
-    /// With --at, --config or --ask: wait until all are ready, for so many seconds at most.
+    /// With --at, --config or --ask: wait until all are ready, for at most this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u64,
     /// Only this one of the devices in this machine's kernel.
