@@ -76,7 +76,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// Every row without replicas.
+    /// Every row without replicas, except the rows that answer one question (without keys, scraped).
     pub const DEFAULT: [Row; 12] = [
         Row::RespLimit,
         Row::Direct,
