@@ -5,8 +5,8 @@ use pmnet_wire::MESSAGE_BYTES_MAX;
 
 /// Largest value of one argument, in bytes.
 pub const BULK_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Largest command in its RESP form, in bytes: the most that the fragments of one message can carry. This
-/// limit is a little more than [`BULK_BYTES_MAX`], so that a value of exactly that size fits with its key.
+/// Largest command in its RESP form, in bytes: the most that the fragments of one message can carry. This limit is a
+/// little more than [`BULK_BYTES_MAX`], so that a value of `BULK_BYTES_MAX` bytes fits with its key.
 pub const COMMAND_BYTES_MAX: usize = MESSAGE_BYTES_MAX + 16 * 1024;
 /// Largest single reply taken from a pass-through connection, in bytes. Bounds the memory that a store can
 /// make the front use for one client.

@@ -1,13 +1,12 @@
 //! The command matrix: the front's treatment of every command of Redis.
 //!
 //! Purpose: decides whether a command is acknowledged early, goes to the store, is answered by the front,
-//! needs its own connection, or is refused. `docs/use/commands.md` is generated from it. Facts about commands
-//! come from the store, which is asked once for each of its processes ([`Learned`]). Until the store has
-//! answered, and with an embedded store, the facts are those of [`FACTS`]. The module `decide` makes the
-//! decisions from these facts, or by name if the facts do not describe a command well enough. The rule for
-//! early acknowledgement, which also checks the arguments, is [`pmnet_wire::promise`] ([`early_ack`]). A
-//! command of an unusual form goes to Redis, which then gives its own error.
-//! Not allowed here: state that is kept between commands.
+//! needs its own connection, or is refused. `docs/use/commands.md` is generated from this table. Facts about commands
+//! come from the store, which is asked once for each of its processes ([`Learned`]). Until the store has answered, and
+//! with an embedded store, the facts are those of [`FACTS`]. The module `decide` makes the decisions from these facts,
+//! or by name if the facts do not describe a command well enough. The rule for early acknowledgement, which also checks
+//! the arguments, is [`pmnet_wire::promise`] ([`early_ack`]). A command of an unusual form goes to Redis, which then
+//! gives its own error. Not allowed here: state that is kept between commands.
 
 mod assume;
 mod decide;
@@ -186,20 +185,20 @@ pub enum Pass {
 /// The front's treatment of one command as it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Acknowledge with `+OK` as soon as it is durable in the devices.
+    /// Acknowledge the command with `+OK` as soon as it is durable in the devices.
     Update,
-    /// Send it to the store and wait for the reply. Reads have faster paths (`docs/spec/reads.md`).
+    /// Send the command to the store and wait for the reply. Reads have faster paths (`docs/spec/reads.md`).
     Bypass {
         /// The command changes nothing, so it may be repeated.
         read_only: bool,
         /// The command must not be packed with others (it is not allowed in scripts, or is unknown).
         alone: bool,
     },
-    /// The front answers it.
+    /// The front answers the command.
     Local(Local),
-    /// Send it on the client's own connection to the store, after a barrier.
+    /// Send the command on the client's own connection to the store, after a barrier.
     Pass(Pass),
-    /// Refuse it. The text gives the reason and an alternative.
+    /// Refuse the command. The text gives the reason and an alternative.
     Refuse(&'static str),
 }
 
@@ -312,7 +311,7 @@ impl Table {
     }
 
     /// Whether the store's error for a command that is not allowed in MULTI names that command. The error of Valkey 9
-    /// does. A store is recognised as Valkey 9 because it does not allow CLIENT REPLY in MULTI.
+    /// names the command. A store is recognised as Valkey 9 because it does not allow CLIENT REPLY in MULTI.
     #[must_use]
     pub fn names_what_is_not_allowed(&self) -> bool {
         let client = self.entries.get(&b"CLIENT"[..]);

@@ -2,14 +2,13 @@
 //!
 //! Purpose: Redis does not know which client of a front has read which key, because the pmnet server executes
 //! the clients' commands. So the front keeps the table of keys that its clients have read, as Redis does for
-//! its own clients. On one connection of its own Redis reports every changed key to the front
-//! ([`crate::store`]'s `changes`; CLIENT TRACKING in the mode BCAST).
-//! Invariants: a client's key is in the table before its value is read, and the client's reads come from
-//! Redis itself. So the report about any later change finds the key in the table. When that connection is
-//! lost, every key that clients may have cached counts as changed, and clients read nothing until there is a
-//! new connection. The table is bounded, and a key that does not fit counts as changed. A client may be told
-//! too much, but never too little.
-//! Not allowed here: sockets and clocks.
+//! its own clients. Redis reports every changed key to the front on one connection of the front ([`crate::store`]'s
+//! `changes`; CLIENT TRACKING in the mode BCAST). Invariants: a client's key is in the table before its value is read,
+//! and the client's reads come from Redis itself. So the report about any later change finds the key in the table. When
+//! that connection is lost, every key that clients may have cached counts as changed, and clients read nothing until
+//! there is a new connection. The table is bounded, and a key that does not fit counts as changed. A client may get a
+//! message about a key that has not changed, but misses no message about a key that has changed. Not allowed here:
+//! sockets and clocks.
 
 mod keys;
 mod tracker;

@@ -89,7 +89,7 @@ pub trait Calls {
     /// Submits a call.
     ///
     /// # Errors
-    /// [`Refused`]. Nothing was sent.
+    /// [`Refused`]: nothing was sent.
     fn submit(
         &mut self,
         now: Time,
@@ -103,7 +103,7 @@ pub trait Calls {
     /// sent must have been committed or answered.
     ///
     /// # Errors
-    /// [`Refused`]. Nothing was sent.
+    /// [`Refused`]: nothing was sent.
     fn read(
         &mut self,
         now: Time,
@@ -120,14 +120,14 @@ pub trait Calls {
 
 /// The client endpoint.
 pub trait Upstream: Calls {
-    /// Opens a *mark*. A mark is a session. While it is open, the head knows that a command which passes no
+    /// Opens a *mark*. A mark is a session. While the mark is open, the head knows that a command which passes no
     /// device may change the store (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on.
     ///
     /// # Errors
     /// [`Refused::Sessions`] if no further session is possible.
     fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused>;
 
-    /// Ends a session. Its submitted updates still take effect.
+    /// Ends a session. The session's submitted updates still take effect.
     fn end(&mut self, now: Time, session: SessionHandle);
 
     /// Returns the next event, if there is one.

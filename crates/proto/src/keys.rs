@@ -32,7 +32,7 @@ impl Seal {
 pub struct ClusterKeys {
     /// The key under which devices and server send.
     pub present: ClusterKey,
-    /// A second key that they accept: the next or the previous one.
+    /// A second key that devices and server accept: the next or the previous one.
     pub other: Option<ClusterKey>,
     /// Fronts whose keys are no longer valid. Each OPEN is compared with the whole list.
     pub refused: Vec<FrontId>,
@@ -266,7 +266,7 @@ pub(crate) fn sealed(key: &MacKey, packet: &Packet<'_>, rules: Rules) -> bool {
 }
 
 /// Returns whether a process of the other mode seems to have sent the packet: with keys if the receiver has none, or
-/// without keys if it has some (keys.md §4). This proves nothing, and has no effect except a warning.
+/// without keys if it has some (keys.md §4). The result proves nothing, and has no effect except a warning.
 pub(crate) fn is_of_the_other_mode(keyed: bool, packet: &Packet<'_>) -> bool {
     let by_keys = match packet.header.kind {
         Kind::Open => Identity::read(packet.payload).map(|said| said.front.is_some()),

@@ -31,16 +31,17 @@ pub const fn deadline(sent_at: Time, length: Nanos) -> Time {
     )
 }
 
-/// The lease store's lasting statement about a member. There is one for each device of a shard, independent of its
-/// leases.
+/// The lease store's lasting statement about a member. There is one statement for each device of a shard, independent
+/// of its leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Word {
     /// No statement.
     #[default]
     None,
-    /// The member was declared stopped. It may still be a member.
+    /// The member was declared stopped. The stopped member may still belong to the chain.
     Stopped,
-    /// The member was left out in this epoch or an earlier one. From then on it is no member, unless it joins again.
+    /// The member was left out in this epoch or an earlier one. From then on the device is no member, unless it joins
+    /// again.
     LeftOut(u32),
 }
 
@@ -102,7 +103,7 @@ impl Watch {
     pub fn look(&mut self, now: Time, members: &[Seen]) {
         let before = std::mem::take(&mut self.gone);
         for seen in members.iter().filter(|seen| !seen.held && seen.lease > 0) {
-            // There was another lease since the last look, and it is the later one.
+            // The device got another lease since the last look, and that lease is the later one.
             let known = before
                 .iter()
                 .find(|gone| (gone.device, gone.lease) == (seen.device, seen.lease));

@@ -5,7 +5,7 @@ use crate::keys::Seal;
 use pmnet_wire::{Header, Kind};
 use std::ops::Range;
 
-/// Datagrams that wait to be sent, in order. Between bursts it is cleared, and keeps its memory.
+/// Datagrams that wait to be sent, in order. Between bursts the outbox is cleared, and keeps its memory.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: Vec<u8>,
@@ -73,8 +73,8 @@ impl Outbox {
         self.add(to, start, Some(hops));
     }
 
-    /// Adds a packet that lies in a packet buffer of the log and is sent from there. Only for ports that can do that:
-    /// the packet has no bytes in the outbox.
+    /// Adds a packet that lies in a packet buffer of the log and is sent from there. This is only for ports that can
+    /// send from the log, because the packet has no bytes in the outbox.
     pub fn send_logged(&mut self, to: Peer, frame: Range<usize>) {
         let start = self.bytes.len();
         self.add(to, start, None);
@@ -131,7 +131,7 @@ impl Outbox {
         }
     }
 
-    /// Removes this process's own packets of these kinds. Returns their number.
+    /// Removes this process's own packets of these kinds. Returns the number of removed packets.
     pub fn withdraw(&mut self, kinds: &[Kind]) -> u64 {
         let before = std::mem::take(self);
         let mut withdrawn = 0;

@@ -2,8 +2,8 @@
 //! and §8).
 //!
 //! A machine whose rule is switched off does what the rule forbids, in the place where the rule is implemented. The
-//! simulator must notice that. Only a program that is built with the feature `rules` can switch rules off. In any other
-//! program [`Rules`] has no size and every rule holds, so the product contains no switch.
+//! simulator must notice the violation. Only a program that is built with the feature `rules` can switch rules off. In
+//! any other program [`Rules`] has no size and every rule holds, so the product contains no switch.
 
 /// A rule that a machine keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,7 +51,7 @@ pub enum Rule {
     LogIdentity,
     /// §5: a device is accepted only with the newest copy of its log.
     Incarnation,
-    /// §5: a device joins with an empty log. Without: it keeps its entries, and they are trusted.
+    /// §5: a device joins with an empty log. Without this rule, the device keeps its entries, and they are trusted.
     EraseOnJoin,
     /// §5: a joined device becomes the head of a chain only when it holds all entries that were acknowledged before.
     Synced,
@@ -71,7 +71,7 @@ pub enum Rule {
     LeaseCoversReads,
     /// §14: a device that was declared stopped gets no lease before it has joined again.
     StoppedForGood,
-    /// §5: everything that the store has confirmed about a session is still there when its records are loaded again.
+    /// §5: everything that the store has confirmed about a session still exists when its records are loaded again.
     Confirmed,
     /// §4: a fallback has the update's own (session, seq), and counts as that update.
     FallbackIdentity,

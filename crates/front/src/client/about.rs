@@ -1,10 +1,10 @@
 //! The store in the reply to HELLO: its name, version and modules.
 //!
-//! Clients choose commands and features of their own by these facts. The first HELLO asks the store through
-//! the pmnet server, and so does the first HELLO after the server has changed to another Redis process. The
-//! answer is kept for all clients. If the store does not answer within [`ASK_TIME_MAX`], the reply to HELLO
-//! has the last known values. If no values are known yet, the reply names the oldest Redis that pmnet
-//! supports, so a client uses no feature that the store may lack.
+//! Clients choose their commands and features by what the reply to HELLO says about the store. The first HELLO asks the
+//! store through the pmnet server, and so does the first HELLO after the server has changed to another Redis process.
+//! The answer is kept for all clients. If the store does not answer within [`ASK_TIME_MAX`], the reply to HELLO has the
+//! last known values. If no values are known yet, the reply names the oldest Redis that pmnet supports, so a client
+//! uses no feature that the store may lack.
 
 use bytes::Bytes;
 use pmnet_resp::{
@@ -31,8 +31,8 @@ pub(crate) struct About {
     version: String,
     /// One RESP2 array of names and values for each module.
     modules: Vec<Bytes>,
-    /// The `run_id` of the store process that gave these facts; empty if its answer had none. `None`: the
-    /// store must be asked.
+    /// The `run_id` of the store process that gave these facts; empty if its answer had none. `None`: the store must be
+    /// asked for its facts.
     of: Option<String>,
     /// Earliest time of the next question.
     ask_after: Time,

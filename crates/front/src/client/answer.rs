@@ -9,7 +9,7 @@ use super::rights::{Asking, Rights};
 use crate::table::Facts;
 
 impl Connection {
-    /// Sends everything that waits to be sent. After that any call may be submitted.
+    /// Sends everything that waits to be sent. When nothing waits any more, any call may be submitted.
     ///
     /// # Errors
     /// [`Later`]: no call may be submitted now.

@@ -1,9 +1,9 @@
 //! Whether Redis is running a long script and therefore answers every client with BUSY.
 //!
-//! The front learns this from the replies to its own questions. From then on it answers two kinds of commands
-//! with Redis's own error: those that would have to wait for Redis and have not been sent, and plain reads
-//! that have been sent. Such a read changes nothing, whatever happens to it. A write that was sent waits,
-//! because only the pmnet server knows whether it is executed. While Redis is busy, the front repeats its
+//! The front learns from the replies to its own questions that Redis is busy. From then on it answers two kinds of
+//! commands with Redis's own error: those that would have to wait for Redis and have not been sent, and plain reads
+//! that have been sent. A plain read changes nothing, even if Redis executes it after the error. A write that was sent
+//! waits, because only the pmnet server knows whether it is executed. While Redis is busy, the front repeats its
 //! question.
 
 use bytes::Bytes;
@@ -122,7 +122,7 @@ impl Pending {
         self.asks_store() && now >= since.saturating_add(DOUBT_AFTER)
     }
 
-    /// Answers plain reads that wait for a busy Redis with its error. Returns whether there were any.
+    /// Answers plain reads that wait for a busy Redis with Redis's error. Returns whether there were such reads.
     pub(super) fn refuse_reads(&mut self, error: &Bytes) -> bool {
         let mut refused = false;
         for index in 0..self.replies.slots.len() {

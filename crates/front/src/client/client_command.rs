@@ -130,8 +130,8 @@ pub(super) enum Wanted {
     Help(Vec<u8>),
     /// The front answers this request.
     Front(ClientsAsk),
-    /// The store is asked this first, and then the front. `None`: the front does not understand the conditions, so it
-    /// is not asked.
+    /// The store is asked with this command first, and then the front. `None`: the front does not understand the
+    /// conditions, so it is not asked.
     Store(Bytes, Option<ClientsAsk>),
     /// The command has this reply.
     Reply(Bytes),
@@ -405,7 +405,7 @@ impl Shared {
         }
     }
 
-    /// Takes the store's line about a client of its own, or an error.
+    /// Takes the store's CLIENT INFO line, or an error.
     pub(super) fn learn_client_fields(&mut self, reply: &[u8]) {
         let Some(line) = read::bulk(reply) else {
             return;

@@ -34,7 +34,8 @@ struct Condition {
 enum What {
     Ids(Vec<i64>),
     Kind(ClientKind),
-    /// The client connected at least this many seconds ago. `Idle`: it has been idle for at least this many seconds.
+    /// The client connected at least this many seconds ago. `Idle`: the client has been idle for at least this many
+    /// seconds.
     Age(i64),
     Idle(i64),
     /// The client has all these flags, or capabilities.

@@ -30,7 +30,7 @@ enum Sends {
     #[default]
     On,
     /// The client has closed its sending side. `read`: everything that it had sent was received. `since`: when the
-    /// front first saw, while the client waited, that it had closed.
+    /// front, while the client waited, first saw that the client had closed its sending side.
     Closed { read: bool, since: Option<Time> },
 }
 

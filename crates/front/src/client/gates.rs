@@ -47,13 +47,15 @@ impl Connection {
         // no other client.
         self.look_at_rights(command, env)?;
         // This gate follows the check of rights, as in Redis: a client without rights gets its error during a pause,
-        // too. It precedes all gates that change something, because the state may be different after the pause.
+        // too. The gate of the pause precedes all gates that change something, because the state may be different after
+        // the pause.
         self.wait_in_pause(command, env)?;
-        // This gate follows the pause, because the script may be over by then. It precedes all gates that ask Redis
-        // about the command.
+        // This gate follows the pause, because the script may be over by then. The gate for a busy Redis precedes all
+        // gates that ask Redis about the command.
         self.refuse_while_busy(command, env)?;
         // SCRIPT KILL is the only command for a busy Redis, so its gate follows the gate for a busy Redis.
-        // Its gate precedes the gate of the modes, because a client that waits may send SCRIPT KILL, too.
+        // The gate of SCRIPT KILL precedes the gate of the modes, because a client that waits may send SCRIPT KILL,
+        // too.
         self.kill_script(command, env)?;
         // This gate precedes all reads: a key must be registered before its value is read.
         self.register_keys(command, env)?;

@@ -93,7 +93,7 @@ impl Connection {
         Bytes::from_static(b"+RESET\r\n")
     }
 
-    /// AUTH. Only the connection that sends it is logged in.
+    /// AUTH. Only the connection that sends AUTH is logged in.
     fn auth(&mut self, arguments: &Arguments<'_>, env: &mut Env<'_>) -> Result<(), Later> {
         let answer = match arguments.len() {
             2 => self.log_in(None, arguments.get(1), env)?,

@@ -1,4 +1,4 @@
-//! One client connection. It takes commands, makes calls, and returns replies in the order of the commands.
+//! One client connection. A connection takes commands, makes calls, and returns replies in the order of the commands.
 //!
 //! Purpose: this module does everything for a client except its socket, so that tests can drive it with bytes
 //! alone.
@@ -76,9 +76,9 @@ use tracking::Tracks;
 
 /// Most commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
-/// Bytes of one connection's replies that wait for an earlier reply. Above this, no further command is taken
-/// from the connection. A single reply may exceed it. If a client has more unread bytes than this, messages
-/// to it are left at the store.
+/// Bytes of one connection's replies that wait for an earlier reply. Above this bound, no further command is taken from
+/// the connection. A single reply may exceed the bound. If a client has more unread bytes than the bound, messages to
+/// it are left at the store.
 pub const READY_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Payload bytes of one connection in flight, plus the bytes set aside for replies. Above this, no further
 /// command is taken from the connection.
@@ -189,7 +189,7 @@ impl Connection {
     }
 
     /// Ends the connection of a client that has read too little for too long: drops all outstanding replies,
-    /// and sends an error that states the reason. Submitted commands may take effect.
+    /// and sends an error that states the reason. Submitted commands may still take effect.
     pub fn end_unread(&mut self, limit: usize) {
         self.end_with(&format!(
             "ERR pmnet: closing: more than {limit} bytes of replies are unread (--unread-max); read replies while sending, \
@@ -197,7 +197,7 @@ impl Connection {
         ));
     }
 
-    /// Ends the connection because all clients that still have to log in have together sent too much. Its
+    /// Ends the connection because all clients that still have to log in have together sent too much. The connection's
     /// input is discarded, and the client gets an error that states the reason.
     pub(crate) fn end_stranger(&mut self) {
         self.input.clear();

@@ -1,7 +1,7 @@
 //! How a connection handles the commands of its client.
 //!
-//! Subscriptions are not a mode, because a subscribed RESP3 client may send all other commands. They are counted
-//! with the connection to the store on which they exist ([`super::back::passing`]).
+//! Subscriptions are not a mode, because a subscribed RESP3 client may send all other commands. Subscriptions are
+//! counted with the connection to the store on which they exist ([`super::back::passing`]).
 
 use super::transaction::Transaction;
 use crate::table::{Facts, Sub, Verdict};
@@ -46,7 +46,7 @@ impl Mode {
         }
     }
 
-    /// Whether the *pmnet server* executes a command although the client watches keys. It executes flushes, key
+    /// Whether the *pmnet server* executes a command although the client watches keys. The server executes flushes, key
     /// listings and SCRIPT EXISTS, because these commands touch pmnet's records. After a flush Redis makes EXEC fail.
     pub(super) fn leaves_to_server(&self, verdict: &Verdict) -> bool {
         let minds_records = |facts: &Facts| {

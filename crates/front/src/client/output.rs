@@ -17,8 +17,8 @@ pub enum Output {
     OpenMark,
     /// The client depends on which store the server works on: the server must be asked from time to time.
     NameStore,
-    /// The client found a Redis that the server did not name. The server must check its store before it names
-    /// one again.
+    /// The client found a Redis that the server did not name. The server must check its store before it names a store
+    /// again.
     DoubtStore,
     /// The client sent a command that the table does not have: the store must be asked for its commands.
     LearnCommands,

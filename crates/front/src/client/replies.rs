@@ -42,7 +42,7 @@ pub(super) enum Slot {
         purpose: Purpose,
         read_only: bool,
     },
-    /// A message that is not a reply. It waits for the replies before it.
+    /// A message that is not a reply. The message waits for the replies before it.
     Message(Bytes),
     /// A request about the front's clients has no answer yet.
     Clients,

@@ -81,7 +81,7 @@ pub(super) struct Hello<'a> {
     pub(super) protocol: Protocol,
     pub(super) login: Option<(&'a [u8], &'a [u8])>,
     pub(super) name: Option<&'a [u8]>,
-    /// The error of an invalid option. As in Redis, the options before it take effect.
+    /// The error of an invalid option. As in Redis, the options before the invalid option take effect.
     pub(super) wrong: Option<Bytes>,
 }
 

@@ -114,8 +114,7 @@ pub struct Shared {
     pub call_timeout: Time,
     /// Address of the store, once known. Pass-through connections go to this address.
     pub store: Option<StoreAddress>,
-    /// Whether `store` was given by the operator. Then only the identity of the store at that address is
-    /// compared.
+    /// Whether `store` was given by the operator. If so, only the identity of the store at that address is compared.
     store_fixed: bool,
     /// The store is known to be no Redis.
     pub(super) embedded: bool,
@@ -148,7 +147,7 @@ pub struct Shared {
     pub replicas: ReplicaReads,
     /// Whether the store may be read from directly, in RESP2 and in RESP3.
     pub store_reads: [bool; 2],
-    /// The last value that a connection has set in this turn: the connection from which commands are taken now.
+    /// The last value that was set in this turn by the connection from which commands are taken now.
     pub(super) own_writes: OwnWrites,
     /// Until this time no listing of keys is read from the store.
     pub(super) listing_after: Time,

@@ -8,7 +8,8 @@ pub(super) struct Times {
     answered: Time,
     /// When the present command's time began.
     begun: Time,
-    /// A passed command is over, and the commands after it continue. Their time begins when `resume` is called.
+    /// A passed command is over, and the commands after it continue. The time of these later commands begins when
+    /// `resume` is called.
     made_way: bool,
     /// No command was taken, because the client left too many replies unread.
     paused: bool,
@@ -39,8 +40,8 @@ impl Times {
         self.begun
     }
 
-    /// Returns when the time of a command begins that arrived at `arrived`. It does not begin before the last answer,
-    /// because the command waited for that answer.
+    /// Returns when the time of a command begins that arrived at `arrived`. The time does not begin before the last
+    /// answer, because the command waited for that answer.
     pub(super) fn since(&self, arrived: Time) -> Time {
         arrived.max(self.answered)
     }

@@ -1,4 +1,4 @@
-//! Client-side caching of one client. The keys that it may cache are registered before they are read, and the
+//! Client-side caching of one client. The keys that the client may cache are registered before they are read, and the
 //! messages about changed keys have their place among the replies ([`crate::tracking`]).
 //!
 //! Invariant: a message about a changed key comes after the replies to all commands that were taken before
@@ -37,7 +37,7 @@ pub(crate) struct Tracks {
     fence: Option<u64>,
     /// Keys of the commands that are queued in the client's MULTI.
     queued: Queued,
-    /// Messages for the client. They get their places among the replies once all commands that were taken from the
+    /// Messages for the client. A message gets its place among the replies once all commands that were taken from the
     /// client have their places.
     told: Vec<Bytes>,
 }

@@ -74,8 +74,8 @@ impl Transaction {
         !self.failed && self.commands > 0
     }
 
-    /// Whether the transaction may travel with other commands. Code must have nothing before or after it, so
-    /// that it can be stopped.
+    /// Whether the transaction may travel with other commands. Code travels without other commands, so that it can be
+    /// stopped.
     pub(super) fn packs(&self) -> bool {
         self.is_sent() && !self.code && self.own.is_empty() && self.database.is_none()
     }
@@ -470,9 +470,9 @@ impl Rest {
     }
 }
 
-/// Whether the front answers this HELLO when EXEC comes to it. In two cases it does not answer: if the HELLO logs in,
-/// because Redis checks passwords; and if the client has subscriptions, because their messages come in the present
-/// protocol.
+/// Whether the front answers this HELLO when EXEC comes to it. In two cases the front does not answer the HELLO: if the
+/// HELLO logs in, because Redis checks passwords; and if the client has subscriptions, because their messages come in
+/// the present protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);
     let logs_in = hello.is_ok_and(|hello| hello.login.is_some());

@@ -16,7 +16,7 @@ use crate::client::info::with_lines;
 const LOST: &[u8] = b"-ERR pmnet: the front of the shard closed the connection\r\n";
 
 impl Client {
-    /// Hands on everything that has come and is next in order. Returns whether there was anything.
+    /// Hands on everything that has come and is next in order. Returns whether anything was handed on.
     pub(super) fn pump(&mut self, common: &Common) -> bool {
         let mut any = false;
         loop {
@@ -114,7 +114,7 @@ impl Client {
         self.backs.link(shard)?.take_reply(resp3)
     }
 
-    /// Returns the next reply of a link that is for the client, if it is the last one of its command.
+    /// Returns the next reply of a link that is for the client, if the reply is the last reply of its command.
     fn last_reply_of(&mut self, shard: usize) -> Option<Bytes> {
         let reply = self.reply_of(shard)?;
         self.backs.link(shard)?.settle();
@@ -219,8 +219,8 @@ impl Client {
                     Owed::State(number) => {
                         self.state_answered(number, shard, Bytes::from_static(LOST));
                     }
-                    // No other command is sent on a link that may be given up. If one was sent nevertheless,
-                    // the client's connection is closed.
+                    // No other command is sent on a link that may be given up. If a command was sent nevertheless, the
+                    // client's connection is closed.
                     Owed::Client | Owed::Probe => self.end.comes(When::Written, How::AtOnce),
                     Owed::Setup | Owed::Nobody => {}
                 }

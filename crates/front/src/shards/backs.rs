@@ -27,7 +27,7 @@ pub(super) enum Stop {
     Later,
     /// The command is answered with this reply.
     Answered(Bytes),
-    /// The router's own answer. It may be given only once the client is known to have all rights.
+    /// The router's own answer. The answer may be given only once the client is known to have all rights.
     Own(Bytes),
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Who {
 #[derive(Default)]
 struct Back {
     link: Option<Box<Link>>,
-    /// The error for the next command to this shard. It states why the link was given up.
+    /// The error for the next command to this shard. The error states why the link was given up.
     refusal: Option<Bytes>,
 }
 

@@ -237,7 +237,7 @@ impl Client {
         }
     }
 
-    /// Closes the client's connection: all bytes for it were written.
+    /// Closes the client's connection after all bytes for the client were written.
     fn close(&mut self, scratch: &mut [u8], now: Time) -> Turn {
         if self.socket.wire.has_unsent() {
             return Turn::Idle;
@@ -253,8 +253,8 @@ impl Client {
         turn
     }
 
-    /// Sets the deadline of a client that has closed its sending side and may have disconnected. Its command
-    /// may wait for ever, and a front notices the closing only after all commands of the client. So the next
+    /// Sets the deadline of a client that has closed its sending side and may have disconnected. A command of such a
+    /// client may wait for ever, and a front notices the closing only after all commands of the client. So the next
     /// reply has a deadline.
     fn note_stuck(&mut self, went_on: bool, now: Time) {
         let closed = self.end.eof || self.socket.read_closed;

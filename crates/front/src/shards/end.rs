@@ -6,9 +6,9 @@ pub(super) enum When {
     /// The connection is not closed: the client may send commands.
     #[default]
     Later,
-    /// It is closed when all commands that were taken are answered. No further command is taken.
+    /// The connection is closed when all commands that were taken are answered. No further command is taken.
     Answered,
-    /// It is closed as soon as the replies that have come are written.
+    /// The connection is closed as soon as the replies that have come are written.
     Written,
 }
 
@@ -21,7 +21,7 @@ pub(super) enum How {
     Lingering,
 }
 
-/// The state of a client's end. It never goes back to an earlier state.
+/// The state of a client's end. A client never goes back to an earlier state of its end.
 #[derive(Default)]
 pub(super) struct End {
     when: When,

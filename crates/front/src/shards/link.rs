@@ -13,10 +13,10 @@ use crate::limits::REPLIES;
 use crate::shell::socket::Socket;
 use crate::shell::wire::Wire;
 
-/// Held replies of one link, in bytes. Above this, no further command is sent on the link, and no more is read from it,
-/// unless a single reply is longer.
+/// Held replies of one link, in bytes. Above this bound, no further command is sent on the link, and no more is read
+/// from it, unless a single reply is longer.
 pub(super) const HELD_BYTES_SOFT_MAX: usize = 1024 * 1024;
-/// Unsent commands of one link, in bytes. Above this, no further command is taken for it.
+/// Unsent commands of one link, in bytes. Above this bound, no further command is taken for the link.
 const UNSENT_BYTES_SOFT_MAX: usize = 1024 * 1024;
 /// Capacity that an empty buffer keeps, in bytes.
 pub(super) const KEPT_BYTES_MAX: usize = 64 * 1024;
@@ -51,8 +51,7 @@ pub(super) struct Link {
     /// The link is being given up: it is dropped when the front has closed it.
     pub(super) closing: bool,
     shut: bool,
-    /// Number of subscriptions according to the replies taken so far; those to shard channels count
-    /// separately.
+    /// Number of subscriptions according to the replies taken so far; subscriptions to shard channels count separately.
     pub(super) subscribed: [u64; 2],
 }
 
@@ -186,8 +185,8 @@ impl Link {
         Some(reply)
     }
 
-    /// Whether the head is a push. In RESP2, an array that is a message counts, too. Replies under RESP3 are
-    /// never taken for RESP2 messages.
+    /// Whether the reply at the head of the input is a push. In RESP2, an array that is a message counts, too. Replies
+    /// under RESP3 are never taken for RESP2 messages.
     fn is_pushed(&mut self, resp3: bool) -> bool {
         let Some(length) = self.has_head() else {
             return false;

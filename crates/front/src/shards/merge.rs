@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pmnet_resp::{read, reply, write_bulk, write_header, write_integer};
 use rustc_hash::FxHashSet;
 
-/// How the replies of all shards become one. If one of them is an error, the error is the reply, except for
+/// How the replies of all shards become one. If a shard's reply is an error, the error is the reply, except for
 /// [`Merge::Any`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Merge {

@@ -22,10 +22,11 @@
 //! | `cluster` | CLUSTER |
 //! | `tally` | counters and times |
 //!
-//! Invariants: a client's commands for one shard reach its front in their order, each once. Between shards nothing is
-//! promised. Every buffer and table is bounded. The outstanding commands of a client are bounded in number, and in
-//! bytes for each shard; a client above these bounds is not read from. A shard that is slow or down delays only its own
-//! replies and the replies after them. Not allowed here: acknowledging a command, or knowing its effect on its keys.
+//! Invariants: a client's commands for one shard reach its front in their order, each once. Between commands for
+//! different shards no order is promised. Every buffer and table is bounded. The outstanding commands of a client are
+//! bounded in number, and in bytes for each shard; a client above these bounds is not read from. A shard that is slow
+//! or down delays only its own replies and the replies after them. Not allowed here: acknowledging a command, or
+//! knowing its effect on its keys.
 
 mod answer;
 mod backs;
@@ -135,7 +136,7 @@ pub struct Router {
     /// A map that will replace the present one.
     next_map: Arc<Mutex<Option<SlotMap>>>,
     /// How many commands that were taken before the last change of the map still wait for their replies.
-    /// `None`: none does, and nothing is left to report.
+    /// `None`: no such command is left, and nothing is left to report.
     taken_before: Option<usize>,
     pace: Pace,
     now: Time,

@@ -20,7 +20,7 @@ pub(super) enum Wait {
     Ready(Bytes),
     /// The next reply of this link.
     One(usize),
-    /// The next reply of this link. If it is an error, the transaction with this number has not begun.
+    /// The next reply of this link. If the reply is an error, the transaction with this number has not begun.
     Multi(usize, u64),
     /// The next reply of this link, which answers a SCAN. The shard is added to the reply's cursor.
     Scan(usize),

@@ -12,11 +12,11 @@ use crate::table::{Facts, NEW, OPAQUE, STATE, Sub, Verdict, keys, named};
 /// The router's treatment of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Sends it to the shard of its keys, or to the first shard if it has no keys.
+    /// Sends the command to the shard of its keys, or to the first shard if the command has no keys.
     Keys,
     /// Sends it to the first shard.
     Home,
-    /// Sends it to all shards.
+    /// Sends the command to all shards.
     All(Merge),
     /// Handles SCAN, whose cursor names a shard.
     Scan,
@@ -189,9 +189,9 @@ pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     }
 }
 
-/// Returns the kind of a command that is known from a store alone. Its keys choose the shard. A command
-/// without keys is refused, because it would reach one shard only. A command that keeps state in its
-/// connection is refused, because there is one connection for each shard.
+/// Returns the kind of a command that is known from a store alone. The keys of the command choose the shard. A command
+/// without keys is refused, because it would reach one shard only. A command that keeps state in its connection is
+/// refused, because there is one connection for each shard.
 fn new_kind(facts: &Facts, arguments: &Arguments<'_>) -> Kind {
     if !facts.names_keys() || facts.has(OPAQUE) {
         return own(

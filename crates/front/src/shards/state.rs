@@ -1,4 +1,4 @@
-//! A client's settings for its connection. They are equal in all shards that the client uses now or later.
+//! A client's settings for its connection. The settings are equal in all shards that the client uses now or later.
 //!
 //! A command that changes the settings goes to all links of the client, and no other command is taken before
 //! all of them have answered. A command that needs the store (a login, tracking) goes to all shards. For such

@@ -254,7 +254,7 @@ impl Subscriptions {
             }
         }
         if channels.is_empty() {
-            // Without names, the command is about all subscriptions. They are known only when all earlier
+            // Without names, the command is about all subscriptions. The subscriptions are known only when all earlier
             // changes are confirmed.
             if replies.change_subscriptions() {
                 return Err(Stop::Later);

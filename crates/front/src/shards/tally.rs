@@ -33,7 +33,7 @@ pub struct RouterCounters {
     /// Clients that were refused because the limit of clients was reached.
     pub refused: u64,
     /// Clients that were closed because they missed a deadline: for the TLS handshake, or after they had closed their
-    /// sending side. Also clients whose TLS handshake made room for that of another client.
+    /// sending side. Clients that were closed so that another client could have a TLS handshake count, too.
     pub late: u64,
     /// Number of changes of the map.
     pub maps: u64,

@@ -1,8 +1,8 @@
 //! MULTI … EXEC and WATCH. As in Redis Cluster, all keys must be of one slot (but for known gap G57).
 //!
-//! The first key decides the shard. Until then commands go to the shard used last. If the first key belongs to another
-//! shard, MULTI and these commands are sent to that shard. At the shard used before they are discarded, and none of
-//! them was executed.
+//! The first key decides the shard. Until the first key, commands go to the shard used last. If the first key belongs
+//! to another shard, MULTI and these commands are sent to that shard. The shard used before discards these commands; it
+//! has executed none of them.
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -42,7 +42,7 @@ enum Stage {
 
 /// The outcome of a transaction at EXEC.
 enum Fate {
-    /// The shard decides.
+    /// The command was sent to the shard, which queues or refuses it.
     Queued,
     /// The router refused a command: EXEC gets this error.
     Aborts(Bytes),
@@ -184,7 +184,7 @@ impl Transaction {
         Stop::Later
     }
 
-    /// EXEC. With `abort`, its reply is this error, and nothing is executed.
+    /// EXEC. With `abort`, the reply to EXEC is this error, and nothing is executed.
     fn execute(&self, abort: Option<Bytes>, command: &Command<'_>, backs: &mut Backs) -> Taken {
         // The map may have changed since the first command with a key, or since WATCH.
         let slot = self.slot().or(self.watched);
@@ -271,7 +271,8 @@ impl Transactions {
         done
     }
 
-    /// WATCH outside of a transaction. Its keys and the keys that the client already watches must be of one slot.
+    /// WATCH outside of a transaction. The keys of the WATCH and the keys that the client already watches must be of
+    /// one slot.
     pub(super) fn watch(&mut self, command: &Command<'_>, backs: &mut Backs) -> Taken {
         let slot = match command.place() {
             Place::Slot(slot) if self.watched.is_none_or(|(own, _)| own == slot) => slot,

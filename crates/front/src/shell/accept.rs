@@ -42,8 +42,8 @@ pub(crate) struct Door {
     pub(crate) ready: bool,
     /// No client is accepted before this time.
     after: Time,
-    /// An open file, held in reserve. If the limit of open files is reached, it is closed so that the next
-    /// client can be accepted and told.
+    /// An open file, held in reserve. If the limit of open files is reached, the reserved file is closed so that the
+    /// next client can be accepted and told of the limit.
     spare: Option<File>,
     tls: bool,
     too_many: Seldom,
@@ -60,7 +60,7 @@ struct Seldom {
 }
 
 impl Seldom {
-    /// Counts the event. If it must be logged now, returns its count since it was last logged.
+    /// Counts the event. If the event must be logged now, returns the number of such events since the last log message.
     fn again(&mut self, now: Time) -> Option<u64> {
         self.count += 1;
         if now < self.after {
@@ -139,8 +139,8 @@ impl Door {
         came
     }
 
-    /// No file is left for the waiting client. Closes the file that is held in reserve, accepts the client
-    /// and tells it. Returns whether the client was turned away.
+    /// No file is left for the waiting client. Closes the file that is held in reserve, accepts the client and sends it
+    /// an error. Returns whether the client was turned away.
     fn refuse_one(&mut self) -> bool {
         if self.spare.take().is_none() {
             self.spare = File::open(SPARE).ok();
@@ -195,7 +195,7 @@ fn is_out_of_files(error: &std::io::Error) -> bool {
 /// Files that a front needs besides those of its clients: its connections to the store and its replicas, and
 /// its sockets.
 const FILES_OF_A_FRONT: u64 = 64;
-/// Of this many open files, a front may use one for a connection that is logged in as a user. It has at most
+/// Of this many open files, a front may use one for a connection that is logged in as a user. A front has at most
 /// [`WITNESSES_MAX`] such connections.
 const FILES_PER_WITNESS: u64 = 8;
 /// Files of a client: its own connection, and one to the store.
@@ -361,8 +361,8 @@ pub(crate) fn welcome(
     Wire::accepted(stream, tls)
 }
 
-/// Makes the operating system check a client that has been silent for `after`. As with Redis, it sends three probes, at
-/// intervals of a third of `after`.
+/// Makes the operating system check a client that has been silent for `after`. As with Redis, the operating system
+/// sends three probes, at intervals of a third of `after`.
 fn keep_alive(socket: &SockRef<'_>, after: Option<Duration>) -> std::io::Result<()> {
     let Some(after) = after else {
         return socket.set_keepalive(false);

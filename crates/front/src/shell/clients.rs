@@ -77,7 +77,8 @@ impl<U: Upstream> Front<U> {
             .collect()
     }
 
-    /// Closes these clients. The client at `own` is closed after it has its reply. Returns their number.
+    /// Closes the clients for which `wanted` returns true. The client at `own` is closed after it has its reply.
+    /// Returns the number of these clients.
     fn kill(&mut self, own: usize, wanted: impl Fn(usize, &Client, &Shared) -> bool) -> usize {
         let mut count = 0;
         for index in self.clients.indices() {

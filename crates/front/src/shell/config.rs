@@ -29,7 +29,7 @@ pub struct FrontConfig {
     pub call_timeout: Duration,
     /// Address of the store for pass-through connections; `None`: the server names it.
     pub direct: Option<String>,
-    /// Password for `direct`. It replaces a password in the address.
+    /// Password for `direct`. This password replaces a password in the address.
     pub direct_password: Option<Secret>,
     /// Further commands to acknowledge early (`--assume-ok`).
     pub assume_ok: Vec<String>,
@@ -37,8 +37,8 @@ pub struct FrontConfig {
     pub cache: Cache,
     /// The stores that answer reads which the head does not answer.
     pub read_from: ReadFrom,
-    /// Bytes of replies that one client may leave unread. Above this, no further command is taken from it. A
-    /// client that then reads nothing for a second is closed.
+    /// Bytes of replies that one client may leave unread. Above this bound, no further command is taken from the
+    /// client. A client that then reads nothing for a second is closed.
     pub unread_max: usize,
     /// Bytes of replies that all clients together may leave unread. Above this, the client with the most
     /// unread bytes is closed.
@@ -64,8 +64,8 @@ pub enum Cache {
     /// As `Pending`, and the head also answers with updates that the store already has, while its log keeps
     /// them. This is correct only if every program that writes uses pmnet.
     Log,
-    /// Neither head nor direct reads: each read is a bypass, unless its pipeline has just set the key
-    /// (reads.md §6).
+    /// Reads use neither the head nor direct connections: each read is a bypass, unless its pipeline has just set the
+    /// key (reads.md §6).
     Off,
 }
 

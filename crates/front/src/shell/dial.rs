@@ -69,7 +69,7 @@ pub(super) struct Patience {
     silence: Time,
     /// When Redis last sent something, or could first have answered.
     heard: Time,
-    /// Pause before a lost connection is made again. It grows with each loss, up to `pause_max`.
+    /// Pause before a lost connection is made again. The pause grows with each loss, up to `pause_max`.
     pause: Time,
     pause_max: Time,
     connect_after: Time,

@@ -1,5 +1,5 @@
-//! One of the front's own connections to Redis, with its socket. The front asks questions about users on it,
-//! one after the other.
+//! One of the front's own connections to Redis, with its socket. On this connection the front asks questions about
+//! users, one after the other.
 //!
 //! The connection is made when there is a question, and made again shortly after it was lost.
 
@@ -201,8 +201,8 @@ impl Lane {
     }
 
     /// Ends the connection and answers the questions with an error. If Redis has closed the connection, each client's
-    /// question is asked once more: Redis closes a connection when it deletes the connection's user. This user may not
-    /// be the user that the question is about.
+    /// question is asked once more: Redis closes a connection when it deletes the connection's user. The connection's
+    /// user may differ from the user that the question is about.
     pub(super) fn give_up(&mut self, broken: Broken, now: Time, answers: &mut Vec<(Ask, Bytes)>) {
         let asked = self.open.take().map(|open| open.line.end());
         self.patience.lose(now);

@@ -1,9 +1,9 @@
 //! Asks the store for its commands, through the pmnet server, once for each store process.
 //!
 //! The server is connected to the store on which commands run, even if this front cannot reach that store.
-//! The question is a read, on the session that asks for the store's name. Until it is answered, the compiled
-//! table counts, and a command that the table does not have is a write after a barrier.
-//! Bounded: one question at a time, and one for unknown commands every [`AGAIN_AFTER`].
+//! The question is a read, on the session that asks for the store's name. Until the question is answered, the compiled
+//! table counts, and a command that the table does not have is a write after a barrier. Bounded: one question at a
+//! time, and one for unknown commands every [`AGAIN_AFTER`].
 
 use bytes::Bytes;
 use pmnet_resp::{Scanner, write_command};

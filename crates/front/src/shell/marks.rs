@@ -1,13 +1,13 @@
-//! The front's mark. It tells the head that a command which passes no device may change the store
+//! The front's mark. The mark tells the head that a command which passes no device may change the store
 //! (`docs/spec/reads.md` §5).
 //!
 //! While a mark is open, the head answers no READ with an update of its log, because a passed command may
-//! have changed the key since. One mark serves all clients. It is opened before the first client passes a
-//! command that may change the store, and ended some time after the last such command.
+//! have changed the key since. One mark serves all clients. The mark is opened before the first client passes a command
+//! that may change the store, and ended some time after the last such command.
 //!
 //! The head ends a session that has been silent for long. So the front confirms the mark from time to time,
-//! by a barrier in the mark's session. If the confirmation does not succeed in time, or the mark is closed,
-//! all commands that pass under it end.
+//! by a barrier in the mark's session. If the confirmation does not succeed in time, or the mark is closed, all
+//! commands that pass under the mark end.
 
 use bytes::Bytes;
 use pmnet_wire::command::barrier;
@@ -25,8 +25,8 @@ const KEPT: Time = 1_000_000_000;
 const KEPT_UNANSWERED: Time = 60_000_000_000;
 /// Interval of the confirmations, in nanoseconds.
 const CONFIRM_EVERY: Time = 60_000_000_000;
-/// Largest age of the last confirmation, in nanoseconds. It is half of the time after which a head ends a
-/// silent session.
+/// Largest age of the last confirmation, in nanoseconds. The age is half of the time after which a head ends a silent
+/// session.
 const CONFIRMED_FOR: Time = 300_000_000_000;
 
 /// The state of the mark.

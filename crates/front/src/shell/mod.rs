@@ -1,10 +1,9 @@
 //! The event loop of the front: one thread, one listener, its clients, one endpoint.
 //!
 //! Purpose: moves bytes between sockets and [`Connection`](crate::client::Connection)s, and calls between
-//! connections and the endpoint. It works in turns: it reads from all ready sockets, submits all commands,
-//! sends once, and writes to each client once. After activity it polls without sleeping for some time
-//! (`spin`), because waking up costs more than a command. When idle, it sleeps until something arrives or a
-//! timer of the endpoint is due.
+//! connections and the endpoint. The loop works in turns: it reads from all ready sockets, submits all commands, sends
+//! once, and writes to each client once. After activity it polls without sleeping for some time (`spin`), because
+//! waking up costs more than a command. When idle, it sleeps until something arrives or a timer of the endpoint is due.
 //! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
 
 pub(crate) mod accept;
@@ -127,8 +126,8 @@ pub struct Front<U> {
     clients: Seats<Client>,
     sessions: FxHashMap<SessionHandle, usize>,
     dirty: Vec<usize>,
-    /// Clients whose command the busy endpoint refused, oldest first. Each is in the list once; some may have
-    /// disconnected.
+    /// Clients whose command the busy endpoint refused, oldest first. Each client is in the list once; some of the
+    /// clients may have disconnected.
     busy: VecDeque<usize>,
     /// Connect deadlines of connections to the store: time, client, serial; in order of time.
     connecting: VecDeque<(Time, usize, u64)>,
@@ -144,7 +143,7 @@ pub struct Front<U> {
     /// The clients that have asked the head, by call.
     asked: FxHashMap<CallId, usize>,
     clients_ever: u64,
-    /// Clients whose next command must follow changes of subscriptions. Some may have disconnected.
+    /// Clients whose next command must follow changes of subscriptions. Some of the clients may have disconnected.
     behind_subscriptions: BTreeSet<usize>,
     unread: UnreadOfAll,
     /// Bytes sent by clients that still have to log in, beyond what each may send in any case.

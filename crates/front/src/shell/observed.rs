@@ -1,5 +1,5 @@
-//! Counters and times of a front, which an observer gets once a turn. Without an observer none of this is
-//! computed.
+//! Counters and times of a front, which an observer gets once a turn. Without an observer the counters and times are
+//! not computed.
 
 use crate::client::Counters;
 use crate::upstream::{Time, Upstream, UpstreamCounters};
@@ -39,7 +39,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Returns the time of the next such question; `None`: the devices answer, or there is no observer.
+    /// Returns the time of the next question whether the devices answer; `None`: the devices answer, or there is no
+    /// observer.
     pub(super) fn next_asking_again(&self) -> Option<Time> {
         let since = self.up.unanswered_since();
         let since = since.filter(|_| self.up.times_calls())?;

@@ -5,7 +5,7 @@ use crate::client::Output;
 use crate::upstream::{SessionHandle, Upstream};
 
 impl<U: Upstream> Front<U> {
-    /// Meets the requests of a client.
+    /// Carries out the requests of a client.
     pub(super) fn take_outputs(&mut self, index: usize) {
         while let Some(client) = self.clients.get_mut(index)
             && let Some(output) = client.connection.poll_output()

@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// Returns how the loop must wait at this time. `asleep` computes how long it may sleep.
+    /// Returns how the loop must wait at this time. `asleep` computes how long the loop may sleep.
     pub(crate) fn waits(
         &self,
         now: Time,

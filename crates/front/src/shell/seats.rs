@@ -1,7 +1,7 @@
 //! The clients of a loop, each at its own index, and the queue of those that have something to do in the next
 //! turn.
 //!
-//! The front has one such list, and the router has one.
+//! The front has one `Seats`, and the router has one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,7 +16,7 @@ struct Seat<C> {
 pub(crate) struct Seats<C> {
     seats: Vec<Option<Box<Seat<C>>>>,
     free: Vec<usize>,
-    /// Indices of clients that have something to do. Each client is in the queue once; some may have
+    /// Indices of clients that have something to do. Each client is in the queue once; some of the clients may have
     /// disconnected.
     queue: VecDeque<usize>,
 }
@@ -54,7 +54,7 @@ impl<C> Seats<C> {
         self.seats[index] = Some(Box::new(Seat { client, queued }));
     }
 
-    /// Takes a client out. Its index stays reserved.
+    /// Takes a client out. The client's index stays reserved.
     pub(crate) fn take(&mut self, index: usize) -> Option<C> {
         let seat = self.seats.get_mut(index)?.take()?;
         Some(seat.client)

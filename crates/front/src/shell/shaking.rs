@@ -1,4 +1,4 @@
-//! The clients whose TLS handshake is under way. The front has one such list, and the router has one.
+//! The clients whose TLS handshake is under way. The front has one `Shaking`, and the router has one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ pub(crate) struct Shaking {
 }
 
 impl Shaking {
-    /// Notes a client whose handshake begins. It has this id and this seat.
+    /// Notes a client whose handshake begins. The client has this id and this seat.
     pub(crate) fn begins(&mut self, id: u64, index: usize, peer: SocketAddr) {
         self.clients.insert(id, (index, peer));
     }
@@ -26,9 +26,10 @@ impl Shaking {
         self.clients.remove(&id);
     }
 
-    /// Returns whether a new handshake may begin, beside `clients` clients of at most `clients_max`. If not, a client of the
-    /// host with most handshakes makes room: the oldest one. So one host cannot keep the others out. The new client is
-    /// refused if its own host has most, because the handshakes of that host that have begun are to end.
+    /// Returns whether a new handshake may begin, beside `clients` clients of at most `clients_max`. If not, the oldest
+    /// client of the host with the most handshakes must be closed. So one host cannot keep other hosts out. The new
+    /// client is refused if its own host has the most handshakes, because that host's handshakes under way shall end
+    /// first.
     pub(crate) fn admits(&self, newcomer: IpAddr, clients: usize, clients_max: usize) -> Admits {
         let begun = self.clients.len();
         let no_seat = clients >= clients_max && begun * 2 >= clients_max;
@@ -46,11 +47,11 @@ impl Shaking {
 /// Whether the handshake of a new client may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admits {
-    /// It may.
+    /// The new handshake may begin.
     Yes,
-    /// It may, if the client with this seat and this address is closed.
+    /// The new handshake may begin, if the client with this seat and this address is closed.
     InPlaceOf(usize, SocketAddr),
-    /// It may not.
+    /// The new handshake may not begin.
     No,
 }
 
@@ -87,7 +88,7 @@ mod tests {
         assert_eq!(admits(&shaking, most, 256, 10_000), refused);
         shaking.ends(2);
         assert_eq!(admits(&shaking, other, 9_999, 10_000), None);
-        // No seat is left, and handshakes have half of them.
+        // No seat is left, and handshakes have half of the seats.
         assert_eq!(admits(&shaking, other, 509, 510), None);
         assert_eq!(admits(&shaking, other, 510, 510), Some((997, 3)));
         assert_eq!(admits(&shaking, other, 511, 511), None);

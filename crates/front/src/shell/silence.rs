@@ -10,7 +10,7 @@ use crate::upstream::{
 
 /// Time without an answer after which the silence is logged, in nanoseconds.
 const SILENCE: Time = 5_000_000_000;
-/// Shortest time between two such log messages, in nanoseconds.
+/// Shortest time between two log messages about the silence, in nanoseconds.
 const AGAIN_AFTER: Time = 30_000_000_000;
 const SECOND: Time = 1_000_000_000;
 

@@ -68,7 +68,8 @@ impl Socket {
         }
     }
 
-    /// Makes a socket whose connection is still being made. An event will say for what it is ready.
+    /// Makes a socket whose connection is still being made. An event will say whether the socket can be read or
+    /// written.
     pub(crate) fn unready(wire: Wire) -> Socket {
         Socket {
             readable: false,

@@ -13,7 +13,7 @@ use mio::Waker;
 
 /// A flag that can be set and never cleared.
 pub(crate) trait Flag {
-    /// Sets the flag. A loop that sees it set sees everything that was written before.
+    /// Sets the flag. A loop that sees the flag set also sees everything that was written before.
     fn raise(&self);
     /// Whether the flag is set.
     fn is_up(&self) -> bool;

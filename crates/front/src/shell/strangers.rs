@@ -1,19 +1,19 @@
 //! Bounds the input of all clients together that still have to log in.
 //!
-//! A single such client can send little (`client::input`), but there may be many of them.
+//! A single client that still has to log in can send little (`client::input`), but there may be many of these clients.
 
 use super::Front;
 use crate::upstream::Upstream;
 
 /// Most bytes that all clients which still have to log in may have in their inputs together. The first
-/// [`FREE_BYTES`] of each client are not counted. Above this, a client that sends more is closed.
+/// [`FREE_BYTES`] of each client are not counted. Above this bound, a client that sends more is closed.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes that each of these clients may always send.
 const FREE_BYTES: usize = 16 * 1024;
 
 impl<U: Upstream> Front<U> {
-    /// Updates the count after a client's turn. If all these clients together have sent too much, ends this
-    /// client's connection.
+    /// Updates the count after a client's turn. If all clients that still have to log in have together sent too much,
+    /// ends this client's connection.
     pub(super) fn note_stranger(&mut self, index: usize) {
         let Some(client) = self.clients.get_mut(index) else {
             return;

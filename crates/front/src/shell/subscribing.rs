@@ -4,9 +4,9 @@
 use super::Front;
 use crate::upstream::Upstream;
 
-/// If a client's next change is already under way when its previous change ends, both count as one change. This is the
-/// most further changes that count as one with the first. A command that waits for the first change waits for all of
-/// them.
+/// If a client's next change is already under way when its previous change ends, both count as one change. At most this
+/// number of further changes count as one with the first change. A command that waits for the first change waits for
+/// all changes that count as one with it.
 const CHAIN_MAX: u32 = 16;
 
 /// A change of a client's subscriptions that is under way.

@@ -228,7 +228,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Notes that a client got a message. A client that reads nothing is closed at last.
+    /// Notes that a client got a message. A client that reads nothing is closed after some time.
     fn note_told(&mut self, index: usize) {
         self.mark_dirty(index);
         let limit = self

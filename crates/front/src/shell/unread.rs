@@ -2,10 +2,10 @@
 //!
 //! A client may write all its commands before it reads the first reply. So commands are taken from a client
 //! that reads nothing, up to one bound for each client and one for all together. Above the bound no further
-//! commands are taken from the client until it reads. If it has sent more commands and reads nothing for
-//! [`PATIENCE`], its connection ends with an error. If all clients together have too many unread bytes, no
-//! further commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`] the client
-//! with the most unread bytes that reads nothing is closed.
+//! commands are taken from the client until it reads. If the client has sent more commands and reads nothing for
+//! [`PATIENCE`], its connection ends with an error. If all clients together have too many unread bytes, no further
+//! commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`] the client with the most unread
+//! bytes that reads nothing is closed.
 
 use super::Front;
 use super::client::Client;
@@ -55,8 +55,8 @@ impl UnreadOfAll {
         self.bytes_max = bytes_max;
     }
 
-    /// Whether there are too many unread bytes. `was_over`: there were too many at the last call. In this case a lower
-    /// bound counts.
+    /// Whether there are too many unread bytes. `was_over`: the unread bytes were too many at the last call. In this
+    /// case a lower bound counts.
     fn is_over(&self, was_over: bool) -> bool {
         let bound = if was_over {
             self.bytes_max / 8 * RELIEVED_EIGHTHS
@@ -72,14 +72,14 @@ impl Client {
         self.unread.bytes > 0 && now >= self.unread.took.saturating_add(PATIENCE)
     }
 
-    /// Whether the client has sent more than is taken from it before it reads, and reads nothing.
+    /// Whether the client reads nothing, and has sent commands that the front takes only after the client reads.
     pub(super) fn is_stuck(&self, now: Time) -> bool {
         self.reads_nothing(now) && self.connection.held_up()
     }
 }
 
 impl<U: Upstream> Front<U> {
-    /// Notes that a client was written to. `held`: the bytes that waited for it before.
+    /// Notes that a client was written to. `held`: the bytes that waited for the client before.
     pub(super) fn note_unread(&mut self, index: usize, held: usize) {
         let now = self.shared.now;
         let Some(client) = self.clients.get_mut(index) else {

@@ -4,8 +4,8 @@
 //! a change of rights takes effect within a second. Questions of clients go over the same connections
 //! ([`crate::users`]). A client that asks while Redis does not answer gets an error. Invariants: each client has at
 //! most one question, so the number of clients bounds the waiting questions. If Redis does not answer for a command's
-//! time, the known rights no longer count. If no process listens at its address, rights cannot change, and the known
-//! rights continue to count.
+//! time, the known rights no longer count. If no process listens at Redis's address, rights cannot change, and the
+//! known rights continue to count.
 
 use bytes::Bytes;
 use mio::Token;

@@ -36,7 +36,8 @@ pub(super) struct Vigil {
     next_beat: Time,
     /// When a client was last seen waiting; `None`: no questions are asked.
     waited: Option<Time>,
-    /// When it was last doubtful that the store takes commands. While it is doubtful, only the store is asked.
+    /// When it was last doubtful that the store takes commands. While the store's state is doubtful, only the store is
+    /// asked.
     doubted: Option<Time>,
     heart: Option<Dialed<Heart>>,
     session: Option<SessionHandle>,
@@ -46,8 +47,7 @@ pub(super) struct Vigil {
     pub(super) keeps_session: bool,
     /// A client depends on which store the server works on.
     pub(super) wants_name: bool,
-    /// A Redis was found that the server did not name. The server must check its store before it names one
-    /// again.
+    /// A Redis was found that the server did not name. The server must check its store before it names a store again.
     pub(super) doubts_name: bool,
 }
 
@@ -83,7 +83,7 @@ impl Vigil {
         self.beat_every = beat_every(call_timeout);
     }
 
-    /// Begins the checks of clients, because one has a deadline.
+    /// Begins the checks of clients, because one of them has a deadline.
     pub(super) fn attend(&mut self, now: Time) {
         if self.next_look.is_none() {
             self.next_look = Some(now.saturating_add(self.look_every));
@@ -122,7 +122,7 @@ impl Vigil {
         self.transfer(scratch, shared);
     }
 
-    /// Writes and reads the available bytes. This is bounded, because the answers are short.
+    /// Writes and reads the available bytes. The transfer is bounded, because the answers are short.
     fn transfer(&mut self, scratch: &mut [u8], shared: &mut Shared) {
         let Some(open) = &mut self.heart else {
             return;
@@ -318,7 +318,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// If the vigil asks its questions in this session, notes that it was closed.
+    /// If the vigil asks its questions in this session, notes that the session was closed.
     pub(super) fn vigil_closed(&mut self, session: SessionHandle) {
         if self.vigil.lost(session) {
             self.learning.give_up(self.shared.now);

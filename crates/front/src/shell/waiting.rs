@@ -1,8 +1,8 @@
 //! Clients that wait for a list or a sorted set of an embedded store (`docs/spec/embedded-store.md` §8).
 //!
-//! The front asks the store which lists and sorted sets are new, once for all these clients. A new key wakes the client
-//! that has waited longest for it. When that client has its element or disconnects, the front wakes the next client,
-//! until a client finds nothing. The number of clients bounds all of this.
+//! The front asks the store which lists and sorted sets are new, once for all waiting clients. A new key wakes the
+//! client that has waited longest for it. When that client has its element or disconnects, the front wakes the next
+//! client, until a client finds nothing. The number of clients bounds this state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -276,7 +276,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// If these questions are asked in this session, notes that it was closed.
+    /// If the front asks the store for new keys in this session, notes that the session was closed.
     pub(super) fn waiting_closed(&mut self, session: SessionHandle) {
         if self.waiting.session == Some(session) {
             self.waiting.session = None;

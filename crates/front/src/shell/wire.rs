@@ -142,8 +142,8 @@ impl Wire {
         matches!(self, Wire::Tls(stream) if stream.has_unsent())
     }
 
-    /// Whether there may be more to read after a read of `count` bytes into a buffer of `room` bytes. A short
-    /// read of a plain socket has emptied it. With TLS, a read may return one record of several.
+    /// Whether there may be more to read after a read of `count` bytes into a buffer of `room` bytes. After a short
+    /// read, a plain socket is empty. With TLS, a read may return one record of several.
     pub(crate) fn may_have_more(&self, count: usize, room: usize) -> bool {
         count == room || matches!(self, Wire::Tls(_))
     }

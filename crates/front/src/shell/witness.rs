@@ -1,4 +1,4 @@
-//! A connection to Redis for each logged-in user (a witness). It shows when Redis deletes the user.
+//! A connection to Redis for each logged-in user (a witness). The witness shows when Redis deletes the user.
 //!
 //! Purpose: if a user is deleted and created again under the same name, the list of users does not show that.
 //! But Redis closes the connections of a user that it deletes. (An operator can close them too: CLIENT KILL,

@@ -1,8 +1,8 @@
 //! The connection on which Redis reports every changed key to the front, without its socket.
 //!
 //! First the front asks which Redis is at the other end: only the Redis that the pmnet server uses counts.
-//! Then it asks for reports about all keys (CLIENT TRACKING ON BCAST). Once Redis has answered this, no
-//! change is missed. From time to time the front asks for a sign of life.
+//! Then it asks for reports about all keys (CLIENT TRACKING ON BCAST). Once Redis has answered the request for reports,
+//! no change is missed. From time to time the front asks for a sign of life.
 
 use std::net::SocketAddr;
 
@@ -94,10 +94,10 @@ impl ChangesLine {
         }
     }
 
-    /// Takes bytes from Redis. Its reports about keys go to `tracking`.
+    /// Takes bytes from Redis. Redis's reports about keys go to `tracking`.
     ///
     /// # Errors
-    /// Why the connection is unusable.
+    /// The reason why the connection is unusable.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],

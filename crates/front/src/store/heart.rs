@@ -55,7 +55,7 @@ impl Heart {
     /// Takes bytes from the store. An answer is a sign of life.
     ///
     /// # Errors
-    /// Why the connection is unusable.
+    /// The reason why the connection is unusable.
     pub(crate) fn receive(&mut self, bytes: &[u8], shared: &mut Shared) -> Result<(), String> {
         self.proof = shared.now;
         self.line.receive(bytes);

@@ -1,9 +1,9 @@
 //! The identity of the store at the other end of a connection.
 //!
-//! An address may belong to another process than the Redis that the pmnet server uses. This happens after a failover,
-//! after a restart of Redis, or if the address leads to another process on this machine than on the server's. So the
-//! front asks which store is at the other end of a connection. It sends no client's command on the connection before
-//! the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
+//! An address may belong to another process than the Redis that the pmnet server uses. An address leads to another
+//! process after a failover or a restart of Redis, or if it leads to different processes on the front's and on the
+//! server's machine. So the front asks which store is at the other end of a connection. It sends no client's command on
+//! the connection before the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
 
 use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;
@@ -16,7 +16,7 @@ const INFO_BYTES_MAX: usize = 64 * 1024;
 pub(crate) enum Own {
     /// AUTH of the front, HELLO or SELECT. An error ends the connection.
     Setting,
-    /// The write before WAIT. Its error is the reply to WAIT.
+    /// The write before WAIT. An error of this write is the reply to WAIT.
     Marker,
     /// AUTH of the client.
     Login,

@@ -259,7 +259,8 @@ impl ReadsLine {
     /// Takes bytes from the store. `again`: gets the reads that must be repeated in another transaction.
     ///
     /// # Errors
-    /// Why the connection is unusable. The caller must then call [`ReadsLine::end`], which tells the clients.
+    /// The reason why the connection is unusable. The caller must then call [`ReadsLine::end`], which tells the
+    /// clients.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -330,7 +331,7 @@ impl ReadsLine {
         }
     }
 
-    /// A reply is longer than allowed. Its client must use a bypass.
+    /// A reply is longer than allowed. The client of the read must use a bypass.
     fn too_large(&mut self, told: &mut Vec<Told>) {
         if let Some(transaction) = self.transactions.front_mut()
             && let Phase::Reply(at) = transaction.phase

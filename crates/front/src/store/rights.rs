@@ -1,9 +1,9 @@
 //! One connection to Redis on which the front asks about users, without its socket.
 //!
 //! First the front logs in as itself and asks which store is at the other end: only the Redis that the pmnet
-//! server uses knows the users. Then it asks one question after the other. There are two such connections.
-//! Passwords are checked on the second connection, because a connection that is logged in as a client has
-//! only that client's rights.
+//! server uses knows the users. Then it asks one question after the other. The front has two of these connections.
+//! Passwords are checked on the second connection, because a connection that is logged in as a client has only that
+//! client's rights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ pub(crate) enum Ask {
     /// A question for the list of users: its number, and its time.
     List(u64, Time),
     Client(Ticket),
-    /// Selects this database. The next question is about a command in it.
+    /// Selects this database. The next question is about a command in this database.
     Select(u32),
     /// Logs in as this user, for the rest of the connection.
     Witness(Arc<Credentials>),
@@ -131,7 +131,7 @@ impl RightsLine {
     ///
     /// While a password is checked, no other question may be outstanding. Redis 7.2 to 8.6 give no answer to a wrong
     /// password while an earlier answer is still to be sent. Then the next answer, which belongs to the login of
-    /// another client, would be taken for the answer to this question.
+    /// another client, would be taken for the answer to the wrong password.
     pub(crate) fn takes(&self, ask: &Ask) -> bool {
         let is_silent = |(_, version): &(String, (u32, u32))| *version >= SILENT_VERSION;
         let asked = self.line.asked();
@@ -182,7 +182,7 @@ impl RightsLine {
     /// Takes bytes from Redis. `answers` gets the questions with their replies.
     ///
     /// # Errors
-    /// Why the connection is unusable.
+    /// The reason why the connection is unusable.
     pub(crate) fn receive(
         &mut self,
         bytes: &[u8],
@@ -193,7 +193,7 @@ impl RightsLine {
         while let Some(value) = self.line.next().map_err(|error| error.to_string())? {
             match self.line.answered() {
                 Some(Sent::Ask(Ask::Select(database))) => {
-                    // The questions after it would be about another database.
+                    // Without the SELECT, later questions would be about another database.
                     if value != "+OK\r\n" {
                         return Err(format!("database {database} cannot be selected"));
                     }

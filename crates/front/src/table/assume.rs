@@ -1,8 +1,8 @@
 //! `--assume-ok`: commands that the operator wants acknowledged early although Redis may refuse them.
 //!
-//! Such a command gets `+OK` once it is durable in the devices. If Redis then refuses it (HMSET on a key that
-//! holds a list, LSET beyond the end), it has no effect and the client gets no error. So only commands that
-//! answer `+OK` on success can be listed, and only their usual forms are acknowledged early.
+//! Such a command gets `+OK` once it is durable in the devices. If Redis then refuses the command (HMSET on a key that
+//! holds a list, LSET beyond the end), it has no effect and the client gets no error. So only commands that answer
+//! `+OK` on success can be listed, and only their usual forms are acknowledged early.
 
 use super::FACTS;
 use super::early::touches_reserved;
@@ -32,7 +32,7 @@ const ALWAYS: &[&str] = &["SET", "MSET", "SETEX", "PSETEX"];
 /// Why a command cannot be listed in `--assume-ok`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssumeError {
-    /// Redis 7.0 has no such command.
+    /// Redis 7.0 has no command of this name.
     #[error("--assume-ok: there is no command {0:?}")]
     Unknown(String),
     /// The reply of the command carries information that only Redis has.

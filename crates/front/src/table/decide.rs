@@ -15,9 +15,9 @@ pub(super) enum Rule {
     Early,
     /// A bypass that may be repeated.
     Read,
-    /// Executed exactly once.
+    /// The command is executed exactly once.
     Write,
-    /// May be repeated, unless one of these words is an argument; then executed exactly once.
+    /// The command may be repeated. If one of these words is an argument, the command is executed exactly once.
     ReadUnless(&'static [&'static str]),
     /// The subcommand decides: `reads` may be repeated, `refused` are refused, all others are executed
     /// exactly once.
@@ -40,11 +40,11 @@ pub(super) enum Rule {
     Learned,
     /// The command is passed if BLOCK is among its options (from argument `from` up to STREAMS).
     BlockOption { from: usize, read_only: bool },
-    /// Answered by the front.
+    /// The front answers the command.
     Local(Local),
-    /// Passed.
+    /// The command is passed to the store.
     Pass(Pass),
-    /// Refused.
+    /// The command is refused.
     Refuse(&'static str),
 }
 
@@ -149,8 +149,8 @@ fn by_facts(facts: &Facts) -> Action {
     if has(INTERNAL) {
         return Action::Refuse(FOR_ITSELF);
     }
-    // This is checked first, because commands that pass through to the store are not checked for pmnet's
-    // records.
+    // Writes without keys are checked first, because commands that pass through to the store are not checked for
+    // pmnet's records.
     if has(WRITE) && !keys {
         return Action::Refuse(UNNAMED_KEYS);
     }
@@ -321,7 +321,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
     Decision { rule, note }
 }
 
-/// Returns the rule for a command about the store itself, or for one that has no row.
+/// Returns the rule for a command about the store itself, or for a command that has no row.
 fn decide_administrative(facts: &Facts) -> Row {
     match facts.name {
         "ACL" => container(

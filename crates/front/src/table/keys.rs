@@ -17,10 +17,10 @@ pub struct KeySpec {
 /// The place at which the search for the keys begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Begin {
-    /// At this argument.
+    /// The keys begin at this argument.
     Index(usize),
-    /// After this word. The search for the word begins at this argument; if the number is negative, it runs
-    /// from the end towards the beginning.
+    /// The keys begin after this word. The search for the word begins at this argument; if the number is negative, it
+    /// runs from the end towards the beginning.
     Keyword(&'static str, i32),
 }
 

@@ -1,8 +1,9 @@
 //! The commands of a store, from its reply to `COMMAND`: facts about newer versions and modules.
 //!
 //! Learned facts, names and key specifications are kept until this process ends, each once, for all threads. So a
-//! look-up can return a static reference. Their number is small, because a store that is asked again describes the same
-//! commands. Beyond [`KEPT_MAX`] nothing more is learned. This module does not decide how a command is treated.
+//! look-up can return a static reference. The number of kept values is small, because a store that is asked again
+//! describes the same commands. Beyond [`KEPT_MAX`] nothing more is learned. This module does not decide how a command
+//! is treated.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -257,7 +258,7 @@ impl Spec {
         if has(b"not_key") {
             return Some(Parsed::NoKey);
         }
-        // If a module finds keys by its own code, the reply names only the first of them.
+        // If a module finds keys by its own code, the reply names only the first key.
         if has(b"incomplete") || (module && has(b"variable_flags")) {
             return Some(Parsed::Part);
         }
@@ -376,7 +377,7 @@ impl Kept {
             let subcommands = subcommands_of(name).iter().collect();
             return Some(Command { facts, subcommands });
         }
-        // If one subcommand of a command sets connection state, the others may use it.
+        // If one subcommand of a command sets connection state, the other subcommands may use that state.
         let state = keeps_state(name.as_bytes()) || subs.iter().any(Row::may_set_state);
         let learned = Origin::Learned { state };
         let facts = self.facts(row, compiled.map_or(learned, Origin::Compiled))?;

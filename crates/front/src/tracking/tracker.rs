@@ -95,7 +95,7 @@ impl Wish {
         Ok(wish)
     }
 
-    /// Returns the settings of a client that sends these options. `before`: its present settings.
+    /// Returns the settings of a client that sends these options. `before`: the client's present settings.
     ///
     /// # Errors
     /// Redis's error, if the options contradict each other or `before`.

@@ -10,7 +10,7 @@ use super::CREDENTIAL_BYTES_MAX;
 #[derive(Clone, Debug, Default)]
 pub enum Access {
     /// Redis's users, with their rights in Redis. A client that has not logged in is Redis's user `default`,
-    /// if that user needs no password. This does not hold for clients on other machines.
+    /// if that user needs no password. A client on another machine cannot be a user without a password.
     #[default]
     Redis,
     /// All clients with this password, with all rights of the pmnet server. Redis's users do not count.

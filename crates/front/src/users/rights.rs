@@ -15,7 +15,8 @@ use crate::store::rights::About;
 use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 
-/// Most remembered answers of one user, for commands with their keys. When there are more, all are forgotten.
+/// Most remembered answers of one user, for commands with their keys. If there are more answers, all of them are
+/// forgotten.
 const RULINGS_MAX: usize = 4096;
 /// Longest command whose answer is remembered, in bytes, without its values.
 const RULING_BYTES_MAX: usize = 512;
@@ -114,8 +115,8 @@ impl User {
         self.rules.reads
     }
 
-    /// Returns the question to Redis whether the user may run this command in this database. `None`: it is
-    /// known that the user may. `others`: the question is about all keys instead of the key of a SORT.
+    /// Returns the question to Redis whether the user may run this command in this database. `None`: the user is known
+    /// to have the right. `others`: the question is about all keys instead of the key of a SORT.
     pub(crate) fn unknown(
         &self,
         facts: Option<&'static Facts>,
@@ -347,7 +348,7 @@ impl Users {
         self.version = version;
     }
 
-    /// Whether Redis can tell what a user may do. Fails with its version if it cannot.
+    /// Whether Redis can tell what a user may do. Fails with Redis's version if Redis cannot tell.
     pub(crate) fn can_be_asked(&self) -> Result<(), (u32, u32)> {
         if self.version >= DRYRUN_VERSION {
             Ok(())

@@ -58,8 +58,8 @@ impl Twins {
         })
     }
 
-    /// Both admins send this command. If both replies are equal, returns this reply. Otherwise both replies are the
-    /// error.
+    /// Both admins send this command. If both replies are equal, returns the reply. Otherwise the error has both
+    /// replies.
     fn admin(&mut self, line: &str) -> Result<String, String> {
         let [there, here] = self.admins.each_mut().map(|admin| admin.ask(line));
         if there == here {
@@ -71,13 +71,13 @@ impl Twins {
         }
     }
 
-    /// Changes the rights of this user. Returns the words that were added to its rules. If a right was taken
-    /// away, waits until the front knows that: a command that succeeds by that right later is a leak. A right
+    /// Changes the rights of this user. Returns the words that were added to its rules. If a right was taken away,
+    /// waits until the front knows of the change: a command that needs the right and succeeds later is a leak. A right
     /// that is given counts at once.
     fn change(&mut self, user: &str, random: &mut Random) -> String {
         let change = self.server.change(random);
         let made = self.admin(&format!("ACL SETUSER {user} {}", change.words));
-        // Contradictory rules change nothing, and both sides must agree in that.
+        // Both sides must refuse contradictory rules without any change.
         let made = made.unwrap_or_else(|why| panic!("{why}"));
         if made == "+OK\r\n" && !change.gives_only {
             self.front_follows();
@@ -85,8 +85,8 @@ impl Twins {
         format!("(now ACL SETUSER {user} {}: {})", change.words, made.trim())
     }
 
-    /// Waits until the front has a list of users that Redis made after this call. Only such a list can take a
-    /// right away from a user with all rights, because Redis is never asked about its commands.
+    /// Waits until the front has a list of users that Redis made after this call. Only such a list can take a right
+    /// away from a user with all rights, because Redis is never asked about the commands of such a user.
     fn front_follows(&mut self) {
         self.canaries += 1;
         let canary = format!("canary{}", self.canaries);
@@ -262,8 +262,8 @@ impl Session {
                 return None;
             }
         }
-        // An older Redis does not know this command and aborts; the front accepts it from every client's
-        // library.
+        // An older Redis does not know CLIENT SETINFO and aborts the transaction; the front accepts CLIENT SETINFO from
+        // every client's library.
         let multi = |line: &String| line.eq_ignore_ascii_case("MULTI");
         let names_library = |line: &String| line.to_ascii_uppercase().starts_with("CLIENT SETINFO");
         if words[0] == "EXEC"

@@ -425,7 +425,7 @@ fn what_a_client_says_of_itself_is_shown_as_by_the_store() {
         let (right, ours) = (direct.ask(line), through.ask(line));
         let is_old = right.contains("unknown subcommand");
         if is_old && line.starts_with("CLIENT SETINFO") && line.split(' ').count() == 4 {
-            // Libraries send this subcommand to older servers, too. Their users need no error.
+            // Libraries send this subcommand to older servers, too. The users of these libraries need no error.
             through.ask("DISCARD");
             direct.ask("DISCARD");
             continue;

@@ -602,7 +602,7 @@ fn what_a_store_says_decides() {
     }
 }
 
-/// These servers do not mark commands that block. A BLPOP that was taken for a plain write would never wait.
+/// Servers before Redis 7 do not mark commands that block. A BLPOP that was taken for a plain write would never wait.
 #[test]
 fn servers_before_redis_7_say_less() {
     let old = |name: &str, flags: &str, keys: [i32; 3]| {

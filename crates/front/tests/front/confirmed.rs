@@ -110,7 +110,7 @@ fn a_confirmation_has_the_time_of_a_command_however_long_that_waited() {
     let front = front_of(&store);
     let mut client = front.client();
     blocks(&mut client, &store);
-    // Longer than the time of one command.
+    // The test waits longer than the time of one command.
     std::thread::sleep(Duration::from_millis(2500));
     front.knobs().hold_bypasses = true;
     assert_eq!(store.client().ask("RPUSH l a"), ":1\r\n");

@@ -18,8 +18,8 @@ fn until(direct: &mut Client, text: &str) {
     eventually(text, || direct.ask("INFO clients").contains(text));
 }
 
-/// After an error the client's connection continues. It ends only after WATCH, because the client would
-/// believe that its keys are watched.
+/// After an error the client's connection continues. The connection ends only after WATCH, because otherwise the client
+/// would believe that its keys are watched.
 fn goes_on(client: &mut Client, line: &str) {
     if line.starts_with("WATCH") {
         assert_eq!(client.next(), None, "{line}");
@@ -103,7 +103,7 @@ fn a_store_that_is_stopped_is_noticed_whatever_is_passed() {
     }
     redis.signal("-CONT");
     let mut direct = redis.client();
-    // There are three connections: two of the endpoint, and this one.
+    // There are three connections: two of the endpoint, and the test's own.
     until(&mut direct, "connected_clients:3\r");
     let mut client = front.client();
     assert_eq!(client.ask("RPUSH l x"), ":1\r\n");
@@ -241,7 +241,7 @@ fn a_client_that_goes_away_before_its_barrier_or_behind_unread_input_frees_its_p
         sessions.0 == sessions.1
     });
     front.knobs().hold = false;
-    // There are three connections: two of the endpoint, and this one.
+    // There are three connections: two of the endpoint, and the test's own.
     until(&mut direct, "connected_clients:3\r");
 }
 
@@ -307,7 +307,7 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     let mut client = front.client();
     assert_eq!(client.ask("ECHO x"), "$1\r\nx\r\n");
     let mut direct = redis.client();
-    // There are four connections: two of the endpoint, this one, and the waiting client's.
+    // There are four connections: two of the endpoint, the test's own, and the waiting client's.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     client.send(&command("BLPOP l 0"));
     until(&mut direct, "blocked_clients:1");
@@ -321,9 +321,8 @@ fn who_waits_for_a_store_that_takes_no_more_connections_waits_on() {
     assert_eq!(client.text(), "*2\r\n$1\r\nl\r\n$1\r\nx\r\n");
 }
 
-/// Later commands of the pipeline are meant for the other database, or for a watched key. If they were
-/// acknowledged nevertheless, they would change the wrong database, or run although a watched key has
-/// changed.
+/// Later commands of the pipeline are meant for the other database, or for a watched key. If these later commands were
+/// acknowledged nevertheless, they would change the wrong database, or run although a watched key has changed.
 #[test]
 fn nothing_follows_a_select_or_a_watch_without_an_answer() {
     let Some(redis) = Redis::start() else { return };

@@ -45,7 +45,7 @@ fn exec_on_a_watch_of_the_old_store_fails_and_the_next_one_goes_to_the_new() {
         assert_eq!(client.ask("EXEC"), nil);
         assert_eq!(old.client().ask("EXISTS k"), ":0\r\n");
         assert_eq!(new.client().ask("EXISTS k"), ":0\r\n");
-        // As after a failed watch: the client tries again.
+        // The client tries again, as after a failed watch.
         for (line, reply) in [
             ("WATCH k", "+OK\r\n"),
             ("MULTI", "+OK\r\n"),
@@ -184,8 +184,8 @@ fn another_process_at_the_address_of_the_store_is_not_taken_for_it() {
     assert!(!new.client().ask("INFO commandstats").contains("blpop"));
 }
 
-/// Redis was restarted while it was idle. The server does not know that yet, and no client can log in and send a
-/// command that would show it.
+/// Redis was restarted while it was idle. The server does not know of the restart yet, and no client can log in and
+/// send a command that would show the restart.
 #[test]
 fn a_front_that_finds_another_process_makes_the_server_look() {
     let Some((old, new, front)) = two() else {
@@ -286,7 +286,7 @@ fn a_store_that_takes_no_more_connections_says_so_once() {
     let mut client = front.client();
     assert_eq!(client.ask("BLPOP l 0.01"), "*-1\r\n");
     let mut direct = redis.client();
-    // There are four connections: two of the endpoint, the client's, and this one.
+    // There are four connections: two of the endpoint, the client's, and the test's own.
     assert_eq!(direct.ask("CONFIG SET maxclients 4"), "+OK\r\n");
     let mut other = front.client();
     other.send(&[command("BLPOP l 0.01"), command("ECHO one")].concat());

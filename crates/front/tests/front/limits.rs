@@ -347,8 +347,8 @@ fn reads_whose_replies_are_too_large_together_are_sent_one_by_one() {
     assert_eq!(client.text(), "+PONG\r\n");
 }
 
-/// Replies that the front makes itself wait for earlier replies, too. So a client with a slow command must
-/// not be able to accumulate an unbounded number of them.
+/// Replies that the front makes itself wait for earlier replies, too. So a client with a slow command must not be able
+/// to accumulate an unbounded number of replies.
 #[test]
 fn replies_that_wait_for_another_are_bounded() {
     let Some(redis) = Redis::start() else { return };

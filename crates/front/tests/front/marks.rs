@@ -74,7 +74,7 @@ fn there_is_one_mark_for_all_and_a_watch_keeps_it() {
     for client in &mut clients {
         assert_eq!(client.ask("WATCH k"), "+OK\r\n");
     }
-    // Longer than an unneeded mark is kept.
+    // The test waits longer than the front keeps a mark that no command needs.
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(marks(&front), (1, 0));
     for (at, client) in clients.iter_mut().enumerate() {
@@ -195,7 +195,7 @@ fn a_mark_outlives_what_had_no_answer() {
             .contains("blocked_clients:1")
     });
     drop(client);
-    // Longer than a mark is kept after a command that was answered.
+    // The test waits longer than the front keeps a mark after a command that was answered.
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(marks(&front), (1, 0));
 }

@@ -135,7 +135,7 @@ fn writes_behind_packs(front: &Running) {
         let lines = [&reads[..], behind, &reads[..], behind].concat();
         never_falls(&mut client, &lines);
     }
-    // A read before a write of the same client does not see it, and a read after the write does.
+    // A read before a write of the same client does not see the write, and a read after the write does.
     let lines = [
         "SET own 1",
         "GET own",

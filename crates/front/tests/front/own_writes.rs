@@ -1,4 +1,4 @@
-//! A GET of a key that the same pipeline has just SET is answered with that value, without asking any
+//! A GET of a key that the same pipeline has just SET is answered with the value of the SET, without asking any
 //! process.
 
 use crate::common::{Client, Redis, Running, command, eventually};

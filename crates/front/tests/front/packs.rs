@@ -1,5 +1,5 @@
-//! Writes of one pipeline travel in few requests, together with the commands between them. Their replies are
-//! those of Redis.
+//! Writes of one pipeline travel in few requests, together with the commands between them. The replies to these
+//! commands are those of Redis.
 
 use crate::common::{Client, Redis, Running, command};
 use pmnet_front::upstream::Outcome;

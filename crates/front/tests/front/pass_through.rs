@@ -81,7 +81,7 @@ fn what_would_undo_a_promise_never_reaches_the_store() {
         assert!(client.ask(line).starts_with("-ERR pmnet: "), "{line}");
         assert!(client.ask("EXEC").starts_with("-EXECABORT"), "{line}");
     }
-    // The same holds outside WATCH for commands that pass.
+    // Commands that pass are refused outside WATCH, too.
     for line in ["BLMOVE k pmnet:{0} LEFT LEFT 1", "WATCH pmnet:{0}"] {
         assert!(client.ask(line).contains("are reserved"), "{line}");
     }
@@ -274,8 +274,8 @@ fn wait_counts_what_was_acknowledged() {
     assert_eq!(client.ask("WAIT 1 200"), ":0\r\n");
 }
 
-/// Before WAIT, a newer Redis gets a write that it may refuse. Then WAIT has that error, because its answer
-/// would say nothing about replicas. The client's connection and its watch stay.
+/// Before WAIT, a newer Redis gets a write that it may refuse. If Redis refuses the write, WAIT has the error of the
+/// write, because an answer would say nothing about replicas. The client's connection and its watch stay.
 #[test]
 fn a_wait_whose_write_is_refused_has_that_error() {
     let Some(redis) = Redis::start_named("redis-8.2") else {
@@ -411,7 +411,7 @@ fn a_subscriber_is_answered_and_stays_subscribed_while_the_server_is_away() {
             "*3\r\n$11\r\nunsubscribe\r\n$1\r\nd\r\n:1\r\n"
         );
         assert!(two.ask("GET k").starts_with("-ERR Can't execute 'get'"));
-        // In RESP3, other commands depend on earlier writes. They fail without further effect.
+        // In RESP3, other commands depend on earlier writes. Such a command fails without further effect.
         assert_eq!(three.text(), message("m"));
         for line in ["SUBSCRIBE d", "BLPOP l 0"] {
             let error = three.ask(line);

@@ -25,8 +25,8 @@ fn sent(front: &Running) -> (usize, usize) {
     (knobs.updates.len(), knobs.bypasses.len())
 }
 
-/// If a command gets no answer, later commands of the same age fail together with it. If they were sent, each would
-/// have its own deadline, and the times would add up.
+/// If a command gets no answer, later commands of the same age fail together with it. If the later commands were sent,
+/// each would have its own deadline, and the times would add up.
 #[test]
 fn what_waits_behind_a_command_without_an_answer_is_not_sent() {
     let Some(redis) = Redis::start() else { return };
@@ -213,8 +213,8 @@ fn reads_travel_with_the_writes_in_front_of_them() {
         (&["INCR text", "GET text", "GET text"], &[(3, false)]),
         (&["INCR n", "GET m", "GET n"], &[(3, false)]),
         (&["APPEND n 1", "GET n"], &[(2, false)]),
-        // Reads before a write travel by themselves. So do commands that run code, or that cannot run in the
-        // store's script.
+        // Reads before a write travel by themselves. Commands that run code, or that cannot run in the store's script,
+        // also travel by themselves.
         (
             &["STRLEN text", "INCR n", "HGETALL h"],
             &[(1, true), (2, false)],

@@ -343,7 +343,7 @@ fn a_store_that_is_not_as_fresh_or_of_another_epoch_is_not_used() {
             [(true, Form::Single, 1), (true, Form::Pipeline, 2)]
         );
     }
-    // If the head does not answer, the next reads do not ask it. Later reads do.
+    // If the head does not answer, the next reads do not ask it. Later reads ask the head again.
     let asked = front.knobs().reads.len();
     assert_eq!(client.ask("GET k"), bulk("v"));
     assert_eq!(
@@ -717,7 +717,7 @@ fn a_command_that_the_user_may_not_run_is_nobody_elses_trouble() {
         }
     }
     let counters = front.stop();
-    // A read that meets such a command in two transactions becomes a bypass.
+    // A read becomes a bypass if the command of another client makes two of its transactions fail.
     assert_eq!(counters.direct_reads + counters.bypassed_reads, 120);
     assert!(
         (60..=80).contains(&counters.direct_reads),

@@ -1,5 +1,5 @@
-//! Reads from replicas of the store (docs/spec/reads.md §11). The replica in these tests accepts writes, so
-//! its values tell it from the master.
+//! Reads from replicas of the store (docs/spec/reads.md §11). The replica in these tests accepts writes, so a value
+//! shows whether the replica or the master has answered.
 
 use std::time::{Duration, Instant};
 
@@ -174,7 +174,7 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
         assert!(begun.elapsed() < limit, "{:?}", begun.elapsed());
     };
     stores.replica.signal("-STOP");
-    // One read notices it, within an eighth of a call's time.
+    // One read notices that the replica is suspended, within an eighth of a call's time.
     within(&mut client, Duration::from_secs(3));
     for _ in 0..TRIES {
         within(&mut client, Duration::from_secs(1));
@@ -189,8 +189,8 @@ fn a_replica_that_stands_still_or_is_gone_keeps_nobody_waiting() {
     let Some(other) = Redis::start() else { return };
     follow(&other, &stores.master);
     until_from_replica(&mut client);
-    // After its promotion a server is no longer a replica. At first only this server knows that; later the master no
-    // longer names it.
+    // After its promotion a server is no longer a replica. At first only the promoted server knows of its promotion;
+    // later the master no longer names it as a replica.
     other.client().ask("REPLICAOF NO ONE");
     eventually("only the master answers", || {
         (0..TRIES).all(|_| client.ask("GET k") == FROM_MASTER)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Client, Redis, Running, command};
 use crate::users::{front, front_with};
 
-/// Longer than the front takes to notice that rights have changed.
+/// A time longer than the front takes to notice that rights have changed.
 const SEEN: Duration = Duration::from_millis(1300);
 
 /// Starts a Redis with the front's own user.
@@ -55,7 +55,7 @@ impl Both {
         }
     }
 
-    /// Sends the line to both, which must give the same reply. Returns the reply.
+    /// Sends the line to Redis and to the front, which must give the same reply. Returns the reply.
     fn ask(&mut self, line: &str) -> String {
         let right = said(&mut self.redis, line);
         let ours = said(&mut self.front, line);
@@ -518,7 +518,7 @@ fn whoever_may_publish_in_one_shard_channel_may_not_in_others() {
 }
 
 /// Redis 7.2 to 8.6 give no answer to a wrong password if an earlier answer has not been sent yet. The answer to
-/// another client's login must not be taken for the missing one.
+/// another client's login must not be taken for the missing answer.
 #[test]
 fn a_wrong_password_among_right_ones_is_wrong() {
     let Some(redis) = redis() else { return };

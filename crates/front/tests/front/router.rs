@@ -81,8 +81,8 @@ fn a_slow_shard_holds_up_what_is_behind_it_only() {
     assert_eq!(client.text(), ":3\r\n");
 }
 
-/// A slot is being moved, and then belongs to another shard. After that no command for it runs at the old
-/// shard, even if it began before.
+/// A slot is being moved, and then belongs to another shard. After the move no command for the slot runs at the old
+/// shard, even if the command began before.
 #[test]
 fn slots_move_while_clients_are_there() {
     let Some(shards) = three() else { return };
@@ -422,7 +422,7 @@ fn what_is_stored_is_never_taken_for_a_message() {
         "{replies:?}"
     );
     assert_eq!(replies[1..], ["_\r\n", list, "_\r\n", "$3\r\none\r\n"]);
-    // A real message does come, in the other protocol, too.
+    // A real message arrives in both protocols.
     let mut other = shards.client();
     assert_eq!(other.ask("PUBLISH foo m"), ":1\r\n");
     assert!(client.text().starts_with(">3\r\n$7\r\nmessage\r\n"));
@@ -781,7 +781,7 @@ fn keys_that_change_are_told_behind_the_replies_that_showed_them() {
             )
         );
     }
-    // The reply waits for the reply of another shard. The message about its key waits, too.
+    // The reply waits for the reply of another shard. The message about the key waits, too.
     shards.knobs(0).hold = true;
     let mut direct = shards.stores[2].client();
     let gets = |direct: &mut Client| {
@@ -906,7 +906,7 @@ fn large_values_go_through_in_both_directions() {
     }
 }
 
-/// Any input, in any pieces, ends at most its own connection.
+/// Input of any kind ends at most the connection on which it came.
 #[test]
 fn rubbish_ends_nobody_else() {
     let Some(shards) = three() else { return };

@@ -187,12 +187,12 @@ fn who_speaks_no_tls_or_says_nothing_is_closed_and_counted() {
         "+PONG\r\n"
     );
     assert!(front.knobs().updates.is_empty());
-    // Also those that were refused, because their own host has most handshakes.
+    // Clients that were refused because their own host has the most handshakes are counted, too.
     assert_eq!(front.stop().tls_failed, 301);
 }
 
-/// Opens more connections than handshakes may be under way. They come from another host than other clients, and send
-/// nothing.
+/// Opens more connections than handshakes may be under way. The connections come from another host than other clients,
+/// and send nothing.
 fn silent_host(to: SocketAddr) -> Vec<TcpStream> {
     let domain = socket2::Domain::for_address(to);
     let host = SocketAddr::from(([127, 0, 0, 9], 0));

@@ -46,7 +46,8 @@ fn link(redis: &mut Client) -> Option<String> {
     Some(rest.split(' ').next()?.to_owned())
 }
 
-/// Redis 7.0 does not know these commands. They may be reads of a newer version or of a module.
+/// Redis 7.0 does not know these commands. A command that Redis 7.0 does not know may be a read of a newer version or
+/// of a module.
 #[test]
 fn what_an_unknown_command_reads_is_told_too() {
     let Some(redis) = Redis::start() else { return };
@@ -342,7 +343,7 @@ fn own_writes_are_told_before_redis_has_them() {
     let replies = [(); 4].map(|()| client.text());
     assert_eq!(replies[3], "*2\r\n+OK\r\n$1\r\n1\r\n");
     assert_eq!(client.text(), push("x"));
-    // The client is told too much rather than too little.
+    // In doubt, the client gets a message.
     assert_eq!(bare.text(), push("x"));
 }
 

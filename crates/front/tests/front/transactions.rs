@@ -136,7 +136,7 @@ fn a_transaction_that_selects_and_whose_outcome_is_unknown_ends_the_connection()
     assert_eq!(client.next(), None);
 }
 
-/// Earlier versions of the front refused HELLO in MULTI. Its reply differs only in the number of the
+/// Earlier versions of the front refused HELLO in MULTI. The reply to HELLO differs only in the number of the
 /// connection.
 #[test]
 fn hello_is_queued_and_changes_the_protocol_at_the_end() {

@@ -7,7 +7,7 @@ use crate::common::{Client, Redis, Running, command, eventually};
 use pmnet_resp::write_command;
 
 const MIB: usize = 1024 * 1024;
-/// Longer than a client may read nothing while the front waits for it.
+/// A time longer than a client may read nothing while the front waits for it.
 const LONG: Duration = Duration::from_millis(1500);
 
 fn value() -> String {
@@ -57,7 +57,7 @@ fn a_client_may_write_a_long_pipeline_before_it_reads_anything() {
             assert!(client.text() == *expected, "{}: reply {at}", words[0]);
         }
     }
-    // A reply that waits for an earlier one does not count as unread.
+    // A reply that waits for an earlier reply does not count as unread.
     let mut pairs = Vec::new();
     for _ in 0..15_000 {
         write_command(&mut pairs, &["SET", "k", &value]);

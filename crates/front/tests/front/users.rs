@@ -17,7 +17,7 @@ fn no_command(name: &str) -> String {
     format!("-NOPERM this user has no permissions to run the '{name}' command\r\n")
 }
 
-/// Starts a Redis with these users and that of the front. Its default user has the password `secret`.
+/// Starts a Redis with these users and that of the front. The default user of this Redis has the password `secret`.
 fn redis_with(users: &[&str]) -> Option<Redis> {
     let redis = Redis::start()?;
     set_users(&redis, &[FRONT]);
@@ -82,7 +82,7 @@ fn nobody_is_let_in_without_his_password() {
             .ask("HELLO 3")
             .starts_with("-NOAUTH HELLO must be called")
     );
-    // As in Redis, this is checked before any password.
+    // As in Redis, the number of arguments is checked before the login.
     assert_eq!(
         client.ask("GET"),
         "-ERR wrong number of arguments for 'get' command\r\n"
@@ -337,7 +337,7 @@ fn a_user_of_some_keys_cannot_reach_others_by_a_detour() {
             .contains("may do everything")
     );
     assert_eq!(all.ask("SORT l BY b* GET c*"), "*0\r\n");
-    // The same holds in a transaction.
+    // In a transaction, these commands are refused, too.
     for client in [&mut some, &mut all] {
         assert_eq!(client.ask("MULTI"), "+OK\r\n");
         assert!(client.ask("EVAL return{1} 0").contains("may do everything"));

@@ -21,7 +21,7 @@ const NARROW_AFTER: u32 = 6;
 #[derive(Debug)]
 pub(super) struct Transfer {
     payload: Bytes,
-    /// Bytes of each fragment. They stay the same while the message is under way, because the server joins the
+    /// Bytes of each fragment. The size stays the same while the message is under way, because the server joins the
     /// fragments.
     part: usize,
     /// Timeouts since the last answer of any kind.
@@ -179,9 +179,9 @@ impl Transfer {
             if confirmed >= self.confirmed {
                 self.sent = self.sent.max(confirmed);
             } else if self.doubtful {
-                // The server restarted and lost its fragments. Without that doubt, a packet with a lower number was
-                // only overtaken in the network. If the client went back for each such packet, it would send everything
-                // again, and each repetition would cause more of them.
+                // The server restarted and lost its fragments. If the server has not restarted, a packet with a lower
+                // number was only overtaken in the network. If the client went back for each overtaken packet, it would
+                // send everything again, and each repetition would cause more overtaken packets.
                 self.sent = confirmed;
             } else {
                 return None;

@@ -30,7 +30,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    /// Begins with these addresses. There must be at least one.
+    /// Begins with these addresses. There must be at least one address.
     pub(super) fn new(given: impl Iterator<Item = Peer>) -> Heads {
         let mut peers = Vec::new();
         for peer in given {
@@ -47,7 +47,8 @@ impl Heads {
         }
     }
 
-    /// Replaces the addresses. There must be at least one. The present head stays, if its address is among them.
+    /// Replaces the addresses. There must be at least one address. The present head stays, if its address is among the
+    /// new ones.
     pub(super) fn look_among(&mut self, given: impl Iterator<Item = Peer>) {
         let head = self.current();
         self.peers = Heads::new(given).peers;
@@ -65,7 +66,7 @@ impl Heads {
         self.peers[self.current]
     }
 
-    /// Whether the client sends to another address than the first one given, which is the head of a new shard. At
+    /// Whether the client sends to another address than the first given address, which is the head of a new shard. At
     /// another device, a session could begin before the chain is complete, and then no further device could join on its
     /// own.
     pub(super) fn searches(&self) -> bool {
@@ -132,7 +133,7 @@ impl Heads {
         (self.unanswered, self.unserved, self.asked) = (None, None, None);
     }
 
-    /// Returns all addresses that are to be asked, and for each whether it is not the first one.
+    /// Returns all addresses that are to be asked, and for each whether it is another address than the first.
     pub(super) fn ask(&mut self, now: Time) -> impl Iterator<Item = (Peer, bool)> + '_ {
         self.asked = Some(now);
         let all = self.peers.iter().enumerate();

@@ -62,10 +62,10 @@ pub struct ClientConfig {
     /// A name that only one process can have at a time, and the number of this start of the process with the name; a
     /// later start has a higher number. The head ends the sessions of earlier starts. 0: no name.
     pub name: (u64, u64),
-    /// Kind of the payloads of all calls. A shard whose server takes others begins no session.
+    /// Kind of the payloads of all calls. A shard whose server takes other payloads begins no session for this client.
     pub payloads: Payloads,
-    /// A HIT may show what the store has applied already, as long as the log has it: right only if nobody else writes to
-    /// the store (reads.md §2).
+    /// A HIT may show an update that the store has already applied, while the log has it. This is correct only if no
+    /// other program writes to the store (reads.md §2).
     pub kept: bool,
     /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
@@ -170,11 +170,11 @@ pub enum Closed {
     },
     /// The session could not begin, because the existing sessions need the store's space.
     StoreFull,
-    /// It could not begin: the server takes these payloads, and would skip those of this client.
+    /// The session could not begin: the server takes these payloads, and would skip those of this client.
     OtherPayloads(Payloads),
 }
 
-/// The failure text of the calls of such a session.
+/// The failure text of calls whose session cannot begin because the store is full.
 const STORE_FULL: &str = "the store is full, and what room it has is for the clients that are there: no further one is served. Delete \
      keys through one of those, let some of them end, or make the store larger (pmnet store grow)";
 
@@ -196,7 +196,7 @@ const fn other_payloads(taken: Payloads) -> &'static str {
 }
 
 impl Closed {
-    /// Why a call of such a session that was not sent has no effect.
+    /// The reason why a call that was not sent before its session closed has no effect.
     pub(crate) const fn failure(self) -> &'static str {
         match self {
             Closed::StoreFull => STORE_FULL,
@@ -353,31 +353,32 @@ impl Client {
         }
     }
 
-    /// Begins a session. It accepts calls at once; they wait until the OPEN is committed.
+    /// Begins a session. The session accepts calls at once; the calls wait until the OPEN is committed.
     ///
     /// # Errors
-    /// [`Refused::Sessions`].
+    /// [`Refused::Sessions`], if there are too many sessions.
     pub fn open(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.open_with(now, false)
     }
 
     /// Begins a *mark*: a session whose existence says that operations which pass no device may change the store
-    /// (`docs/spec/reads.md` §5). It counts from [`Event::Marked`] on. The caller ends it only when none of its
-    /// operations can still be executed.
+    /// (`docs/spec/reads.md` §5). The mark counts from [`Event::Marked`] on. The caller ends the mark only when no
+    /// operation under the mark can still be executed.
     ///
     /// # Errors
-    /// [`Refused::Sessions`].
+    /// [`Refused::Sessions`], if there are too many sessions.
     pub fn open_mark(&mut self, now: Time) -> Result<SessionHandle, Refused> {
         self.open_with(now, true)
     }
 
     /// Asks the head how fresh the store must be for the keys with these hashes. With no hash, or with more than
-    /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX), it asks for all keys. [`Event::Read`] brings the answer,
-    /// after [`READ_TIMEOUT`] at the latest. `replicas`: the answer may also state the order that a replica of the
-    /// store must have applied. The caller's earlier calls must be answered and committed.
+    /// [`READ_KEYS_MAX`](pmnet_wire::packet::READ_KEYS_MAX), the question is about all keys. [`Event::Read`] brings the
+    /// answer, after [`READ_TIMEOUT`] at the latest. `replicas`: the answer may also state the order that a replica of
+    /// the store must have applied. The caller's earlier calls must be answered and committed.
     ///
     /// # Errors
-    /// [`Refused::Busy`]: too many READs are under way, or a READ was not answered recently. [`Refused::Sessions`].
+    /// [`Refused::Busy`]: too many READs are under way, or a READ was not answered recently. [`Refused::Sessions`]:
+    /// there are too many sessions.
     pub fn read(
         &mut self,
         now: Time,
@@ -417,10 +418,10 @@ impl Client {
         Ok(handle)
     }
 
-    /// Submits a nilext update. It is acknowledged as soon as the chain holds it.
+    /// Submits a nilext update. The update is acknowledged as soon as the chain holds it.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`], if the update is not accepted.
     pub fn update(
         &mut self,
         session: SessionHandle,
@@ -438,7 +439,7 @@ impl Client {
     /// Submits a bypass. The server answers it after all calls of the session that were submitted before it.
     ///
     /// # Errors
-    /// [`Refused`].
+    /// [`Refused`], if the bypass is not accepted.
     pub fn bypass(
         &mut self,
         session: SessionHandle,
@@ -532,8 +533,8 @@ impl Client {
         self.sessions.len()
     }
 
-    /// Returns the number of sessions that still have another key than the present one (keys.md §7). They end as soon
-    /// as none of their calls is under way.
+    /// Returns the number of sessions that still have another key than the present one (keys.md §7). Such a session
+    /// ends as soon as none of its calls is under way.
     #[must_use]
     pub fn sessions_of_other_keys(&self) -> usize {
         let sessions = self.sessions.values();
@@ -679,7 +680,7 @@ impl Client {
         self.reads.session_changed(now);
     }
 
-    /// A NIC has acknowledged all updates of this session up to `seq`, in this epoch of a chain of one device. This
+    /// A NIC has acknowledged all updates of this session up to `seq`, in this epoch of a chain of one device. The NIC
     /// counts as one copy (`docs/spec/verbs.md` §1).
     pub fn taken_by_nic(&mut self, now: Time, session: u64, seq: u64, epoch: u32) {
         if epoch != self.epoch {
@@ -749,9 +750,9 @@ impl Client {
         self.heads.current()
     }
 
-    /// Replaces the addresses of the devices. In a new shard the head is the first one. An empty list changes nothing.
-    /// The present head stays, if its address is among them. Packets under way are also sent there when their timers
-    /// are due (protocol §14).
+    /// Replaces the addresses of the devices. In a new shard the head has the first address. An empty list changes
+    /// nothing. The present head stays, if its address is among them. Packets under way are also sent to the new
+    /// addresses when their timers are due (protocol §14).
     pub fn look_among(&mut self, peers: &[Peer]) {
         if !peers.is_empty() {
             self.heads.look_among(peers.iter().copied());
@@ -776,7 +777,7 @@ impl Client {
     }
 
     /// Whether the client has found out, since the last call, that the network delivers only small packets to the head.
-    /// From then on the client sends small ones.
+    /// From then on the client sends small packets.
     pub const fn take_large_lost(&mut self) -> bool {
         std::mem::replace(&mut self.large_lost, false)
     }

@@ -1,4 +1,4 @@
-//! READs of a client. All are sent in one session of their own (`docs/spec/reads.md` §2).
+//! READs of a client. All READs are sent in one session of their own (`docs/spec/reads.md` §2).
 //!
 //! Invariants: every READ gets one answer, at its deadline at the latest. A READ has no effect, so it can be sent again
 //! unchanged, also in another session.
@@ -20,8 +20,8 @@ const AGAIN_AFTER: Nanos = 4 * MILLISECOND;
 const PAUSE: Nanos = SECOND;
 /// Time without a READ after which the session is ended.
 const IDLE: Nanos = 45 * SECOND;
-/// Shortest time between two replacements of the session. A replacement adds entries to the log, so that a replica can
-/// show by them that it has the effect of an answered request.
+/// Shortest time between two replacements of the session. A replacement adds entries to the log, and a replica that has
+/// these entries shows that it has the effect of an answered request.
 const ANEW_EVERY: Nanos = 100 * MILLISECOND;
 /// Most READs under way.
 const READS_MAX: usize = 4096;
@@ -44,8 +44,8 @@ pub enum ReadAnswer {
         epoch: u32,
         /// Order that the store must have applied.
         need: u64,
-        /// Version of the head's index. As long as it is the same in one epoch, no request that changed state without
-        /// an order has been answered.
+        /// Version of the head's index. As long as the version is the same in one epoch, no request that changed state
+        /// without an order has been answered.
         version: u64,
         /// Order that a replica of the store must have applied to be read from; 0: no replica may be read (reads.md
         /// §11).
@@ -90,7 +90,7 @@ pub(super) struct Reads {
     last_request: u64,
     /// No READ is sent before this time.
     paused_until: Time,
-    /// No READ is due before this.
+    /// No READ is due before this time.
     next: Option<Time>,
     /// Time of the last READ, as long as the session exists.
     used: Option<Time>,
@@ -228,7 +228,7 @@ impl Reads {
                     flushed = Flushed::Again;
                 }
             }
-            // Without a session no READ is sent, so only its deadline is due.
+            // Without a session no READ is sent, so only the READ's deadline is due.
             let again = session.and(asked.last_sent).map(|at| at + AGAIN_AFTER);
             self.next = earliest(self.next, earliest(again, Some(asked.deadline)));
         }

@@ -48,8 +48,8 @@ struct Update {
     key_hash: u64,
     deadline: Time,
     kind: Kind,
-    /// Size of the update's fragments. It stays the same while the update is under way, because a seq always names the
-    /// same bytes.
+    /// Size of the update's fragments. The size stays the same while the update is under way, because a seq always
+    /// names the same bytes.
     size: FragmentSize,
 }
 
@@ -107,7 +107,7 @@ struct Logged {
     /// Last seq that is committed, by the last ack of `acked_epoch`.
     acked: u64,
     acked_epoch: u32,
-    /// Last seq that is known to be applied. Later ones may be applied, too.
+    /// Last seq that is known to be applied. Later seqs may be applied, too.
     applied: u64,
     /// The next seq to give out (`next_seq`), and the next seq to send (`next_send`).
     next_seq: u64,
@@ -141,7 +141,7 @@ struct Direct {
     /// So a restarted server would execute a late copy of the bypass, even after a later read.
     doubtful: bool,
     fallback: Option<Fallback>,
-    /// The server has applied all updates up to this seq through a fallback. The head may not know it.
+    /// The server has applied all updates up to this seq through a fallback. The head may not know this seq.
     fallback_upto: u64,
     /// The head does not know `fallback_upto`: another confirmation must pass through it.
     repair: bool,
@@ -306,7 +306,7 @@ impl Session {
     }
 
     /// Whether the session has another key than the front has now. Such a session takes no more calls, and ends as soon
-    /// as none is under way.
+    /// as no call is under way.
     pub(super) fn has_another_key(&self, config: &ClientConfig) -> bool {
         self.has_another_front(config) && !is_mark(self.token)
     }
@@ -438,7 +438,8 @@ impl Session {
         self.log.acked
     }
 
-    /// A NIC has all updates up to `seq`. This counts as an ACK of one copy without news about the log and the store.
+    /// A NIC has all updates up to `seq`. The NIC's acknowledgement counts as an ACK of one copy without news about the
+    /// log and the store.
     pub(super) fn on_taken_by_nic(
         &mut self,
         now: Time,
@@ -510,8 +511,8 @@ impl Session {
             return;
         }
         if expected <= self.log.acked {
-            // In the epoch of the last ack, this can only be an old packet. In a later epoch the chain has really lost
-            // updates that it had acknowledged.
+            // If the NACK has the epoch of the last ack, it can only be an old packet. In a later epoch the chain has
+            // really lost updates that it had acknowledged.
             if header.epoch > self.log.acked_epoch {
                 self.close(
                     Closed::DataLoss {
@@ -611,7 +612,7 @@ impl Session {
         if session == 0 {
             self.crowded = why == NotLogged::CROWDED;
             context.counters.crowded += u64::from(self.crowded);
-            // The OPEN was not logged. It is sent again after a pause.
+            // The OPEN was not logged. The OPEN is sent again after a pause.
             self.update_rto.back_off();
             if let State::Opening { last_sent } = &mut self.state {
                 *last_sent = Some(now);
@@ -660,8 +661,8 @@ impl Session {
             && self.oldest_bytes() > FragmentSize::MIN.bytes()
     }
 
-    /// Sends the oldest update to the server as a fallback in small packets. Its seqs cannot be cut again, because a
-    /// seq always names the same bytes.
+    /// Sends the oldest update to the server as a fallback in small packets. The update cannot be cut into other
+    /// fragments, because a seq always names the same bytes.
     pub(super) fn fall_back_in_small(&mut self, context: &mut Context<'_>) {
         if let Some(update) = self.log.updates.front() {
             context.counters.fallbacks += 1;

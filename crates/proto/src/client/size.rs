@@ -36,7 +36,8 @@ impl Size {
         self.path = size;
     }
 
-    /// Notes that large packets do not arrive, although no system has reported an error. Returns true if this is new.
+    /// Notes that large packets do not arrive, although no system has reported an error. Returns true if this was not
+    /// known before.
     pub(super) const fn lose(&mut self) -> bool {
         let news = !self.lossy;
         self.lossy = true;
@@ -73,7 +74,7 @@ impl Size {
         }
     }
 
-    /// Returns the size to state in a READ, which is only needed if it is smaller than the one that the head knows.
+    /// Returns the size to state in a READ, which is only needed if it is smaller than the size that the head knows.
     pub(super) fn of_hits(&self) -> FragmentSize {
         if self.own() < self.shard {
             self.own()

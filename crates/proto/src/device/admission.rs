@@ -51,8 +51,8 @@ impl Device {
         }
         // An END is admitted even if the store is short of space, because it frees space.
         let short = self.short && header.kind == Kind::Update;
-        // If a NIC acknowledges updates, an update is admitted as well: otherwise it would wait for space, and all
-        // bypasses after it, one of which may free space.
+        // If a NIC acknowledges updates, an update is admitted in spite of the shortage. Otherwise the update would
+        // wait for space, and so would all bypasses after it, one of which may free space.
         let short = short && self.config.acknowledger == Acknowledger::Device;
         // Other fronts need the log's room that the update would take, so the session continues at the server's speed
         // (§4, "Shares").
@@ -105,7 +105,7 @@ impl Device {
         };
         let token = self.token_beside_tag(said.token);
         if let Some(&id) = self.table.opening.get(&said) {
-            // A repeated OPEN gets the session of the first one, if that session was not used meanwhile.
+            // A repeated OPEN gets the session of the first OPEN, if that session was not used meanwhile.
             if let Some(session) = self.table.sessions.get_mut(&id) {
                 let moved = session.address.replace(from) != Some(from);
                 session.seen = now;
@@ -195,14 +195,15 @@ impl Device {
             room,
             why,
             short: self.short,
-            // That would be another reason.
+            // A refusal because of the kind of payloads has another reason than a full store.
             full: self.full && why != NotLogged::OTHER_PAYLOADS,
         };
         let reply = reply.header(&self.stamp().tagged(asked.tag));
         out.seal(self.answers, from, &reply, &[]);
     }
 
-    /// The entry for an admitted packet; from here on it has its order. `said`: the session that it begins.
+    /// The entry for an admitted packet; from here on it has its order. `said`: the identity of the session that the
+    /// entry begins.
     pub(super) fn admit(&mut self, header: &Header, payload: &[u8], said: Identity) -> Verdict {
         let entry = Append::admitted(header, self.cursors.last + 1, &self.stamp());
         self.fold(&entry, said);

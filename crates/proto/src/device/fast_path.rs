@@ -80,8 +80,8 @@ pub struct HopWork {
     pub sent: u64,
     /// Highest order that the fast path knows to be committed.
     pub committed: u64,
-    /// The fast path has acknowledged all committed orders above this one itself. For this order and lower ones, this
-    /// is not certain.
+    /// The fast path has acknowledged all committed orders above this one itself. For this order and lower orders, the
+    /// acknowledgement is not certain.
     pub skipped: u64,
     /// This device's order in the last DURABLE that the fast path sent to the hop before.
     pub told: u64,
@@ -211,10 +211,10 @@ impl Device {
         }
     }
 
-    /// Whether a fast path that has done this work must be told the chain again. It must in these cases: orders are
-    /// committed or held that it does not know; the next hop's credit has changed; a neighbour device has restarted or
-    /// has another address; or the machine has sent the entries that the fast path left to it, so that the fast path
-    /// can continue.
+    /// Whether a fast path that has done this work must be told the chain again. It must be told in these cases: orders
+    /// are committed or held that the fast path does not know; the next hop's credit has changed; a neighbour device
+    /// has restarted or has another address; or the machine has sent the entries that the fast path left to it, so that
+    /// the fast path can continue.
     #[must_use]
     pub fn fast_path_lags(&self, work: &HopWork, before: Option<Peer>) -> bool {
         let (Phase::Serving(serving), Some(ledger)) = (&self.phase, &self.fast_path) else {
@@ -234,8 +234,8 @@ impl Device {
                 || (self.chain.position != 0 && before != self.predecessor))
     }
 
-    /// Whether the set of fronts over their share differs from the set that the fast path was told. To tell it, the
-    /// fast path must be held, so that it admits no update that this machine refuses.
+    /// Whether the set of fronts over their share differs from the set that the fast path was told. The fast path must
+    /// be held while it is told the new set, so that it admits no update that this machine refuses.
     #[must_use]
     pub fn shares_untold(&self) -> bool {
         let over = self.table.shares.over();
@@ -253,7 +253,7 @@ impl Device {
                 !session.is_some_and(|session| self.table.shares.is_over(session.share))
             }
             Kind::Open | Kind::Update | Kind::End | Kind::Append | Kind::RecoverReply => true,
-            // From such a packet on, only this machine may admit an update that falls back.
+            // From a packet with this flag on, only this machine may admit an update that falls back.
             Kind::Response | Kind::Bypass => header.flags.has(Flags::FALLBACK),
             _ => false,
         }
@@ -266,7 +266,7 @@ impl Device {
         self.reads.answers() && header.kind == Kind::Bypass && !Bypass::read(header).read_only
     }
 
-    /// Whether the fast path must be told changes with [`Device::tell_reads`]. It need not be held for that.
+    /// Whether the fast path must be told changes with [`Device::tell_reads`]. The fast path need not be held for that.
     #[must_use]
     pub fn reads_untold(&self) -> bool {
         self.reads.is_untold()
@@ -290,8 +290,8 @@ impl Device {
     }
 
     /// Notes the sessions of which the fast path has received packets since the last call. Must be called before idle
-    /// sessions are looked for. Sessions with admitted packets are noted already; this adds those with repeated
-    /// packets.
+    /// sessions are looked for. Sessions with admitted packets are noted already; this function adds the sessions with
+    /// repeated packets.
     pub fn refresh(&mut self, now: Time, mut heard: impl FnMut(u64) -> bool) {
         let Phase::Serving(serving) = &self.phase else {
             return;

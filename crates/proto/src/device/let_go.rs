@@ -1,10 +1,10 @@
 //! Sessions that the head ends on its own (`docs/spec/protocol.md` §4, "Sessions that end by themselves").
 //!
-//! A session whose client has disappeared keeps its place until it has been silent for a long time. It is ended earlier
-//! in two cases: its client reports that it was started again, or the table is full and the session is silent. A
-//! session that is in use is ended only if its front has more than its share and another front finds no place. A mark
-//! (reads.md §5) is ended only after the long silence, because commands of its client may still be executed in the
-//! store after the client's end.
+//! A session whose client has disappeared keeps its place until it has been silent for a long time. Such a session is
+//! ended earlier in two cases: its client reports that it was started again, or the table is full and the session is
+//! silent. A session that is in use is ended only if its front has more than its share and another front finds no
+//! place. A mark (reads.md §5) is ended only after the long silence, because commands of its client may still be
+//! executed in the store after the client's end.
 
 use super::session::Session;
 use super::{Device, Room};
@@ -94,7 +94,7 @@ impl Leaving {
 
 impl Device {
     /// Notes the client of an OPEN or a PING. Earlier starts of the client are over, so their sessions must be ended.
-    /// With keys a name belongs to a front, so no front can end sessions of another one.
+    /// With keys a name belongs to a front, so no front can end sessions of another front.
     pub(super) fn note_client(
         &mut self,
         now: Time,
@@ -121,7 +121,7 @@ impl Device {
         *due = earliest(*due, Some(look));
     }
 
-    /// Queues the sessions of clients' earlier starts, instead of those that an earlier search has queued.
+    /// Queues the sessions of clients' earlier starts, in place of the sessions that an earlier search has queued.
     fn let_go_of_earlier_starts(&mut self, now: Time) {
         self.leaving.look_due = None;
         self.leaving.looked_at = Some(now);
@@ -212,8 +212,8 @@ impl Device {
     }
 
     /// Queues `claims` sessions of fronts with more than their share of the table, beginning with the longest silence.
-    /// It leaves out marks, and sessions with a fallback, because the fate of the fallback's seqs is open until the
-    /// server has answered.
+    /// Marks are left out, and so are sessions with a fallback, because the fate of the fallback's seqs is open until
+    /// the server has answered.
     fn let_go_beyond_shares(&mut self, now: Time, claims: usize) {
         let (shares, most) = (&self.table.shares, self.config.sessions_max);
         let mut beyond = shares.beyond_in_table(now, most);
@@ -327,8 +327,8 @@ impl Device {
         false
     }
 
-    /// Such a connection is broken, and this machine has received all messages that its NIC has taken. The session's
-    /// silence counts from `now` on.
+    /// A connection on which a NIC acknowledged messages of this session is broken, and this machine has received all
+    /// messages that the NIC has taken. The session's silence counts from `now` on.
     pub fn unbind(&mut self, now: Time, session: u64) {
         // After a recovery the table is new, without connections.
         if let Some(found) = self.table.sessions.get_mut(&session)

@@ -16,7 +16,7 @@ const LOST_AFTER: u32 = 8;
 const WINDOW_MIN: u64 = 16;
 /// Number of waiting entries that are sent without further delay.
 const LINGER_ENTRIES: u64 = 512;
-/// While nothing is under way to the next hop, it is asked how far it is after this long without a word from it.
+/// If nothing is under way to the next hop and no packet came from it for this long, the device asks it how far it is.
 const ASK_EVERY: Nanos = SECOND;
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(super) struct Link {
     rewound: Option<(u64, Time)>,
     /// Time since which durable entries wait for more entries before they are sent to the server.
     held_since: Option<Time>,
-    /// Highest order that was ever sent, or that the server was left to read from the log. Entries up to it are sent
+    /// Highest order that was ever sent, or left for the server to read from the log. Entries up to this order are sent
     /// again one by one.
     told: u64,
     /// A bypass has passed that waits for these entries, so they are sent without delay.
@@ -150,7 +150,7 @@ impl Link {
         self.held_since = None;
     }
 
-    /// Whether the entries up to `persisted` should wait for further ones now.
+    /// Whether the entries up to `persisted` should wait for further entries now.
     fn lingers(&mut self, now: Time, persisted: u64, linger: Nanos) -> bool {
         let waiting = (persisted + 1).saturating_sub(self.cursor);
         if waiting == 0 {
@@ -173,7 +173,7 @@ impl Link {
         self.held_since.map(|since| since + linger)
     }
 
-    /// When to send again, if something is under way; otherwise, when to ask.
+    /// The time to send again, if something is under way; otherwise the time to ask the next hop.
     pub(super) fn due(&self, outstanding: bool) -> Option<Time> {
         if outstanding {
             Some(self.since? + self.rto.timeout())

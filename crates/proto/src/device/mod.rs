@@ -1,8 +1,8 @@
 //! The device machine: head or follower of a chain (`docs/spec/protocol.md` §2, §4).
 //!
-//! Decides, packet by packet, what is appended, forwarded and acknowledged. It never sees the log:
-//! the node appends what [`Verdict::Append`] says, makes it durable, and reports it with
-//! [`Device::persisted`]. Nothing is forwarded or acknowledged before that call.
+//! Decides, packet by packet, what is appended, forwarded and acknowledged. The machine never sees the log: the node
+//! appends what [`Verdict::Append`] says, makes it durable, and reports it with [`Device::persisted`]. Nothing is
+//! forwarded or acknowledged before that call.
 //!
 //! Cursors, always `applied ≤ committed ≤ last` and `persisted ≤ last`: `last` is admitted, `persisted` is durable in
 //! this device, and `committed` is durable in every device of the chain. An entry is forwarded after it is persisted.
@@ -68,8 +68,8 @@ pub struct DeviceConfig {
     pub session_entries_max: u64,
     /// Silence after which a session is ended.
     pub session_idle: Nanos,
-    /// Silence after which a session may be ended if the table is full. A client sends something more than twice as
-    /// often.
+    /// Silence after which a session may be ended if the table is full. A living client sends a packet more than twice
+    /// in this time.
     pub session_quiet: Nanos,
     /// Shortest retransmission timeout towards the next hop.
     pub link_timeout_floor: Nanos,
@@ -80,7 +80,7 @@ pub struct DeviceConfig {
     /// Number of entries that this device can take in at once. The hop before is told this number.
     pub receive_window: u64,
     /// Longest time that the last device lets a few durable entries wait for more before it sends them to the server,
-    /// if no bypass waits for them. Their clients are acknowledged already.
+    /// if no bypass waits for them. The clients of these entries are already acknowledged.
     pub server_linger: Nanos,
     /// The server reads the log of this device, the tail, directly. So the device sends only the last of its new
     /// entries, and those that the server asks for.
@@ -94,8 +94,8 @@ pub struct DeviceConfig {
     pub leased: bool,
     /// The operator's statements: [`Member::SHRINK`], [`Member::DECLARE_LOSS`], [`Member::JOIN`].
     pub flags: u32,
-    /// The epoch for which these statements count, if the caller knows it, as a controller does (§14). Otherwise it is
-    /// the epoch in the server's first refusal.
+    /// The epoch for which these statements count, if the caller knows it, as a controller does (§14). `None`: the
+    /// statements count for the epoch in the server's first refusal.
     pub word_epoch: Option<u32>,
     /// Upper bound of the fragment size, even if the paths carry larger fragments.
     pub size_max: FragmentSize,
@@ -185,7 +185,7 @@ impl Room {
 pub enum Verdict {
     /// Nothing.
     Done,
-    /// Append this header with the packet's payload. Its `order` is the next one of the log.
+    /// Append this header with the packet's payload. The header's `order` is the next order of the log.
     Append(Header),
     /// Answer a READ: send this header, with this seal and the payload of the entry that the header names, if the
     /// payload is not larger than this size.
@@ -337,8 +337,8 @@ struct OwnChain {
     shard_token: u64,
     /// Keys with the neighbour hops, if the device has keys.
     keys: Option<HopKeys>,
-    /// Entries up to this order were stored before the device served with these keys. They are sealed again when they
-    /// are sent.
+    /// Entries up to this order were stored before the device served with these keys. These entries are sealed again
+    /// when they are sent.
     stored_before: u64,
     /// Size of fragments of the shard.
     size: FragmentSize,
@@ -619,7 +619,7 @@ impl Device {
 
     /// The first part of [`Device::receive`]: checks that the packet is for this shard and, with keys, that the right
     /// sender has sealed it. `None`: the packet is counted, and must be dropped. Before this check, a packet must have
-    /// no effect: no hold of the fast path, and no handing up of READs.
+    /// no effect: the fast path is not held for it, and passes no READs to the machine because of it.
     pub fn check<'a>(&mut self, packet: &Packet<'a>) -> Option<Genuine<'a>> {
         let header = &packet.header;
         if matches!(self.phase, Phase::Stopped) {
@@ -658,8 +658,9 @@ impl Device {
         self.take_in(now, from, &genuine.packet, room, out)
     }
 
-    /// Verifies that the packet is unchanged and comes from a sender that may send it. Returns the token that it would
-    /// have without keys, and the seal of answers to it. `None`: the packet is counted, and must be dropped.
+    /// Verifies that the packet is unchanged and comes from a sender that may send it. Returns the token that the
+    /// packet would have without keys, and the seal of answers to the packet. `None`: the packet is counted, and must
+    /// be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let DeviceKeys { cluster, next } = self.config.keys.as_ref()?;
@@ -697,7 +698,7 @@ impl Device {
         None
     }
 
-    /// Verifies a client's packet. Its session must be known, or its payload must have token and front.
+    /// Verifies a client's packet. The packet's session must be known, or its payload must have token and front.
     fn verify_client(&mut self, packet: &Packet<'_>) -> Option<(u64, Seal)> {
         let header = &packet.header;
         let known = self.table.sessions.get(&header.session);
@@ -709,7 +710,7 @@ impl Device {
         let derived = || self.session_keys(said?);
         let (token, keys) = match (header.kind, known) {
             (Kind::Ping, Some(known)) if said != Some(known.identity()) => {
-                // Equal id and token prove nothing if the front is another one.
+                // Equal id and token prove nothing if the front differs.
                 (0, derived())
             }
             (Kind::Open, _) | (Kind::Ping, None) => (said.map_or(0, |said| said.token), derived()),
@@ -740,8 +741,8 @@ impl Device {
     /// Sets other keys of the cluster (keys.md §7). A change takes several steps, so the neighbour hops can still
     /// verify packets that were sealed before. Entries that were stored before are sealed again when they are sent. A
     /// session keeps its keys until it ends, unless its front is now refused or the key from which they are derived is
-    /// forgotten. Then its packets are dropped, and it ends by its silence; its acknowledged updates are in the log,
-    /// and are applied. A device without keys ignores this call.
+    /// forgotten. Then the session's packets are dropped, and it ends by its silence; its acknowledged updates are in
+    /// the log, and are applied. A device without keys ignores this call.
     pub fn rekey(&mut self, cluster: ClusterKeys) {
         let Some(keys) = &mut self.config.keys else {
             return;

@@ -1,8 +1,8 @@
 //! Reads: the head's knowledge of the newest update of each key, and of requests without an order (`docs/spec/reads.md`
 //! §1, §2, §4, §11).
 //!
-//! Invariants: an acknowledged update is in its bucket, or at or below the floor. A request without an order that has
-//! passed, may change state and is not answered closes its bucket, or all of them. Not allowed here: looking into a
+//! Invariants: an acknowledged update is in its bucket, or at or below the floor. A request closes its bucket, or all
+//! buckets, if it has passed without an order, may change state and is not answered. Not allowed here: looking into a
 //! payload.
 
 use super::session::Session;
@@ -332,8 +332,8 @@ impl Reads {
         }
     }
 
-    /// This machine has admitted an update of these keys. The fast path must be told it; it knows only its own
-    /// admissions.
+    /// This machine has admitted an update of these keys. The fast path must be told of this admission, because it
+    /// knows only its own admissions.
     pub(super) fn admitted_here(&mut self, key_hash: u64) {
         if self.answers() {
             self.note(keys(key_hash));
@@ -380,8 +380,8 @@ impl Reads {
         if header.flags.has(Flags::FALLBACK) {
             let asked = Fallback::read(header);
             let before = outstanding.fallback.take();
-            // A session has at most one update that falls back. The keys of an older one stay closed together with its
-            // keys.
+            // A session has at most one update that falls back. The keys of an older update stay closed together with
+            // the keys of the new update.
             let now = match before {
                 Some((first, last, known)) => {
                     self.open(known);

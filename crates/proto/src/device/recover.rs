@@ -1,4 +1,5 @@
-//! The recovery of a device: RECOVER, its replies, and passing on those of other devices (`docs/spec/protocol.md` §5).
+//! The recovery of a device: RECOVER and its replies, and how a device passes on RECOVERs and replies of other devices
+//! (`docs/spec/protocol.md` §5).
 
 use super::reads::Reads;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Verdict};
@@ -431,8 +432,8 @@ impl Device {
         Verdict::Done
     }
 
-    /// This device is no member, so it must erase its log before it joins. Only the server can say that, in its answer
-    /// to this question of this incarnation: so an old packet never erases a member's log.
+    /// This device is no member, so it must erase its log before it joins. Only the server can say that the device is
+    /// no member, in its answer to this question of this incarnation. So an old packet never erases a member's log.
     fn prepare(&mut self, now: Time, epoch: u32, text: &[u8]) -> Verdict {
         self.waits_for = Some(sentence(text));
         if self.config.flags & Member::JOIN == 0 {
@@ -500,8 +501,8 @@ impl Device {
     }
 
     /// Begins to serve with the server's answer, or asks the server again. The log ends at `last`, its epoch is
-    /// persisted, and it is marked to serve. `frames`: the stored entries after the applied ones, in order. They are
-    /// folded over the server's session table, and later forwarded like other entries.
+    /// persisted, and it is marked to serve. `frames`: the stored entries after the applied ones, in order. The frames
+    /// are folded over the server's session table, and later forwarded like other entries.
     ///
     /// # Errors
     /// A text: why a frame cannot belong to this log.
@@ -553,8 +554,8 @@ impl Device {
         self.link.restart(applied);
         self.link.heard(now);
         self.waits_for = None;
-        // The log is marked to serve in this incarnation. The server must know this first. Otherwise an older copy of
-        // the log that was started often enough would be taken for this log.
+        // The log is marked to serve in this incarnation. The server must know of the mark first. Otherwise an older
+        // copy of the log that was started often enough would be taken for this log.
         self.log.served = self.log.incarnation;
         if self.chain.members[position].served < self.log.incarnation {
             self.table.sessions = before.sessions;

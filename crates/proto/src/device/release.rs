@@ -207,8 +207,8 @@ impl Device {
     /// Ends a burst: sends one acknowledgement for each session, and one DURABLE and APPLIED to the hop before. `now`
     /// is read after all packets of the burst were received.
     ///
-    /// **The gate**: a device that may not answer now sends clients no statement about the whole chain. All such
-    /// answers of a burst pass through this function.
+    /// **The gate**: a device that may not answer now sends clients no statement about the whole chain. All statements
+    /// of a burst about the whole chain pass through this function.
     pub fn finish(&mut self, now: Time, room: Room, out: &mut Outbox) {
         self.finish_burst(room, out);
         if !self.may_answer(now) {

@@ -1,8 +1,8 @@
 //! Shares of fronts in the log and in the table of sessions (`docs/spec/protocol.md` §4, "Shares").
 //!
-//! With keys the front of each session is known. As long as there is room for all fronts, none is refused. When little
-//! room is left, a front that holds more than an equal part is refused first, and continues at the server's speed.
-//! Without keys there are no fronts, and all sessions share one row.
+//! With keys the front of each session is known. As long as there is room for all fronts, no front is refused. When
+//! little room is left, a front that holds more than an equal part is refused first, and continues at the server's
+//! speed. Without keys there are no fronts, and all sessions share one row.
 //!
 //! The rows over their share are determined once in a burst ([`Device::weigh`]). So an update costs one test of a bit,
 //! in the machine and in a fast path.
@@ -67,7 +67,8 @@ const fn is_a_part(held: u64, all: u64, parts: u64) -> bool {
 }
 
 impl Shares {
-    /// Returns the row of a front. A front without a row gets a free one, or that of a front that is no longer present.
+    /// Returns the row of a front. A front without a row gets a free row, or the row of a front that is no longer
+    /// present.
     pub(super) fn row_of(&mut self, now: Time, front: Option<FrontId>) -> u8 {
         if self.rows.is_empty() {
             self.rows.push(Row::default());
@@ -256,7 +257,7 @@ impl Device {
         }
     }
 
-    /// Returns the place that an OPEN of this front does not find, because of the front's share or because none is
+    /// Returns the place that an OPEN of this front does not find, because of the front's share or because no place is
     /// left. If it helps, sessions are ended to make room in the table.
     pub(super) fn finds_no_place(
         &mut self,

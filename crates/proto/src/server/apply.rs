@@ -46,8 +46,8 @@ pub struct Effects {
     pub records: Vec<Record>,
 }
 
-/// A session as the batch changes it. Of the staged fragments it has only those of the batch, so that the cost of a
-/// batch does not depend on older ones.
+/// A session as the batch changes it. The session has only the staged fragments of the batch, so that the cost of a
+/// batch does not depend on older fragments.
 #[derive(Debug, Default)]
 struct Changed {
     token: u64,
@@ -203,7 +203,7 @@ impl Builder<'_> {
             return;
         };
         // Seqs have no gaps, and an update that is not the next fragment drops the stage. So the staged fragments are
-        // those directly before this one.
+        // those directly before this fragment.
         let last = session.added.last().map(|part| part.count);
         let last = last.or(last_before.filter(|_| session.kept > 0));
         let of_another = last.is_some_and(|count| count != header.fragment.count);
@@ -397,7 +397,8 @@ impl Server {
         self.tell_applied = true;
     }
 
-    /// The store has applied the work that [`Server::next_work`] returned. It has refused `rejected` effects for good.
+    /// The store has applied the work that [`Server::next_work`] returned. The store has refused `rejected` effects for
+    /// good.
     pub fn applied(&mut self, rejected: u64, out: &mut crate::Outbox) {
         self.counters.rejected += rejected;
         self.doubts.looked();

@@ -179,9 +179,9 @@ impl Server {
         };
         self.room.ready.remove(&(waiting.asked.barrier, id));
         // Each stamp that this bypass got after its call is a correct barrier. All stamps in the waiting room are of
-        // the present incarnation and epoch of the head (`clear`), so A can reach each of them. The lowest one counts.
-        // With the newest one, a client that repeats its request during a slow batch would not be served as long as
-        // updates arrive.
+        // the present incarnation and epoch of the head (`clear`), so A can reach each of them. The lowest stamp
+        // counts. If the newest stamp counted, a client that repeats its request during a slow batch would not be
+        // served as long as updates arrive.
         let barrier = waiting.asked.barrier.min(asked.barrier);
         waiting.asked = Asked { barrier, ..asked };
         waiting.from = from;
@@ -219,9 +219,9 @@ impl Server {
         }
     }
 
-    /// Whether this was stamped by the head of the chain record, in the incarnation in which that head serves. A
-    /// restarted head does not know its earlier stamps: such a bypass would now be executed after updates that the head
-    /// has already shown (reads.md §4). Its client sends it again.
+    /// Whether this packet was stamped by the head of the chain record, in the incarnation in which that head serves. A
+    /// restarted head does not know its earlier stamps: a bypass with such a stamp would now be executed after updates
+    /// that the head has already shown (reads.md §4). The client of such a bypass sends it again.
     fn is_of_this_head(&self, stamped: &Header) -> bool {
         let head = self.chain.as_ref().and_then(|chain| chain.members.first());
         let mine = |head: &Member| {
@@ -258,7 +258,7 @@ impl Server {
         ([first, again].concat(), true)
     }
 
-    /// Returns the judgement on the bypass of this session. Its barrier must be reached.
+    /// Returns the judgement on the bypass of this session. The barrier of the bypass must be reached.
     fn judged(&self, id: u64, now: Time) -> Judgement {
         let waiting = &self.room.waiting[&id];
         judge(
@@ -323,8 +323,8 @@ impl Server {
         Some(Work::Execute(batch))
     }
 
-    /// Answers bypasses that do not need the store: repeated, unknown and impossible ones. Forgets those whose callers
-    /// have given up.
+    /// Answers bypasses that do not need the store: repeated, unknown and impossible ones. Forgets bypasses whose
+    /// callers have given up.
     pub fn answer_waiting(&mut self, now: Time, out: &mut Outbox) {
         if !self.loaded {
             return;
@@ -449,10 +449,10 @@ impl Server {
         self.bound_kept();
     }
 
-    /// The store has not answered these requests. One of them may be the cause, and the others were only executed
-    /// together with it. From now on each is executed alone, and after the entries. None is repeated without a new
-    /// packet: otherwise a request that takes longer than the adaptor's timeout, or that kills the store, would occupy
-    /// the shard for ever. A client that still wants the answer sends its request again.
+    /// The store has not answered these requests. One of these requests may be the cause, and the others were only
+    /// executed together with it. From now on each of them is executed alone, and after the entries. No request is
+    /// repeated without a new packet: otherwise a request that takes longer than the adaptor's timeout, or that kills
+    /// the store, would occupy the shard for ever. A client that still wants the answer sends its request again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
             self.turns.suspects.insert(failed.session);

@@ -65,7 +65,7 @@ pub(super) struct Snapshot {
     per_part: usize,
 }
 
-/// How often RECOVERs of each device were refused in the present epoch. Everybody who has recorded old RECOVERs can
+/// How often RECOVERs of each device were refused in the present epoch. Any process that has recorded old RECOVERs can
 /// repeat them, so the operator is told of a refusal more and more rarely.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
@@ -91,7 +91,7 @@ impl Refused {
 
 /// Most devices whose refusals are counted one by one.
 const REFUSED_MAX: usize = 64;
-/// Number under which the refusals of all further devices count. No device has it.
+/// Number under which the refusals of all further devices count. No device has this number.
 const OTHER_DEVICES: u32 = 0;
 const SNAPSHOTS_MAX: usize = 8;
 const PENDING_MAX: usize = 64;
@@ -471,9 +471,9 @@ impl Server {
         };
         let per_part = snapshot.per_part;
         let parts = snapshot.rows.len().div_ceil(per_part).max(1);
-        // The device has asked for a part that this snapshot does not have, because it knows a longer one of an earlier
-        // process of this server. The first part tells it the present number of parts; without an answer it would ask
-        // for ever.
+        // The device has asked for a part that this snapshot does not have, because the device knows a longer snapshot
+        // of an earlier process of this server. The first part tells it the present number of parts; without an answer
+        // it would ask for ever.
         let asked_index = usize::from(part.index);
         let index = if asked_index < parts { asked_index } else { 0 };
         let start = index * per_part;

@@ -1,9 +1,9 @@
 //! Conclusions that need fresh records, and not only the server's memory (`docs/spec/protocol.md` §12, "Who owns
 //! them").
 //!
-//! A server that stood still or was cut off does not know whether another server has worked meanwhile. Its memory of
-//! the store is then old. So it refuses a device, or stops the shard, only because of records that were read or written
-//! after the question came.
+//! A server that stood still or was cut off does not know whether another server has worked meanwhile. The server's
+//! memory of the store is then old. So it refuses a device, or stops the shard, only because of records that were read
+//! or written after the question came.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ const DOUBTS_MAX: usize = 64;
 pub(super) enum Doubt {
     /// The RECOVER with this nonce.
     Recover(u64),
-    /// A packet of this epoch, which is later than the recorded one.
+    /// A packet of this epoch, which is later than the recorded epoch.
     Epoch(u32),
 }
 
@@ -29,8 +29,8 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// Whether the records were accessed since this question was first asked. If not, they will be, and the sender asks
-    /// again. Each access settles a doubt for one answer.
+    /// Whether the records were accessed since this question was first asked. If not, the records will be accessed, and
+    /// the sender asks again. Each access settles a doubt for one answer.
     pub(super) fn is_settled(&mut self, doubt: Doubt) -> bool {
         let found = self.settled.iter().position(|one| *one == doubt);
         if let Some(at) = found {
@@ -55,7 +55,7 @@ impl Doubts {
         self.under_way.truncate(DOUBTS_MAX);
     }
 
-    /// The access was successful.
+    /// Notes that the access to the records was successful.
     pub(super) fn looked(&mut self) {
         self.settled.extend(self.under_way.drain(..));
         let many = self.settled.len().saturating_sub(DOUBTS_MAX);

@@ -2,7 +2,7 @@
 //! "Fallback").
 //!
 //! The code that executes, and the code that answers without the store, both call [`judge`]. So each bypass is either
-//! executed or answered: never both, and never none of them.
+//! executed or answered, and never both.
 
 use super::Session;
 use crate::rules::{Rule, Rules};
@@ -121,15 +121,15 @@ impl Asked {
 /// The judgement on a bypass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// The store executes it.
+    /// The store executes the bypass.
     Execute { request: u64, read_only: bool },
     /// The store applies the update that falls back. The session continues after this seq.
     Apply { last_seq: u64 },
     /// The caller's deadline has passed, so the bypass is forgotten.
     GivenUp,
-    /// The session does not exist. Its client is told so.
+    /// The session does not exist. The client is told that the session does not exist.
     UnknownSession,
-    /// The update that falls back is already applied. Its client is told so.
+    /// The update that falls back is already applied. The client is told that the update is applied.
     Confirm,
     /// The bypass was executed, and its reply is sent again. Replies to reads are known only if they were errors.
     Repeat,

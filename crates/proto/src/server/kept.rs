@@ -1,10 +1,10 @@
 //! Long replies to bypasses that change state, and the bound of their bytes (`docs/spec/protocol.md` §2, more on rule
 //! 8).
 //!
-//! Each session keeps the reply to its last such bypass, in memory and on record, for copies of the bypass that may
-//! still arrive. Short replies take little space. If all long replies together exceed the bound, the oldest ones of the
-//! front that keeps most are dropped. The bypasses of dropped replies stay on record as executed; only the reply's text
-//! is replaced.
+//! Each session keeps the reply to its last bypass that changes state, in memory and on record, for copies of the
+//! bypass that may still arrive. Short replies take little space. If all long replies together exceed the bound, the
+//! oldest long replies of the front that keeps most are dropped. The bypasses of dropped replies stay on record as
+//! executed; only the reply's text is replaced.
 
 use super::{Effects, InFlight, Server, Session, Work, records};
 use bytes::Bytes;

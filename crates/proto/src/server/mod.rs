@@ -56,7 +56,7 @@ pub struct ServerConfig {
     pub kept_bytes_max: usize,
     /// Most requests that are executed at once.
     pub execute_max: usize,
-    /// No larger fragments, whatever the paths carry.
+    /// Largest size of fragments, whatever the paths carry.
     pub size_max: FragmentSize,
     /// The cluster's keys; `None`: packets carry tokens instead of MACs.
     pub keys: Option<ClusterKeys>,
@@ -140,7 +140,7 @@ pub struct Counters {
     pub no_room: u64,
     /// Bypasses that lost their place in the waiting room: incomplete and silent, over their front's share, or late.
     pub abandoned: u64,
-    /// Long replies to bypasses that change state that were dropped, although a copy of their bypass may come.
+    /// Long replies to state-changing bypasses that were dropped, although a copy of the bypass may still come.
     pub replies_let_go: u64,
     /// Packets that were dropped: not sealed with the right key, or changed.
     pub forged: u64,
@@ -205,7 +205,7 @@ struct Session {
     stage: Vec<Part>,
     /// Last state-changing bypass and its reply.
     reply: Option<(u64, Bytes)>,
-    /// Number of that reply among the long ones; 0: the reply is short.
+    /// Number of the kept reply among the long replies; 0: the reply is short.
     kept_at: u64,
     /// Request id of the last read that was answered with an error, and the error: for copies of the read that may
     /// still arrive.
@@ -284,7 +284,7 @@ struct Turns {
 #[derive(Debug, Default)]
 struct Replies {
     recent: VecDeque<Recent>,
-    /// Bytes of these replies.
+    /// Bytes of the long replies.
     bytes: usize,
 }
 
@@ -388,7 +388,8 @@ impl Server {
     pub const fn chain(&self) -> Option<&Chain> {
         self.chain.as_ref()
     }
-    /// Returns the sessions whose state-changing bypasses the store has confirmed, each with the id of the last one.
+    /// Returns the sessions whose state-changing bypasses the store has confirmed, each with the id of its last such
+    /// bypass.
     pub fn confirmed_requests(&self) -> impl Iterator<Item = (u64, u64)> {
         let replies = self.sessions.iter();
         replies.filter_map(|(id, session)| Some((*id, session.reply.as_ref()?.0)))
@@ -516,7 +517,7 @@ impl Server {
 
     /// Returns the order of the packet, if it is an entry of the tail in the present epoch and earlier entries are
     /// missing. The tail may have sent only this entry, to announce all of them to a server that reads them from its
-    /// log. `None`: the packet is another one, or comes from another sender.
+    /// log. `None`: the packet is no such entry, or comes from another sender.
     #[must_use]
     pub fn announced(&self, from: Peer, genuine: &Genuine<'_>) -> Option<u64> {
         let header = &genuine.0.header;
@@ -530,8 +531,8 @@ impl Server {
         (of_the_tail && order > self.entries.received + 1).then_some(order)
     }
 
-    /// Verifies that the packet is unchanged and comes from a sender that may send it. Returns the token that it would
-    /// have without keys. `None`: the packet is counted, and must be dropped.
+    /// Verifies that the packet is unchanged and comes from a sender that may send it. Returns the token that the
+    /// packet would have without keys. `None`: the packet is counted, and must be dropped.
     fn verify(&mut self, packet: &Packet<'_>) -> Option<u64> {
         let cluster = self.config.keys.as_ref()?;
         let header = &packet.header;

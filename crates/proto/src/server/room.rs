@@ -1,9 +1,9 @@
 //! The waiting room of bypasses: which ones keep their place when there are more than fit (`docs/spec/protocol.md` §4,
 //! "The waiting room").
 //!
-//! A request of one packet is complete at once, and leaves after one turn of the store. A long one that never becomes
-//! complete would stay. So incomplete bypasses may use only half of the room. If it becomes scarce, each front may use
-//! an equal part of that half, and silent bypasses lose their place.
+//! A request of one packet is complete at once, and leaves after one turn of the store. A long request that never
+//! becomes complete would stay. So incomplete bypasses may use only half of the room. If it becomes scarce, each front
+//! may use an equal part of that half, and silent bypasses lose their place.
 
 use super::bypass::Waiting;
 use super::{Server, WaitingRoom};
@@ -77,8 +77,8 @@ impl Server {
             && (!long || room.partial_bytes + bytes <= max / 2)
     }
 
-    /// Drops bypasses whose callers have given up, and incomplete ones without a new fragment for a while. Clients that
-    /// still live begin again.
+    /// Drops bypasses whose callers have given up, and incomplete bypasses without a new fragment for a while. Clients
+    /// that still live begin again.
     fn evict_abandoned(&mut self, now: Time, except: u64) {
         let is_over = |waiting: &Waiting| {
             let silent = now.since(waiting.touched) >= ABANDONED_AFTER;

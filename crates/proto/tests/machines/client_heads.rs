@@ -107,7 +107,7 @@ fn a_session_that_is_not_open_yet_asks_by_its_open() {
 }
 
 /// A head was left out of its chain, and no packet can reach it that says so (seeds 33953, 81444, 85287, 87079 of the
-/// simulator). It answered pings for ever, and the client never asked the other devices.
+/// simulator). The left-out head answered pings for ever, and the client never asked the other devices.
 #[test]
 fn who_only_says_that_it_is_there_does_not_keep_the_client() {
     let mut bench = Bench::open_with(three());
@@ -216,8 +216,8 @@ fn the_addresses_may_change_and_the_head_stays_the_head_if_it_is_among_them() {
     assert_eq!(only(bench.flush()).to, peer(1));
     bench.ack_from(1, 1);
     bench.outcomes();
-    // The head's address is no longer in the list: the client asks the first address, and the others while none
-    // answers.
+    // The head's address is no longer in the list: the client asks the first address, and the other addresses while no
+    // device answers.
     bench.client.look_among(&[peer(5), peer(6)]);
     let call = bench.update();
     assert_eq!(only(bench.flush()).to, peer(5));

@@ -5,7 +5,7 @@ use crate::support::server::member;
 use pmnet_proto::server::{Decision, decide};
 use pmnet_wire::record::Member;
 
-/// The current epoch. An operator's order is for this epoch unless the test states another.
+/// The current epoch. An operator's order is for this epoch unless the test states another epoch.
 const EPOCH: u32 = 4;
 
 fn ids(members: &[Member]) -> Vec<u32> {

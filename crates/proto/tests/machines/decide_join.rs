@@ -178,7 +178,7 @@ fn who_may_not_join_yet_or_at_all() {
     }
 }
 
-/// A member that joined may stay alone only if it holds all that it must hold, or the store has applied that.
+/// A member that joined may stay alone only if it holds all entries that it must hold, or the store has applied them.
 #[test]
 fn who_joined_is_left_alone_only_with_everything() {
     let left_alone = |needs: u64, tail: u64| {
@@ -208,7 +208,7 @@ fn who_joined_is_left_alone_only_with_everything() {
             _ => panic!("{case}"),
         }
     }
-    // If it follows a member that did not join, the one that joined may stay, whatever its log holds.
+    // A member that joined may stay after a member that did not join, whatever its log holds.
     let members = vec![member(1), member(3), joined(2, 11)];
     let kept = ask(&members, &[shrinking(until(1, 12)), until(2, 9)]);
     assert_eq!(changed(kept), (vec![1, 2], 11));

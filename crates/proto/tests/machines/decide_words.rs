@@ -63,7 +63,7 @@ fn the_wrong_log_is_refused_as_what_it_is() {
 }
 
 /// The record keeps two numbers of a device that comes back: its current incarnation, and the last one in which its log
-/// served. They later tell an old copy of its log.
+/// served. Later these numbers reveal an old copy of the device's log.
 #[test]
 fn the_life_of_a_device_that_comes_back_is_remembered_and_no_other() {
     for device in 1..=3 {

@@ -367,7 +367,7 @@ fn an_idle_device_asks_its_next_hop_once_a_second_and_one_in_use_does_not() {
         turns.sum::<usize>()
     };
     assert_eq!(pings(&mut bench), 5, "nobody answers");
-    // Answers of the store are a sign, too; a word of another epoch, or of the hop before, is none.
+    // Answers of the store are a sign, too. A packet of another epoch, or of the hop before, is no sign.
     let from_next = from_hop(Kind::Response, 0);
     for _ in 0..20 {
         bench.answer(hop(3, 3), &from_next, b"x");

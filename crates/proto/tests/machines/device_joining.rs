@@ -176,7 +176,7 @@ fn it_serves_behind_what_is_applied_and_takes_the_rest_in_order() {
 }
 
 /// The joined device reports whether it holds all entries that a head must hold. A controller leaves no device out
-/// while the remaining device lacks some of them.
+/// while the remaining device lacks some of these entries.
 #[test]
 fn who_joined_says_whether_it_holds_everything_that_it_must() {
     for (flags, must_hold, whole) in [

@@ -155,7 +155,7 @@ fn what_is_applied_is_shown_to_whoever_asks_for_it() {
     apply(&mut bench, other);
     assert_eq!(read(&mut bench, &[KEY]), Miss(order));
     assert_eq!(read_kept(&mut bench, KEY), Hit(order));
-    // A request without an order hides older updates, but only those of its own keys.
+    // A request without an order hides older updates, but only updates of its own keys.
     bench.answer(client(), &bypass(2, 1, KEY), b"INCR");
     assert_eq!(read_kept(&mut bench, KEY), Miss(order));
     bench.answer(server(), &answered(1, other), b":1");
@@ -305,7 +305,7 @@ fn what_was_given_up_takes_the_place_of_its_sessions_next_entry() {
         assert_eq!(next, 3);
         assert_eq!(read(&mut bench, &[KEY]), Miss(next));
         assert_eq!(read(&mut bench, &[KEY + 1000]), Miss(others));
-        // If the keys of the bypass are unknown, they may include those of that entry.
+        // If the keys of the bypass are unknown, they may include the keys of that entry.
         let its_own = if hash == 0 { Miss(next) } else { Hit(next) };
         assert_eq!(read(&mut bench, &[OTHER]), its_own);
     }

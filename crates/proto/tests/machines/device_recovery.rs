@@ -133,7 +133,8 @@ fn it_says_who_it_is_and_asks_again() {
     assert_eq!(only_member(&recover), me);
     assert_ne!(recover.header.request.raw(), 0, "a nonce");
     assert_eq!(bench.tick(), []);
-    // Every second RECOVER has the length that an earlier version accepts, which knows only one size of fragments.
+    // Every second RECOVER has the length that an earlier version of pmnet accepts. That version knows only one size of
+    // fragments.
     let padded = |payload: usize, sent: Sent| {
         assert_eq!(sent.payload.len(), payload);
         assert_eq!(only_member(&sent), me);
@@ -495,7 +496,7 @@ fn its_place_in_the_chain_is_what_the_server_says() {
 
 /// The server recognises an old copy of the log by the incarnation in which it last served. So the server must know of
 /// a new incarnation before the device serves in it. Found: an old copy was started repeatedly while no server
-/// answered. It came with a higher incarnation than the right log, and was believed.
+/// answered. The copy came with a higher incarnation than the right log, and was believed.
 #[test]
 fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     let (mut bench, recover) = restarted();

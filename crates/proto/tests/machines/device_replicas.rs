@@ -84,7 +84,7 @@ fn what_has_no_order_closes_its_keys_until_the_next_entry_is_applied() {
     assert_eq!(replicas(&mut bench, &[KEY]), (0, true));
     bench.answer(server(), &answered(2, next), b":1");
     assert_eq!(replicas(&mut bench, &[THIRD]), (next + 1, false));
-    // A read has no such effect.
+    // A read does not move this bound.
     let last = commit(&mut bench, 3, OTHER);
     let reading = Header {
         flags: Flags::READ_ONLY,

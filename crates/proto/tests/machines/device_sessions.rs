@@ -11,7 +11,7 @@ use pmnet_wire::packet::NotLogged;
 use pmnet_wire::record::SessionRow;
 use pmnet_wire::{Flags, Header, Kind, Payloads, raw};
 
-/// A repeated OPEN gets the same session until that session is used. A later one, from a client that begins again with
+/// A repeated OPEN gets the same session until that session is used. A later OPEN, from a client that begins again with
 /// seq 1, must not get a session that has moved on.
 #[test]
 fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
@@ -106,13 +106,14 @@ fn a_session_whose_payloads_the_server_does_not_take_is_not_begun() {
             "{takes:?} {sends:?}"
         );
         assert_eq!(bench.device.counters().other_payloads, 1);
-        // It was not one of a session that the head takes for begun.
+        // The update did not belong to a session that the head takes for begun.
         let update = only(bench.answer(client(), &update(1), b"payload"));
         assert!(update.is(Kind::Nack, Flags::UNKNOWN_SESSION));
     }
 }
 
-/// The rest of a new chain may be on its way. The first entry would leave it out, and be of no use to this client.
+/// The rest of a new chain may be on its way. The first entry would leave out the rest of the chain, and be of no use
+/// to this client.
 #[test]
 fn a_chain_without_an_entry_takes_no_open_of_who_wants_more_copies() {
     let token = TOKEN.to_be_bytes();
@@ -152,8 +153,8 @@ fn bench_found_silent() -> Bench {
     bench
 }
 
-/// The head decides to end the silent session. Before it does, an update arrives from the fast path, which was held too
-/// late to stop it.
+/// The head decides to end the silent session. Before the head ends it, an update arrives from the fast path, which was
+/// held too late to stop the update.
 #[test]
 fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
     let mut bench = bench_found_silent();
@@ -163,7 +164,7 @@ fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
     bench.admit(&update(2), b"the session goes on");
 }
 
-/// The head decides to end the silent session. Before it does, the client's own END arrives.
+/// The head decides to end the silent session. Before the head ends it, the client's own END arrives.
 #[test]
 fn a_session_is_ended_once() {
     let mut bench = bench_found_silent();
@@ -176,7 +177,7 @@ fn a_session_is_ended_once() {
 }
 
 /// A NIC acknowledges messages of a session that sends nothing to the head: the messages wait in slots. Found: an END
-/// of the head took the seq of the first of them.
+/// of the head took the seq of the first message.
 #[test]
 fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
     let config = DeviceConfig {

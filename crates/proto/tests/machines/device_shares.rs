@@ -221,7 +221,7 @@ fn an_end_of_a_front_over_its_share_is_taken() {
 }
 
 /// Regression of a first draft: if one front had filled the log alone, another front's first OPEN was never admitted.
-/// The second front held no entries, so the first one did not count as over its share.
+/// The second front held no entries, so the first front did not count as over its share.
 #[test]
 fn a_newcomer_gets_into_a_log_that_one_front_has_filled() {
     let mut head = Head::new(keyed(1, 1));
@@ -302,7 +302,7 @@ fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     head.begin(&mut newcomer).expect("a place is free");
     let none = head.begin(&mut Client::new("flood", 200)).unwrap_err();
     assert_eq!(none.why, NotLogged::CROWDED, "not for who had it");
-    // The client of the one that went is told why.
+    // The client of the ended session is told the reason.
     let first = &floods[0];
     let ping = Header {
         session: first.session,

@@ -39,8 +39,8 @@ fn a_client_cuts_updates_as_the_head_says() {
     assert_eq!(lengths(&sent), [1280, 1280, 1]);
     let last = Update::read(&sent[2].header).fragment;
     assert_eq!((last.index, last.count), (2, 3));
-    // The client's own path carries even less. That applies to new updates: an update that has its seqs keeps its
-    // fragments.
+    // The client's own path carries even less. The new size applies to new updates: an update that has its seqs keeps
+    // its fragments.
     bench.client.set_path(size(1144));
     bench.try_update(1281).expect("accepted");
     assert_eq!(lengths(&bench.flush()), [1144, 137]);
@@ -158,7 +158,7 @@ fn parts_of_two_sizes_are_not_put_together() {
 }
 
 /// No error reports that large packets are lost. The head has not received the oldest packet, which was sent
-/// repeatedly, and still answers small ones.
+/// repeatedly, and still answers small packets.
 #[test]
 fn a_client_notices_that_large_packets_are_lost() {
     let mut bench = told(1344);
@@ -279,7 +279,7 @@ fn a_path_that_shrinks_begins_an_epoch() {
     let said = bench.server.poll_notice();
     let said = std::iter::successors(said, |_| bench.server.poll_notice()).last();
     assert!(said.unwrap().contains("1280 bytes"));
-    // The same report changes nothing. A larger size is recorded, and every device that comes back is told it.
+    // A repeated report changes nothing. A larger size is recorded, and every device that comes back is told it.
     bench.recover(91, &[serving]);
     assert_eq!(bench.server.chain(), Some(&chain));
     let larger = Member {

@@ -886,8 +886,8 @@ fn the_session_of_a_forgotten_key_is_served_no_more() {
 }
 
 /// The token of a shard is no secret: a hop's PING carries it. Found: a session with the shard's token was taken for a
-/// hop. A bypass of it with a later epoch made the head leave service and ask the server each time. A bypass with the
-/// current epoch directed the answers of the next hop to the client.
+/// hop. A bypass of this session with a later epoch made the head leave service and ask the server each time. A bypass
+/// with the current epoch directed the answers of the next hop to the client.
 #[test]
 fn a_session_with_the_token_of_the_shard_is_no_hop() {
     let said = Identity {
@@ -976,8 +976,8 @@ fn the_session_of_a_front_that_is_refused_now_is_served_no_more() {
     assert_eq!(bench.device.counters().unknown_key, 1);
 }
 
-/// Updates and requests of the refused front that are in progress get no answer. Without its keys an answer would have
-/// the plain token, and could carry the data of a reply.
+/// Updates and requests of the refused front that are in progress get no answer. Without the front's keys an answer
+/// would have the plain token, and could carry the data of a reply.
 #[test]
 fn a_front_that_is_refused_now_is_sent_nothing_more() {
     let mut bench = head();
@@ -1003,8 +1003,8 @@ fn a_front_that_is_refused_now_is_sent_nothing_more() {
     assert_eq!(bench.device.counters().no_route, 1, "the reply");
 }
 
-/// A client gets another key: the session with the old key takes no more calls, and ends when it has none. A new
-/// session begins.
+/// A client gets another key: the session with the old key takes no more calls, and ends when no call is under way. A
+/// new session begins.
 #[test]
 fn a_client_with_another_key_leaves_its_session_when_nothing_is_under_way() {
     let (mut bench, said, keys) = opened();
@@ -1154,8 +1154,8 @@ fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     is_sealed(&sent, keys.to_head);
 }
 
-/// The session for READs continues with the new key, too. (Simulator, seed 409 with keys: there were then two such
-/// sessions, and the first one was never ended.)
+/// The session for READs continues with the new key, too. (Simulator, seed 409 with keys: there were then two sessions
+/// for READs, and the first one was never ended.)
 #[test]
 fn a_session_for_reads_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let (mut bench, _, _) = opened();

@@ -143,7 +143,7 @@ fn a_retry_replaces_the_copy_that_waits() {
         kinds(&ask(&mut bench, &bypass(1, 0, 1), b"INCR")),
         [Kind::Response]
     );
-    // The next request of the session replaces the one before, for which no caller waits any more.
+    // The next request of the session replaces the previous request, for which no caller waits any more.
     ask(&mut bench, &bypass(9, 0, 2), b"OLD");
     only(ask(&mut bench, &bypass(1, 0, 3), b"NEW"));
     assert_eq!(
@@ -166,7 +166,7 @@ fn a_bypass_that_its_session_has_overtaken_is_dropped() {
         (bench.store.executed.len(), bench.server.counters().dropped),
         (0, 1)
     );
-    // The same holds if the update is still in the queue when the request arrives.
+    // The request is not executed either if the update is still in the queue when the request arrives.
     give(&mut bench, &bypass(3, 1, 2), b"INCR");
     bench.update(3, 2);
     bench.work();
@@ -493,7 +493,8 @@ fn what_was_begun_and_left_gives_its_place_to_others() {
     };
     let sent = ask(&mut bench, &whole, &[8; 1000]);
     assert!(kinds(&sent).contains(&Kind::Response));
-    // A long request is refused while the other bypasses are not silent yet, and so are further parts of those.
+    // A long request is refused while the other bypasses are not silent yet, and so are further parts of these
+    // bypasses.
     give(&mut bench, &begun(6, 0), &[7; 1000]);
     assert_eq!(lost(&bench), (1, 0));
     bench.now = bench.now + 1900 * MILLISECOND;

@@ -51,7 +51,7 @@ fn the_chain_is_durable_before_anybody_hears_of_it() {
     );
 }
 
-/// The head refuses sessions by it.
+/// The head refuses sessions by the kinds of payloads that the server takes.
 #[test]
 fn a_device_hears_which_payloads_the_server_takes() {
     for takes in [Payloads::NOT_SAID, Payloads::COMMANDS, Payloads::PROGRAM] {

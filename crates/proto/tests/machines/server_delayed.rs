@@ -299,8 +299,8 @@ fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_jo
     assert_eq!(bench.server.chain(), Some(&after));
 }
 
-/// A nonce that was answered in an earlier epoch gets no such answer in this one: the device that asked may no longer
-/// be in the chain.
+/// A nonce that was answered in an earlier epoch does not get the same answer in this epoch: the device that asked may
+/// no longer be in the chain.
 #[test]
 fn a_question_from_an_earlier_epoch_is_decided_anew() {
     let mut bench = Bench::new();

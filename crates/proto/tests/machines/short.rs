@@ -1,4 +1,4 @@
-//! A store that is short of room: the server tells the devices, the head tells the clients, and no update is promised
+//! A store that is short of space: the server tells the devices, the head tells the clients, and no update is promised
 //! meanwhile (`docs/spec/protocol.md` §4).
 
 use crate::support::device::{

@@ -66,7 +66,7 @@ pub(in crate::client) fn unpack(
 /// command has its reply and the client can take another reply. So only one reply is held.
 ///
 /// # Errors
-/// [`Later`], until all of them are submitted.
+/// [`Later`], until all commands that must be sent again are submitted.
 pub(in crate::client) fn repeat(
     packs: &mut Packs,
     session: &mut Session,

@@ -17,7 +17,7 @@ pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 
 /// Reads of one connection that are answered together.
 pub(in crate::client) struct Batch {
-    /// Number of the batch's question to the store; tells it from earlier questions of this connection.
+    /// Number of the batch's question to the store, which distinguishes it from earlier questions of this connection.
     pub(super) question: u64,
     pub(super) stage: BatchStage,
     /// When the time of the first command began.
@@ -29,7 +29,7 @@ pub(in crate::client) struct Batch {
     pub(super) done: usize,
     /// Bytes of the replies that came from the store.
     pub(super) reply_bytes: usize,
-    /// The store was tried and cannot answer; the rest goes as bypasses.
+    /// The store could not answer a read, so the rest of the batch goes as bypasses.
     pub(super) store_failed: bool,
     /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] + 1.
     hashes: Vec<u64>,
@@ -43,7 +43,7 @@ pub(in crate::client) struct Batch {
     pub(super) fits_replicas: bool,
     /// The question to the head includes the order that a replica must have applied.
     pub(super) asks_replica: bool,
-    /// The last or present question goes to a replica.
+    /// The batch's latest question went to a replica.
     pub(super) of_replica: bool,
     /// The head's answer, unless it was a HIT whose value was used.
     pub(super) missed: Option<Missed>,
@@ -58,11 +58,11 @@ pub(in crate::client) enum BatchStage {
     /// The head has said MISS. An earlier question to the store is under way, and its answer may be fresh
     /// enough.
     Awaits { epoch: u32, need: u64 },
-    /// May be read from the store if the store's record names this epoch and the store has applied everything
+    /// The batch may be read from the store if the store's record names this epoch and the store has applied everything
     /// up to `need`.
     Missed { epoch: u32, need: u64 },
-    /// May be read from a replica if the replica's record names this epoch and the replica has applied everything up to
-    /// `need`.
+    /// The batch may be read from a replica if the replica's record names this epoch and the replica has applied
+    /// everything up to `need`.
     Replica { epoch: u32, need: u64 },
     /// The commands are with the shell, to be read from the store.
     HandedOut,
@@ -75,7 +75,7 @@ pub(in crate::client) enum BatchStage {
 pub struct StoreRead {
     /// The connection, by [`Connection::id`].
     pub connection: u64,
-    /// Number of the connection's question; tells late replies apart.
+    /// Number of the connection's question, by which late replies to earlier questions are recognized.
     pub batch: u64,
     /// RESP version of the replies.
     pub protocol: Protocol,
@@ -154,7 +154,8 @@ impl Batch {
         get: Option<&[u8]>,
         mut keys: impl Iterator<Item = &'a [u8]>,
     ) {
-        // The list gets at most one hash more than the maximum. The additional hash shows that there are too many.
+        // The list gets at most one hash more than the maximum. The additional hash shows that the batch has too many
+        // keys.
         while self.hashes.len() <= READ_KEYS_MAX
             && let Some(key) = keys.next()
         {

@@ -1,9 +1,9 @@
 //! Reads that travel with the writes before them.
 //!
 //! A read after a write of its pipeline would have to wait for the write's reply, and then travel alone: two
-//! round trips for two commands. Instead, the read can be a part of the pack of writes. The store executes it
-//! at its place, and keeps its reply with the replies of the writes. A long reply should not be kept, so the
-//! store ends the pack before a read whose reply is long. That read then travels alone.
+//! round trips for two commands. Instead, the read can be a part of the pack of writes. The store executes the read at
+//! its place in the pack, and keeps the read's reply with the replies of the writes. A long reply should not be kept,
+//! so the store ends the pack before a read whose reply is long. The read with the long reply then travels alone.
 
 use pmnet_wire::command::{PREAMBLE_LEN, Protocol};
 
@@ -115,9 +115,9 @@ pub(in crate::client) fn goes_beside_writes(
     fits && has_room
 }
 
-/// Whether a command of this length, which could be sent by itself, opens the next pack instead. This
-/// requires that the previous pack is under way, and that at most [`IN_A_ROW_MAX`] such commands in a row
-/// have joined packs.
+/// Whether a command of this length, which could be sent by itself, opens the next pack instead. The command opens the
+/// next pack if the previous pack is under way, and if at most [`IN_A_ROW_MAX`] such commands in a row have joined
+/// packs.
 pub(in crate::client) fn may_open_pack(packs: &Packs, reads: &Reads, bytes: usize) -> bool {
     packs.is_out()
         && !reads.has_batch()

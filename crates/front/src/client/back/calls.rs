@@ -17,11 +17,12 @@ const LATE: &str = "ERR pmnet: deadline passed before the call could be sent";
 /// The purpose of a call.
 #[derive(Debug)]
 pub(in crate::client) enum Purpose {
-    /// An update: `+OK` once committed. `readers`: number of GETs that wait for it.
+    /// An update, which is answered with `+OK` once it is committed. `readers`: number of GETs that wait for the
+    /// update.
     Update { readers: usize },
     /// A bypass of `replies` commands; clients get its reply unchanged. `again`: the payload, if the bypass
-    /// is a pack of reads that may have to be sent one by one. `plain`: its commands only read, and run no
-    /// code.
+    /// is a pack of reads that may have to be sent one by one. `plain`: the commands of the bypass only read, and run
+    /// no code.
     Bypass {
         replies: u32,
         again: Option<Bytes>,
@@ -131,7 +132,7 @@ impl Session {
     /// payload can never be accepted, or whose time is over.
     ///
     /// # Errors
-    /// [`Later::Busy`].
+    /// [`Later::Busy`], if the endpoint takes no further call.
     pub(in crate::client) fn submit(
         &mut self,
         call: Call<'_>,

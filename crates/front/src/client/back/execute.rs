@@ -19,7 +19,8 @@ pub(in crate::client) enum Executed {
     Sent,
     /// The transaction has this reply.
     Reply(Bytes),
-    /// No command of the transaction is for the store. The front still has to carry out its own part.
+    /// No command of the transaction is for the store. The front still has to carry out the commands that it answers
+    /// itself.
     Alone(Rest),
 }
 

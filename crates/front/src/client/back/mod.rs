@@ -39,7 +39,8 @@ pub(in crate::client) struct Back {
 }
 
 impl Back {
-    /// Submits the pack, and then the batch of reads after it. After that the next pack may be put together.
+    /// Submits the pack, and then the batch of reads after it. Once both are submitted, the next pack may be put
+    /// together.
     ///
     /// # Errors
     /// [`Later`]: the pack or the batch could not be submitted now.
@@ -67,8 +68,8 @@ impl Back {
         Ok(())
     }
 
-    /// Prepares for a reply that the front itself gives. An open pack of writes takes the reply in. A pack or
-    /// batch of reads cannot take it in, so it is sent first.
+    /// Prepares for a reply that the front itself gives. An open pack of writes takes the reply in. A pack or batch of
+    /// reads cannot take the reply in, so the pack or batch is sent first.
     ///
     /// # Errors
     /// [`Later`]: the pack or batch could not be sent now.

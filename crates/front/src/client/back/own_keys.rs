@@ -1,7 +1,7 @@
 //! Commands that list the keys of a database and are read from the store directly: the front takes pmnet's
 //! own keys out of the reply.
 //!
-//! The pmnet server removes the same keys from the listings that it executes. The two must agree, because a
+//! The pmnet server removes the same keys from the listings that it executes. Front and server must agree, because a
 //! client may get one page of a SCAN from the front and the next from the server.
 
 use bytes::Bytes;

@@ -1,21 +1,20 @@
-//! A GET of a key that the same pipeline has just SET is answered with that value. No other process is asked.
+//! A GET of a key that the same pipeline has just SET is answered with the value of the SET. No other process is asked.
 //!
-//! Such a GET follows directly after a plain `SET key value` of its key. Both come from the same connection, are for
-//! the same database and are **submitted in the same turn**. The GET waits for that SET alone. When the SET is
-//! committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an error, so does the
-//! GET.
+//! Such a GET follows directly after a plain `SET key value` of its key. The SET and the GET come from the same
+//! connection, are for the same database and are **submitted in the same turn**. The GET waits for that SET alone. When
+//! the SET is committed, as an update or by fallback, the reply to the GET is the value. If the SET gets an error, so
+//! does the GET.
 //!
 //! Why this is correct: submitted calls are sent by [`Upstream::flush`](crate::upstream::Upstream::flush),
 //! which is not called while a connection takes commands. So the GET was called before the head could give
-//! the SET an order, and the GET is answered after the SET has its order. The moment just after that order
-//! lies within the GET's call, and at that moment the key has this value. The same holds if the SET takes its
-//! effect by fallback. A GET of a later turn asks the store: at its call the SET may already have an order,
-//! and another client may have written the key since.
+//! the SET an order, and the GET is answered after the SET has its order. So the SET takes its order during the GET's
+//! call, and just after that the key has the SET's value. The argument also holds if the SET takes its effect by
+//! fallback. A GET of a later turn asks the store: at its call the SET may already have an order, and another client
+//! may have written the key since.
 //!
-//! Between the SET and the GET only GETs that are answered in the same way may stand. Any other command of
-//! the connection takes effect after the SET, and this GET must take effect after that command. An update of
-//! another key is not an exception: between the orders of the two updates, another client may have written this
-//! key.
+//! Between the SET and the GET there may be only other GETs that are answered from a SET of this turn. Any other
+//! command of the connection takes effect after the SET, and this GET must take effect after that command. An update of
+//! another key is not an exception: between the orders of the two updates, another client may have written this key.
 //!
 //! Invariants: no write is remembered beyond its turn, so at most one write is remembered. A value shares the
 //! memory of the SET's payload, and counts as in flight once for each GET that waits for it.
@@ -70,7 +69,7 @@ impl OwnWrites {
 }
 
 impl OwnWrite {
-    /// Reads a `SET key value`. The value as a reply has it is the end of the SET's payload.
+    /// Reads a `SET key value`. The SET's payload ends with the value in the form that a reply has.
     fn of(call: CallId, arguments: &Arguments<'_>, payload: &Bytes) -> Option<OwnWrite> {
         let [key, value] = [arguments.get(1), arguments.get(2)];
         let text = payload.len().checked_sub(value.len() + LINE_END)?;

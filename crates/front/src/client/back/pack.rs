@@ -2,8 +2,8 @@
 //!
 //! Neighbouring reads make a pack, and so do neighbouring writes with the reads and transactions between
 //! them. The store executes a pack of writes in order, in one step and with one record, but may end the pack
-//! after any part. The rest is sent again. Therefore no call is submitted after a pack until the pack's
-//! outcome is known. Meanwhile the next pack is put together. A session has one bypass under way at a time,
+//! after any part. The parts that the store left out are sent again. Therefore no call is submitted after a pack until
+//! the pack's outcome is known. Meanwhile the next pack is put together. A session has one bypass under way at a time,
 //! so waiting costs no extra round trip.
 //!
 //! Invariants: a command is in at most one submitted pack that may still be executed. A reply that the front
@@ -25,8 +25,8 @@ use crate::limits::REQUESTS;
 use crate::table::{self, Action, Table};
 use crate::upstream::{Call, Outcome, Submit, Time};
 
-/// Most parts (commands or transactions) of a pack. Bounds how long others wait for it at the store, and how
-/// many replies travel together.
+/// Most parts (commands or transactions) of a pack. Limits how long other requests wait for a pack at the store, and
+/// how many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
 /// Most bytes of commands in one bypass, unless it has only one command. A session has one bypass under way at a time,
 /// so a smaller bound would cost more round trips to the store. A larger bound would save nothing.
@@ -363,7 +363,7 @@ impl Packs {
         pack
     }
 
-    /// Adds a transaction of these commands to the pack. [`Packs::has_room_for_transaction`] must hold.
+    /// Adds a transaction of these commands to the pack. [`Packs::has_room_for_transaction`] must return true.
     pub(in crate::client) fn put_transaction(
         &mut self,
         commands: &[u8],

@@ -19,7 +19,7 @@ fn is_about_subscriptions(facts: Option<&Facts>) -> bool {
 }
 
 impl Back {
-    /// Executes a command that only reads. The nearest component that can answer it does so.
+    /// Executes a command that only reads. The nearest component that can answer the command executes it.
     ///
     /// # Errors
     /// [`Later`]: the command cannot be sent now.

@@ -57,7 +57,7 @@ impl Heard {
 /// The store that is asked before the head has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Asked {
-    /// The master. Its replies count if the head's answer has this version, too.
+    /// The master. The master's replies count only if the head's answer has this version, too.
     Master(Version),
     /// A replica.
     Replica,

@@ -14,8 +14,9 @@
 //! of the session had an unknown outcome since its last answered bypass. A call with an unknown outcome may
 //! still take effect, and only a bypass surely follows it.
 //!
-//! Invariants: a batch needs no slots among the replies, because none precede it when it is answered. A batch
-//! is bounded by [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by [`BATCH_REPLY_BYTES_MAX`].
+//! Invariants: a batch needs no slots among the replies, because all earlier replies have been given when the batch is
+//! answered. A batch is bounded by [`COMMANDS_PER_TURN`] and [`BATCH_BYTES_MAX`], its replies by
+//! [`BATCH_REPLY_BYTES_MAX`].
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -49,7 +50,7 @@ const APART_PAUSE: Time = 1_000_000_000;
 /// The reads of a connection that are not bypasses.
 #[derive(Default)]
 pub(in crate::client) struct Reads {
-    /// The present batch. No later command is taken until it is answered or sent.
+    /// The present batch. No later command is taken until the batch is answered or sent.
     batch: Option<Batch>,
     /// Number of questions to the store so far.
     questions: u64,
@@ -485,7 +486,7 @@ impl Reads {
         }
     }
 
-    /// If the early answer is complete, answers the batch with it. If that answer is too old, asks again.
+    /// If the early answer is complete, answers the batch with it. If the early answer is too old, asks again.
     fn use_before(&mut self, protocol: Protocol, pending: &mut Pending, shared: &mut Shared) {
         let (Some(batch), Some(early)) = (&mut self.batch, &mut self.early_question) else {
             return;

@@ -3,7 +3,7 @@
 //!
 //! Purpose: replies of a replica are used only if the head allows it, so a question to a replica that lags is
 //! wasted. The results of the last questions decide whether the next read asks a replica.
-//! Not decided here: how fresh a replica must be. The head states that.
+//! This module does not decide how fresh a replica must be. The head states the required freshness.
 
 use pmnet_wire::command::Protocol;
 

@@ -25,7 +25,8 @@ impl Back {
             verdict,
         } = *command;
         // Writes of this client are being packed. This write has to wait for them anyway, so it joins the pack as a
-        // bypass. A command of `--assume-ok` does not join it: as a bypass it would get the store's own reply.
+        // bypass. A command of `--assume-ok` does not join the pack: as a bypass the command would get the store's own
+        // reply.
         let packs = match self.packs.current() {
             Some(pack) => pack.has_room(Kind::Writes, frame.len()),
             None => may_open_pack(&self.packs, &self.reads, frame.len()),

@@ -1,4 +1,4 @@
-//! Whether a command is run. The rights of its client's user decide, before the command is examined further.
+//! Decides by the rights of a client's user whether a command is run, before the command is examined further.
 //!
 //! Nothing is answered in this module: [`Admission`] tells the caller what to do.
 
@@ -234,7 +234,8 @@ impl Rights {
         }
     }
 
-    /// Checks the queued commands again, as Redis does at EXEC. `None`: all have been checked.
+    /// Checks the queued commands again, as Redis does at EXEC. Returns `None` if all queued commands have been
+    /// checked.
     fn check_queue(
         &mut self,
         at: usize,

@@ -250,8 +250,8 @@ impl Rights {
         let_in.unwrap_or(false)
     }
 
-    /// Returns the logins that a connection to the store must try for this client, in this order. Empty: the
-    /// front's login is used. Another client of the same user may have logged in with a newer password.
+    /// Returns the logins that a connection to the store must try for this client, in this order. If the list is empty,
+    /// the front's login is used. Another client of the same user may have logged in with a newer password.
     fn acts_as(&self, users: &Users, store: Option<&StoreAddress>) -> Vec<Arc<Credentials>> {
         if !users.are_asked_for() || users.has_none() {
             return Vec::new();
@@ -409,7 +409,7 @@ mod tests {
         for default in ["on #aa ~* &* +@all", "off nopass ~* &* +@all"] {
             let mut users = users(Access::Redis, &[&format!("user default {default}")]);
             assert_eq!(standing(&mut users, "127.0.0.1", None), "not logged in");
-            // There is only one list, and the client logged in before it.
+            // Only one list of users has come, and the client logged in before it came.
             assert_eq!(standing(&mut users, "127.0.0.1", Some("bob")), "gone");
             users.forget();
             for user in [None, Some("bob")] {

@@ -24,10 +24,10 @@ const SILENCE_MAX: Time = 1_000_000_000;
 /// Longest time that a read waits for a replica, in nanoseconds, even if the replica sends something. After this time
 /// the master can be asked.
 const REPLICA_WAIT_MAX: Time = 50_000_000;
-/// Divisor of the store's longest silence that gives the longest silence while connecting. This time is shorter because
-/// a store that cannot be reached delays many reads.
+/// While connecting, the longest silence of the store is the usual longest silence divided by this number. The silence
+/// while connecting is shorter, because a store that cannot be reached delays many reads.
 const MAKING_PER_SILENCE: Time = 4;
-/// Divisor of a command's time that gives the time after which a read is given up, whatever the store sends.
+/// A read is given up after a command's time divided by this number, whatever the store sends.
 const WAITS_PER_TIMEOUT: Time = 2;
 /// Longest pause before a lost connection is made again, in nanoseconds.
 const PAUSE_MAX: Time = 2_000_000_000;
@@ -106,7 +106,7 @@ impl Lane {
         }
     }
 
-    /// Takes a client's reads. They are sent at the end of the turn.
+    /// Takes a client's reads. The reads are sent at the end of the turn.
     pub(super) fn submit(&mut self, client: usize, read: StoreRead, now: Time) {
         self.waiting.push_back(Queued {
             client,
@@ -141,7 +141,7 @@ impl Lane {
         may_read(shared) && shared.store.is_some() && ready
     }
 
-    /// Gives the connection up. It is made again after a pause.
+    /// Gives the connection up. The connection is made again after a pause.
     pub(super) fn give_up(&mut self, why: &str, now: Time, told: &mut Vec<Told>) {
         tracing::debug!(why, replica = ?self.replica, "the connection for reads to the store ends");
         self.patience.lose(now);
@@ -219,7 +219,8 @@ impl Lane {
     }
 
     /// At the end of a turn: makes the connection, sends the waiting reads, and gives up what takes too long.
-    /// `asks_role`: the store must also be asked for its replicas. Returns whether it was asked.
+    /// `asks_role`: the store must also be asked for its replicas. Returns whether the store was asked for its
+    /// replicas.
     pub(super) fn flush(
         &mut self,
         registry: &Registry,

@@ -101,7 +101,7 @@ impl StoreReads {
         self.all_mut().for_each(|lane| lane.note(event));
     }
 
-    /// Takes a client's reads. They are sent at the end of the turn.
+    /// Takes a client's reads. The reads are sent at the end of the turn.
     pub(super) fn submit(&mut self, client: usize, read: StoreRead, shared: &Shared) {
         let at = crate::client::lane(read.protocol);
         if !read.replica {

@@ -32,8 +32,8 @@ pub struct Server {
     categories: Vec<String>,
     /// The server has rules about databases.
     pub databases: bool,
-    /// The server answers a wrong password even if an earlier answer is still to be sent. Some servers do
-    /// not.
+    /// The server answers a wrong password even if an earlier answer is still to be sent. Some servers give no answer
+    /// in this case.
     pub answers: bool,
 }
 

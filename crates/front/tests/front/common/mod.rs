@@ -34,7 +34,7 @@ use server::RedisServer;
 /// Every wait of the tests ends after this.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
-/// A redis-server of this test. It ends when the value is dropped.
+/// A redis-server of this test. The server ends when the value is dropped.
 pub struct Redis {
     pub address: SocketAddr,
     server: RedisServer,
@@ -179,8 +179,8 @@ pub const MARKS_FROM: u32 = 1_000_000;
 pub struct Knobs {
     /// While set, nothing is executed, and calls end at their deadlines.
     pub hold: bool,
-    /// While set, the same holds for all calls except updates: an update is committed at once if no earlier call is
-    /// outstanding.
+    /// While set, no call except updates is executed, and these other calls end at their deadlines. An update is
+    /// committed at once if no earlier call is outstanding.
     pub hold_bypasses: bool,
     /// Duration of each bypass.
     pub delay: Duration,
@@ -194,7 +194,7 @@ pub struct Knobs {
     pub moved: Option<SocketAddr>,
     /// The owner of the records; empty: the records have no owner.
     pub owner: String,
-    /// Number of marks opened and ended. Their sessions count from [`MARKS_FROM`].
+    /// Number of marks opened and ended. The sessions of marks are numbered from [`MARKS_FROM`].
     pub marks: (u32, u32),
     /// While set, no mark is confirmed.
     pub hold_marks: bool,

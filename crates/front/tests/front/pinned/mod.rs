@@ -30,7 +30,7 @@ const DIRECTIONS: [&str; 3] = ["client", "upstream", "store"];
 /// Number of hexadecimal digits of a corpus file's name that are kept: enough to tell the files apart.
 const NAME_DIGITS: usize = 12;
 
-/// FNV-1a.
+/// Computes the FNV-1a hash.
 fn hash(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

@@ -287,7 +287,7 @@ impl Stage {
         }
     }
 
-    /// Meets the requests of the connection to the front.
+    /// Carries out the requests of the connection to the front.
     fn take_outputs(&mut self) {
         while let Some(output) = self.connection.poll_output() {
             match output {

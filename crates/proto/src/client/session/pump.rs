@@ -10,7 +10,7 @@ use pmnet_wire::packet::{self, Fallback, Fragment, Identity, Open, Ping, Stamp, 
 use pmnet_wire::{FragmentSize, FrontKey, Kind};
 
 impl Session {
-    /// Sends all packets that may be sent now. Returns true if there were others than a PING.
+    /// Sends all packets that may be sent now. Returns true if any of them was not a PING.
     pub(in crate::client) fn pump(
         &mut self,
         now: Time,
@@ -114,8 +114,8 @@ impl Session {
         }
     }
 
-    /// Sends a PING. With keys it carries token and front of the session, so that a head that does not know the session
-    /// can verify it and answer.
+    /// Sends a PING. With keys the PING carries token and front of the session, so that a head that does not know the
+    /// session can verify the PING and answer.
     fn send_ping(&self, config: &ClientConfig, stamp: &Stamp, to: Peer, out: &mut Outbox) {
         let (client, start) = config.name;
         let ping = Ping {

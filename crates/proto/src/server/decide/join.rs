@@ -174,7 +174,8 @@ pub const JOINING: &[Line] = &[
         rule: Rule::Here(|q| {
             let last = q.before_joiners().last()?;
             // All entries that were acknowledged until now are applied, or they are in the log of the device before the
-            // joiners, which stands still. If this device itself has joined, it may still have to get some of them.
+            // joiners, which stands still. If this device itself has joined, it may still have to get some of these
+            // entries.
             let owed = q
                 .registered(last)
                 .filter(|member| member.flags & Member::JOINED != 0);

@@ -41,7 +41,7 @@ pub struct Line {
     pub number: &'static str,
     /// Condition of the line, in the document's words.
     pub when: &'static str,
-    /// Decision of the line, in the document's words. The first words name it.
+    /// Decision of the line, in the document's words. The first words name the decision.
     pub decides: &'static str,
     rule: Rule,
 }
@@ -80,7 +80,8 @@ impl Question<'_> {
             .find(|member| member.device == came.device)
     }
 
-    /// Whether the operator has made this statement. It is valid in one epoch, so a repeated or late one has no effect.
+    /// Whether the operator has made this statement. It is valid in one epoch, so a repeated or late statement has no
+    /// effect.
     const fn says(&self, flag: u32) -> bool {
         let origin = self.origin();
         origin.flags & flag != 0 && origin.word_epoch == self.epoch
@@ -113,7 +114,8 @@ impl Question<'_> {
         registered.is_some_and(|member| !lives_on(member, came))
     }
 
-    /// Whether a device on the path has restarted since, so that its statement may no longer be true.
+    /// Whether a device on the path has restarted since the path was recorded, so that its statement may no longer be
+    /// true.
     fn is_old_path(&self, path: &[Member]) -> bool {
         path.iter().any(|came| self.is_old_copy(came))
     }
@@ -154,7 +156,7 @@ impl Question<'_> {
         self.grows_at_its_head() && self.is_virgin() && all_empty
     }
 
-    /// Whether the path leaves out members, and has the others in order, with the same logs.
+    /// Whether the path leaves out members, and has the other members in order, with the same logs.
     fn leaves_some_out(&self) -> bool {
         is_part(self.members, self.path)
             && self.path.iter().all(|came| self.has_registered_log(came))
@@ -218,7 +220,7 @@ fn ids(list: &[Member]) -> Vec<u32> {
 }
 
 /// Decides what the RECOVER of `path[0]` means. `members`: the present chain (empty: the shard is new). `epoch`: its
-/// epoch. `applied`: the last applied order. `had_sessions`: whether the shard has ever had a session.
+/// epoch. `epoch`: the epoch of the present chain. `had_sessions`: whether the shard has ever had a session.
 #[must_use]
 pub fn decide(
     members: &[Member],

@@ -1,5 +1,5 @@
-//! Test benches. Each holds one machine. The test gives packets to the machine and takes those that it sends, as
-//! values, without sockets.
+//! Test benches. Each test bench holds one machine. The test gives packets to the machine and takes those that it
+//! sends, as values, without sockets.
 
 pub mod client;
 pub mod device;

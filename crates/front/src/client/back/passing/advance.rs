@@ -3,8 +3,8 @@
 //!
 //! The barrier's reply names the store that the server uses now. The command is sent only on a connection
 //! that leads to exactly that store ([`crate::store::identity`]). Any other connection is closed, and its
-//! state is lost: a watch fails, a subscription ends. All these steps have one deadline together. The reply
-//! has one too, unless the command blocks ([`super::deadline`]).
+//! state is lost: a watch fails, a subscription ends. All these steps have one deadline together. The reply has a
+//! deadline of its own, unless the command blocks ([`super::deadline`]).
 
 use bytes::Bytes;
 use pmnet_resp::reply;
@@ -38,7 +38,7 @@ impl Passing {
         up: &mut dyn Calls,
         shared: &mut Shared,
     ) -> Result<(), Later> {
-        // The stages stand in the order in which a command reaches them. A command may pass several at once.
+        // The stages stand in the order in which a command reaches them. A command may pass several stages at once.
         if let Some(Stage::Address(None)) = self.stage() {
             self.find_store(face, session, up, shared)?;
         }

@@ -116,9 +116,8 @@ impl Passing {
         );
         // Inside a passed MULTI, Redis only queues commands. The barrier before EXEC covers them.
         let queued = in_multi && !matches!(effect, Effect::Exec { .. } | Effect::Discard);
-        // A subscribed RESP2 client cannot write, so there is no write for which a barrier would wait. Its
-        // last write came before its first subscription, and the barrier of that subscription covered the
-        // write.
+        // A subscribed RESP2 client cannot write, so there is no write for which a barrier would wait. The client's
+        // last write came before its first subscription, and the barrier of that subscription covered the write.
         let subscribed = subscribes
             && face.settings.selected.protocol == Protocol::Resp2
             && self.subscriptions() > 0;

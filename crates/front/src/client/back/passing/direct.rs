@@ -1,8 +1,7 @@
 //! The client's own connection to the store: its output, and the handling of replies.
 //!
-//! Invariants: replies and messages for the client leave in the order in which the store sent them. A message
-//! stands between replies, never inside one. Replies to the front's own AUTH, HELLO and SELECT never reach
-//! the client.
+//! Invariants: replies and messages for the client leave in the order in which the store sent them. A message comes
+//! between two replies, never inside a reply. Replies to the front's own AUTH, HELLO and SELECT never reach the client.
 
 use std::sync::Arc;
 
@@ -23,12 +22,12 @@ use crate::users::Credentials;
 /// The first Redis version whose WAIT counts the writes of its own connection.
 const OWN_WRITES_VERSION: (u32, u32) = (7, 2);
 
-/// Command of a fence. Redis does not know it, so its reply needs no right.
+/// Command of a fence. Redis does not know this command, and answers it whatever rights the user has.
 const FENCE: &str = "pmnet-fence";
 
 /// The client's own connection to the store, without its socket.
 pub(super) struct Direct {
-    /// Number of the connection; tells it from earlier connections of this client.
+    /// Number of the connection among the connections of this client.
     pub(super) serial: u64,
     /// Sends and matches the front's own commands, a few for each passage. Replies to client commands are
     /// known by their order.
@@ -48,7 +47,7 @@ pub(super) struct Direct {
     pub(super) proof: Time,
     /// Number of subscribed channels and patterns.
     pub(super) subscribed: u64,
-    /// Number of subscribed patterns alone.
+    /// Number of subscribed patterns; channels are not counted.
     pub(super) patterns: u64,
     pub(super) subscribed_sharded: u64,
     /// The store's error for the write that precedes WAIT.
@@ -57,7 +56,7 @@ pub(super) struct Direct {
     pub(super) passed_fence: bool,
     /// AUTH command of the front, for its own questions.
     own_auth: Vec<String>,
-    /// Credentials for the client's commands, tried in this order. Empty: the front's own login serves.
+    /// Credentials for the client's commands, tried in this order. If the list is empty, the front's own login is used.
     client: Vec<Arc<Credentials>>,
     /// Number of credentials tried since the connection was logged in as the front.
     tried: usize,
@@ -225,7 +224,7 @@ impl Direct {
     /// Returns whether `value` answers a command of the front. If so, takes the answer in.
     ///
     /// # Errors
-    /// Why the connection is unusable.
+    /// The reason why the connection is unusable.
     pub(super) fn take_answer(&mut self, value: &[u8]) -> Result<bool, Failure> {
         if value.starts_with(b">") {
             return Ok(false);

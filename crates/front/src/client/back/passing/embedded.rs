@@ -5,8 +5,8 @@
 //! runs if they are unchanged. A blocking command is sent like any other write, and the store does not wait.
 //! If its reply is null, the client waits in the front, which wakes it when its keys arrive (`waiting` of
 //! [`crate::shell`]).
-//! Invariants: one command takes an element, exactly once. A client that waits has no call under way unless
-//! it was woken.
+//! Invariants: an element is taken by one command, exactly once. A client that waits has no call under way unless it
+//! was woken.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, Parser, Status, parse_integer, read, reply, write_command};

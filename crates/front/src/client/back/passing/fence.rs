@@ -1,11 +1,11 @@
 //! PUBLISH of a RESP3 client to a channel to which it is subscribed. In Redis 7.0 the message comes before the reply,
-//! in newer versions right after the reply. The front keeps that order.
+//! in newer versions right after the reply. The front keeps the order of the store's version.
 //!
 //! The message comes on the connection to the store, the reply comes from the server. When the reply has
 //! come, the front sends a command (a *fence*) on the connection to the store, and holds the reply back until
-//! the fence is answered. The store sent the message before that answer. Meanwhile no further command is
-//! taken from the client. Messages of other clients that came before the client's own message precede the
-//! reply in both cases.
+//! the fence is answered. The store sent the message before it answered the fence. Meanwhile no further command is
+//! taken from the client. Messages of other clients that came before the client's own message precede the reply in both
+//! cases.
 
 use bytes::Bytes;
 use pmnet_resp::read;

@@ -27,11 +27,10 @@
 //! instead: `Stage::Embedded` and `Stage::Rest` (embedded.rs).
 //!
 //! Invariants: before each command a barrier travels through the log, so that all acknowledged writes are
-//! applied when the store gets the command (protocol.md §2 rule 8). Two kinds of commands cannot depend on
-//! these writes, and go without a barrier. These are commands between MULTI and EXEC, and commands of a RESP2
-//! client that is subscribed. If the connection to the store is lost with state on it (a watch, a
-//! subscription), the front closes the client's connection too. A Redis that fails would have the same
-//! effect.
+//! applied when the store gets the command (protocol.md §2 rule 8). Commands between MULTI and EXEC, and commands of a
+//! RESP2 client that is subscribed, cannot depend on these writes, and go without a barrier. If the connection to the
+//! store is lost with state on it (a watch, a subscription), the front closes the client's connection too. A Redis that
+//! fails would have the same effect.
 
 mod advance;
 mod begin;
@@ -94,7 +93,7 @@ impl Passing {
     }
 
     /// Sets the credentials for the client's commands, tried in this order on connections to the store.
-    /// Empty: the front's own credentials are used.
+    /// If the list is empty, the front's own credentials are used.
     pub(in crate::client) fn set_acts_as(&mut self, acts_as: Vec<Arc<Credentials>>) {
         if let Some(direct) = &mut self.direct {
             direct.set_client(&acts_as);

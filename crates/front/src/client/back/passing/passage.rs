@@ -37,8 +37,8 @@ pub(super) enum Effect {
 /// The replies to a command about subscriptions, which are confirmations and messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Confirmations {
-    /// The marker of their end: a command that Redis does not know. The error for this command follows all
-    /// confirmations.
+    /// The marker of the end of the confirmations: a command that Redis does not know. The error for this command
+    /// follows all confirmations.
     pub(super) sentinel: Vec<u8>,
     /// The client already has some of the confirmations, so no other reply can answer the command.
     pub(super) handed_on: bool,
@@ -59,7 +59,7 @@ impl Marks {
 
 /// The stages of a passed command, in the usual order.
 pub(super) enum Stage {
-    /// Needs the store's name. `Some`: the call that asks for it.
+    /// Needs the store's name. `Some`: the call that asks for the name.
     Address(Option<CallId>),
     /// Needs only a connection to the store's address: a busy store would not give its name.
     Kill,
@@ -71,7 +71,7 @@ pub(super) enum Stage {
     Connection(StoreName),
     /// Needs a connection that is logged in as the client.
     Login,
-    /// Sent to the store.
+    /// The command was sent to the store.
     Sent,
     /// The store has answered, and the server must confirm the reply. `call`: the call that asks for the confirmation,
     /// once there is one.
@@ -99,13 +99,13 @@ pub(in crate::client) struct Passage {
     pub(super) marks: Marks,
     /// The command may block: it may wait for other clients before it answers.
     pub(super) blocks: bool,
-    /// Since the barrier the connection was replaced, lost or asked again: there is no further try.
+    /// The connection was replaced, lost or asked again since the barrier, so there is no further try.
     pub(super) last_try: bool,
     /// The command's name, for error texts.
     pub(super) name: String,
     pub(super) frame: Vec<u8>,
-    /// The command is a WAIT: SELECT is sent before it in any case. Since version 7.2, Redis waits for the connection's
-    /// last write, so a write is sent before it, too.
+    /// The command is a WAIT: SELECT is sent before the WAIT in any case. Since version 7.2, Redis waits for the
+    /// connection's last write, so a write is sent before the WAIT, too.
     pub(super) fresh: bool,
     /// Run id of the store whose server must confirm the reply ([`super::confirm`]). The id is empty until the barrier
     /// names the store. `None`: no confirmation is needed.

@@ -11,7 +11,7 @@ struct Subscription {
     sharded: bool,
     /// The confirmation is about patterns.
     pattern: bool,
-    /// Number of subscriptions after it.
+    /// Number of subscriptions after the change.
     remaining: u64,
 }
 
