@@ -17,7 +17,7 @@ use pmnet_proto::Peer;
 const MESSAGES: usize = 32;
 /// Bytes of the buffer for one message: the most that the kernel merges.
 const SLOT_BYTES: usize = 65_536;
-/// Words for the control messages of one message: more than the requested ones need.
+/// Words for the control messages of one message: more than the requested control messages need.
 const CONTROL_WORDS: usize = 64;
 
 /// The place into which the kernel writes the sender and the control messages of one message.
@@ -50,7 +50,7 @@ impl Bursts {
     /// Asks the kernel to report the remaining hops of every datagram on this socket.
     ///
     /// # Errors
-    /// The system refuses.
+    /// If the system refuses.
     pub(crate) fn new(socket: &UdpSocket) -> io::Result<Bursts> {
         let ipv4 = set(socket, libc::IPPROTO_IP, libc::IP_RECVTTL);
         if socket.local_addr()?.is_ipv6() {
@@ -276,8 +276,8 @@ mod tests {
             let from = sender.local_address().unwrap();
             let mut out = Outbox::new();
             let mut expected = Vec::new();
-            // There are runs of datagrams of one size, which the kernel may merge. Between them there are datagrams of
-            // other sizes, and empty ones. Some datagrams have other hops.
+            // There are runs of datagrams of one size, which the kernel may merge. Between these runs there are
+            // datagrams of other sizes, and empty datagrams. Some datagrams have other hops.
             for number in 0..120_u8 {
                 let size = [300, 300, 300, 200, 0, 1_400][usize::from(number) % 6];
                 let bytes = vec![number; size];

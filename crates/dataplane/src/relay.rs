@@ -36,8 +36,8 @@ pub struct RelayConfig {
     pub device: DeviceConfig,
     /// Microseconds for which the loop polls after activity before it blocks.
     pub spin_micros: u64,
-    /// A handle that can end the loop, and to which the loop reports the device's state. With `device.leased` it is
-    /// also the source of the device's leases.
+    /// A handle that can end the loop, and to which the loop reports the device's state. With `device.leased` the
+    /// handle is also the source of the device's leases.
     pub lease: Option<Lease>,
     /// The cluster's keys, which may change while the relay runs. `device` has the current ones at the start. `None`:
     /// the keys do not change.
@@ -407,8 +407,8 @@ fn tell(words: &LeaseWords, machine: &Device, told: &mut Option<(Place, Option<S
     words.want(machine.needs_lease());
 }
 
-/// Whether a warning about `count` events is due: at the first one, and whenever they have doubled. `told`: their
-/// number at the last warning.
+/// Whether a warning about `count` events is due: at the first event, and whenever the number of events has doubled.
+/// `told`: the number of events at the last warning.
 const fn is_due(count: u64, told: &mut u64) -> bool {
     let is_due = count >= told.saturating_mul(2) && count > 0;
     if is_due {
@@ -433,8 +433,8 @@ fn tell_of_sessions(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Warns, less and less often, that a front over its share is refused more and more updates. `told`: the number at the
-/// last warning.
+/// Warns, less and less often, that a front over its share is refused more and more updates. `told`: the number of
+/// refused updates at the last warning.
 fn tell_of_shares(machine: &Device, told: &mut u64) {
     let counters = machine.counters();
     let all = counters.over_share + counters.over_share_opens + counters.over_share_sessions;
@@ -454,7 +454,8 @@ fn tell_of_shares(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Says that clients came whose updates the server would skip; less and less often. `told`: as above.
+/// Warns, less and less often, that clients came whose updates the server would skip. `told`: the number of such
+/// clients at the last warning.
 fn tell_of_other_payloads(machine: &Device, told: &mut u64) {
     let refused = machine.counters().other_payloads;
     if is_due(refused, told) {
@@ -466,7 +467,8 @@ fn tell_of_other_payloads(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Says which front is not served, and why; less and less often. `told`: packets of such fronts when it was said last.
+/// Warns, less and less often, that a front is not served, and says why. `told`: the number of packets of such fronts
+/// at the last warning.
 fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
     let Some((front, why, packets)) = machine.unserved() else {
         return;
@@ -492,8 +494,8 @@ fn tell_of_unserved_fronts(machine: &Device, told: &mut u64) {
     }
 }
 
-/// Warns, less and less often, that processes of the other mode (with or without keys) send to this one, whose packets
-/// it cannot read. `told`: the number of such packets at the last warning.
+/// Warns, less and less often, that processes of the other mode (with or without keys) send packets that this process
+/// cannot read. `told`: the number of such packets at the last warning.
 fn tell_of_the_other_mode(machine: &Device, told: &mut u64) {
     let packets = machine.counters().other_mode;
     if is_due(packets, told) {
@@ -643,7 +645,7 @@ mod tests {
         hangup.join().unwrap();
     }
 
-    /// A pipeline that was taken over with the first keys, and still admits, is held before it gets the others.
+    /// A pipeline that was taken over with the first keys, and still admits, is held before it gets the new keys.
     #[test]
     fn keys_that_came_while_the_device_started_come_in_its_first_turn() {
         let (stop, _trigger) = Stop::new().unwrap();

@@ -8,8 +8,8 @@
  * cross: sends every IPv4 UDP datagram from or to a port of pmnet's range out at another interface, unchanged. A
  * machine between two others cannot do less.
  *
- * pass: passes everything. A veth accepts packets that its peer sends by XDP_TX only if it has a
- * program itself.
+ * pass: passes everything. A veth accepts packets that its peer sends by XDP_TX only if the veth
+ * has a program itself.
  *
  * Loader: crates/lab/src/xdp/plain.rs. May not: keep state, or interpret the contents of a datagram.
  */

@@ -4,8 +4,7 @@
 //! A real server also reads commands and writes replies; all its other work is additional. One
 //! thread works in turns: it reads all waiting commands, then writes to each client once. With many
 //! clients, each client therefore also receives several replies at a time. The thread sleeps when
-//! no command waits, unless it was told to poll for a while. It must not be mistaken for a
-//! database.
+//! no command waits, unless it was told to poll for a while. This server must not be mistaken for a database.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -72,7 +71,7 @@ impl Limit {
     /// polls for `spin` without sleeping.
     ///
     /// # Errors
-    /// The server cannot listen at this address, or the system has no poll handle.
+    /// Fails if the server cannot listen at this address, or the system has no poll handle.
     pub fn bind(listen: SocketAddr, value_bytes: usize, spin: Duration) -> anyhow::Result<Limit> {
         let mut listener =
             TcpListener::bind(listen).with_context(|| format!("cannot listen on {listen}"))?;
@@ -99,7 +98,7 @@ impl Limit {
     /// Returns the address at which it listens.
     ///
     /// # Errors
-    /// The kernel cannot tell.
+    /// Fails if the kernel gives no answer.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
@@ -113,7 +112,7 @@ impl Limit {
     /// Serves until it is stopped.
     ///
     /// # Errors
-    /// The sockets cannot be polled. An error of one connection ends only that one.
+    /// Fails if the sockets cannot be polled. An error of one connection ends only that connection.
     pub fn run(&mut self) -> anyhow::Result<()> {
         let mut events = Events::with_capacity(EVENTS_MAX);
         let mut active = Instant::now();
@@ -335,7 +334,7 @@ mod tests {
             for other in [&["INCR", "k"][..], &["SET", "k"], &["GET"]] {
                 assert!(matches!(client.call(other).unwrap(), Reply::Error(_)));
             }
-            // This is more than one read takes, in both directions.
+            // The data is more than one read takes, in both directions.
             let filler = vec![b'y'; 3_000];
             let mut commands = Vec::new();
             for _ in 0..100 {

@@ -40,7 +40,7 @@ pub enum RespError {
 /// incomplete.
 ///
 /// # Errors
-/// The bytes are no reply: [`RespError::Protocol`].
+/// Fails if the bytes are no reply: [`RespError::Protocol`].
 pub fn parse(bytes: &[u8]) -> Result<Option<(Reply, usize)>, RespError> {
     Ok(Reply::parse(bytes, &REPLIES)?)
 }
@@ -57,7 +57,7 @@ impl Client {
     /// Connects; `timeout` bounds the connect and each later call as a whole.
     ///
     /// # Errors
-    /// The socket cannot be connected.
+    /// Fails if the socket cannot be connected.
     pub fn connect(address: SocketAddr, timeout: Duration) -> Result<Client, RespError> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -71,7 +71,7 @@ impl Client {
     /// Sends one command and returns its reply, which may be an error reply.
     ///
     /// # Errors
-    /// The call failed: [`RespError`]. The connection must not be used again.
+    /// Fails if the call failed: [`RespError`]. The connection must not be used again.
     pub fn call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Result<Reply, RespError> {
         let mut out = Vec::new();
         write_command(&mut out, arguments);
@@ -82,7 +82,7 @@ impl Client {
     /// Sends one command as [`Client::call`] does, and turns an error reply into an error.
     ///
     /// # Errors
-    /// The call failed, or the reply is an error: [`RespError`].
+    /// Fails if the call failed, or the reply is an error: [`RespError`].
     pub fn ask<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Result<Reply, RespError> {
         match self.call(arguments)? {
             Reply::Error(text) => Err(RespError::Server(text)),
@@ -93,7 +93,7 @@ impl Client {
     /// Sends several commands (already in RESP) in one write, and returns their replies in order.
     ///
     /// # Errors
-    /// The call failed: [`RespError`]. The connection must not be used again.
+    /// Fails if the call failed: [`RespError`]. The connection must not be used again.
     pub fn exchange(&mut self, commands: &[u8], count: usize) -> Result<Vec<Reply>, RespError> {
         let deadline = Instant::now() + self.timeout;
         self.stream.set_write_timeout(Some(self.timeout))?;

@@ -14,8 +14,8 @@ const RESERVE_FRACTION: u64 = 16;
 /// Half of the reserve is lent, to receive into. The other half is for frames that are copied: those of ENDs, and
 /// packets that are not in a lent buffer.
 const RESERVE_MIN: u64 = 8;
-/// Offset of a copied frame in its buffer, in bytes: it leaves space for the headers of Ethernet, IPv6 and UDP, so that
-/// the frame can be sent from the buffer, and it is a multiple of a line.
+/// Offset of a copied frame in its buffer, in bytes. The offset leaves space for the headers of Ethernet, IPv6 and UDP,
+/// so that the frame can be sent from the buffer, and is a multiple of a line.
 const COPY_OFFSET: usize = 128;
 
 /// Owner of a buffer.
@@ -35,10 +35,10 @@ enum Holder {
 pub(crate) struct Buffers {
     bytes: usize,
     holders: Vec<Holder>,
-    /// Numbers of free buffers. The last one used is taken first, because it is in the CPU's cache.
+    /// Numbers of free buffers. The buffer that was used last is taken first, because it is in the CPU's cache.
     free: Vec<u32>,
-    /// Buffers that are no longer live and count as lent. The component that moves packets takes them back, because it
-    /// may still be sending from them.
+    /// Buffers that are no longer live and count as lent. The component that moves packets takes these buffers back,
+    /// because it may still be sending from them.
     released: VecDeque<u32>,
     live: u64,
     /// Number of buffers that belong to the log; the reserves are fractions of it.
@@ -72,7 +72,7 @@ impl Buffers {
         Some(buffers)
     }
 
-    /// Sets the number of buffers that belong to the log. A fraction of them is never live.
+    /// Sets the number of buffers that belong to the log. A fraction of these buffers is never live.
     fn count_on(&mut self, own: u64, entries: u64) {
         let reserve = (own / RESERVE_FRACTION).max(RESERVE_MIN);
         self.own = own;
@@ -133,7 +133,7 @@ impl Buffers {
     /// Gives a released buffer to the store instead of the component that moves packets.
     ///
     /// # Panics
-    /// The buffer is not lent.
+    /// If the buffer is not lent.
     pub(crate) fn withhold(&mut self, number: u32) {
         let holder = &mut self.holders[index(number)];
         assert_eq!(*holder, Holder::Lent, "only what was released is withheld");
@@ -160,8 +160,8 @@ impl Buffers {
         self.live_max.saturating_sub(self.live)
     }
 
-    /// Returns the length of the longest frame that can be copied in now. It is 0 if no buffer is free for copies
-    /// because the others are lent.
+    /// Returns the length of the longest frame that can be copied in now. The length is 0 if no buffer is free for
+    /// copies because the others are lent.
     pub(crate) fn room_for_a_copy(&self) -> usize {
         if self.free.is_empty() {
             0
@@ -195,7 +195,7 @@ impl Buffers {
     /// Makes the lent buffer around `frame` live. Returns false if no further buffer may be live.
     ///
     /// # Panics
-    /// The frame is not inside one lent buffer.
+    /// If the frame is not inside one lent buffer.
     pub(crate) fn keep_lent(&mut self, frame: &Range<usize>) -> bool {
         assert!(self.is_lent(frame), "the frame is in a lent buffer");
         let at = frame.start / self.bytes;
@@ -259,7 +259,7 @@ impl Buffers {
     /// Takes back a lent buffer.
     ///
     /// # Panics
-    /// The buffer is not lent.
+    /// If the buffer is not lent.
     pub(crate) fn give_back(&mut self, number: u32) {
         let holder = &mut self.holders[index(number)];
         assert_eq!(*holder, Holder::Lent, "only what is lent is given back");

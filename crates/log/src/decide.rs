@@ -1,5 +1,5 @@
 //! The decision of recovery: a pure function over a summary of the image
-//! (`docs/spec/recovery.md` §4). It reads no bytes and changes nothing.
+//! (`docs/spec/recovery.md` §4). The function reads no bytes and changes nothing.
 
 use crate::entry::InvalidSlot;
 use crate::layout::to_u64;
@@ -12,7 +12,7 @@ pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
 pub enum Slot {
     /// All bytes are zero.
     Empty,
-    /// Not zero, and not a valid entry.
+    /// The slot is neither zero nor a valid entry.
     Invalid(InvalidSlot),
     /// An entry that passed every check. Always `applied ≤ durable < order ≤ applied + slots`.
     Valid {
@@ -55,7 +55,7 @@ pub enum Decision {
         proven: u64,
         /// Last order that is kept.
         tail: u64,
-        /// Number of whole entries beyond `tail`. They were never acknowledged, and are erased.
+        /// Number of whole entries beyond `tail`. These entries were never acknowledged, and are erased.
         beyond: u64,
     },
     /// Orders that were durable, and may not have been applied, are missing.

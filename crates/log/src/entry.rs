@@ -37,8 +37,8 @@ pub enum InvalidSlot {
     Payload,
 }
 
-/// How a scan treats the payloads of frames. If it does not check them, it takes a torn entry for a whole one
-/// (protocol.md §8), as the simulator shows.
+/// How a scan treats the payloads of frames. Without this check, a scan takes a torn entry for a whole one (protocol.md
+/// §8), as the simulator shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Payloads {
     /// Payloads are checked, which is the only correct choice.
@@ -72,7 +72,8 @@ pub struct Entry {
     pub session: u64,
     /// Sequence number within the session.
     pub seq: u64,
-    /// This device's durable order when the entry was appended. It proves that all orders up to it were durable.
+    /// This device's durable order when the entry was appended. The field proves that all orders up to this one were
+    /// durable.
     pub durable: u64,
     /// Highest order that this device had reclaimed when the entry was appended.
     pub applied: u64,
@@ -267,8 +268,8 @@ impl ChecksumKey {
 }
 
 /// Returns the frame of `order` in the image of a log that another process or the kernel writes; `None` if its slot
-/// holds another order, or nothing that could be an entry. Only place and length are checked, so call it only for
-/// orders that the writer has published and has not reclaimed.
+/// holds another order, or nothing that could be an entry. Only place and length are checked, so the function may be
+/// called only for orders that the writer has published and has not reclaimed.
 #[must_use]
 pub fn frame_at<'a>(image: &'a [u8], parameters: &Parameters, order: u64) -> Option<&'a [u8]> {
     let entry = Entry::decode(&raw_slot(image, parameters, parameters.slot(order)));

@@ -51,7 +51,8 @@ impl FrameRing {
                     return None;
                 }
             }
-            // The newest frame is in the lap after that of the oldest one. If both offsets are equal, no byte is free.
+            // The newest frame is in the lap after the lap of the oldest frame. If both offsets are equal, no byte is
+            // free.
             Some(oldest) => (bytes <= oldest - self.head).then_some(self.head)?,
         };
         self.head = at + bytes;

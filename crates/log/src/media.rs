@@ -38,8 +38,8 @@ pub trait Media: Send {
     /// If a persist is in flight already.
     fn persist_start(&mut self, ranges: &[Range<usize>]) -> Result<(), MediaError>;
 
-    /// Returns true if the persist in flight is complete, or if none is in flight. With `wait` it blocks until then,
-    /// but not longer than the medium's own deadline.
+    /// Returns true if the persist in flight is complete, or if no persist is in flight. With `wait` the call blocks
+    /// until the persist is complete, but not longer than the medium's own deadline.
     ///
     /// # Errors
     /// [`MediaError`], among them [`MediaError::Stalled`] when the deadline has passed.

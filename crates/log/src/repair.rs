@@ -41,7 +41,7 @@ impl<M: Media> Scan<M> {
     /// the log alone.
     ///
     /// # Errors
-    /// As [`Scan::repair`].
+    /// The errors of [`Scan::repair`].
     ///
     /// # Panics
     /// If `decision` does not come from this scan, or the frame space is a ring.
@@ -96,8 +96,8 @@ impl<M: Media> Scan<M> {
         Ok(Log::recovered(media, superblock, frames))
     }
 
-    /// Checks that the kept frames lie where the allocator places them, and returns the allocator in that state. If
-    /// they do not, entries claim each other's bytes, which is damage.
+    /// Checks that the kept frames lie where the allocator places them, and returns the allocator in that state. If the
+    /// frames lie elsewhere, entries claim each other's bytes, which is damage.
     fn placement(&self, applied: u64, tail: u64, own: Option<u64>) -> Result<Frames, LogError> {
         let parameters = &self.superblock.parameters;
         match Buffers::new(parameters) {
@@ -126,7 +126,7 @@ impl<M: Media> Scan<M> {
         for order in applied + 1..=tail {
             let entry = self.kept(order);
             let expected = match oldest {
-                // The first frame may be anywhere; its place determines those of all later frames.
+                // The first frame may be anywhere; its place determines the places of all later frames.
                 None => {
                     ring = FrameRing::new(size, entry.frame_offset());
                     oldest = Some(entry.frame_offset());
@@ -177,8 +177,8 @@ fn damaged(order: u64, tail: u64) -> LogError {
     }
 }
 
-/// Zeroes every slot except those of `applied + 1 ..= tail`, and makes the whole metadata ring durable. This includes
-/// slots that look empty, because their zeros may not be durable yet.
+/// Zeroes every slot except those of `applied + 1 ..= tail`, and makes the whole metadata ring durable. The slots that
+/// look empty are zeroed, too, because their zeros may not be durable yet.
 fn erase_all_but<M: Media>(
     media: &mut M,
     parameters: &Parameters,

@@ -10,7 +10,7 @@ use crate::layout::{Identity, Parameters, to_u64};
 use crate::media::Media;
 use crate::superblock::{self, CopyState, Superblock};
 
-/// Most findings that a report lists; further ones are only counted.
+/// Most findings that a report lists; further findings are only counted.
 pub const FINDINGS_MAX: usize = 64;
 
 /// The log that the caller expects to find.
@@ -55,9 +55,9 @@ pub struct Report {
     pub epoch: u32,
     /// Durable incarnation; repair raises it.
     pub incarnation: u32,
-    /// Applied order in the superblock; entries may prove a higher one.
+    /// Applied order in the superblock; entries may prove a higher order.
     pub applied_hint: u64,
-    /// Durable order in the superblock; entries may prove a higher one.
+    /// Durable order in the superblock; entries may prove a higher order.
     pub durable_hint: u64,
     /// Number of slots that are all zero.
     pub slots_empty: u64,
@@ -130,7 +130,7 @@ impl<M: Media> Scan<M> {
     /// unchecked.
     ///
     /// # Errors
-    /// As [`Scan::open`].
+    /// The errors of [`Scan::open`].
     pub fn open_with(
         media: M,
         expected: Option<Expected>,

@@ -42,7 +42,7 @@ pub(crate) struct Superblock {
     pub parameters: Parameters,
     pub epoch: u32,
     pub incarnation: u32,
-    /// Number of resets. It is part of every entry's checksum, so a reset makes all entries invalid at once.
+    /// Number of resets. The number is part of every entry's checksum, so a reset makes all entries invalid at once.
     pub era: u32,
     /// Last incarnation that was about to serve; 0: none.
     pub served: u32,
@@ -236,8 +236,8 @@ pub struct Heading {
 }
 
 impl Heading {
-    /// Returns whether an image with this heading is no newer than one of the same log with heading `other`. If the
-    /// headings are equal, either image may be the newer one.
+    /// Returns whether an image with this heading is no newer than an image of the same log with heading `other`. If
+    /// the headings are equal, either image may be the newer one.
     #[must_use]
     pub fn may_precede(&self, other: &Heading) -> bool {
         self.identity == other.identity
@@ -341,7 +341,7 @@ pub fn format<M: Media>(
     superblock.commit(&mut media)
 }
 
-/// Returns whether every byte is zero. It compares eight bytes at a time, because images have gigabytes.
+/// Returns whether every byte is zero. The function compares eight bytes at a time, because images have gigabytes.
 fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)

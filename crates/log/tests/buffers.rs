@@ -134,7 +134,7 @@ fn a_packet_that_is_not_in_a_lent_buffer_is_a_fault_of_ours() {
     log.deposit(at(number, 2000), &[1; 100]);
 }
 
-/// Two whole entries that claim one buffer. No run of a log leaves such an image.
+/// Two whole entries that claim one buffer. A run of a log never leaves such an image.
 #[test]
 fn a_buffer_that_two_entries_claim_is_damage() {
     let with = |first: &[u8], in_place: u32| {

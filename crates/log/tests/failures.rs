@@ -17,7 +17,7 @@ const NEW: NewEntry = NewEntry {
     fragment_count: 1,
 };
 
-/// Fails one persist, and no later one: a log that continued after the failure would succeed.
+/// Fails one persist, and no later persist: a log that continued after the failure would succeed.
 struct FailsOnce {
     medium: Forgetful,
     /// Number of persists that succeed before the failure.

@@ -112,7 +112,7 @@ fn seen(medium: Forgetful, slot: u64) -> Result<bool, InvalidSlot> {
     why.map_or(Ok(scan.report().slots_valid > 0), Err)
 }
 
-/// The entry has one impossible field; all others are right, and so is the checksum.
+/// The entry has one impossible field; all other fields are right, and so is the checksum.
 #[test]
 fn each_impossible_field_of_an_entry_is_refused_alone() {
     type Change = fn(&mut [u8; 64]);
@@ -216,7 +216,7 @@ fn counter(medium: &Forgetful, copy: usize) -> u64 {
     u64::from_le_bytes(medium.bytes()[at..at + 8].try_into().unwrap())
 }
 
-/// Both copies have right checksums; one field of the newer one does not fit the older one.
+/// Both copies have right checksums; one field of the newer copy does not fit the older copy.
 #[test]
 fn each_contradiction_between_the_superblocks_is_refused_alone() {
     type Change = fn(&mut Forgetful, usize);

@@ -267,7 +267,7 @@ fn logged(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does the same as the device's receive path: appends a packet that is in a lent buffer.
+/// Appends a packet that is in a lent buffer, as the device's receive path does.
 fn receive(shared: &mut Shared<AnyMedia>, name: &[u8], value_bytes: usize) -> Result<u64, Failure> {
     while let Some(number) = shared.poll_released() {
         shared.give_back_buffer(number);

@@ -16,7 +16,7 @@ use crate::error::OpenError;
 use crate::geometry::{LINE_BYTES, commit_record, take};
 
 const CRC_AT: usize = 60;
-/// Largest number of a commit. No store reaches it; a record with a larger number is forged, and is ignored.
+/// Largest number of a commit. No store reaches this number; a record with a larger number is forged, and is ignored.
 const COMMIT_MAX: u64 = u64::MAX >> 1;
 
 /// The properties of the whole store that a commit states.

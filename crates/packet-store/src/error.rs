@@ -103,7 +103,7 @@ impl std::fmt::Display for Loss {
 pub struct Damage {
     /// Key of the record, as far as it can be read; only its first [`Damage::KEY_BYTES_SHOWN`] bytes.
     pub key: Vec<u8>,
-    /// Order of the write in the log, as far as it can be read; 0 if the write had none.
+    /// Order of the write in the log, as far as it can be read; 0 if the write had no order.
     pub order: u64,
     /// Number of the record's line.
     pub line: u32,

@@ -23,8 +23,8 @@ const CLASSES_SCARCE: usize = 15;
 const ALIGN: usize = 8;
 /// If more bytes than this would stay unused at the end of a frame, a record is continued in a second frame.
 const UNUSED_MAX: usize = 256;
-/// The same limit while records are packed because frames are scarce. It is lower, because packing must not leave more
-/// bytes unused than it gains.
+/// This limit applies while records are packed because frames are scarce. The limit is lower than usual, because
+/// packing must not leave more bytes unused than it gains.
 const UNUSED_SCARCE_MAX: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +32,11 @@ enum State {
     Free,
     /// The packet loop holds the frame.
     Lent,
-    /// Records are copied into it.
+    /// Records are copied into the frame.
     Open,
     /// The frame is full, or holds a packet. Its live records can be packed.
     Closed,
-    /// The frame holds a part of one large record, or a damaged record. It is never packed.
+    /// The frame holds a part of one large record, or a damaged record. Such a frame is never packed.
     Apart,
     /// The frame holds no record any more. But lines on the medium may point into it, and the log has an entry in it.
     Left,
@@ -88,7 +88,7 @@ pub(crate) struct Place {
 pub enum Room {
     /// Data of a client: leaves the reserve alone.
     Ordinary,
-    /// Data of a client that replaces a value of at least the same length: may take half of the reserve.
+    /// Data of a client that replaces a value of at least the same length; such data may take half of the reserve.
     InPlace,
     /// Data of a client that was acknowledged before: may take a quarter of the reserve.
     Acknowledged,
@@ -127,15 +127,15 @@ pub(crate) struct Frames {
     lying: Vec<Lying>,
     /// Free frames into which no line on the medium points.
     cold: Vec<u32>,
-    /// Free frames in which a record died whose line may still be on the medium. The last one used is taken first,
-    /// because it is in the CPU's cache.
+    /// Free frames in which a record died whose line may still be on the medium. The frame that was used last is taken
+    /// first, because it is in the CPU's cache.
     warm: Vec<u32>,
     /// Frames that have, or had, the state [`State::Left`].
     left: Vec<u32>,
     lent: u32,
     /// Number of frames with an entry of the log.
     logged: u32,
-    /// Number of frames that the log gets in exchange for those that the current transaction has linked.
+    /// Number of frames that the log gets in exchange for the frames that the current transaction has linked.
     promised: usize,
     /// Frame into which records are copied, and number of its bytes that are taken.
     open: u32,
@@ -219,7 +219,7 @@ impl Frames {
             .saturating_sub(room.leaves(self.reserve, self.records) + self.promised)
     }
 
-    /// Returns the largest number of frames that `total` bytes need besides the open one.
+    /// Returns the largest number of frames that `total` bytes need besides the open frame.
     pub fn needed(&self, total: usize) -> usize {
         total.div_ceil(self.bytes).max(1)
     }
@@ -314,7 +314,7 @@ impl Frames {
             .is_some_and(|found| found.state == State::Lent)
     }
 
-    /// Takes back a lent frame. It becomes free, or with `keeps` it holds a packet whose records follow.
+    /// Takes back a lent frame. The frame becomes free, or with `keeps` holds a packet whose records follow.
     ///
     /// # Panics
     /// If the frame is not lent.
@@ -374,7 +374,7 @@ impl Frames {
         }
     }
 
-    /// Notes that the log no longer needs this frame. Returns true if the store keeps it.
+    /// Notes that the log no longer needs this frame. Returns true if the store keeps the frame.
     pub fn let_go(&mut self, frame: u32) -> bool {
         let found = &mut self.frames[index(frame)];
         if !std::mem::take(&mut found.logged) {
@@ -483,7 +483,8 @@ impl Frames {
         }
     }
 
-    /// Allows a frame that was excluded from packing to be packed again. It has no effect if the frame has become free.
+    /// Allows a frame that was excluded from packing to be packed again. The call has no effect if the frame has become
+    /// free.
     pub fn set_closed(&mut self, frame: u32) {
         if self.frames[index(frame)].state == State::Apart {
             self.frames[index(frame)].state = State::Closed;

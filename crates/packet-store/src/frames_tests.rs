@@ -46,7 +46,7 @@ fn a_record_goes_on_in_the_next_frame_if_much_would_be_unused() {
         }
     );
     all.attach(1, 1, 76);
-    // If the key fits into one frame, all of it must be in one.
+    // If the key fits into one frame, the whole key must be in one frame.
     assert_eq!(
         all.place_first(2048, 2000),
         Place {
@@ -123,8 +123,8 @@ fn a_frame_that_the_log_has_too_is_used_again_when_both_have_let_go() {
     assert_eq!((all.room(Room::Packing), all.logged()), (61 - 3, 3));
     all.keep_promises();
     assert_eq!(all.room(Room::Packing), 61);
-    // The log releases the frame first: then it is the store's alone. When its record dies, records can be copied into
-    // the frame, but it is not lent before the line is erased.
+    // The log releases the frame first: then only the store has the frame. When the frame's record dies, records can be
+    // copied into the frame, but the frame is not lent before the line is erased.
     assert!(all.let_go(released_first));
     all.detach(0);
     assert_eq!((all.room(Room::Packing), all.cold()), (62, 61));
@@ -132,14 +132,14 @@ fn a_frame_that_the_log_has_too_is_used_again_when_both_have_let_go() {
     all.detach(1);
     all.detach(2);
     assert!(all.is_left(died_first) && all.is_logged(died_first) && !all.is_lent(died_first));
-    // Before that, the frame can be linked again.
+    // Before the line is erased, the frame can be linked again.
     all.take_logged(undone);
     all.attach(undone, 2, 1000);
     all.keep_promises();
     all.cool();
     assert_eq!((all.cold(), all.logged()), (62, 1));
     assert!(all.is_lent(died_first) && !all.let_go(died_first));
-    // The record dies and the log releases the frame: it is the store's, and warm.
+    // The record dies and the log releases the frame: the frame belongs to the store, and is warm.
     all.detach(2);
     assert!(all.let_go(undone));
     assert_eq!((all.cold(), all.room(Room::Packing)), (62, 63));

@@ -199,7 +199,7 @@ pub(crate) fn whole_lines(range: Range<usize>) -> Range<usize> {
     range.start / LINE_BYTES * LINE_BYTES..range.end.next_multiple_of(LINE_BYTES)
 }
 
-/// Returns whether every byte is zero. It compares 64 bytes at a time, because images have gigabytes.
+/// Returns whether every byte is zero. The function compares 64 bytes at a time, because images have gigabytes.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     let (words, rest) = bytes.as_chunks::<64>();
     words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|byte| *byte == 0)

@@ -2,7 +2,7 @@
 //!
 //! Every line keeps its slot, every frame its number, every log entry its slot, and their contents do not change. So
 //! all checksums stay valid, also those of log entries that the store has not applied yet. Only the offsets and the
-//! superblocks differ. Invariant: until the copy is whole and durable, nothing in it marks it as a store.
+//! superblocks differ. Invariant: until the copy is whole and durable, nothing in the copy marks it as a store.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -121,7 +121,7 @@ impl<M: Media> Scan<M> {
     /// number of copied bytes and their total after each piece. If `progress` returns an error, the copying ends with
     /// that error.
     ///
-    /// A crash at any moment leaves a target without a superblock, or one with the whole copy.
+    /// A crash at any moment leaves a target without a superblock, or a target with the whole copy.
     ///
     /// # Errors
     /// [`OpenError::Damaged`], [`OpenError::Truncated`] (the target is too small), [`OpenError::NotBlank`] (the place

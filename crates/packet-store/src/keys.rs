@@ -1,9 +1,9 @@
 //! All keys, in order: a skip list in DRAM, and a directory that finds most keys at once
-//! (`docs/spec/packet-store.md` §7). Rebuilt at every start.
-//! Invariants: the list has every key once, in the order of `memcmp`. Each link states the number of counting keys that
-//! it skips, so the rank of a key, and the key with a rank, are found as fast as a key. The directory has each key, or
-//! the key's bucket counts the key as left out. A bucket never grows. So even for hostile keys a search takes no longer
-//! than in the list. The bytes of keys are stored elsewhere: the caller compares them.
+//! (`docs/spec/packet-store.md` §7). The list and the directory are rebuilt at every start. Invariants: the list has
+//! every key once, in the order of `memcmp`. Each link states the number of counting keys that it skips, so the rank of
+//! a key, and the key with a rank, are found as fast as a key. The directory has each key, or the key's bucket counts
+//! the key as left out. A bucket never grows. So even for hostile keys a search takes no longer than in the list. The
+//! bytes of keys are stored elsewhere: the caller compares them.
 
 use std::cmp::Ordering;
 
@@ -172,7 +172,8 @@ impl Keys {
         some(self.link(before.keys[0], 0).to)
     }
 
-    /// Returns the number of counting keys below the searched key; with `equal`, of those not above it.
+    /// Returns the number of counting keys below the searched key; with `equal`, the number of counting keys not above
+    /// it.
     pub fn below(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> u32 {
         self.predecessors(prefix, compare, equal).ranks[0]
     }
@@ -354,7 +355,7 @@ impl Keys {
         let gone = self.keys[index(key)];
         let before = self.predecessors(gone.digest.prefix, compare, false);
         let share = u32::from(gone.counts);
-        // If the key is not found, the bytes of this key or of another one have changed, and only a walk through the
+        // If the key is not found, the bytes of this key or of another key have changed, and only a walk through the
         // list finds it.
         let found = self.link(before.keys[0], 0).to == key;
         for (level, &previous) in before.keys.iter().enumerate() {
@@ -394,7 +395,7 @@ impl Keys {
         }
     }
 
-    /// Counts again how many keys each link skips. It is needed after a key was found only by a walk.
+    /// Counts again how many keys each link skips. The count is needed after a key was found only by a walk.
     fn measure(&mut self) {
         let mut open = [(NONE, 0); LEVELS];
         let mut at = self.link(NONE, 0).to;
@@ -420,7 +421,7 @@ impl Keys {
         index(low) & (self.buckets.len() - 1)
     }
 
-    /// Returns, for each level, the last key below the searched key; with `equal`, the last one that is not above it.
+    /// Returns, for each level, the last key below the searched key; with `equal`, the last key that is not above it.
     fn predecessors(&self, prefix: u128, compare: impl Fn(u32) -> Ordering, equal: bool) -> Path {
         let mut before = Keys::AT_START;
         let (mut at, mut rank) = (NONE, 0);

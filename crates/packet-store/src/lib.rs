@@ -2,8 +2,8 @@
 //!
 //! Purpose: the buffer into which the network put a packet becomes the stored record; other data is copied into frames.
 //! A line of 64 bytes describes a record, one commit record makes a whole transaction durable, and all other state is
-//! derived from the two. Invariants: records that a commit counts are never overwritten; a value with a wrong checksum
-//! is never returned.
+//! derived from lines and commit record. Invariants: records that a commit counts are never overwritten; a value with a
+//! wrong checksum is never returned.
 //!
 //! This crate knows nothing of networks, protocols, files or clocks. It accesses a medium only through the trait
 //! [`Media`](pmnet_log::Media).

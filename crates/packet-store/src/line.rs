@@ -256,8 +256,8 @@ pub(crate) fn dead(raw: &[u8; LINE_BYTES]) -> Option<u64> {
     (dead != alive(born)).then_some(dead)
 }
 
-/// Returns the word `dead` of a line that is not deleted. It fits only this line: if the line is overwritten and torn,
-/// no other word of the old or the new line makes it valid again.
+/// Returns the word `dead` of a line that is not deleted. The word fits only this line: if the line is overwritten and
+/// torn, no other word of the old or the new line makes it valid again.
 pub(crate) fn alive(born: u64) -> u64 {
     !born
 }

@@ -25,8 +25,8 @@ impl<M: Media> PacketStore<M> {
         !self.has_snapshots() && self.frames.sparsest().is_some()
     }
 
-    /// Moves the records of the sparsest frames close together, if that is worth it, and commits. Returns the number of
-    /// bytes that were moved, about `budget`; 0 if there was nothing to pack, or no space for it. A damaged record
+    /// Moves the records of the sparsest frames close together, if packing is worth it, and commits. Returns the number
+    /// of bytes that were moved, about `budget`; 0 if there was nothing to pack, or no space for it. A damaged record
     /// stays where it is.
     ///
     /// # Errors

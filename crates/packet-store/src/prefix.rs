@@ -10,7 +10,7 @@ const FIRST: u8 = 1;
 /// Length of a prefix in bytes: the first byte, and a number.
 const BYTES: usize = 9;
 
-/// The bytes of a key before those that are in a packet. Either there are none, or they are a byte 1 and a big-endian
+/// The bytes of a key before those that are in a packet. There are either no such bytes, or a byte 1 and a big-endian
 /// number of 8 bytes below 2^19 − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {

@@ -21,7 +21,7 @@ pub struct Range<'a, M> {
 
 impl<M: Media> PacketStore<M> {
     /// Returns the records from one bound to the other, in the order of their keys' bytes; none if the range is empty
-    /// or reversed. Within a transaction, its own changes are included.
+    /// or reversed. Within a transaction, the result includes the transaction's own changes.
     #[must_use]
     pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<'_, M> {
         self.range_at(lower, upper, None)
@@ -49,7 +49,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Returns the number of records between two bounds, with two searches, however many records there are. Within a
-    /// transaction, its own changes are included.
+    /// transaction, the result includes the transaction's own changes.
     #[must_use]
     pub fn count_between(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> u64 {
         match is_reversed(lower, upper) {

@@ -28,9 +28,9 @@ pub struct Scan<M> {
     /// Newest versions of existing records, in the order of their keys.
     live: Vec<u32>,
     pieces: Pieces,
-    /// Lines that hold data but belong to no record. They are erased first.
+    /// Lines that hold data but belong to no record. These lines are erased first.
     erase: Vec<u32>,
-    /// Newest versions that are deleted. They are erased when no older version is left.
+    /// Newest versions that are deleted. These versions are erased when no older version is left.
     deleted: Vec<u32>,
     /// Lines whose word `dead` is that of a commit that never took effect.
     revived: Vec<u32>,
@@ -453,15 +453,15 @@ impl<M: Media> Scan<M> {
 
     fn repair_from(mut self, lost: bool) -> Result<PacketStore<M>, OpenError> {
         // A torn record is erased. Otherwise, if the next attempt at the same commit is torn as well, the two torn
-        // records could make a whole one.
+        // records could make a whole record.
         for number in [0, 1] {
             if Commit::at(self.media.bytes(), self.identity.seed(), number).is_none() {
                 let start = commit_record(number).start;
                 self.media.store(start, &[0; LINE_BYTES]);
             }
         }
-        // After the death of a process, the other record may be visible without being durable. The next steps need it
-        // to be durable.
+        // After the death of a process, the other record may be visible without being durable. The next steps need the
+        // other record to be durable.
         let both = [0, 1].map(|number| {
             let start = commit_record(number).start;
             start..start + BLOCK_BYTES
@@ -469,7 +469,8 @@ impl<M: Media> Scan<M> {
         persist_now(&mut self.media, &both)?;
         let table = self.geometry.table();
         if lost {
-            // The next commit counts only whole records. No line with its number may exist before it.
+            // The next commit counts only whole records. No line with the next commit's number may exist before that
+            // commit.
             let (future, rest) = std::mem::take(&mut self.erase)
                 .into_iter()
                 .partition(|slot| {

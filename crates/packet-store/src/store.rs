@@ -195,7 +195,7 @@ impl<M: Media> PacketStore<M> {
         Ok(Record { reader, slot, line })
     }
 
-    /// Returns the record of a key. Within a transaction, its own changes are included.
+    /// Returns the record of a key. Within a transaction, the result includes the transaction's own changes.
     ///
     /// # Errors
     /// [`Error::Damaged`]: the record differs from what was written.
@@ -320,8 +320,8 @@ impl<M: Media> PacketStore<M> {
         self.lines_ahead = lines.min((index(self.geometry.lines) - self.lines_reserve) / 2);
     }
 
-    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes. Their number is that
-    /// of the keys from `from` on. The limit is a quarter of the free space of an empty store.
+    /// Reserves space that only [`Room::Reserved`] may take, for further records of `bytes` bytes. The number of these
+    /// records is the number of keys from `from` on. The limit is a quarter of the free space of an empty store.
     pub fn keep_for_records(&mut self, from: &[u8], bytes: usize) {
         let records = self.count_between(Bound::Included(from), Bound::Unbounded);
         let records = usize::try_from(records).expect("lines are counted in 32 bits");
@@ -344,7 +344,7 @@ impl<M: Media> PacketStore<M> {
         self.frames.is_scarce() || self.line_room(Room::Ordinary) < self.lines_ahead
     }
 
-    /// Takes a line to store into. It prefers a dead line, because storing over the line erases it.
+    /// Takes a line to store into. The function prefers a dead line, because storing over the line erases it.
     pub(crate) fn take_line(&mut self) -> u32 {
         if let Some(slot) = self.pending.pop().or_else(|| self.free_lines.pop()) {
             return slot;
@@ -412,8 +412,8 @@ impl<M: Media> PacketStore<M> {
         Ok(())
     }
 
-    /// Erases every dead line durably. This is step 2 of a transaction, done early. The frames to which these lines
-    /// pointed can be lent afterwards.
+    /// Erases every dead line durably. The erasure is step 2 of a transaction, done early. The frames to which these
+    /// lines pointed can be lent afterwards.
     pub(crate) fn erase_dead(&mut self) -> Result<(), Error> {
         self.usable()?;
         let erased = self.persist_changes();
@@ -446,8 +446,8 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Releases the versions of a key that are not needed. A deleted newest version is released last, by a commit of
-    /// its own: while an older version may be on the medium, the deleted one says that the key is deleted. So it is
-    /// released only at the end of a commit that has erased the versions released before.
+    /// its own: while an older version may be on the medium, the deleted version says that the key is deleted. So a
+    /// deleted newest version is released only at the end of a commit that has erased the versions released before.
     fn settle(&mut self, key: u32, committed: bool) {
         let head = self.keys.head(key);
         if head == NONE {
@@ -493,7 +493,7 @@ impl<M: Media> PacketStore<M> {
                 None => until,
                 Some(dead) => until.min(dead),
             };
-            // A deleted version hides older ones from readers between its end and the next version.
+            // A deleted version hides older versions from readers between its end and the next version.
             let hides = line::dead(&raw).is_some() && self.older[index(slot)] != NONE;
             if hides || self.is_seen(from, end) {
                 self.chained.insert(key);

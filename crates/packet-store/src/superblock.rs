@@ -100,7 +100,7 @@ fn encode(identity: &Identity, geometry: &Geometry) -> [u8; LINE_BYTES] {
     out
 }
 
-/// Decodes a copy. `Err(None)`: it is not a superblock, or is damaged.
+/// Decodes a copy. `Err(None)`: the copy is not a superblock, or is damaged.
 fn decode(raw: &[u8; LINE_BYTES]) -> Result<(Identity, Geometry, bool), Option<OpenError>> {
     let crc = u32::from_le_bytes(take(raw, CRC_AT));
     if raw[..8] != MAGIC || crc32c::crc32c(&raw[..CRC_AT]) != crc {
@@ -138,8 +138,8 @@ fn is_unfinished(image: &[u8]) -> bool {
         && image.get(record.end..).is_none_or(is_zero)
 }
 
-/// Creates an empty store in a blank image, or in one where a crash interrupted this call; durable when it returns. The
-/// next step is [`Scan::open`](crate::Scan::open).
+/// Creates an empty store in a blank image, or in an image where a crash interrupted this call. The store is durable
+/// when the call returns. The next step is [`Scan::open`](crate::Scan::open).
 ///
 /// # Errors
 /// [`OpenError::Geometry`], [`OpenError::Truncated`] (image too small), [`OpenError::NotBlank`] if any byte in the

@@ -81,7 +81,7 @@ impl<M: Media> Transaction<'_, M> {
     /// Returns the record of a key; see [`PacketStore::get`].
     ///
     /// # Errors
-    /// As for [`PacketStore::get`].
+    /// The errors of [`PacketStore::get`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Record<'_, M>>, Error> {
         self.store.get(key)
     }
@@ -92,7 +92,7 @@ impl<M: Media> Transaction<'_, M> {
         self.store
     }
 
-    /// Writes a record by copying key and value. It replaces an existing record.
+    /// Writes a record by copying key and value. An existing record of the key is replaced.
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::TooLong`]: nothing happened. [`Error::Media`]: a persist failed before.
@@ -119,7 +119,7 @@ impl<M: Media> Transaction<'_, M> {
             .put_in_place(packet, Prefix::NONE, records, room, false)
     }
 
-    /// Removes a record. Returns whether it existed.
+    /// Removes a record. Returns whether the record existed.
     ///
     /// # Errors
     /// [`Error::Media`]: an earlier persist failed. A removal always has space.
@@ -451,8 +451,8 @@ impl<M: Media> PacketStore<M> {
         self.mark(self.geometry.line(slot));
     }
 
-    /// Undoes the changes of the current transaction. Its lines are erased by the next persist, before a commit with
-    /// this number can take effect.
+    /// Undoes the changes of the current transaction. The lines of these changes are erased by the next persist, before
+    /// a commit with this number can take effect.
     pub(crate) fn abort(&mut self) {
         if self.usable().is_err() {
             // The commit record may be durable, and any further store could become part of that commit.
@@ -499,7 +499,7 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Lends a free frame to the packet loop, or `None` if only the reserve is left. [`Transaction::put_in_place`] can
-    /// keep a packet in it.
+    /// keep a packet in the frame.
     pub fn lend_frame(&mut self) -> Option<u32> {
         self.frames.lend()
     }

@@ -53,7 +53,7 @@ fn meta(random: &mut Random) -> Meta {
     }
 }
 
-/// Keeps a packet with some records, as a network interface would leave it. Returns whether it was kept.
+/// Keeps a packet with some records, as a network interface would leave it. Returns whether the packet was kept.
 fn in_place(
     transaction: &mut Transaction<'_, Plain>,
     frame: u32,

@@ -108,7 +108,7 @@ fn take<M: Media>(transaction: &mut Transaction<'_, M>, step: &Step, packet: Opt
 }
 
 /// A medium that prints after each persist how many transactions were promised, and how many were begun: `mark PROMISED
-/// BEGUN`. It continues when it gets a line, so between two marks at most one persist is in flight.
+/// BEGUN`. The medium continues when it gets a line of input, so between two marks at most one persist is in flight.
 struct Told {
     medium: AnyMedia,
     under_way: bool,
@@ -226,7 +226,7 @@ fn wrong(path: &Path, durable: u64, most: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Not a test: `make powercut` runs this on this machine and in the guest.
+/// Not a test: `make powercut` runs this function on this machine and in the guest.
 #[test]
 fn child() {
     powercut::child(record, wrong);

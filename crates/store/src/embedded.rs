@@ -132,8 +132,8 @@ fn update(origin: Origin, payload: &Bytes, commands: &Commands<'_>) -> Option<Up
 /// Executes a request; its errors are replies.
 ///
 /// # Errors
-/// A [`Fault`] of the rows, or [`Fault::ReplyTooLong`] of a request that may have changed something. The caller must
-/// give the transaction up.
+/// A [`Fault`] of the rows, or [`Fault::ReplyTooLong`] of a request that may have changed something. After such a
+/// fault, the caller must give the transaction up.
 pub fn answer(keys: &mut Keyspace<'_>, request: &Request) -> Result<Bytes, Fault> {
     let commands = match Commands::parse(&request.payload) {
         Ok(commands) => commands,

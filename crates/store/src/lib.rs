@@ -1,9 +1,9 @@
 //! Stores of a pmnet server: Redis or Valkey, the packet store, and a store that keeps no data.
 //!
-//! Purpose: implementations of [`pmnet_server::Store`]. Each applies update payloads (`docs/spec/wire.md` §6) in order
-//! and writes the protocol's records in the same atomic durable step (protocol.md §2 rules 6–8). Invariants: neither a
-//! record nor its effect is ever visible without the other; a malformed payload is rejected and counted, and never
-//! causes a panic. This crate knows nothing of packets, sessions or orders.
+//! Purpose: implementations of [`pmnet_server::Store`]. Each store applies update payloads (`docs/spec/wire.md` §6) in
+//! order and writes the protocol's records in the same atomic durable step (protocol.md §2 rules 6–8). Invariants: a
+//! record and its effect become visible together; a malformed payload is rejected and counted, and never causes a
+//! panic. This crate knows nothing of packets, sessions or orders.
 
 mod embedded;
 mod null;
@@ -36,7 +36,7 @@ pub enum OpenError {
         /// The address as given, without credentials.
         url: String,
     },
-    /// The URL has the right scheme, but something in it is wrong.
+    /// The URL has the right scheme, but a part of it is wrong.
     #[error("PM2121 store address: {why}")]
     Url {
         /// The reason.

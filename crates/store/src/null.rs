@@ -1,7 +1,7 @@
 //! A store that keeps only the protocol's records, in memory.
 //!
-//! It serves to measure pmnet without a database: every effect is accepted and forgotten, and reads find nothing.
-//! Records survive `load`, but not the end of the process.
+//! The store serves to measure pmnet without a database: every effect is accepted and forgotten, and reads find
+//! nothing. Records survive `load`, but not the end of the process.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
-//! `trait Rows`: the interface that the data types of Redis need from a store. It has only ordered rows.
+//! `trait Rows`: the interface that the data types of Redis need from a store. The interface has only ordered rows.
 //!
 //! A row is a key, a kind, an expiry and a value. The store does not interpret them; `types` does, as
-//! `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction: they see its earlier writes,
-//! and take effect together, durably, or not at all.
+//! `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction: they see the transaction's
+//! earlier writes, and take effect together, durably, or not at all.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -100,7 +100,7 @@ const READING: &str = "a read tried to write";
 /// longer than the largest message (`pmnet_wire::MESSAGE_BYTES_MAX`), because an acknowledged `SET` with such a key or
 /// value must not fail.
 pub trait Rows {
-    /// If a row with this `key` exists, calls `look` with it. Returns whether it exists.
+    /// If a row with this `key` exists, calls `look` with it. Returns whether the row exists.
     ///
     /// # Errors
     /// [`Fault`].

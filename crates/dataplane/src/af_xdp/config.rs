@@ -7,8 +7,8 @@ use super::busy::BusyPoll;
 pub enum Mode {
     /// The kernel copies. Works with every driver that has XDP.
     Copy,
-    /// Zero copy if the driver supports it, else copy. [`Socket::is_zero_copy`](super::Socket::is_zero_copy) returns
-    /// which.
+    /// Zero copy if the driver supports it, else copy. [`Socket::is_zero_copy`](super::Socket::is_zero_copy) says which
+    /// mode is used.
     PreferZeroCopy,
     /// Zero copy, or an error.
     ZeroCopy,

@@ -16,7 +16,7 @@ pub enum AfXdpError {
         /// The system's error.
         source: io::Error,
     },
-    /// Another socket has the queue, and keeps it longer than an owner that is just ending.
+    /// Another socket has the queue, and keeps it longer than a socket that is being closed.
     #[error(
         "PM1440 AF_XDP: queue {queue} of {interface} belongs to another socket: end the program that has it, or choose another queue"
     )]

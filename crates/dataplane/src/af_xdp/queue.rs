@@ -171,10 +171,11 @@ impl Queue {
         Ok(self.fill.submit())
     }
 
-    /// Takes received packets, up to the capacity of `burst`. Returns their number. It makes no system call.
+    /// Takes received packets, up to the capacity of `burst`. Returns the number of these packets. It makes no system
+    /// call.
     ///
     /// # Errors
-    /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong one are in `burst`.
+    /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong packet are in `burst`.
     pub fn receive<R: Region>(
         &mut self,
         umem: &mut Umem<R>,
@@ -209,7 +210,7 @@ impl Queue {
     /// returned for sending. The kernel sees the packet after [`submit`](Queue::submit).
     ///
     /// # Panics
-    /// No entry is reserved.
+    /// If no entry is reserved.
     pub fn queue(&mut self, address: u64, bytes: usize) {
         self.send.put(Descriptor {
             address,
@@ -229,8 +230,8 @@ impl Queue {
         self.poll_driver()
     }
 
-    /// Lets the driver receive waiting packets within this call: they are in the RX ring afterwards. Only for a socket
-    /// with [`Config::busy_poll`]; for other sockets the call wakes the kernel to receive.
+    /// Lets the driver receive waiting packets within this call: they are in the RX ring afterwards. The socket must
+    /// have [`Config::busy_poll`]; for other sockets the call wakes the kernel to receive.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -243,14 +244,14 @@ impl Queue {
         }
     }
 
-    /// Passes the queued frames to the kernel. Returns their number.
+    /// Passes the queued frames to the kernel. Returns the number of these frames.
     pub fn submit(&mut self) -> u32 {
         self.send.submit()
     }
 
     /// Wakes the kernel to send the submitted frames, if the driver needs that: copy mode always does. On a veth, the
-    /// other end has finished its work in the kernel when this returns. A packet that is sent while the interface is
-    /// down is lost, or leaves when the interface is up again.
+    /// other end has finished its work in the kernel when this call returns. A packet that is sent while the interface
+    /// is down is lost, or leaves when the interface is up again.
     ///
     /// # Errors
     /// [`AfXdpError::Wake`].
@@ -265,8 +266,8 @@ impl Queue {
         }
     }
 
-    /// Takes sent frames back from the kernel, and frees them. Returns their number. Every submitted frame comes back
-    /// at some time, even if its packet was lost.
+    /// Takes sent frames back from the kernel, and frees them. Returns the number of these frames. Every submitted
+    /// frame comes back at some time, even if its packet was lost.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`].

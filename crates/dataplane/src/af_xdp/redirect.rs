@@ -1,5 +1,5 @@
 //! The XDP program that redirects packets to AF_XDP sockets: the UDP datagrams, or the TCP segments, for a range of
-//! ports. All ports have the same sockets, or each has its own. All other packets pass.
+//! ports. All ports have the same sockets, or each port has its own. All other packets pass.
 //!
 //! Source: `bpf/redirect.bpf.c`. May not: attach in another mode than the driver's own.
 
@@ -31,7 +31,7 @@ pub struct Redirect {
 /// Selects the datagrams that are redirected, and the ports that have sockets.
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
-    /// Only datagrams to this address. Its port is the first of `ports`.
+    /// Only datagrams to this address. The port of the address is the first of `ports`.
     pub to: SocketAddr,
     /// Number of ports, at most. Each port has sockets of its own ([`Redirect::serve_port`]).
     pub ports: u16,
@@ -68,10 +68,11 @@ pub fn is_built() -> bool {
 
 impl Redirect {
     /// Attaches the program to an interface of the calling thread's network namespace. Until a queue gets its
-    /// [socket](Redirect::serve), everything passes.
+    /// [socket](Redirect::serve), all packets pass.
     ///
     /// # Errors
-    /// [`KernelError`]: not built, not allowed, no such interface, another program on it, or a driver that has no XDP.
+    /// [`KernelError`], if the program was not built or is not allowed, if there is no such interface, if another
+    /// program is on the interface, or if the driver has no XDP.
     pub fn attach(interface: &str, ports: RangeInclusive<u16>) -> Result<Redirect, KernelError> {
         Redirect::attach_filtered(interface, ports, None)
     }
@@ -80,7 +81,7 @@ impl Redirect {
     /// with it are redirected. Each port has sockets of its own.
     ///
     /// # Errors
-    /// As [`Redirect::attach`].
+    /// The errors of [`Redirect::attach`].
     ///
     /// # Panics
     /// `ports` is 0, or the last port would be above 65,535.
@@ -159,7 +160,7 @@ impl Redirect {
     /// port in other queues pass.
     ///
     /// # Errors
-    /// As [`Redirect::serve`]. Queues from [`QUEUES_MAX`] on have no sockets.
+    /// The errors of [`Redirect::serve`]. Queues from [`QUEUES_MAX`] on have no sockets.
     pub fn serve_port(
         &mut self,
         index: u16,

@@ -27,7 +27,7 @@ impl Anonymous {
     /// Maps `bytes` bytes, with all pages populated.
     ///
     /// # Errors
-    /// The system has less memory.
+    /// If the system has less memory.
     pub fn new(bytes: usize) -> io::Result<Anonymous> {
         let mapping = MmapOptions::new().len(bytes).populate().map_anon()?;
         // After a fork, a write would copy the page for this process, and the kernel would continue with the old page.
@@ -36,7 +36,7 @@ impl Anonymous {
     }
 }
 
-// SAFETY: this is a private mapping that may be read and written, begins at a page, and is unmapped when this is
+// SAFETY: this is a private mapping that may be read and written, begins at a page, and is unmapped when this value is
 // dropped. It is reached only through `start`, whose users are bound by the contract above.
 unsafe impl Region for Anonymous {
     fn start(&self) -> *mut u8 {

@@ -143,8 +143,8 @@ impl<T: Place> Producer<T> {
         })
     }
 
-    /// Reserves up to `wanted` entries; earlier reserved entries without a value count among them. Returns their
-    /// number.
+    /// Reserves up to `wanted` entries; earlier reserved entries without a value count among them. Returns the number
+    /// of reserved entries.
     pub fn reserve(&mut self, wanted: u32) -> Result<u32, AfXdpError> {
         let mut used = self.next.wrapping_sub(self.consumed);
         if self.shared.size - used < wanted {
@@ -162,7 +162,7 @@ impl<T: Place> Producer<T> {
     /// Writes the next entry. The other side does not see it before [`submit`](Producer::submit).
     ///
     /// # Panics
-    /// No entry is reserved.
+    /// If no entry is reserved.
     pub fn put(&mut self, value: T) {
         assert!(self.next != self.limit, "a place is reserved first");
         // SAFETY: the entry is inside the mapping, and it is ours: the consumer's counter has passed it, and the
@@ -171,7 +171,7 @@ impl<T: Place> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Passes the entries with a value to the other side. Returns their number.
+    /// Passes the entries with a value to the other side. Returns the number of these entries.
     pub fn submit(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.submitted);
         self.submitted = self.next;
@@ -233,7 +233,7 @@ impl<T: Place> Consumer<T> {
     /// Reads the next entry, which is not released yet.
     ///
     /// # Panics
-    /// [`peek`](Consumer::peek) has not announced one.
+    /// If [`peek`](Consumer::peek) has not announced an entry.
     pub fn get(&mut self) -> T {
         assert!(self.next != self.produced, "there is one");
         // SAFETY: the entry is inside the mapping; the producer's counter has passed it, and the producer does not

@@ -71,7 +71,7 @@ impl<R: Region> Socket<R> {
     /// Puts a frame back into the free list.
     ///
     /// # Panics
-    /// The frame is of another socket. All functions that take a frame panic in this case.
+    /// If the frame belongs to another socket. All functions that take a frame panic in this case.
     pub fn give_back(&mut self, frame: Frame) {
         self.umem.give_back(frame);
     }
@@ -123,7 +123,7 @@ impl<R: Region> Socket<R> {
     /// packet after [`submit`](Socket::submit).
     ///
     /// # Panics
-    /// No entry is reserved, or a frame is shorter than `bytes`.
+    /// If no entry is reserved, or a frame is shorter than `bytes`.
     pub fn queue(&mut self, frame: Frame, bytes: usize) {
         assert!(bytes <= self.umem.frame_bytes(), "inside the frame");
         let address = self.umem.for_sending(frame, 0);

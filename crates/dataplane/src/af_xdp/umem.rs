@@ -198,7 +198,7 @@ impl<R: Region> Umem<R> {
     /// freed when it has been sent.
     ///
     /// # Panics
-    /// The frame is not kept.
+    /// If the frame is not kept.
     pub fn leave(&mut self, number: u32) -> bool {
         let place = &mut self.places[Umem::<R>::at(number)];
         match place {
@@ -215,7 +215,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Turns a free frame into a kept one. Returns its number.
+    /// Turns a free frame into a kept one. Returns the number of the frame.
     pub fn surrender(&mut self) -> Option<u32> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Kept;
@@ -255,8 +255,8 @@ impl<R: Region> Umem<R> {
             return None;
         }
         let kept = self.kept_bytes(number, part);
-        // SAFETY: as for `kept_bytes`. Only bytes before `part` are written, and the caller that keeps the frame keeps
-        // nothing there.
+        // SAFETY: as for `kept_bytes`. Only bytes before `part` are written, where the caller that keeps the frame has
+        // no content.
         let front = unsafe {
             let frame = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts_mut(frame, part.start)
@@ -292,7 +292,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Gives a free frame to the kernel to receive into. Returns its address.
+    /// Gives a free frame to the kernel to receive into. Returns the address of the frame.
     pub fn for_reception(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
         let at = Umem::<R>::at(number);

@@ -33,7 +33,7 @@ pub(super) struct Came {
     pub datagram: Range<usize>,
 }
 
-/// Reads the headers of a packet. `None`: they are not those of a whole UDP datagram, or of a TCP segment.
+/// Reads the headers of a packet. `None`: the headers are not those of a whole UDP datagram, or of a TCP segment.
 pub(super) fn read(transport: Transport, packet: &[u8]) -> Option<Came> {
     let sliced = SlicedPacket::from_ethernet(packet).ok()?;
     let Some(LinkSlice::Ethernet2(link)) = sliced.link else {
@@ -87,9 +87,9 @@ pub(super) struct Way {
     pub mac_to: Mac,
 }
 
-/// Writes the headers for a datagram to the end of `front`, the bytes directly before the datagram. Returns their
-/// length. IPv4 headers get no UDP checksum, because pmnet's packets have their own. `None`: the addresses are of two
-/// families, `front` is too short, or the datagram is too long.
+/// Writes the headers for a datagram to the end of `front`, the bytes directly before the datagram. Returns the length
+/// of the headers. IPv4 headers get no UDP checksum, because pmnet's packets have their own. `None`: the addresses are
+/// of two families, `front` is too short, or the datagram is too long.
 pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usize> {
     let mut head = [0; HEAD_BYTES_MAX];
     let mut rest = &mut head[..];
@@ -130,7 +130,8 @@ pub(super) fn write(front: &mut [u8], way: &Way, datagram: &[u8]) -> Option<usiz
     Some(used)
 }
 
-/// Writes the Ethernet header for an IP packet, which needs no other. Returns its length. `None`: `front` is too short.
+/// Writes the Ethernet header for an IP packet, which needs no other header. Returns the length of the header. `None`:
+/// `front` is too short.
 pub(super) fn write_link(front: &mut [u8], way: &Way) -> Option<usize> {
     let kind = if way.to.is_ipv4() {
         EtherType::IPV4

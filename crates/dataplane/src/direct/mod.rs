@@ -3,7 +3,7 @@
 //!
 //! An update is appended in the buffer into which it was received, and is forwarded from this buffer. Packets that no
 //! AF_XDP socket gets (of another interface, fragments, foreign packets) arrive at the UDP socket of the
-//! [relay](crate::relay). Packets to a peer whose link address is unknown leave through it. Spec:
+//! [relay](crate::relay). Packets to a peer whose link address is unknown leave through the UDP socket. Spec:
 //! `docs/spec/packet-buffers.md`. May not: decide anything about a packet.
 
 mod frame;

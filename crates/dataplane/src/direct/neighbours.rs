@@ -1,8 +1,8 @@
-//! The queue and the Ethernet addresses through which a peer is reached, as its own packets came.
+//! The queue and the Ethernet addresses through which a peer is reached, as the peer's own packets show them.
 //!
-//! Invariants: the table is bounded. It learns only from accepted packets that say something new: whoever sees a sealed
-//! packet can repeat it from another Ethernet address. A packet to a peer that has not been heard of for a while goes
-//! through the kernel's stack, which resolves the peer's address. May not: send a question.
+//! Invariants: the table is bounded. The table learns only from accepted packets that say something new, because any
+//! host that sees a sealed packet can repeat it from another Ethernet address. A packet to a peer that has not been
+//! heard of for a while goes through the kernel's stack, which resolves the peer's address. May not: send a question.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,8 +14,8 @@ use super::frame::{Came, Mac};
 
 /// Most peers that are known at the same time. Packets to other peers go through the kernel's stack.
 const NEIGHBOURS_MAX: usize = 4096;
-/// Time without a packet after which a peer may have moved. The kernel's stack knows the new path; to send through it
-/// costs a copy.
+/// Time without a packet after which a peer may have moved. The kernel's stack knows the new path; to send through the
+/// stack costs a copy.
 const HEARD_MAX: Nanos = SECOND;
 
 /// The path to a peer.
@@ -23,7 +23,7 @@ const HEARD_MAX: Nanos = SECOND;
 pub(super) struct Neighbour {
     /// Index of the queue.
     pub queue: usize,
-    /// Its Ethernet address, or that of the router on the path to it.
+    /// Ethernet address of the peer, or of the router on the path to the peer.
     pub mac: Mac,
     /// Our Ethernet address on this path.
     pub own_mac: Mac,
@@ -69,7 +69,8 @@ impl Neighbours {
             .insert(came.from, (Neighbour::of(queue, came), now));
     }
 
-    /// Takes in a packet that may be a repetition: its sender is still where it was, if the packet came from there.
+    /// Takes in a packet that may be a repetition. If the packet came by the known path of its sender, that path stays
+    /// valid.
     pub fn confirm(&mut self, now: Time, queue: usize, came: &Came) {
         if let Some((neighbour, heard)) = self.known.get_mut(&came.from)
             && *neighbour == Neighbour::of(queue, came)

@@ -19,8 +19,9 @@ use crate::relay::Relay;
 /// While the device spins, it polls the socket in the kernel's stack once in this many turns, because that is a system
 /// call.
 const STACK_EVERY: u32 = 16;
-/// Entries that are forwarded in one turn, besides as many as the turn appended. Each takes one to three microseconds,
-/// because the call that sends it runs the driver or the kernel's stack; packets that arrive meanwhile wait.
+/// Entries that are forwarded in one turn, besides as many as the turn appended. Each entry takes one to three
+/// microseconds, because the call that sends it runs the driver or the kernel's stack; packets that arrive meanwhile
+/// wait.
 const FORWARDS_MAX: usize = 4;
 /// Token of the first queue.
 const QUEUES_TOKEN: usize = 16;

@@ -22,8 +22,8 @@ const RECEIVE_RING: u32 = 1024;
 const SEND_RING: u32 = 1024;
 /// Least number of buffers that each queue has to receive into when the log is full.
 const RECEIVE_MIN: u64 = 64;
-/// With several queues, one buffer in this many is left for all of them together; each queue gets at least
-/// [`RECEIVE_MIN`] and at most a ring of them. A single queue can use all buffers that are not live.
+/// With several queues, they share the number of buffers divided by this number, in equal parts of at least
+/// [`RECEIVE_MIN`] buffers and at most a ring of them. A single queue can use all buffers that are not live.
 const RECEIVE_FRACTION: u64 = 4;
 /// Number of free buffers that are left to send from.
 const SEND_RESERVE: usize = 32;
@@ -56,9 +56,9 @@ impl FrameMemory {
 }
 
 // SAFETY: the frame space is inside the memory of the image, which may be read and written, stays in place, and lives
-// as long as this value. The log, and a store in the same region, use the same memory. They write and read the buffers
-// that they own. The log reads a lent buffer only while a packet in it is delivered: at that time the kernel does not
-// have the buffer, and this module has no reference into it.
+// as long as this value. The log, and a store in the same region, use the same memory. Log and store write and read the
+// buffers that they own. The log reads a lent buffer only while a packet in it is delivered: at that time the kernel
+// does not have the buffer, and this module has no reference into it.
 unsafe impl Region for FrameMemory {
     fn start(&self) -> *mut u8 {
         // SAFETY: `new` checked that the space is inside the memory.
@@ -102,8 +102,8 @@ impl Share {
 /// The AF_XDP sockets of all queues of a shard.
 pub(super) struct Queues {
     // Must be dropped first: the programs are detached, and then the sockets are closed, before the memory is unmapped.
-    // A program that other shards still use stays attached. It then finds no socket for this shard's packets, and
-    // passes them to the kernel's stack.
+    // A program that other shards still use stays attached. The program then finds no socket for this shard's packets,
+    // and passes them to the kernel's stack.
     _part: Part,
     queues: Vec<Queue>,
     /// For each queue: it has submitted frames, and its kernel has to be woken.
@@ -236,7 +236,7 @@ impl Queues {
         usize::try_from(number).expect("u32 fits usize") * self.buffer_bytes
     }
 
-    /// Ends the use of a received packet. `kept`: the log has it.
+    /// Ends the use of a received packet. `kept`: the log has the packet.
     pub fn done(&mut self, frame: Frame, kept: bool) {
         if kept {
             self.umem.keep(frame);

@@ -41,7 +41,7 @@ pub struct SocketsConfig {
     pub part: Part,
 }
 
-/// A datagram that has arrived. It must be given to [`Sockets::done`].
+/// A datagram that has arrived. Each datagram must be given to [`Sockets::done`].
 #[derive(Debug)]
 pub struct Arrived {
     /// The datagram's range in the frame space.
@@ -84,7 +84,7 @@ impl BufferSpace {
     }
 
     /// Returns the buffers of a log whose image begins at byte `start` of this memory, in the region of a store. `own`
-    /// of them do not belong to the store.
+    /// of these buffers do not belong to the store.
     ///
     /// # Errors
     /// [`DirectError::Unfit`]: its frame space is a ring.
@@ -182,7 +182,8 @@ impl Sockets {
         self.queues.places()
     }
 
-    /// Returns the number of packets for which there was no free buffer or ring entry. Their receivers ask again.
+    /// Returns the number of packets for which there was no free buffer or ring entry. The receivers of these packets
+    /// ask again.
     #[must_use]
     pub const fn send_dropped(&self) -> u64 {
         self.queues.send_dropped()

@@ -24,7 +24,7 @@ impl Kernel {
     /// Attaches the pipeline as [`Kernel::attach`], and calls `step` before each step.
     ///
     /// # Errors
-    /// As [`Kernel::attach`].
+    /// The errors of [`Kernel::attach`].
     #[doc(hidden)]
     pub fn attach_by_steps(
         &mut self,
@@ -60,7 +60,7 @@ impl Kernel {
         let pipeline = program(&mut self.ebpf, "pipeline")?;
         let joined = interface.join(name, &member, pipeline, !native, step);
         if joined.is_err() && is_new {
-            // If this fails too, the first error is reported.
+            // If the removal of the mark fails too, the first error is reported.
             let _ = self.pins.unmark(name);
         }
         joined

@@ -2,11 +2,11 @@
 //! them.
 //!
 //! Invariants: the pins determine which devices are at the interface. [`Interface::settle`] makes the link agree with
-//! the pins, wherever an earlier change stopped. One device is attached itself; for two and more the dispatcher is
-//! attached. The link changes from one program to the next without a gap, and the pins of the old program are removed
-//! afterwards. So if a process is killed at any step, the other devices still answer. One process at a time changes an
-//! interface, under the lock of its folder. Spec: `docs/spec/pipeline.md` §9. May not: know the contents of a device's
-//! maps.
+//! the pins, wherever an earlier change stopped. A single device is attached directly; for two or more devices the
+//! dispatcher is attached. The link changes from one program to the next without a gap, and the pins of the old program
+//! are removed afterwards. So if a process is killed at any step, the other devices still answer. One process at a time
+//! changes an interface, under the lock of its folder. Spec: `docs/spec/pipeline.md` §9. May not: know the contents of
+//! a device's maps.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -42,7 +42,7 @@ const PART: &str = "part";
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Function that is called before each step of a change, with the step's name. Tests kill the process in it.
+/// Function that is called before each step of a change, with the step's name. Tests kill the process in this function.
 pub type Steps<'a> = &'a mut dyn FnMut(&'static str);
 
 /// One interface, as its folder describes it.
@@ -156,7 +156,7 @@ impl Interface {
         let place = Place { interface, generic };
         let settled = self.settle(Some(&place), step);
         if settled.is_err() && own.is_empty() {
-            // The device was never attached. If this fails too, the first error is reported.
+            // The device was never attached. If the removal fails too, the first error is reported.
             let _ = self.remove(&path);
             let _ = self.settle(None, step);
         }
@@ -189,7 +189,8 @@ impl Interface {
         }
     }
 
-    /// Detaches a device. If it was not attached, this only completes an earlier change that was not finished.
+    /// Detaches a device. If the device was not attached, the call only completes an earlier change that was not
+    /// finished.
     ///
     /// # Errors
     /// [`KernelError`].

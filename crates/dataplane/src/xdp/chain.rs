@@ -1,8 +1,8 @@
 //! The pipeline's neighbours in a chain: `pm_chain`, as user space writes it.
 //!
 //! Invariants: the map is written only while the pipeline is held. The pipeline itself learns how frames reach a
-//! neighbour; this module forgets it when the neighbour gets another address. Spec: `docs/spec/pipeline.md` §4. May
-//! not: decide what is committed or sent.
+//! neighbour; this module forgets the path when the neighbour gets another address. Spec: `docs/spec/pipeline.md` §4.
+//! May not: decide what is committed or sent.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -16,7 +16,7 @@ use super::words::{address_words, port_word, store_key};
 
 impl Hops {
     /// Tells the pipeline its place in the chain, and the machine's knowledge of the devices after it. `talks`: the
-    /// pipeline sends to its neighbours. Otherwise it gets no addresses, and user space sends.
+    /// pipeline sends to its neighbours. Otherwise the pipeline gets no addresses, and user space sends.
     pub(super) fn describe(&self, state: &ChainState, talks: bool) {
         let behind = u32::try_from(state.behind.len()).expect("a chain is short");
         self.follows.store(u32::from(state.position > 0), Relaxed);
@@ -74,7 +74,7 @@ impl Hops {
 }
 
 impl HopKeys {
-    /// Tells the pipeline the keys of the current epoch. Without keys it verifies nothing.
+    /// Tells the pipeline the keys of the current epoch. Without keys the pipeline verifies nothing.
     pub(super) fn describe(&self, keys: Option<&keys::HopKeys>) {
         store_key(&self.own, keys.map(|keys| keys.own));
         let none = [None; 2];

@@ -21,7 +21,7 @@ use super::stage::Stage;
 /// Outcome of [`detach`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detached {
-    /// There was a device, or remains of one that an earlier attempt had left.
+    /// There was a device, or remains of a device that an earlier attempt had left.
     pub found: bool,
     /// Acknowledged updates in the log that the server had not applied.
     pub unapplied: u64,

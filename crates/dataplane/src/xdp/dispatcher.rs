@@ -2,9 +2,9 @@
 //! packet is for.
 //!
 //! Invariants: ports and pipelines of a loaded dispatcher never change; a device that joins or leaves loads another
-//! dispatcher. Its array of programs must be pinned before it is attached: the kernel empties an array of programs that
-//! neither a process nor a pin holds. Source: `bpf/dispatch.bpf.c`. Spec: `docs/spec/pipeline.md` §9. May not: attach
-//! anything.
+//! dispatcher. The dispatcher's array of programs must be pinned before the dispatcher is attached: the kernel empties
+//! an array of programs that neither a process nor a pin holds. Source: `bpf/dispatch.bpf.c`. Spec:
+//! `docs/spec/pipeline.md` §9. May not: attach anything.
 
 use std::path::Path;
 

@@ -36,8 +36,8 @@ impl Kernel {
         Ok(Held(self))
     }
 
-    /// Writes state that may change while the pipeline admits. If the pipeline does not know the session, it must be
-    /// held: a CPU may have looked up the session that had this row before, and must look again.
+    /// Writes state that may change while the pipeline admits. If the pipeline does not know the session, the pipeline
+    /// must be held: a CPU may have looked up the session that had this row before, and must repeat the look-up.
     fn refresh(&mut self, state: &SessionState) -> Result<(), KernelError> {
         let Some(address) = state.address else {
             return Ok(());
@@ -55,7 +55,8 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
-    /// Removes a session that is over. Its keys need a hold, because a CPU may be verifying with them.
+    /// Removes a session that is over. The removal of the session's keys needs a hold, because a CPU may be verifying
+    /// with them.
     fn forget(&mut self, id: u64) -> Result<(), KernelError> {
         if self.keys.is_none() || self.sessions.find(id).is_none() {
             return self.sessions.remove(id);
@@ -66,7 +67,8 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
-    /// With keys these checksums leave the tag out: the pipeline adds its contribution, which differs in each packet.
+    /// With keys these checksums leave the tag out: the pipeline adds the tag's contribution, which differs in each
+    /// packet.
     fn base_crcs(&self, state: &SessionState) -> BaseCrcs {
         let keyed = self.keys.is_some();
         let token = if keyed { 0 } else { state.token };
@@ -183,7 +185,7 @@ impl Hold for Held<'_> {
 
     fn forget_log(&mut self) -> io::Result<()> {
         let shard = self.0.shard();
-        // This field is cleared first: without it the others have no meaning.
+        // The field `last` is cleared first: without it the other fields have no meaning.
         shard.last.store(0, Release);
         for word in [
             &shard.head,
@@ -205,7 +207,8 @@ impl Hold for Held<'_> {
 
     fn answers_for_ever(&mut self) {
         let word = &self.0.shard().answers_until;
-        // In most cases the word has this value already, and the pipeline keeps its line in its caches.
+        // In most cases the word already has this value, and then no store takes the word's cache line from the
+        // pipeline.
         if word.load(Relaxed) != FOR_EVER {
             word.store(FOR_EVER, Release);
         }

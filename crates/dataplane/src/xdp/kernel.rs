@@ -1,7 +1,7 @@
 //! The loaded pipeline of one shard: its programs, and their runs by `BPF_PROG_TEST_RUN`.
 //!
-//! [`super::load`] makes it, [`super::attach`] attaches it to interfaces, and [`super::fast_path`] is the device's
-//! interface to it. Spec: `docs/spec/pipeline.md`. May not: decide who holds the pipeline, or when.
+//! [`super::load`] makes the pipeline, [`super::attach`] attaches it to interfaces, and [`super::fast_path`] is the
+//! device's interface to it. Spec: `docs/spec/pipeline.md`. May not: decide who holds the pipeline, or when.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -102,7 +102,7 @@ impl Kernel {
                 .map_err(|source| KernelError::Program { name, source })?;
             match result.return_value {
                 XDP_PASS => return Ok(()),
-                // Another CPU has the lock. It may be a virtual CPU that does not run at the moment.
+                // Another CPU has the lock. That CPU may be a virtual CPU that does not run at the moment.
                 XDP_DROP => {}
                 answer => return Err(KernelError::Answer { name, answer }),
             }

@@ -50,7 +50,7 @@ pub struct KernelConfig {
     /// Buckets of the index of READs, a power of two. If the device has another number of buckets, its process answers
     /// READs.
     pub read_buckets: u32,
-    /// The print of the shard's keys ([`ClusterKeys::print`]); `None`: it has no keys.
+    /// The print of the shard's keys ([`ClusterKeys::print`]); `None`: the shard has no keys.
     ///
     /// [`ClusterKeys::print`]: pmnet_proto::keys::ClusterKeys::print
     pub keys: Option<NonZeroU64>,
@@ -67,7 +67,8 @@ pub struct Own {
 
 impl Kernel {
     /// Loads the pipeline. Returns the log's medium as well. Maps that are already pinned are used with their contents.
-    /// New maps are no device yet: [`super::open()`] makes one of them. The pipeline is held, unless it was admitting.
+    /// New maps are no device yet: [`super::open()`] makes a device of them. The pipeline is held, unless it was
+    /// admitting.
     ///
     /// # Errors
     /// [`KernelError`].

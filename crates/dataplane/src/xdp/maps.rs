@@ -21,7 +21,8 @@ use super::names::{
 use super::pins::Pins;
 use super::shared::{Bucket, Closed, Counters, HopKeys, Hops, LAYOUT, Session, SessionKeys, Shard};
 
-/// Bytes after the image. The verifier bounds only the start of a frame; these bytes have space for its end.
+/// Bytes after the image. The verifier bounds only the start of a frame; these bytes have space for the end of the
+/// frame.
 const PAD_BYTES: usize = 8192;
 const PAGE_BYTES: usize = 4096;
 /// `BPF_MAP_TYPE_ARRAY` and `BPF_F_MMAPABLE` (linux/bpf.h).
@@ -87,8 +88,8 @@ pub(super) fn pinned_entries(pins: &Pins, name: &str) -> Result<Option<u32>, Ker
     Ok(Some(info.max_entries()))
 }
 
-/// Maps the image; returns its size in bytes as well. If it is not pinned yet, makes it with space for `bytes` bytes,
-/// because the object file does not know its size.
+/// Maps the image; returns its size in bytes as well. If the image is not pinned yet, makes it with space for `bytes`
+/// bytes, because the object file does not know its size.
 pub(super) fn map_image(
     pins: &Pins,
     bytes: Option<usize>,

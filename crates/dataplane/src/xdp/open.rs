@@ -2,8 +2,7 @@
 //!
 //! Invariants: one process at a time makes, takes over or ends a device, under the lock of the folder. A process may be
 //! killed between any two steps: the next process finds either maps that are the device or a file that is the log, and
-//! the stage of the maps tells which. Spec: `docs/spec/pipeline.md` §6. May not: attach the pipeline, or admit
-//! anything.
+//! the stage of the maps says which. Spec: `docs/spec/pipeline.md` §6. May not: attach the pipeline, or admit anything.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -48,7 +47,8 @@ pub struct OpenConfig {
     /// File in which the log is saved when the device ends, and from which it is loaded.
     pub spill: Option<PathBuf>,
     /// If true, a device that is taken over begins as after any start: nothing is admitted until it serves, and its log
-    /// gets the next incarnation. So another device can join after it. If false, the pipeline admits meanwhile.
+    /// gets the next incarnation. So another device can join after this device. If false, the pipeline admits
+    /// meanwhile.
     pub anew: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Opened {
 }
 
 /// Opens the device in `pins`, or makes one. Remains are removed first: those of a process that was killed before it
-/// had made a complete device, or while it removed one.
+/// had made a complete device, or while it removed a device.
 ///
 /// # Errors
 /// [`OpenError`]; in this case the earlier state is kept.
@@ -97,7 +97,7 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
             };
             let made = make(config, pins, expected, saved.as_deref());
             if made.is_err() {
-                // There was no device before. If this fails too, the first error is reported.
+                // There was no device before. If the removal fails too, the first error is reported.
                 let _ = pins.remove();
             }
             let (kernel, log) = made?;
@@ -109,9 +109,9 @@ pub fn open(config: &OpenConfig, pins: &Pins) -> Result<Opened, OpenError> {
             (kernel, log, found)
         }
     };
-    // The maps hold the whole log, and their stage states that they are the device. Before that, the file was the log;
-    // now it is an old copy, which must not be started by accident. (If the power fails before the file is put aside,
-    // its incarnation shows that it is old.)
+    // The maps hold the whole log, and their stage states that they are the device. Until then the file was the log;
+    // now the file is an old copy, which must not be started by accident. (If the power fails before the file is put
+    // aside, its incarnation shows that it is old.)
     if let Some(path) = config.spill.as_ref().filter(|path| path.exists()) {
         let suffix = match found {
             Found::Loaded | Found::New => "loaded",
@@ -155,7 +155,7 @@ fn take_over(
     if stage != Stage::Saving && !config.anew {
         return Ok((kernel, log));
     }
-    // If the process is killed in the middle of the repair, the next one begins it again.
+    // If the process is killed in the middle of the repair, the next process begins the repair again.
     kernel.set_stage(Stage::Saving);
     let log = repaired(log.into_media(), Some(expected))?;
     Ok((kernel, log))

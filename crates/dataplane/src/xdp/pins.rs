@@ -45,7 +45,7 @@ impl Pins {
         let failed = |error| KernelError::file(root, error);
         let mounted = !is_bpf(root);
         if mounted {
-            // The system's default would let all users make folders in it.
+            // The system's default would let all users make folders in this file system.
             let flags = rustix::mount::MountFlags::empty();
             rustix::mount::mount("bpf", root, "bpf", flags, c"mode=0700")
                 .map_err(|error| failed(error.into()))?;
@@ -72,8 +72,8 @@ impl Pins {
         }
     }
 
-    /// Returns whether the pins outlive this process. They do not if the file system is mounted only in this process's
-    /// own mounts, as in a container. If the mounts of the first process cannot be read, the result is true.
+    /// Returns whether the pins outlive this process. Pins do not outlive it if the file system is mounted only in this
+    /// process's own mounts, as in a container. If the mounts of the first process cannot be read, the result is true.
     #[must_use]
     pub fn outlives_the_process(&self) -> bool {
         let Ok(root) = rustix::fs::stat(USUAL) else {

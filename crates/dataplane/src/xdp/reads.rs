@@ -65,7 +65,7 @@ impl Buckets {
         unsafe { std::slice::from_raw_parts(self.closed.as_ptr().cast::<Closed>(), self.count) }
     }
 
-    /// Resets all buckets to their initial state. Only while the pipeline is held.
+    /// Resets all buckets to their initial state. Allowed only while the pipeline is held.
     fn clear(&self) {
         for bucket in self.buckets() {
             bucket.newest.store(0, Relaxed);
@@ -79,15 +79,15 @@ impl Buckets {
 }
 
 impl Kernel {
-    /// See [`pmnet_device::FastPath::hand_reads_up`].
+    /// Makes the pipeline pass READs to the process ([`pmnet_device::FastPath::hand_reads_up`]).
     pub(super) fn stop_answering(&self) {
         self.shard().reads_up.store(1, Relaxed);
-        // The pipeline reads this word under its lock. If it did not see the new value, this process sees everything
-        // that was appended before.
+        // The pipeline reads this word under its lock. If the pipeline did not see the new value, this process sees
+        // everything that the pipeline appended before.
         fence(SeqCst);
     }
 
-    /// Writes the whole state, and that of these buckets. The pipeline must be held.
+    /// Writes the whole state, and the state of these buckets. The pipeline must be held.
     pub(super) fn begin_reads(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
         let shard = self.shard();
         let answers = state.buckets > 0 && state.buckets == self.buckets.count;

@@ -12,8 +12,8 @@ pub struct Rows {
     of: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
     /// The state of each row.
     state: Vec<State>,
-    /// Rows to be given out; the last one is next. Some of them are taken already, as the preferred row of another
-    /// session.
+    /// Rows to be given out; the last one is next. Some of these rows are taken already, each as the preferred row of
+    /// another session.
     stack: Vec<u32>,
     /// The bits of an id that are its preferred row.
     mask: u32,
@@ -23,7 +23,7 @@ pub struct Rows {
 #[derive(Clone, Copy, Debug)]
 struct State {
     taken: bool,
-    /// The row is in the stack. A row is pushed only if it is not, so the stack has each row at most once.
+    /// The row is in the stack. A row is pushed only if it is not in the stack, so the stack has each row at most once.
     stacked: bool,
 }
 
@@ -33,7 +33,7 @@ pub fn preferred_mask(rows_max: u32) -> u32 {
 }
 
 impl Rows {
-    /// Returns `rows_max` rows, all of them free. `mask` must be the pipeline's.
+    /// Returns `rows_max` rows, all of them free. `mask` must be the mask of the pipeline.
     pub fn new(rows_max: u32, mask: u32) -> Rows {
         let free = State {
             taken: false,

@@ -2,8 +2,8 @@
 //! index from id to row.
 //!
 //! Invariants: fields have one writer at a time (`shared.rs`). Fields that the pipeline writes too
-//! ([`Sessions::write`]) are written only while it is held, or in a row that it does not use yet. The pipeline compares
-//! a row's id with that of the packet, so a row with the id 0 is never used.
+//! ([`Sessions::write`]) are written only while the pipeline is held, or in a row that it does not use yet. The
+//! pipeline compares a row's id with that of the packet, so a row with the id 0 is never used.
 //!
 //! Spec: `docs/spec/pipeline.md` §3. May not: hold or release the pipeline.
 

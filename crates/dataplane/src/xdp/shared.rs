@@ -2,8 +2,8 @@
 //!
 //! Invariants: each field has one writer at a time, which its comment names. "Held" means that user space writes the
 //! field only while it holds the pipeline. Fields are read and written as whole words, so neither side ever sees half
-//! of one. `build.rs` turns these lists into C structures. Spec: `docs/spec/pipeline.md` §3. May not: contain code that
-//! changes a field.
+//! of a word. `build.rs` turns these lists into C structures. Spec: `docs/spec/pipeline.md` §3. May not: contain code
+//! that changes a field.
 
 // The build script and a test include this file too, and use a part of it.
 #![allow(dead_code)]
@@ -63,7 +63,7 @@ const fn hash_fields(mut hash: u64, (_, _, fields): Fields) -> u64 {
     hash
 }
 
-/// FNV-1a.
+/// Computes the FNV-1a hash.
 const fn hash_bytes(mut hash: u64, bytes: &[u8]) -> u64 {
     let mut at = 0;
     while at < bytes.len() {
@@ -97,38 +97,38 @@ shared! {
         admits: AtomicU32,
         /// Number of holds and releases. A session that was looked up in an earlier generation must not be used.
         generation: AtomicU32,
-        /// Shard and epoch, as in bytes 8 to 15 of every header of this epoch. User space, held.
+        /// Shard and epoch, as in bytes 8 to 15 of every header of this epoch. Written by user space, held.
         shard_epoch: AtomicU64,
-        /// Device and incarnation, as in bytes 16 to 23 of this device's packets. User space, held.
+        /// Device and incarnation, as in bytes 16 to 23 of this device's packets. Written by user space, held.
         device_incarnation: AtomicU64,
-        /// Token between hops, as in a header. User space, held.
+        /// Token between hops, as in a header. Written by user space, held.
         token: AtomicU64,
-        /// Epoch, as in an entry. User space, held.
+        /// Epoch, as in an entry. Written by user space, held.
         epoch: AtomicU32,
-        /// Incarnation, as in an entry. User space, held.
+        /// Incarnation, as in an entry. Written by user space, held.
         incarnation: AtomicU32,
-        /// Highest applied order, which every new entry states. User space.
+        /// Highest applied order, which every new entry states. Written by user space.
         applied: AtomicU64,
         /// 1: user space sleeps until it is woken. The program `wake_me` sets it; the CPU that appends clears it and
         /// then wakes user space. Both hold the lock.
         sleeps: AtomicU32,
-        /// 1: the chain is this device alone, which acknowledges what it has appended. User space, held.
+        /// 1: the chain is this device alone, which acknowledges what it has appended. Written by user space, held.
         alone: AtomicU32,
-        /// Number of devices of the chain. User space, held.
+        /// Number of devices of the chain. Written by user space, held.
         copies: AtomicU32,
         /// Always 0. This word keeps the fields that the pipeline writes in cache lines of their own. Its value is also
         /// a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
-        /// Highest order. The pipeline; user space while it holds.
+        /// Highest order. Written by the pipeline, and by user space while it holds.
         last: AtomicU64,
-        /// Offset after the newest frame. Writers as for `last`.
+        /// Offset after the newest frame. Written like `last`.
         head: AtomicU64,
-        /// Highest `applied` that an entry states. Writers as for `last`.
+        /// Highest `applied` that an entry states. Written like `last`.
         stated: AtomicU64,
-        /// Highest `applied` that two witnesses state: the space of orders up to it is free. Writers as for `last`.
+        /// Highest `applied` that two witnesses state: the space of orders up to it is free. Written like `last`.
         released: AtomicU64,
-        /// An order, as in a header, whose contribution to a header's checksum is in `order_places`. The pipeline, also
-        /// for the next three fields.
+        /// An order, as in a header, whose contribution to a header's checksum is in `order_places`. Written by the
+        /// pipeline, like the next three fields.
         order_known: AtomicU64,
         /// A number of free entries, whose contribution is in `room_places`.
         room_known: AtomicU64,
@@ -138,57 +138,59 @@ shared! {
         room_places: AtomicU32,
         /// The lock: 1 while a CPU holds it. User space takes it only through the programs that it runs.
         taken: AtomicU32,
-        /// Longest payload of an update that is shown to a reader: the shard's size of fragments. User space, held.
+        /// Longest payload of an update that is shown to a reader: the shard's size of fragments. Written by user
+        /// space, held.
         longest: AtomicU32,
-        /// [`LAYOUT`] of the version that made these maps. User space.
+        /// [`LAYOUT`] of the version that made these maps. Written by user space.
         layout: AtomicU64,
-        /// The stage of the maps (`stage.rs`). User space, under the lock of their folder.
+        /// The stage of the maps (`stage.rs`). Written by user space, under the lock of their folder.
         stage: AtomicU32,
-        /// 1: the pipeline keeps the index and answers READs. User space, held.
+        /// 1: the pipeline keeps the index and answers READs. Written by user space, held.
         reads: AtomicU32,
-        /// A secret that is mixed into the hashes of keys. User space, held.
+        /// A secret that is mixed into the hashes of keys. Written by user space, held.
         read_secret: AtomicU64,
-        /// Up to this order the buckets may lack updates: it is that of the newest update without a hash. The pipeline;
-        /// user space while it holds.
+        /// Up to this order the buckets may lack updates: it is that of the newest update without a hash. Written by
+        /// the pipeline, and by user space while it holds.
         read_floor: AtomicU64,
-        /// The floor as user space knows it. User space.
+        /// The floor as user space knows it. Written by user space.
         told_floor: AtomicU64,
-        /// Updates up to this order are not shown. User space.
+        /// Updates up to this order are not shown. Written by user space.
         shown_above: AtomicU64,
         /// Time until which the pipeline answers clients, by `CLOCK_BOOTTIME`: the deadline of the device's lease, or
-        /// [`FOR_EVER`]. 0: the device has had no lease. User space.
+        /// [`FOR_EVER`]. 0: the device has had no lease. Written by user space.
         answers_until: AtomicU64,
-        /// Not 0: a request is outstanding that may change any key. User space.
+        /// Not 0: a request is outstanding that may change any key. Written by user space.
         reads_closed: AtomicU32,
-        /// 1: user space takes in a packet that may close buckets, and answers READs itself. User space.
+        /// 1: user space takes in a packet that may close buckets, and answers READs itself. Written by user space.
         reads_up: AtomicU32,
-        /// First order of this lap of the frame ring. Writers as for `last`.
+        /// First order of this lap of the frame ring. Written like `last`.
         lap: AtomicU64,
-        /// First order of the previous lap. Writers as for `last`.
+        /// First order of the previous lap. Written like `last`.
         lap_before: AtomicU64,
-        /// Version of the index, for a MISS. User space.
+        /// Version of the index, for a MISS. Written by user space.
         read_version: AtomicU64,
-        /// Print of the keys with which the pipeline verifies (`ClusterKeys::print`); 0: none. User space, held.
-        keys: AtomicU64,
-        /// One bit for each front of which nothing is admitted because it is over its share of the log. User space,
+        /// Print of the keys with which the pipeline verifies (`ClusterKeys::print`); 0: none. Written by user space,
         /// held.
+        keys: AtomicU64,
+        /// One bit for each front of which nothing is admitted because it is over its share of the log. Written by user
+        /// space, held.
         over: AtomicU64,
     }
 
     /// A bucket of the index of READs: one element of `pm_buckets`.
     struct Bucket as "pm_bucket" aligned 8 {
         /// Order of the newest update of any key in the bucket. The flag [`HIDDEN`] is set if that update must not be
-        /// shown. The pipeline; user space while it holds.
+        /// shown. Written by the pipeline, and by user space while it holds.
         newest: AtomicU64,
     }
 
     /// User space's statement about a bucket: one element of `pm_closed`.
     struct Closed as "pm_closed" aligned 8 {
-        /// Updates below this order are not shown, and readers wait for it. User space.
+        /// Updates below this order are not shown, and readers wait for it. Written by user space.
         passed: AtomicU64,
-        /// Updates up to this order are not shown. User space.
+        /// Updates up to this order are not shown. Written by user space.
         shown_above: AtomicU64,
-        /// Not 0: a request is outstanding that may change a key of this bucket. User space.
+        /// Not 0: a request is outstanding that may change a key of this bucket. Written by user space.
         closed: AtomicU32,
         /// Unused.
         padding: AtomicU32,
@@ -196,8 +198,8 @@ shared! {
 
     /// The neighbours of this device in a chain: the one element of `pm_chain`.
     struct Hops as "pm_hops" aligned 64 {
-        /// 1: this device is not the head, and takes entries from the previous hop. User space, held; so are all fields
-        /// up to `names`.
+        /// 1: this device is not the head, and takes entries from the previous hop. Written by user space, held, like
+        /// all fields up to `names`.
         follows: AtomicU32,
         /// Number of devices after this one.
         behind: AtomicU32,
@@ -209,7 +211,7 @@ shared! {
         next_high: AtomicU64,
         /// Second half of the next hop's address.
         next_low: AtomicU64,
-        /// Address of the previous hop, in two words as that of the next.
+        /// Address of the previous hop, in two words like the address of the next hop.
         before_high: AtomicU64,
         /// Second half of the previous hop's address.
         before_low: AtomicU64,
@@ -240,34 +242,35 @@ shared! {
 
     /// A session that the pipeline serves: one element of `pm_sessions`.
     struct Session as "pm_session" aligned 64 {
-        /// Session id; 0: the row is free. User space, held.
+        /// Session id; 0: the row is free. Written by user space, held.
         id: AtomicU64,
-        /// The session's token, as in a header. User space, held.
+        /// The session's token, as in a header. Written by user space, held.
         token: AtomicU64,
-        /// Last admitted seq. The pipeline; user space while it holds.
+        /// Last admitted seq. Written by the pipeline, and by user space while it holds.
         last: AtomicU64,
-        /// Highest seq that the pipeline admits: it bounds ended sessions and quotas. User space, held.
+        /// Highest seq that the pipeline admits: it bounds ended sessions and quotas. Written by user space, held.
         until: AtomicU64,
-        /// Highest applied seq. User space.
+        /// Highest applied seq. Written by user space.
         applied: AtomicU64,
         /// Header checksum of an update of this session with one fragment and zeros as seq, key hash, length and
-        /// payload checksum. User space, held, also for the next two fields.
+        /// payload checksum. Written by user space, held, like the next two fields.
         update_crc: AtomicU32,
         /// Header checksum of such an update's entry, with order 0.
         append_crc: AtomicU32,
         /// Header checksum of an acknowledgement, with zeros as seq, order, room and applied.
         ack_crc: AtomicU32,
-        /// UDP port of the client, in network byte order. User space.
+        /// UDP port of the client, in network byte order. Written by user space.
         port: AtomicU32,
         /// 1: a duplicate was acknowledged. Set by the pipeline, cleared by user space.
         heard: AtomicU32,
-        /// Index of the front's bit in [`Shard::over`]. User space, held.
+        /// Index of the front's bit in [`Shard::over`]. Written by user space, held.
         share: AtomicU32,
-        /// The client's IPv6 address, or `::ffff:` and its IPv4 address, as in packets. User space.
+        /// The client's IPv6 address, or `::ffff:` and its IPv4 address, as in packets. Written by user space.
         address_high: AtomicU64,
-        /// Second half of the client's address. User space.
+        /// Second half of the client's address. Written by user space.
         address_low: AtomicU64,
-        /// A seq, as in a header, whose contribution is in `seq_places`. The pipeline, also for the next three fields.
+        /// A seq, as in a header, whose contribution is in `seq_places`. Written by the pipeline, like the next three
+        /// fields.
         seq_known: AtomicU64,
         /// An applied seq, as in a header, whose contribution is in `applied_places`.
         applied_known: AtomicU64,
@@ -275,14 +278,14 @@ shared! {
         seq_places: AtomicU32,
         /// Contribution of `applied_known` to a header's checksum.
         applied_places: AtomicU32,
-        /// Last committed seq, in a chain. The pipeline; user space while it holds.
+        /// Last committed seq, in a chain. Written by the pipeline, and by user space while it holds.
         committed: AtomicU64,
-        /// How frames reach the client, in a chain, in the form of [`Hops::next`]. The pipeline.
+        /// How frames reach the client, in a chain, in the form of [`Hops::next`]. Written by the pipeline.
         client: [AtomicU32; 4],
     }
 
     /// Keys between hops in the current epoch (`docs/spec/keys.md` §3): the one element of `pm_hop_keys`, which only a
-    /// shard with keys has. A key is two words, as SipHash takes them; zeros: no key. User space, held.
+    /// shard with keys has. A key is two words, as SipHash takes them; zeros: no key. Written by user space, held.
     struct HopKeys as "pm_hop_keys" aligned 64 {
         /// The key that seals this device's packets.
         own: [AtomicU64; 2],
@@ -292,7 +295,8 @@ shared! {
         next: [AtomicU64; 4],
     }
 
-    /// Keys of a session: one element of `pm_session_keys`, in the session's row of `pm_sessions`. User space, held.
+    /// Keys of a session: one element of `pm_session_keys`, in the session's row of `pm_sessions`. Written by user
+    /// space, held.
     struct SessionKeys as "pm_session_keys" aligned 32 {
         /// The key that seals packets of the client.
         to_head: [AtomicU64; 2],
@@ -317,11 +321,11 @@ shared! {
         /// With keys: packets that were dropped because the right sender has not sealed them, or because they were
         /// changed.
         forged: AtomicU64,
-        /// Among the packets that went to user space: another CPU had the lock for too long.
+        /// Packets that went to user space because another CPU had the lock for too long.
         busy: AtomicU64,
-        /// Among these: updates that came too early.
+        /// Updates that went to user space because they came too early.
         gaps: AtomicU64,
-        /// Among these: updates for which the log had no room.
+        /// Updates that went to user space because the log had no room.
         full: AtomicU64,
         /// Among these: updates of fronts that are over their share of the log.
         over_share: AtomicU64,

@@ -38,7 +38,7 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Fails if the file at `path` is not an older copy of the log with heading `kept`. `same`: whether a copy with the
-/// same heading counts as older, which is so only after saving began.
+/// same heading counts as older. It does only after saving began.
 pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());
@@ -81,7 +81,7 @@ pub(super) fn save(path: &Path, image: &MapMedia) -> Result<(), OpenError> {
         out.sync_all()
     });
     if let Err(error) = written {
-        // A half-written log is of no use. If this fails too, the first error is reported.
+        // A half-written log is of no use. If the removal fails too, the first error is reported.
         let _ = std::fs::remove_file(&part);
         return Err(file_error(&part)(error));
     }

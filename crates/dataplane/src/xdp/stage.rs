@@ -44,7 +44,7 @@ impl Stage {
             return Ok(Stage::Absent);
         }
         if !pins.path(SHARDS).exists() {
-            // Without this map nothing was admitted, and nothing can be.
+            // Without this map nothing was admitted, and nothing can be admitted.
             return Ok(Stage::Remains);
         }
         let other = || KernelError::OtherVersion(pins.folder().to_owned());

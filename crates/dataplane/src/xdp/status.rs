@@ -26,7 +26,7 @@ pub struct Status {
     pub name: String,
     /// Interfaces to which its program is attached.
     pub interfaces: Vec<String>,
-    /// Whether the pipeline admits; else its process does, if it lives.
+    /// Whether the pipeline admits updates. If not, the device's process admits them, if it lives.
     pub admits: bool,
     /// The shard under which the device writes.
     pub shard: u32,
@@ -43,7 +43,7 @@ pub struct Status {
     pub copies: u32,
     /// Number of devices of the chain after this one.
     pub behind: u32,
-    /// Whether the device follows another one.
+    /// Whether the device follows another device.
     pub follows: bool,
     /// Entries that the log can hold.
     pub entries: u64,

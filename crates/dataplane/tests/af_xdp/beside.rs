@@ -36,8 +36,8 @@ const PARAMETERS: Parameters = Parameters::buffers(128, 512 * 2048, 2048);
 const CLIENTS: usize = 4;
 /// Number of keys of updates and READs.
 const KEYS: u64 = 8;
-/// Time after which a READ without an answer is sent again. This is rare: even a busy machine loses hardly any packet
-/// of this test.
+/// Time after which a READ without an answer is sent again. A lost packet is rare: even a busy machine loses hardly any
+/// packet of this test.
 const AGAIN: Duration = Duration::from_secs(2);
 /// Datagrams of one story (the part of the test with one seed).
 const PACKETS: u64 = 1_500;
@@ -390,7 +390,7 @@ impl Story {
 
     fn open(&mut self, which: usize) -> Vec<u8> {
         if self.rng.bool() || self.clients[which].token == 0 {
-            // An even token, because an odd one is that of a mark.
+            // The token is even, because a mark has an odd token.
             self.clients[which].token = self.rng.u64(1..1 << 60) << 1;
         }
         let token = self.clients[which].token;

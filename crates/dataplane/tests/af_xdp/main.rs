@@ -1,5 +1,5 @@
 //! AF_XDP over a veth pair: frames in both directions, rings that run full and wrap around, requests that are refused.
-//! Needs root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
+//! The tests need root and iproute2. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
 mod beside;
 mod link;
@@ -219,7 +219,7 @@ fn what_does_not_fit_is_dropped_and_the_rest_goes_on() {
         for _ in 0..FRAMES {
             far.send_to(&[round; 9], (NEAR, PORT)).unwrap();
         }
-        // The datagram follows the others on the same link.
+        // The datagram follows the other datagrams on the same link.
         far.send_to(b"end", (NEAR, PORT + 2)).unwrap();
         assert_eq!(ordinary.recv(&mut buffer).unwrap(), 3);
         assert_eq!(socket.receive(&mut burst).unwrap(), RING);

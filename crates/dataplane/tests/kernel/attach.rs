@@ -156,7 +156,7 @@ impl Net {
     /// Exactly the devices that are listed with `true` get their packets.
     fn check<'a>(&self, devices: impl IntoIterator<Item = (&'a Device, bool)>) {
         let devices: Vec<(&Device, bool)> = devices.into_iter().collect();
-        // Without this the first datagram would wait for the resolution of the neighbour's address.
+        // Without this call the first datagram would wait for the resolution of the neighbour's address.
         self.flush();
         let before: Vec<u64> = devices.iter().map(|(device, _)| device.packets()).collect();
         for (number, (device, _)) in devices.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Two devices in user space that get the same packets. One copies them into its log, as the relay does. The other is
-//! given them in packet buffers of its log, as with `--mode af-xdp`, except for some that come through the system's
-//! stack, as in that mode. Answers and logs must be equal. Needs no root.
+//! Two devices in user space that get the same packets. One device copies the packets into its log, as the relay does.
+//! The other device gets them in packet buffers of its log, as with `--mode af-xdp`. As in that mode, some packets come
+//! through the system's stack. Answers and logs must be equal. These tests need no root.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::world::{
     without_kept,
 };
 
-/// Number of entries in both logs; there is room for that many of the longest frames.
+/// Number of entries in both logs; there is room for as many frames of the longest size.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
 /// There are so many buffers that the buffers for copies (one in 32) hold all entries. Then the ENDs of many sessions
@@ -278,7 +278,7 @@ fn the_room_that_clients_are_told_is_what_the_log_can_take() {
 }
 
 /// No session is admitted into a log that is 80 % full. The number of buffers that are free for copies does not count:
-/// a client whose packets come through the system's stack is admitted as any other.
+/// a client whose packets come through the system's stack is admitted like any other client.
 #[test]
 fn sessions_open_by_the_systems_stack_while_nearly_all_buffers_are_lent() {
     let mut pair = pair();

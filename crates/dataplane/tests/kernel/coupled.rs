@@ -25,7 +25,7 @@ use crate::parties::{KEYS, Reads, ServerSide, Session, key, payload};
 use crate::rig::Node;
 use crate::world::{SHARD, config, server, settings, skipped};
 
-/// Steps of one story.
+/// Number of steps in one story (the part of the test with one seed).
 const STEPS: u64 = 3_000;
 /// How many packets of `PMNET_PACKETS` count as one step, and the default of `PMNET_PACKETS`.
 const STEP_PACKETS: u64 = 20;
@@ -243,7 +243,7 @@ impl Chain {
         }
     }
 
-    /// A client opens a session, sends its next update, or repeats one.
+    /// A client opens a session, sends its next update, or repeats an update.
     fn client(&mut self) {
         if self.clients.len() < SESSIONS {
             let port = 40_001 + u16::try_from(self.clients.len()).unwrap();
@@ -603,14 +603,14 @@ impl Cpus {
     }
 }
 
-/// The same with real concurrency, also inside the pipeline. These stories cannot be repeated exactly.
+/// Runs the stories with real concurrency, also inside the pipeline. These stories cannot be repeated exactly.
 #[test]
 fn with_cpus_beside_the_processes_it_is_the_same() {
     if skipped() {
         return;
     }
     let wanted = number("PMNET_PACKETS", PACKETS_ALL) / STEP_PACKETS;
-    // An emulated machine asks for few: there a step takes long.
+    // On an emulated machine few steps are wanted, because a step takes long there.
     let story = wanted.clamp(STEPS / 3, 4 * STEPS);
     let stories = wanted.div_ceil(story);
     let steps = stories * story;

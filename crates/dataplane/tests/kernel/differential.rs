@@ -34,7 +34,7 @@ struct Client {
     token: u64,
     session: u64,
     seq: u64,
-    /// Id of its newest bypass.
+    /// Id of the session's newest bypass.
     request: u64,
 }
 
@@ -46,7 +46,7 @@ pub trait Pair {
     fn later(&mut self, nanos: u64) -> Vec<Sent>;
     /// Returns the address at which the devices listen.
     fn address(&self) -> SocketAddr;
-    /// Returns the cursors of both ([`pmnet_proto::device::Device::cursors`]).
+    /// Returns the cursors of both devices ([`pmnet_proto::device::Device::cursors`]).
     fn cursors(&self) -> (u64, u64, u64, u64);
 }
 
@@ -388,7 +388,7 @@ impl<W: Pair> Run<W> {
 }
 
 /// Sends `packets` packets, in stories with a seed each; `step` sends one packet. The kernel must process a fair share
-/// of them by itself (`did`). Returns how many READs the kernel answered with HIT, and with MISS.
+/// of these packets by itself (`did`). Returns how many READs the kernel answered with HIT, and with MISS.
 pub fn compared<R>(
     packets: u64,
     did: &str,
@@ -456,7 +456,7 @@ fn the_kernel_answers_as_user_space_does() {
         let packets = number("PMNET_PACKETS", PACKETS_ALL);
         let begin = |seed| Run::new(seed, |address, settings| World::new(address, settings));
         let (hits, misses) = compared(packets, "answered", begin, Run::step, |run| &run.world);
-        // A few stories may have none.
+        // In a short run the kernel may answer too few READs.
         let few = packets < 10 * PACKETS;
         assert!(
             few || (hits * 1_000 > packets && misses * 100 > packets),

@@ -80,7 +80,8 @@ fn joined(asked: &[u8]) -> Vec<u8> {
     written(header, &reply.write())
 }
 
-/// Returns a device that was alone, has orders that are not applied, and was left out. Its next process finds that out.
+/// Returns a device that was alone, has orders that are not applied, and was left out. The device's next process finds
+/// out that it was left out.
 fn left_out() -> Bench {
     let mut device = settings(1, next());
     device.flags |= Member::JOIN;

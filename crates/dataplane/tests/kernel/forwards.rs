@@ -1,5 +1,5 @@
 //! A port that limits how many entries are forwarded in a turn: the rest follows at once, and acknowledgements do not
-//! wait for it.
+//! wait for the rest.
 
 use std::collections::VecDeque;
 use std::io;
@@ -206,8 +206,8 @@ fn a_turn_sends_on_no_more_than_its_port_takes() {
     );
 }
 
-/// In each of many turns more updates arrive than a turn may forward. All are forwarded, and the log, which has room
-/// for the updates of six turns, never fills up.
+/// In each of many turns more updates arrive than a turn may forward. All updates are forwarded, and the log, which has
+/// room for the updates of six turns, never fills up.
 #[test]
 fn what_waits_to_be_sent_on_does_not_grow() {
     let port = turns(600, 10, 0);

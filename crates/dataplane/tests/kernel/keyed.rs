@@ -1,5 +1,5 @@
-//! A shard with keys (`docs/spec/keys.md`): the packets of the tests without keys, sealed. Some are sealed with a wrong
-//! key, or were changed after they were sealed. Both devices must drop the same packets.
+//! A shard with keys (`docs/spec/keys.md`): the packets of the tests without keys, sealed. Some packets are sealed with
+//! a wrong key, or were changed after they were sealed. Both devices must drop the same packets.
 //!
 //! The tests of `differential.rs`, `chain.rs` and `lease.rs` send packets without seals. [`Keys`] is between them and
 //! the two devices: it seals the packets of the tests, and verifies those of the devices.
@@ -43,7 +43,7 @@ const NEXT: ClusterKey = ClusterKey::new(*b"the key after it");
 const FORGED: u8 = 20;
 
 /// Keys of a device with this many devices before and after it. `rollover`: the device sends under another key than the
-/// other hops, and accepts theirs.
+/// other hops, and accepts the key of the other hops.
 pub fn keys(behind: (usize, usize), rollover: bool) -> DeviceKeys {
     DeviceKeys {
         cluster: ClusterKeys {
@@ -371,7 +371,8 @@ fn whoever_comes_second_to_the_lock_seals_its_entry_for_the_order_that_it_gets()
                     .collect();
                 barrier.wait();
                 let mut out = [0; 4096];
-                // A packet that finds the lock taken for too long is handed up, and no process takes it in here.
+                // A packet that finds the lock taken for too long is handed up, and no process in this test takes it
+                // in.
                 for _pass in 0..1_000 {
                     for frame in &frames {
                         kernel.run(frame, &mut out).unwrap();

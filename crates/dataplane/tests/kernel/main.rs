@@ -1,5 +1,5 @@
 //! The pipeline in the kernel, compared with the device in user space: the same packets must give the same answers and
-//! the same log. Needs root. Otherwise the tests are skipped, with a message; in CI that is a failure.
+//! the same log. The tests need root. Otherwise the tests are skipped, with a message; in CI that is a failure.
 
 mod attach;
 mod beside;

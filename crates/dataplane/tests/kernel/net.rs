@@ -1,5 +1,5 @@
-//! A network between the devices of a chain, clients and the server. It loses, repeats and reorders packets, and checks
-//! that every packet states the truth when it is sent.
+//! A network between the devices of a chain, clients and the server. The network loses, repeats and reorders packets,
+//! and checks that every packet states the truth when it is sent.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};

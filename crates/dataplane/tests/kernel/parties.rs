@@ -169,7 +169,7 @@ impl Reads {
         list.push((session, seq));
     }
 
-    /// Sends a READ for this key. Returns its id.
+    /// Sends a READ for this key. Returns the id of the READ.
     pub fn ask(&mut self, key: u64) -> u64 {
         let known = |key| self.acked.get(&key).map_or(0, Vec::len);
         self.asked.push(Asked {

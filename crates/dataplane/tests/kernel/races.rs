@@ -283,8 +283,8 @@ fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() 
     assert_eq!(bench.node.device().unwrap().log().last(), 22);
 }
 
-/// Regression: whoever had recorded one DURABLE stopped a chain, by repeating it from an Ethernet address of his own: the
-/// head sent all that followed there.
+/// Regression: a host that had recorded one DURABLE could stop a chain. The host repeated the DURABLE from its own
+/// Ethernet address, and the head then sent all later packets to that address.
 #[test]
 fn a_repeated_confirmation_does_not_move_the_next_hop() {
     if skipped() {
@@ -312,7 +312,7 @@ fn a_repeated_confirmation_does_not_move_the_next_hop() {
         goes_to(next(), &durable(1, order), OTHER);
     }
     assert_eq!(goes_to(client(), &update(session, 2), 3), Some(NEXT));
-    // News from there: the next hop has another interface.
+    // A new DURABLE from that address means that the next hop has another interface.
     assert_eq!(goes_to(next(), &durable(1, 3), OTHER), Some(3));
     assert_eq!(goes_to(client(), &update(session, 3), 3), Some(OTHER));
 }
@@ -583,7 +583,8 @@ pub fn fresh() -> SessionState {
 }
 
 /// A session that the pipeline looked up during a hold is not used after the release.
-/// Regression: only `hold` raised the generation, so the look-up still counted. This test showed it within seconds.
+/// Regression: only `hold` raised the generation, so the look-up still counted. This test showed the bug within
+/// seconds.
 #[test]
 fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     if skipped() {
@@ -625,7 +626,7 @@ fn what_was_looked_at_under_a_hold_does_not_count_behind_it() {
     let end = Instant::now() + Duration::from_millis(millis);
     let (mut holds, mut wrong) = (0_u64, 0_u64);
     while Instant::now() < end {
-        // During the hold the session has the token of the packets. At the release it has another one.
+        // During the hold the session has the token of the packets. At the release the session has another token.
         let mut hold = kernel.hold().unwrap();
         state.token = TOKEN;
         hold.set_session(1, Some(state)).unwrap();

@@ -109,7 +109,7 @@ impl Head {
         }
     }
 
-    /// The pipeline acknowledges an update. Returns its order.
+    /// The pipeline acknowledges an update. Returns the order of the update.
     fn update(&self, seq: u64, key: u64, payload: &[u8]) -> u64 {
         let bytes = updated(self.session, seq, key, payload);
         let passed = self.give(client(), &bytes);

@@ -41,7 +41,7 @@ pub enum Passed {
     Out(Peer, Vec<u8>),
     /// The pipeline passed it to the process.
     Up,
-    /// The pipeline dropped it.
+    /// The pipeline dropped the packet.
     Gone,
 }
 
@@ -86,7 +86,7 @@ impl FastPath for Racing {
         self.at("tail").tail()
     }
     fn hold(&mut self) -> io::Result<Box<dyn Hold + '_>> {
-        // To ask for the guard again while it is held makes no call.
+        // A request for the guard makes no call while the guard is held.
         if self.kernel.lock().unwrap().admits() {
             self.at("hold").hold().map(drop)?;
         }

@@ -16,7 +16,7 @@ use crate::races::{Bench, Deed, address, alone, client, fresh, hop, update};
 use crate::rig::{Passed, run};
 use crate::world::{Scratch, config, frame, skipped};
 
-/// Time after which the other thread counts as hanging. The CPU of an emulator on a busy machine may stand still for
+/// Time after which the other thread is taken to hang. The CPU of an emulator on a busy machine may stand still for
 /// some seconds.
 const OTHER_SIDE_MAX: Duration = Duration::from_secs(60);
 
@@ -27,7 +27,7 @@ fn bench_about_to_sleep() -> (Bench, u64) {
     let passed = run(&bench.node.kernel, client(), address(), &update(session, 1));
     assert!(matches!(passed, Passed::Out(..)), "{passed:?}");
     bench.turn(&[]);
-    // After a turn in which it followed something, the process runs once more by itself.
+    // After a turn in which the process followed something, it runs once more by itself.
     assert!(bench.node.rest(bench.now).is_some());
     bench.turn(&[]);
     (bench, session)

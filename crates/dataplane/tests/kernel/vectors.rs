@@ -10,7 +10,7 @@ use pmnet_wire::{Header, Kind, Packet};
 use crate::load::{TOKEN, addresses, open};
 use crate::world::{SHARD, World, frame, skipped};
 
-/// Longer than the largest frame of a test run, which is a page less the kernel's own part of it.
+/// Longer than the largest frame of a test run, which is a page without the part that the kernel uses.
 const OUT_BYTES: usize = 4096;
 /// Bytes of an Ethernet header: a test run accepts no shorter frame.
 const ETHERNET_BYTES: usize = 14;
@@ -97,8 +97,8 @@ fn every_packet_of_the_vectors_as_it_is() {
     }
 }
 
-/// The same packets, changed to the session, shard and epoch that the kernel serves: it takes only the updates among
-/// them.
+/// The same packets, changed to the session, shard and epoch that the kernel serves: the kernel takes only the updates
+/// among them.
 #[test]
 fn every_packet_of_the_vectors_in_a_session_that_is_served() {
     if skipped() {
@@ -293,8 +293,8 @@ fn frames_of_every_size() {
             "a jumbo update",
             &frame(client, world.address, &large),
         );
-        // A program that does not ask for several buffers gets no frame that is larger than one: the kernel refuses to
-        // run it with such a frame, and to attach it to an interface where such frames may arrive.
+        // A program that does not ask for several buffers gets no frame that is larger than one buffer: the kernel
+        // refuses to run it with a larger frame, and to attach it to an interface where larger frames may arrive.
         let jumbo = frame(client, world.address, &[7; 9_000]);
         let mut out = vec![0; 2 * jumbo.len()];
         let run = world

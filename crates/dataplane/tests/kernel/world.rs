@@ -225,7 +225,7 @@ pub struct World {
     scratch: Scratch,
     /// Keys of the other parties, if the shard has keys.
     keys: Option<Keys>,
-    /// Packets that the pipeline had dropped for want of the right seal when it last dropped one.
+    /// Packets that the pipeline had dropped for want of the right seal, counted when it last dropped such a packet.
     forged: u64,
 }
 
@@ -285,7 +285,7 @@ impl World {
         World::with(address, None, around, device)
     }
 
-    /// Returns the same devices in a switch that has this address of its own.
+    /// Returns the same devices in a switch whose own address is this one.
     pub fn with(
         address: SocketAddr,
         own: Option<SocketAddr>,
@@ -436,8 +436,8 @@ impl World {
         self.reference.receive(self.now, from, datagram).unwrap();
         let answer = self.compare_answer(answer, released);
         if heard {
-            // User space notices that the client was heard only when it looks for idle sessions. A PING lets both
-            // devices notice it now.
+            // User space notices that the client was heard only when it looks for idle sessions. A PING makes both
+            // devices notice the client now.
             self.ping(from, datagram);
         }
         [before, answer].concat()
@@ -469,7 +469,7 @@ impl World {
         assert_eq!(Some(Time(told)), deadline, "the kernel's word");
     }
 
-    /// Without a lease the kernel withholds as many answers as user space does. Returns their number.
+    /// Without a lease the kernel withholds as many answers as user space does. Returns the number of withheld answers.
     pub fn compare_silence(&self) -> u64 {
         let name = self.scratch.0.folder().file_name().unwrap();
         let status = Status::read(&name.to_string_lossy()).unwrap();
@@ -505,8 +505,8 @@ impl World {
         counted.expect("it is counted").1
     }
 
-    /// Both devices have dropped the same packets because their seal was wrong. Returns how many of them the kernel
-    /// dropped; `None`: there are no keys.
+    /// Both devices have dropped the same packets because their seal was wrong. Returns the number of packets that the
+    /// kernel dropped; `None`: there are no keys.
     pub fn compare_forged(&self) -> Option<u64> {
         self.keys.as_ref()?;
         let by_kernel = self.forged_by_kernel();
@@ -536,7 +536,7 @@ impl World {
     }
 
     /// `released`: the order that was released when the kernel answered by itself. The end of the burst may release
-    /// more. User space counts that in this acknowledgement, the kernel in its next one.
+    /// more. User space counts the additional release in this acknowledgement, the kernel in its next one.
     fn compare_answer(&mut self, mut answer: Vec<Sent>, released: Option<u64>) -> Vec<Sent> {
         self.device.finish(self.now).unwrap();
         self.reference.finish(self.now).unwrap();
@@ -562,7 +562,7 @@ impl World {
         answer.extend(opened(sent(&mut self.device), &mut self.keys));
         let mut expected = opened(sent(&mut self.reference), &mut self.keys);
         if self.device.log().tail().released < self.reference.log().tail().released {
-            // The reference has released space that the device releases one burst later: see below.
+            // The reference has released space that the device releases one burst later. The reason is given below.
             answer.iter_mut().for_each(without_room);
             expected.iter_mut().for_each(without_room);
         }
@@ -601,7 +601,7 @@ impl World {
             laps: kernel.laps.map(|lap| lap.max(1)),
             ..kernel
         };
-        // While a hop's last report is that the store is short of room, the process admits the packets, and the
+        // While a hop's last report is that the store is short of space, the process admits the packets, and the
         // pipeline learns of them at the end.
         if self.device.machine().admits() {
             assert_eq!(kernel, self.device.log().tail());
@@ -815,7 +815,7 @@ pub fn frame(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the UDP checksum over IPv6 for a frame without one. For a frame with a correct one it returns 0.
+/// Returns the UDP checksum over IPv6 for a frame without one. For a frame with a correct checksum it returns 0.
 fn udp6_checksum(frame: &[u8]) -> u16 {
     let mut pseudo = frame[22..54].to_vec();
     pseudo.extend([0, 0, frame[18], frame[19], 0, 0, 0, 17]);

@@ -85,7 +85,7 @@ impl Ledger {
     /// Reads a history file.
     ///
     /// # Errors
-    /// The file cannot be read or checked: [`LedgerError`].
+    /// Fails if the file cannot be read or checked: [`LedgerError`].
     pub fn read(path: &Path) -> Result<Ledger, LedgerError> {
         let mut ledger = Ledger::new();
         let mut file = std::io::BufReader::new(std::fs::File::open(path)?);
@@ -107,7 +107,7 @@ impl Ledger {
     /// issued them.
     ///
     /// # Errors
-    /// The operation does not belong to the checked workload: [`LedgerError::NotChecked`].
+    /// Fails if the operation does not belong to the checked workload: [`LedgerError::NotChecked`].
     pub fn add(&mut self, record: &Record) -> Result<(), LedgerError> {
         let outcome = record.outcome;
         let number = || {
@@ -141,7 +141,7 @@ impl Ledger {
 }
 
 fn entry<'a, T: Default>(map: &'a mut BTreeMap<String, T>, key: &str) -> &'a mut T {
-    // Two look-ups for a new key, no allocation for a known one.
+    // Two look-ups for a new key, no allocation for a known key.
     if !map.contains_key(key) {
         map.insert(key.to_owned(), T::default());
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Reads a history file (`pmnet-lab load --history`, and what the history tests keep) as operations.
 ///
 /// # Errors
-/// The file cannot be read, or has an operation for which there is no model.
+/// Fails if the file cannot be read, or has an operation for which there is no model.
 pub fn read_history(path: &Path) -> anyhow::Result<Vec<Operation>> {
     let read = || -> anyhow::Result<Vec<Operation>> {
         let file = std::fs::File::open(path)?;

@@ -8,7 +8,7 @@
 //! pmnet; an operation of unknown outcome may be present or absent, but at most once, and in its place. The checkers
 //! never write to the database.
 //!
-//! It works because every logical client owns its keys and writes increasing numbers to them:
+//! The first question can be answered because every logical client owns its keys and writes increasing numbers to them:
 //!
 //! | operation | the database must show |
 //! |---|---|
@@ -46,7 +46,7 @@ pub struct Verdict {
     pub lost: u64,
     /// Number of effects that the database has more than once.
     pub twice: u64,
-    /// Number of effects that took place before an earlier one of the same client.
+    /// Number of effects that took place before an earlier effect of the same client.
     pub out_of_order: u64,
     /// Number of effects of refused operations, or of operations that no client issued.
     pub invented: u64,

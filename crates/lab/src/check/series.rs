@@ -8,7 +8,7 @@ use crate::load::Outcome;
 #[derive(Clone, Debug, Default)]
 pub struct SetSeries {
     acknowledged: u64,
-    /// The numbers of unknown outcome since the last acknowledged one.
+    /// The numbers of unknown outcome since the last acknowledged number.
     open: Vec<u64>,
 }
 
@@ -99,8 +99,8 @@ impl ListSeries {
 /// Increments of one counter by one client.
 #[derive(Clone, Debug, Default)]
 pub struct CounterSeries {
-    /// Replies of the acknowledged increments, each with the number of unknown ones since the
-    /// previous reply.
+    /// Replies of the acknowledged increments, each with the number of increments of unknown outcome since the previous
+    /// reply.
     replies: Vec<(Option<u64>, u64)>,
     open: u64,
 }

@@ -19,7 +19,7 @@ const ITEMS_MAX: usize = 50_000_000;
 /// database meanwhile.
 ///
 /// # Errors
-/// The reader's connection fails. A missing or wrong value is a finding, not an error.
+/// Fails if the reader's connection fails. A missing or wrong value is a finding, not an error.
 pub fn verify(ledger: &Ledger, reader: &mut Client) -> anyhow::Result<Verdict> {
     let mut verdict = Verdict {
         acknowledged: ledger.acknowledged,

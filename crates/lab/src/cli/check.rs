@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::check::{Ledger, check_history, read_history, report_json, report_table, verify};
 use crate::resp::Client;
 
-/// One call to the database.
+/// Longest time of one call to the database.
 const CALL_MAX: Duration = Duration::from_secs(20);
 
 const EXAMPLES: &str = "\
@@ -60,7 +60,7 @@ pub struct CheckArgs {
     json: bool,
 }
 
-/// Checks; false if something was found, or not decided.
+/// Runs the checks; returns false if a check found something, or is not decided.
 pub fn main(args: &CheckArgs) -> anyhow::Result<bool> {
     match (&args.history, &args.redis) {
         (Some(history), Some(redis)) => compare(history, redis, args.json),

@@ -55,7 +55,7 @@ enum Action {
     Down,
 }
 
-/// Does it.
+/// Carries out the command.
 pub fn main(command: &TestbedCommand) -> anyhow::Result<bool> {
     match &command.action {
         Action::Up {

@@ -1,5 +1,5 @@
-//! Latency CDFs as inline SVG, with logarithmic time and a line for each stack. Colours are CSS
-//! variables of the page, so the same picture serves a light and a dark one.
+//! Latency CDFs as inline SVG, with logarithmic time and a line for each stack. Colours are CSS variables of the page,
+//! so the same picture serves a light and a dark page.
 
 /// The common style of all pages with charts and tables; each page defines its own colours.
 pub const STYLE: &str = "

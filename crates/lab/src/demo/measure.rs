@@ -84,8 +84,8 @@ fn one(
         .iter()
         .map(|(_, process)| process.cpu_ns())
         .collect();
-    // The load may run in a thread of its own, whose CPU time is lost when it ends. It is therefore
-    // measured separately.
+    // The load may run in a thread of its own, whose CPU time is lost when the thread ends. The CPU time of the load is
+    // therefore measured separately.
     let (summary, own_cpu_ns) = running.inside(|| {
         let own = cpu_ns(std::process::id());
         let summary = run(&options, Hooks::default(), stop)?;

@@ -146,7 +146,7 @@ impl Plan {
         plan
     }
 
-    /// Removes the set-ups over links. Returns the note about it, with the reason.
+    /// Removes the set-ups over links. Returns the note about the removal, with the reason.
     pub fn leave_out_links(&mut self, reason: &str) -> &str {
         self.stacks.retain(|stack| !stack.is_linked());
         self.notes.retain(|note| note != LINKS);

@@ -22,7 +22,7 @@ impl Binaries {
     /// Returns the binary of the running laboratory, and that of the product.
     ///
     /// # Errors
-    /// One of the binaries does not exist.
+    /// Fails if one of the binaries does not exist.
     pub fn own() -> anyhow::Result<Binaries> {
         let lab = std::env::current_exe().context("cannot find the pmnet-lab binary")?;
         Binaries::beside(&lab)
@@ -32,7 +32,7 @@ impl Binaries {
     /// path in `PMNET_BINARY`.
     ///
     /// # Errors
-    /// The product does not exist.
+    /// Fails if the product does not exist.
     pub fn beside(lab: &Path) -> anyhow::Result<Binaries> {
         let pmnet = match std::env::var_os(PRODUCT) {
             Some(path) => PathBuf::from(path),

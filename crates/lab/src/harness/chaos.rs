@@ -268,17 +268,16 @@ fn replace(cluster: &mut Cluster, replacement: Replacement) -> anyhow::Result<()
 /// Waits until all acknowledged updates have reached the database.
 ///
 /// # Errors
-/// The database lacks some of them after [`SETTLE_MAX`].
+/// Fails if the database lacks some of the acknowledged updates after [`SETTLE_MAX`].
 pub fn settle(cluster: &Cluster) -> anyhow::Result<()> {
     drained(cluster.endpoint()?)
 }
 
-/// Waits until all acknowledged updates of the front at `endpoint` have reached the database. It
-/// uses a read without keys, which is answered only when all earlier updates are applied
-/// (`docs/spec/protocol.md` §2 rule 8).
+/// Waits until all acknowledged updates of the front at `endpoint` have reached the database. The function uses a read
+/// without keys, which is answered only when all earlier updates are applied (`docs/spec/protocol.md` §2 rule 8).
 ///
 /// # Errors
-/// The read is not answered in time.
+/// Fails if the read is not answered in time.
 pub fn drained(endpoint: SocketAddr) -> anyhow::Result<()> {
     let is_count = |reply: &Reply| matches!(reply, Reply::Integer(_));
     answered(endpoint, SETTLE_MAX, &["DBSIZE"], is_count).context("the log does not drain")

@@ -5,9 +5,9 @@
 //! A port that was found free and closed again may have another owner by the time of its use. A
 //! number is therefore first *claimed* among all processes of the machine (strictly, of the network
 //! namespace, as ports are). The claim is an abstract Unix socket whose name contains the number.
-//! It lasts as long as [`Port`] lives, and the kernel removes the socket even if its owner is
-//! killed. The numbers are below those that the kernel assigns automatically. Otherwise a client's
-//! socket could take the port of a process that is killed and restarts.
+//! The claim lasts as long as [`Port`] lives, and the kernel removes the socket even if its owner is killed. The
+//! numbers are below those that the kernel assigns automatically. Otherwise a client's socket could take the port of a
+//! process that is killed and restarts.
 //!
 //! A claim separates only processes that use claims. A process that waits for a server must still
 //! check that it reaches the server that it started.
@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// The first port number that is given out.
 const FIRST: u16 = 10_000;
-/// By default Linux does not assign numbers below this one automatically.
+/// By default Linux does not assign numbers below this number automatically.
 const END: u16 = 32_000;
 /// If the range has fewer numbers than this, the kernel's own range is used, too.
 const RANGE_MIN: u16 = 1_000;
@@ -46,7 +46,7 @@ impl Turn {
     /// Waits until no other process has this turn.
     ///
     /// # Errors
-    /// Another process has kept the turn for the whole time `wait`.
+    /// Fails if another process has kept the turn for the whole time `wait`.
     pub fn wait(name: &str, wait: Duration) -> std::io::Result<Turn> {
         let until = Instant::now() + wait;
         loop {
@@ -71,10 +71,9 @@ impl Port {
     /// Claims a port that is not in use.
     ///
     /// # Errors
-    /// All ports are claimed or in use.
+    /// Fails if all ports are claimed or in use.
     pub fn claim() -> std::io::Result<Port> {
-        /// The number of ports that this process has tried. It does not soon try the same number
-        /// again.
+        /// The number of ports that this process has tried. So the process does not soon try the same number again.
         static TRIED: AtomicU16 = AtomicU16::new(0);
         let range = range();
         let count = range.end - range.start;
@@ -113,7 +112,7 @@ impl Port {
 /// Returns a port that stays claimed until this process ends.
 ///
 /// # Errors
-/// All ports are claimed or in use, as for [`Port::claim`].
+/// Fails if all ports are claimed or in use, as for [`Port::claim`].
 pub fn lasting() -> std::io::Result<u16> {
     static CLAIMED: Mutex<Vec<Port>> = Mutex::new(Vec::new());
     let port = Port::claim()?;

@@ -76,8 +76,8 @@ pub struct Topology {
     pub medium: Medium,
     /// Faults of the datagrams between front, devices and server; `None`: no faults.
     pub trouble: Option<Trouble>,
-    /// Whether fronts, devices and server have keys. They must have none if a test sends or reads
-    /// packets itself, or starts further processes.
+    /// Whether fronts, devices and server have keys. They must have no keys if a test sends or reads packets itself, or
+    /// starts further processes.
     pub keyed: bool,
     /// Further arguments for every device.
     pub device_args: Vec<String>,
@@ -188,7 +188,7 @@ impl Cluster {
     /// programs. The run's folder is made in `folder`, which should be on a real disk.
     ///
     /// # Errors
-    /// A process could not be started: the error names the first one, with the end of its output.
+    /// Fails if a process could not be started: the error names the first one, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -402,7 +402,7 @@ impl Cluster {
     /// Returns the RESP endpoint for clients: the front, or the database if there is no pmnet.
     ///
     /// # Errors
-    /// There is no endpoint (an embedded store without pmnet).
+    /// Fails if there is no endpoint (an embedded store without pmnet).
     pub fn endpoint(&self) -> anyhow::Result<SocketAddr> {
         self.front
             .or(self.redis)
@@ -412,7 +412,7 @@ impl Cluster {
     /// Connects to the database directly; if the database is embedded, through the front.
     ///
     /// # Errors
-    /// The database does not answer.
+    /// Fails if the database does not answer.
     pub fn reader(&self) -> anyhow::Result<Client> {
         let address = self.redis.map_or_else(|| self.endpoint(), Ok)?;
         Client::connect(address, READER_MAX)
@@ -460,7 +460,7 @@ impl Cluster {
     /// it (unless the front follows by itself).
     ///
     /// # Errors
-    /// No device would be left, or the remaining ones do not serve in time.
+    /// Fails if no device would be left, or the remaining ones do not serve in time.
     pub fn lose(&mut self, lost: &[usize]) -> anyhow::Result<()> {
         for index in lost {
             self.kill(Role::Device(*index))?;
@@ -497,11 +497,11 @@ impl Cluster {
 
     /// Lets a device join at the end of the chain, as an operator does: starts it with `--join`,
     /// waits until it is ready, and starts the chain's last device again with the joiner as its
-    /// next hop. A device that was lost before keeps its id. With `keeps_log` it also keeps its
-    /// log; otherwise it gets a new one.
+    /// next hop. A device that was lost before keeps its id. With `keeps_log` the device also keeps its log; otherwise
+    /// it gets a new log.
     ///
     /// # Errors
-    /// The device does not join in time.
+    /// Fails if the device does not join in time.
     pub fn join(&mut self, index: usize, keeps_log: bool) -> anyhow::Result<()> {
         let server = self.server.context("this cluster has no server")?;
         let (tail, _) = *self.chain.last().context("no device is left")?;
@@ -596,7 +596,7 @@ impl Cluster {
     /// Returns one of the processes.
     ///
     /// # Errors
-    /// The cluster has no such process.
+    /// Fails if the cluster has no such process.
     pub fn process(&mut self, role: Role) -> anyhow::Result<&mut Process> {
         self.processes
             .iter_mut()
@@ -608,7 +608,7 @@ impl Cluster {
     /// Kills a process (`kill -9`).
     ///
     /// # Errors
-    /// The cluster has no such process, or the kernel refuses.
+    /// Fails if the cluster has no such process, or the kernel refuses the operation.
     pub fn kill(&mut self, role: Role) -> anyhow::Result<()> {
         self.process(role)?.kill()
     }
@@ -616,7 +616,7 @@ impl Cluster {
     /// Starts a killed process again and waits until it serves.
     ///
     /// # Errors
-    /// The process does not serve in time; the error has the end of its output.
+    /// Fails if the process does not serve in time; the error has the end of its output.
     pub fn restart(&mut self, role: Role) -> anyhow::Result<()> {
         let process = self.process(role)?;
         process.relaunch()?;
@@ -626,7 +626,7 @@ impl Cluster {
     /// Stops a process of the product by SIGTERM, and starts another build of it in its place.
     ///
     /// # Errors
-    /// The process does not end with exit code 0, or the new one does not serve in time.
+    /// Fails if the process does not end with exit code 0, or the new one does not serve in time.
     pub fn exchange(&mut self, role: Role, pmnet: &Path) -> anyhow::Result<()> {
         let process = self.process(role)?;
         anyhow::ensure!(process.stop()?, "{role} did not end well");
@@ -635,11 +635,11 @@ impl Cluster {
             .with_context(|| format!("{role} as {}", pmnet.display()))
     }
 
-    /// Ends every process by SIGTERM, client side first. Returns the names of those that did not
-    /// end by themselves with exit code 0.
+    /// Ends every process by SIGTERM, client side first. Returns the names of the processes that did not end by
+    /// themselves with exit code 0.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
         let mut unclean = Vec::new();
         for (role, process) in &mut self.processes {

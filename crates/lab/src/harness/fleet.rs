@@ -18,7 +18,7 @@ use super::scratch::Scratch;
 const RESP_PORT: u16 = 6379;
 /// Port of every device and of the server.
 const PMNET_PORT: u16 = pmnet_wire::PORT_FIRST;
-/// Port of the proxy that receives the packets for each of them.
+/// Port of the proxy that receives the packets for a process on another machine.
 const PROXY_PORT: u16 = pmnet_wire::PORT_FIRST + 1;
 
 /// The parts of a fleet, in addition to a Redis with `appendfsync always`, a server and a front.
@@ -69,7 +69,7 @@ impl Fleet {
     /// fleet.
     ///
     /// # Errors
-    /// The machines cannot be made ([`Namespaces::create`]), or a process could not be started.
+    /// Fails if the machines cannot be made ([`Namespaces::create`]), or a process could not be started.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -227,7 +227,7 @@ impl Fleet {
     /// Returns the machine of the clients, for threads that are to work on it.
     ///
     /// # Errors
-    /// The fleet has no such machine.
+    /// Fails if the fleet has no such machine.
     pub fn clients(&self) -> anyhow::Result<Namespace> {
         Ok(self.namespaces.node(self.node(Machine::Clients)?))
     }
@@ -247,7 +247,7 @@ impl Fleet {
     /// Kills a process (`kill -9`). Returns false if it did not run.
     ///
     /// # Errors
-    /// The fleet has no such process, the process had ended by itself, or the kernel refuses.
+    /// Fails if the fleet has no such process, the process had ended by itself, or the kernel refuses the operation.
     pub fn kill(&mut self, role: Role) -> anyhow::Result<bool> {
         let process = self.process(role)?;
         let runs = process.id().is_some();
@@ -258,7 +258,7 @@ impl Fleet {
     /// Starts a killed process again, without waiting until it serves.
     ///
     /// # Errors
-    /// The process cannot be started.
+    /// Fails if the process cannot be started.
     pub fn start_again(&mut self, role: Role) -> anyhow::Result<()> {
         let process = self.process(role)?;
         if process.id().is_some() {
@@ -286,7 +286,7 @@ impl Fleet {
     /// Drops all packets from one machine to another. Returns false if this cut exists already.
     ///
     /// # Errors
-    /// The fleet has no such machine, or the kernel refuses.
+    /// Fails if the fleet has no such machine, or the kernel refuses the operation.
     pub fn cut(&mut self, from: Machine, to: Machine) -> anyhow::Result<bool> {
         let (from, to) = (self.node(from)?, self.node(to)?);
         self.namespaces.cut(from, to)
@@ -295,7 +295,7 @@ impl Fleet {
     /// Ends a cut, if there is one.
     ///
     /// # Errors
-    /// The fleet has no such machine, or the kernel refuses.
+    /// Fails if the fleet has no such machine, or the kernel refuses the operation.
     pub fn heal(&mut self, from: Machine, to: Machine) -> anyhow::Result<()> {
         let (from, to) = (self.node(from)?, self.node(to)?);
         self.namespaces.heal(from, to)
@@ -304,7 +304,7 @@ impl Fleet {
     /// Takes the link of a machine down. Returns false if it was down.
     ///
     /// # Errors
-    /// The fleet has no such machine, or the kernel refuses.
+    /// Fails if the fleet has no such machine, or the kernel refuses the operation.
     pub fn link_down(&mut self, machine: Machine) -> anyhow::Result<bool> {
         let node = self.node(machine)?;
         self.namespaces.link_down(node)
@@ -313,7 +313,7 @@ impl Fleet {
     /// Takes the link of a machine up again.
     ///
     /// # Errors
-    /// The fleet has no such machine, or the kernel refuses.
+    /// Fails if the fleet has no such machine, or the kernel refuses the operation.
     pub fn link_up(&mut self, machine: Machine) -> anyhow::Result<()> {
         let node = self.node(machine)?;
         self.namespaces.link_up(node)
@@ -322,7 +322,7 @@ impl Fleet {
     /// Repairs the network, starts all processes that do not run, and waits until all serve.
     ///
     /// # Errors
-    /// A process ended by itself, or does not serve in time.
+    /// Fails if a process ended by itself, or does not serve in time.
     pub fn repair(&mut self) -> anyhow::Result<()> {
         self.namespaces.heal_all()?;
         let roles: Vec<Role> = self.processes.iter().map(|(role, _)| *role).collect();

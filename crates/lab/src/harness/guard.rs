@@ -1,5 +1,5 @@
-//! The hidden subcommand with which the harness starts programs. It asks the kernel to kill the
-//! program when its parent dies, and then becomes the program (with the same process id).
+//! The hidden subcommand with which the harness starts programs. The subcommand asks the kernel to kill the program
+//! when its parent dies, and then becomes the program (with the same process id).
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -20,7 +20,7 @@ pub struct GuardArgs {
 /// Becomes the program; returns only on failure.
 ///
 /// # Errors
-/// The parent has ended already, or the program cannot be started.
+/// Fails if the parent has ended already, or the program cannot be started.
 pub fn exec_guarded(args: &GuardArgs) -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .context("cannot tie the process to its parent")?;

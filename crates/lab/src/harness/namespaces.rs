@@ -8,7 +8,7 @@
 //!
 //! Invariants: the names contain the process id of their owner; they are removed when the handle is
 //! dropped, even by a panic; the names that a killed owner left are removed by the next owner.
-//! Needs root, `ip` and `nsenter`.
+//! This module needs root, `ip` and `nsenter`.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ impl Namespace {
     /// Moves the calling thread, and all processes that it starts from now on, into this namespace.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn enter(&self) -> anyhow::Result<()> {
         enter(&self.0)
     }
@@ -81,7 +81,7 @@ impl Namespaces {
     /// Makes a namespace for each name, with a link to a hub.
     ///
     /// # Errors
-    /// Namespaces cannot be made ([`Namespaces::refusal`]), or `ip` fails.
+    /// Fails if namespaces cannot be made ([`Namespaces::refusal`]), or `ip` fails.
     pub fn create(names: &[String]) -> anyhow::Result<Namespaces> {
         if let Some(reason) = Namespaces::refusal() {
             anyhow::bail!(reason);
@@ -162,7 +162,7 @@ impl Namespaces {
     /// Moves the calling thread, and all processes that it starts from now on, into the hub.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn enter_hub(&self) -> anyhow::Result<()> {
         enter(&self.hub())
     }
@@ -176,7 +176,7 @@ impl Namespaces {
     /// Returns the program and the arguments that start a program inside a node.
     ///
     /// # Errors
-    /// `nsenter` is not installed.
+    /// Fails if `nsenter` is not installed.
     pub fn inside(
         &self,
         node: usize,
@@ -196,7 +196,7 @@ impl Namespaces {
     /// Drops all packets from one node to another. Returns false if this cut exists already.
     ///
     /// # Errors
-    /// `ip` fails.
+    /// Fails if `ip` fails.
     pub fn cut(&mut self, from: usize, to: usize) -> anyhow::Result<bool> {
         if self.cuts.contains(&(from, to)) {
             return Ok(false);
@@ -208,7 +208,7 @@ impl Namespaces {
     /// Ends a cut, if there is one.
     ///
     /// # Errors
-    /// `ip` fails.
+    /// Fails if `ip` fails.
     pub fn heal(&mut self, from: usize, to: usize) -> anyhow::Result<()> {
         if self.cuts.remove(&(from, to)) {
             self.rule("del", from, to)?;
@@ -219,7 +219,7 @@ impl Namespaces {
     /// Takes the link of a node down. Returns false if it was down already.
     ///
     /// # Errors
-    /// `ip` fails.
+    /// Fails if `ip` fails.
     pub fn link_down(&mut self, node: usize) -> anyhow::Result<bool> {
         if self.down.contains(&node) {
             return Ok(false);
@@ -231,7 +231,7 @@ impl Namespaces {
     /// Takes the link of a node up again, if it is down.
     ///
     /// # Errors
-    /// `ip` fails.
+    /// Fails if `ip` fails.
     pub fn link_up(&mut self, node: usize) -> anyhow::Result<()> {
         if self.down.remove(&node) {
             self.in_hub(&["link", "set", &link_name(node), "up"])?;
@@ -242,7 +242,7 @@ impl Namespaces {
     /// Ends all cuts and takes all links up.
     ///
     /// # Errors
-    /// `ip` fails.
+    /// Fails if `ip` fails.
     pub fn heal_all(&mut self) -> anyhow::Result<()> {
         for (from, to) in self.cuts.clone() {
             self.heal(from, to)?;

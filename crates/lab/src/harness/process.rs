@@ -28,7 +28,7 @@ const ASK_MAX: Duration = Duration::from_millis(500);
 /// The sign that a process serves.
 #[derive(Clone, Debug)]
 pub enum Ready {
-    /// It prints a line with the word `ready` to stdout.
+    /// The process prints a line with the word `ready` to stdout.
     Line,
     /// The started Redis process answers at this address and has loaded all its data. Another
     /// process that listens there does not count.
@@ -46,7 +46,7 @@ pub struct Spec {
     pub program: Option<PathBuf>,
     /// The arguments of the program.
     pub args: Vec<OsString>,
-    /// The sign that it serves.
+    /// The sign that the process serves.
     pub ready: Ready,
 }
 
@@ -63,8 +63,8 @@ impl Process {
     /// Starts the process and waits until it serves.
     ///
     /// # Errors
-    /// The process cannot be started, ends, or does not serve within `wait`; the error has the end
-    /// of its output.
+    /// Fails if the process cannot be started, ends, or does not serve within `wait`; the error has the end of its
+    /// output.
     pub fn start(spec: Spec, folder: &Path, wait: Duration) -> anyhow::Result<Process> {
         let mut process = Process::launch(spec, folder)?;
         process.wait_ready(wait)?;
@@ -74,7 +74,7 @@ impl Process {
     /// Starts the process without waiting.
     ///
     /// # Errors
-    /// The process cannot be started.
+    /// Fails if the process cannot be started.
     pub fn launch(spec: Spec, folder: &Path) -> anyhow::Result<Process> {
         let mut process = Process {
             spec,
@@ -101,7 +101,7 @@ impl Process {
             .program
             .as_ref()
             .unwrap_or(&self.spec.binaries.pmnet);
-        // In networks of the laboratory there are no strangers.
+        // The networks of pmnet-lab have no other users.
         let says_key = |arg: &OsString| arg.to_string_lossy().contains("--key");
         let keyed = self.spec.args.iter().any(says_key);
         let mut command = Command::new(&self.spec.binaries.lab);
@@ -135,7 +135,7 @@ impl Process {
     /// Waits until the process serves.
     ///
     /// # Errors
-    /// The process ended, or does not serve within `wait`; the error has the end of its output.
+    /// Fails if the process ended, or does not serve within `wait`; the error has the end of its output.
     pub fn wait_ready(&mut self, wait: Duration) -> anyhow::Result<()> {
         let deadline = Instant::now() + wait;
         loop {
@@ -169,7 +169,7 @@ impl Process {
 
     /// Whether a reply to INFO comes from this process, and it has loaded its data.
     fn is_own_redis(&self, info: &Reply) -> bool {
-        // Every program that starts this one replaces itself by it, so this is its process id, too.
+        // Every program that starts this process replaces itself by it, so the process id stays the same.
         let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
             return false;
         };
@@ -181,7 +181,7 @@ impl Process {
     /// Returns the exit status, if the process has ended.
     ///
     /// # Errors
-    /// The kernel cannot tell.
+    /// Fails if the kernel gives no answer.
     pub fn exited(&mut self) -> anyhow::Result<Option<ExitStatus>> {
         match &mut self.child {
             Some(child) => child.try_wait().context("cannot wait for a process"),
@@ -192,7 +192,7 @@ impl Process {
     /// Waits until the process ends without a signal.
     ///
     /// # Errors
-    /// It does not end within `wait`, or was not running.
+    /// Fails if the process does not end within `wait`, or was not running.
     pub fn wait_exit(&mut self, wait: Duration) -> anyhow::Result<ExitStatus> {
         let deadline = Instant::now() + wait;
         while Instant::now() < deadline {
@@ -208,7 +208,7 @@ impl Process {
     /// Kills the process (`kill -9`), and waits for its end.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill().context("cannot kill a process")?;
@@ -221,7 +221,7 @@ impl Process {
     /// by itself with exit code 0.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn stop(&mut self) -> anyhow::Result<bool> {
         let Some(mut child) = self.child.take() else {
             return Ok(true);
@@ -244,7 +244,7 @@ impl Process {
     /// Starts the process again with the same arguments, without waiting.
     ///
     /// # Errors
-    /// The process cannot be started.
+    /// Fails if the process cannot be started.
     pub fn relaunch(&mut self) -> anyhow::Result<()> {
         self.kill()?;
         self.spawn()
@@ -253,7 +253,7 @@ impl Process {
     /// Sends SIGSTOP or SIGCONT.
     ///
     /// # Errors
-    /// The process is not running, or the kernel refuses.
+    /// Fails if the process is not running, or the kernel refuses the operation.
     pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         let pid = self
             .child

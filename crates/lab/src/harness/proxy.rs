@@ -16,9 +16,9 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use std::os::fd::AsRawFd;
 
-/// Maximum number of senders; for a further one, the oldest is forgotten.
+/// Maximum number of senders; for a further sender, the oldest sender is forgotten.
 const SENDERS_MAX: usize = 256;
-/// Maximum number of datagrams held back at a time; further ones are forwarded at once.
+/// Maximum number of datagrams held back at a time; further datagrams are forwarded at once.
 const HELD_MAX: usize = 256;
 /// Longest time for which the loop sleeps before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ pub struct Trouble {
     pub drop: f64,
     /// Fraction of datagrams that are sent twice.
     pub repeat: f64,
-    /// Fraction of datagrams that are held back, so that later ones overtake them.
+    /// Fraction of datagrams that are held back, so that later datagrams overtake them.
     pub hold: f64,
     /// Longest time for which a datagram is held back.
     pub hold_max: Duration,
@@ -55,7 +55,7 @@ impl LossyProxy {
     /// Starts a proxy that forwards to `target`.
     ///
     /// # Errors
-    /// The system has no socket or thread.
+    /// Fails if the system has no socket or thread.
     pub fn start(target: SocketAddr, trouble: Trouble) -> anyhow::Result<LossyProxy> {
         // The kernel chooses the port, and the socket stays open until the proxy ends.
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -65,7 +65,7 @@ impl LossyProxy {
     /// Starts a proxy at this address, in the calling thread's network namespace.
     ///
     /// # Errors
-    /// The system has no socket or thread.
+    /// Fails if the system has no socket or thread.
     pub fn start_at(
         listen: SocketAddr,
         target: SocketAddr,

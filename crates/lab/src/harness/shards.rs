@@ -47,7 +47,7 @@ impl Shards {
     /// Starts `count` shards, then the front.
     ///
     /// # Errors
-    /// A process could not be started: the error names the first one, with the end of its output.
+    /// Fails if a process could not be started: the error names the first one, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -62,7 +62,7 @@ impl Shards {
     /// topology. `head` is the beginning of the front's file.
     ///
     /// # Errors
-    /// A process could not be started, as for [`Shards::start`].
+    /// Fails if a process could not be started, as for [`Shards::start`].
     pub fn start_each(
         binaries: &Binaries,
         folder: &Path,
@@ -104,7 +104,7 @@ impl Shards {
     /// read it.
     ///
     /// # Errors
-    /// The file cannot be written, or the front has ended.
+    /// Fails if the file cannot be written, or the front has ended.
     pub fn change_map(&mut self, head: &str, slots: &[&str]) -> anyhow::Result<()> {
         let mut text = head.to_owned();
         for (slots, cluster) in slots.iter().zip(&self.clusters) {
@@ -139,11 +139,11 @@ impl Shards {
         (0..count).rev().find(begins).unwrap_or(0)
     }
 
-    /// Ends every process by SIGTERM, client side first. Returns the names of those that did not
-    /// end with exit code 0.
+    /// Ends every process by SIGTERM, client side first. Returns the names of the processes that did not end with exit
+    /// code 0.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
         let mut unclean = Vec::new();
         if !self.front.stop()? {

@@ -109,7 +109,7 @@ impl Generator {
                 let (op, key, value) = checked_next(checked, client, lane);
                 let (key, value) = match op {
                     Op::Setnx => {
-                        // All clients contend for the same lock before the next one is tried.
+                        // All clients contend for the same lock before the next lock is tried.
                         let round = self.locks / self.clients;
                         // Every attempt has a number of its own, because one client may try twice.
                         self.locks += 1;

@@ -61,7 +61,7 @@ impl Op {
         }
     }
 
-    /// Whether it may change data.
+    /// Whether the operation may change data.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Op::Get | Op::Ping)
@@ -88,7 +88,7 @@ impl HistoryFile {
     /// Creates (or empties) the file.
     ///
     /// # Errors
-    /// The file system fails; the error has the path.
+    /// Fails if the file system fails; the error has the path.
     pub fn create(path: &Path) -> anyhow::Result<HistoryFile> {
         let file = std::fs::File::create(path)
             .with_context(|| format!("cannot write the history {}", path.display()))?;
@@ -101,7 +101,7 @@ impl HistoryFile {
     /// Appends one operation.
     ///
     /// # Errors
-    /// The file system fails; the error has the path.
+    /// Fails if the file system fails; the error has the path.
     pub fn write<O: Serialize>(&mut self, record: &pmnet_history::Record<O>) -> anyhow::Result<()> {
         serde_json::to_writer(&mut self.file, record)
             .map_err(std::io::Error::from)
@@ -112,7 +112,7 @@ impl HistoryFile {
     /// Writes the buffered rest.
     ///
     /// # Errors
-    /// The file system fails; the error has the path.
+    /// Fails if the file system fails; the error has the path.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.file
             .flush()

@@ -38,7 +38,7 @@ impl Mix {
     /// Builds a mix from operations and weights.
     ///
     /// # Errors
-    /// The mix is invalid: [`MixError`].
+    /// Fails if the mix is invalid: [`MixError`].
     pub fn new(parts: Vec<(Op, u32)>) -> Result<Mix, MixError> {
         if parts.is_empty() || parts.len() > PARTS_MAX {
             return Err(MixError::Parts);

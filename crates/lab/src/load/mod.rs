@@ -31,8 +31,8 @@ pub use summary::{Latency, Summary};
 /// Runs the load until its time is up, its number of operations is reached or `stop` is set.
 ///
 /// # Errors
-/// An option is out of bounds, the endpoint gave no answer at all, the system has no more file
-/// descriptors, or a hook returned an error.
+/// Fails if an option is out of bounds, the endpoint gave no answer at all, the system has no more file descriptors, or
+/// a hook returned an error.
 pub fn run(options: &Options, hooks: Hooks<'_>, stop: &AtomicBool) -> anyhow::Result<Summary> {
     options.check().map_err(anyhow::Error::msg)?;
     match options.endpoint {

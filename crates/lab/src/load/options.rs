@@ -37,17 +37,16 @@ pub struct Options {
     pub shard: u32,
     /// Number of connections or sessions, 1 to [`CLIENTS_MAX`].
     pub clients: usize,
-    /// Number of commands in flight on each of them, 1 to [`PIPELINE_MAX`]. In closed loop they are
-    /// sent as one batch, and the next batch follows when all replies have arrived, as in
-    /// redis-benchmark.
+    /// Number of commands in flight on each connection, 1 to [`PIPELINE_MAX`]. In closed loop these commands are sent
+    /// as one batch, and the next batch follows when all replies have arrived, as in redis-benchmark.
     pub pipeline: usize,
     /// Operations per second of all clients together (open loop); `None`: closed loop.
     pub rate: Option<f64>,
     /// Time for which operations are issued, after the warm-up.
     pub duration: Duration,
-    /// The run goes on after that until this many operations are acknowledged, at most [`PATIENCE`]
-    /// times as long. A machine that is busy with other work completes fewer operations in the same
-    /// time, and a check of very few operations proves nothing.
+    /// The run goes on beyond its duration until this many operations are acknowledged, at most [`PATIENCE`] times as
+    /// long. A machine that is busy with other work completes fewer operations in the same time, and a check of very
+    /// few operations proves nothing.
     pub acknowledged_min: u64,
     /// The run stops after this many operations (warm-up included), if this comes first.
     pub operations: Option<u64>,
@@ -92,7 +91,7 @@ pub enum Workload {
 pub struct CheckedOptions {
     /// Prefix of every key; each run needs its own.
     pub prefix: String,
-    /// Number of keys of one client that are written in turn: each of them once before the first is
+    /// Number of keys of one client that are written in turn: each key is written once before the first key is
     /// overwritten.
     pub ring: u64,
     /// Whether lists are used (RPUSH); some stores have none.
@@ -160,7 +159,7 @@ impl Options {
     /// Checks the bounds.
     ///
     /// # Errors
-    /// A value is out of its range; the error names both.
+    /// Fails if a value is out of its range; the error names both.
     pub fn check(&self) -> Result<(), String> {
         let range = |name: &str, value: usize, max: usize| {
             if (1..=max).contains(&value) {

@@ -19,9 +19,9 @@ const TICKS_PER_REPORT: u64 = 2;
 #[derive(Debug)]
 pub struct Pending {
     pub issued: Issued,
-    /// Time at which it was sent; in open loop, the time at which it was due.
+    /// Time at which the operation was sent; in open loop, the time at which it was due.
     pub invoke_ns: u64,
-    /// Time at which it is given up.
+    /// Time at which the operation is given up.
     pub deadline_ns: u64,
     /// Number of replicas for which a `WAIT` after its command waits; 0: no `WAIT`.
     pub replicas: u8,

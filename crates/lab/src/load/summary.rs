@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::history::{Op, Outcome};
 
-/// Longest latency that the histogram distinguishes, in nanoseconds; longer ones count as this one.
+/// Longest latency that the histogram distinguishes, in nanoseconds; longer latencies count as this latency.
 const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// Maximum number of different error texts that are kept.
 const ERRORS_MAX: usize = 8;
@@ -195,7 +195,7 @@ fn cdf(histogram: &Histogram<u64>) -> Vec<(f64, f64)> {
         let quantile = f64::from(step) / f64::from(CDF_POINTS);
         points.push((micros(histogram.value_at_quantile(quantile)), quantile));
     }
-    // The tail matters most, and gets finer steps than the even ones.
+    // The tail is the most important part, and gets finer steps than the rest of the distribution.
     for quantile in [0.998, 0.999, 0.9995, 0.9999, 1.0] {
         points.push((micros(histogram.value_at_quantile(quantile)), quantile));
     }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use super::ValueBytes;
 use crate::harness::{Binaries, Port, Process, READY_MAX, Ready, Scratch, Spec};
 
-/// Its name in tables of CPU time.
+/// Name of the upper bound in tables of CPU time.
 pub const NAME: &str = "resp-limit";
 
 /// The bound alone, on the loopback interface.
@@ -21,7 +21,7 @@ pub struct LimitAlone {
     _scratch: Scratch,
 }
 
-/// Returns its arguments.
+/// Returns the arguments of the process.
 pub fn arguments(listen: SocketAddr, value: ValueBytes) -> Vec<OsString> {
     let (listen, bytes) = (listen.to_string(), value.0.to_string());
     [NAME, "--listen", &listen, "--value-bytes", &bytes]

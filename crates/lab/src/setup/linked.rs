@@ -60,8 +60,7 @@ impl Linked {
     /// The calling thread must outlive the set-up, because the processes end with this thread.
     ///
     /// # Errors
-    /// This machine lacks a program or right, or a process did not start: the error names the first
-    /// one.
+    /// Fails if this machine lacks a program or right, or a process did not start: the error names the first one.
     pub fn start(
         system: System,
         name: &str,
@@ -201,8 +200,7 @@ impl Linked {
         self.front.as_mut()
     }
 
-    /// Waits until all acknowledged updates have reached the database. Without a front this is
-    /// always so.
+    /// Waits until all acknowledged updates have reached the database. Without a front, they have reached it at once.
     pub fn settle(&self) -> anyhow::Result<()> {
         match self.front {
             Some(_) => self.inside(|| drained(self.endpoint)),
@@ -210,8 +208,8 @@ impl Linked {
         }
     }
 
-    /// Ends every process by SIGTERM, client side first. Returns the names of those that did not
-    /// end by themselves with exit code 0.
+    /// Ends every process by SIGTERM, client side first. Returns the names of the processes that did not end by
+    /// themselves with exit code 0.
     pub fn stop(mut self) -> anyhow::Result<Vec<String>> {
         let mut unclean = Vec::new();
         let front = self.front.iter_mut().map(|process| (Role::Front, process));

@@ -30,8 +30,8 @@ pub enum Place {
     Limit(ValueBytes),
     /// A database, with or without pmnet, on the loopback interface.
     Loopback(Topology),
-    /// Redis with this many replicas on the loopback interface. `synced`: the first Redis syncs
-    /// each write to its disk; otherwise none writes to a disk.
+    /// Redis with this many replicas on the loopback interface. `synced`: the first Redis syncs each write to its disk;
+    /// otherwise no Redis writes to a disk.
     Replicated {
         /// Number of replicas.
         replicas: u8,
@@ -70,8 +70,7 @@ impl Running {
     /// run; `name` is the prefix of the names of their folders in `out`.
     ///
     /// # Errors
-    /// This machine lacks a program or right, or a process did not start: the error names the first
-    /// one.
+    /// Fails if this machine lacks a program or right, or a process did not start: the error names the first one.
     pub fn start(
         place: &Place,
         (name, number): (&str, usize),
@@ -107,7 +106,7 @@ impl Running {
     /// Returns the RESP endpoint, as seen from [inside](Running::inside).
     ///
     /// # Errors
-    /// The set-up has none (an embedded store without pmnet).
+    /// Fails if the set-up has no endpoint (an embedded store without pmnet).
     pub fn endpoint(&self) -> anyhow::Result<SocketAddr> {
         match self {
             Running::Limit(limit) => Ok(limit.endpoint()),
@@ -145,7 +144,7 @@ impl Running {
     /// Waits until all acknowledged updates have reached the database.
     ///
     /// # Errors
-    /// The database lacks some of them after half a minute.
+    /// Fails if the database lacks some of the acknowledged updates after half a minute.
     pub fn settle(&self) -> anyhow::Result<()> {
         match self {
             Running::Limit(_) => Ok(()),
@@ -158,7 +157,7 @@ impl Running {
     /// Ends the front, if there is one. Afterwards the set-up answers no requests.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn end_front(&mut self) -> anyhow::Result<Option<EndedFront>> {
         let front = match self {
             Running::Local(cluster) => cluster.process(Role::Front).ok(),
@@ -175,10 +174,10 @@ impl Running {
         }))
     }
 
-    /// Ends every process by SIGTERM. Returns the names of those that did not end with exit code 0.
+    /// Ends every process by SIGTERM. Returns the names of the processes that did not end with exit code 0.
     ///
     /// # Errors
-    /// The kernel refuses.
+    /// Fails if the kernel refuses the operation.
     pub fn stop(self) -> anyhow::Result<Vec<String>> {
         match self {
             Running::Limit(limit) => limit.stop(),

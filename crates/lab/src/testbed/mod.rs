@@ -4,7 +4,7 @@
 //! Purpose: a test network (`pmnet-lab testbed`), which `pmnet-lab bench micro` uses, too.
 //! Invariants: the network of the machine itself is never changed; all created objects are removed
 //! by their handle or by [`down`], even after a crash; every wait has a deadline. May not: start
-//! any part of pmnet. Needs root, `ip` (iproute2) and `ethtool`.
+//! any part of pmnet. This module needs root, `ip` (iproute2) and `ethtool`.
 
 mod layout;
 mod network;

@@ -34,11 +34,11 @@ pub struct Network {
 }
 
 impl Network {
-    /// Makes all namespaces and links. This takes several seconds at most.
+    /// Makes all namespaces and links. The creation takes several seconds at most.
     ///
     /// # Errors
-    /// This process cannot make a testbed ([`refusal`]), or `ip` or `ethtool` fails; then
-    /// everything is removed again.
+    /// Fails if this process cannot make a testbed ([`refusal`]), or `ip` or `ethtool` fails; then everything is
+    /// removed again.
     pub fn create(layout: Layout) -> anyhow::Result<Network> {
         if let Some(reason) = refusal() {
             anyhow::bail!(reason);
@@ -93,7 +93,7 @@ impl Network {
     /// Returns the program and the arguments that start a program inside a node.
     ///
     /// # Errors
-    /// The layout has no such node, or `nsenter` is not installed.
+    /// Fails if the layout has no such node, or `nsenter` is not installed.
     pub fn program(
         &self,
         name: &str,
@@ -117,7 +117,7 @@ impl Network {
     /// veth whose peer has a program may not allow a large MTU.
     ///
     /// # Errors
-    /// `ip` fails.
+    /// Fails if `ip` fails.
     pub fn set_mtu(&self, mtu: u16) -> anyhow::Result<()> {
         for node in &self.layout.nodes {
             let ports = node.ports.iter().map(String::as_str);
@@ -133,7 +133,7 @@ impl Network {
     /// packets, so this is not for links with a device.
     ///
     /// # Errors
-    /// `ethtool` fails.
+    /// Fails if `ethtool` fails.
     pub fn default_offloads(&self) -> anyhow::Result<()> {
         for node in &self.layout.nodes {
             self.inside(&node.name, || offloads(node, &["gro", "off", "tx", "on"]))?;
@@ -144,7 +144,7 @@ impl Network {
     /// Moves the calling thread, and all processes that it starts from now on, into a node.
     ///
     /// # Errors
-    /// The layout has no such node, or the kernel refuses.
+    /// Fails if the layout has no such node, or the kernel refuses the operation.
     pub fn enter(&self, name: &str) -> anyhow::Result<()> {
         let node = self.layout.node(name);
         enter(&node.with_context(|| format!("no node {name}"))?.namespace)
@@ -153,7 +153,7 @@ impl Network {
     /// Runs `work` on a thread of its own inside a node.
     ///
     /// # Errors
-    /// The node cannot be entered ([`Network::enter`]), or `work` fails.
+    /// Fails if the node cannot be entered ([`Network::enter`]), or `work` fails.
     pub fn inside<T: Send>(
         &self,
         name: &str,

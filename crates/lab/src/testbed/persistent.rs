@@ -36,8 +36,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// free.
 ///
 /// # Errors
-/// This process cannot make a testbed ([`refusal`]), the testbed exists already, or `ip`, `ethtool`
-/// or the kernel fails; then everything is removed again.
+/// Fails if this process cannot make a testbed ([`refusal`]), the testbed exists already, or `ip`, `ethtool` or the
+/// kernel fails; then everything is removed again.
 pub fn up(clients: u8, devices: u8, chain: bool) -> anyhow::Result<Layout> {
     let _lock = lock()?;
     let there = nodes();
@@ -88,7 +88,7 @@ fn remove_pins() -> anyhow::Result<()> {
 /// Replaces this process by the command, inside a node.
 ///
 /// # Errors
-/// The testbed has no such node, or the command does not exist. It returns only with an error.
+/// Fails if the testbed has no such node, or the command does not exist. It returns only with an error.
 pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
     if let Some(reason) = refusal() {
         bail!(reason);
@@ -121,8 +121,8 @@ pub struct Removed {
 /// Ends all programs in the testbed and removes it, also if it is incomplete.
 ///
 /// # Errors
-/// This process cannot remove a testbed ([`refusal`]), it is inside of the testbed, or a program
-/// cannot be ended or a namespace removed.
+/// Fails if this process cannot remove a testbed ([`refusal`]), it is inside of the testbed, or a program cannot be
+/// ended or a namespace removed.
 pub fn down() -> anyhow::Result<Removed> {
     if let Some(reason) = refusal() {
         bail!(reason);
@@ -225,7 +225,7 @@ fn end_all(nodes: &[String]) -> anyhow::Result<usize> {
 
 fn signal(processes: &BTreeMap<i32, u64>, signal: Signal) {
     for (pid, space) in processes {
-        // This excludes a new process that got the number of one that has just ended.
+        // This check excludes a new process that got the number of a process that has just ended.
         let same = inode(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(*space);
         if let Some(pid) = Pid::from_raw(*pid).filter(|_| same) {
             let _ = kill_process(pid, signal);

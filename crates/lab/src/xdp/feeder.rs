@@ -1,8 +1,8 @@
 //! Runs the loaded pipeline over prepared packets, many in one system call, to measure the cost of
 //! one packet.
 //!
-//! Source: `bpf/feed.bpf.c`. It tail-calls the program that is attached to interfaces. May not: change the pipeline, or need
-//! an interface.
+//! Source: `bpf/feed.bpf.c`. The program in this file tail-calls the program that is attached to interfaces. May not:
+//! change the pipeline, or need an interface.
 
 use std::time::Duration;
 
@@ -69,8 +69,7 @@ impl Feeder {
     /// device, or a program that tail-calls it.
     ///
     /// # Errors
-    /// This binary was built without the programs, or this kernel does not accept them (they need
-    /// Linux 5.18).
+    /// Fails if this binary was built without the programs, or this kernel does not accept them (they need Linux 5.18).
     pub fn new(fed: &ProgramFd, device: &str, packets_max: u32) -> anyhow::Result<Feeder> {
         ensure!(!OBJECT.is_empty(), NOT_BUILT);
         let mut ebpf = EbpfLoader::new()
@@ -100,7 +99,7 @@ impl Feeder {
     /// Prepares packet `index`.
     ///
     /// # Errors
-    /// `index` is not below `packets_max`, or the frame is too long.
+    /// Fails if `index` is not below `packets_max`, or the frame is too long.
     pub fn prepare(&mut self, index: u32, frame: &[u8]) -> anyhow::Result<()> {
         ensure!(
             frame.len() <= FRAME_BYTES_MAX,
@@ -120,7 +119,7 @@ impl Feeder {
     /// the system call.
     ///
     /// # Errors
-    /// The kernel does not run the program, or a signal interrupted it.
+    /// Fails if the kernel does not run the program, or a signal interrupted it.
     ///
     /// # Panics
     /// If `count` is 0, or larger than `packets_max`.
@@ -144,7 +143,7 @@ impl Feeder {
     /// Returns the pipeline's present counters.
     ///
     /// # Errors
-    /// The counters cannot be read.
+    /// Fails if the counters cannot be read.
     pub fn counted(&self) -> anyhow::Result<Counted> {
         let status = Status::read(&self.device)?;
         let of = |name: &str| {

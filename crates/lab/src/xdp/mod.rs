@@ -1,4 +1,5 @@
-//! XDP programs that are not part of the product: baselines for measurements, and a program that feeds packets to it.
+//! XDP programs that are not part of the product: baselines for measurements, and a program that feeds packets to the
+//! product's pipeline.
 //!
 //! Sources: `bpf/` of this crate. No device needs these programs.
 

@@ -27,7 +27,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/re
 pub enum Program {
     /// Sends every UDP datagram over IPv4 to a port of pmnet's range back to its sender; everything else passes.
     Reflect,
-    /// Sends such datagrams, and those that come from such a port, out at this interface; everything else passes.
+    /// Sends every UDP datagram over IPv4 to or from a port of pmnet's range out at this interface; everything else
+    /// passes.
     Cross(&'static str),
     /// Lets every packet pass.
     Pass,
@@ -58,7 +59,7 @@ impl Plain {
     /// in the BPF file system, such as [`Pins::path`].
     ///
     /// # Errors
-    /// The path exists already, or is in another file system.
+    /// Fails if the path exists already, or is in another file system.
     pub fn pin(self, path: &Path) -> anyhow::Result<()> {
         let pinned = self.link.pin(path);
         pinned
@@ -77,8 +78,8 @@ pub fn is_built() -> bool {
 /// own mode.
 ///
 /// # Errors
-/// The program was not built, this process lacks the right (root, or CAP_BPF and CAP_NET_ADMIN),
-/// the interface does not exist or has another program, or its driver has no XDP.
+/// Fails if the program was not built, this process lacks the right (root, or CAP_BPF and CAP_NET_ADMIN), the interface
+/// does not exist or has another program, or its driver has no XDP.
 pub fn attach(which: Program, interface: &str) -> anyhow::Result<Plain> {
     ensure!(is_built(), NOT_BUILT);
     let name = which.name();

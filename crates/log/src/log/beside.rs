@@ -18,7 +18,7 @@ pub struct Tail {
     pub last: u64,
     /// Offset in the frame ring of the end of the newest frame, in bytes.
     pub head: u64,
-    /// Orders up to this one are reclaimed.
+    /// Orders up to this order are reclaimed.
     pub applied: u64,
     /// Highest `applied` that a witness states.
     pub stated: u64,
@@ -89,9 +89,9 @@ impl<M: Media> Log<M> {
     }
 
     /// Opens the log in an image that was neither closed nor torn: its owner died, but the memory stayed. Nothing is
-    /// repaired, and the incarnation stays. `tail` is the state that the fast path kept. A superblock may have freed
-    /// space without the fast path's knowledge before the owner died. In this case the superblock counts, and the freed
-    /// space may be overwritten.
+    /// repaired, and the incarnation stays. `tail` is the state of the log's end that the fast path kept. A superblock
+    /// may have freed space without the fast path's knowledge before the owner died. In this case the superblock
+    /// counts, and the freed space may be overwritten.
     ///
     /// # Errors
     /// [`LogError`]: the superblocks cannot be read, the log is not the expected one, or tail and image contradict each
@@ -116,7 +116,7 @@ impl<M: Media> Log<M> {
         let given_back = log.superblock.applied;
         log.applied = tail.applied.max(given_back);
         let (stated, released) = (tail.stated.max(given_back), tail.released.max(given_back));
-        // Each entry is checked again, beginning with the oldest kept one.
+        // Each entry is checked again, beginning with the oldest kept entry.
         (log.last, log.durable, log.reported) = (released, released, released);
         log.released = released;
         log.stated = 0;

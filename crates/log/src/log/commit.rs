@@ -33,7 +33,7 @@ impl<M: Media> Log<M> {
     }
 
     /// Returns whether the next persist writes a superblock that frees space. If so, the fast path must not append from
-    /// the start of that persist until it knows the result.
+    /// the start of that persist until it knows the persist's result.
     #[must_use]
     pub fn gives_back(&self) -> bool {
         self.release_wanted && self.applied > self.released
@@ -90,7 +90,7 @@ impl<M: Media> Log<M> {
         Ok(true)
     }
 
-    /// Notes a completed persist. With `wait` it blocks until the persist in flight is complete (bounded by the
+    /// Notes a completed persist. With `wait` the call blocks until the persist in flight is complete (bounded by the
     /// medium's deadline). Returns true if `durable()` has moved since the last call that returned true.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl<M: Media> Log<M> {
     }
 
     /// Notes durably, in both superblocks, that the device is about to serve in its current incarnation. An older image
-    /// keeps a lower mark, however often it is started.
+    /// keeps a lower mark, however often the older image is started.
     ///
     /// # Errors
     /// [`LogError::Media`].
@@ -138,9 +138,9 @@ impl<M: Media> Log<M> {
     }
 
     /// Discards every entry, durable or not, and continues after `order`: `last()`, `durable()` and `applied()` are
-    /// `order`. It is used if the server has applied more than the log holds, and for a device that joins a chain. It
-    /// is one atomic step, durable when it returns: the era in every checksum changes, so no earlier entry can be taken
-    /// for a valid one.
+    /// `order`. The call is used if the server has applied more than the log holds, and for a device that joins a
+    /// chain. The call is one atomic step, durable when it returns: the era in every checksum changes, so no earlier
+    /// entry can be taken for a valid one.
     ///
     /// # Errors
     /// [`LogError::Exhausted`], [`LogError::Media`].
@@ -205,7 +205,8 @@ impl<M: Media> Log<M> {
             for applied in flight.witnesses.into_iter().flatten() {
                 self.witnessed(applied);
             }
-            // The superblock that was written to release space is its only witness, so the other copy is written too.
+            // The superblock that was written to release space is the only witness of the release, so the other copy is
+            // written too.
             self.release_wanted |= flight.witnesses[2].is_some() && self.released < self.stated;
             assert!(
                 self.released <= self.stated

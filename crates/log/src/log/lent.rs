@@ -18,8 +18,8 @@ impl<M: Media> Log<M> {
         self.buffers_mut().leave_to_port(count);
     }
 
-    /// Lends a packet buffer. Returns its number, counted from the start of the frame space, or `None` if the log keeps
-    /// the remaining buffers. After the first loan, [`Log::poll_released`] has to be called.
+    /// Lends a packet buffer. Returns the number of the buffer, counted from the start of the frame space, or `None` if
+    /// the log keeps the remaining buffers. After the first loan, [`Log::poll_released`] has to be called.
     ///
     /// # Panics
     /// The log's frame space is a ring.
@@ -54,7 +54,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Stores a packet into a lent buffer, as a network interface does. It is for networks in user space.
+    /// Stores a packet into a lent buffer, as a network interface does. This function is for networks in user space.
     ///
     /// # Panics
     /// If `at .. at + packet.len()` of the frame space is not inside one lent buffer, or the log is a ring.
@@ -110,7 +110,7 @@ impl<M: Media> Log<M> {
     /// Returns whether a store in the same region has this buffer, and the log has no entry in it.
     ///
     /// # Panics
-    /// The log is a ring, or has no such buffer.
+    /// If the log is a ring, or has no such buffer.
     #[must_use]
     pub fn is_away(&self, number: u32) -> bool {
         match &self.frames {
@@ -122,7 +122,7 @@ impl<M: Media> Log<M> {
     /// Returns whether an order above `released` has its frame in this buffer.
     ///
     /// # Panics
-    /// The log is a ring, or has no such buffer.
+    /// If the log is a ring, or has no such buffer.
     #[must_use]
     pub fn is_live(&self, number: u32) -> bool {
         match &self.frames {

@@ -1,9 +1,9 @@
 //! The running log: append, persist, reclaim (`docs/spec/ordered-log.md` §7–§9).
 //!
 //! Cursors: `released ≤ stated ≤ applied ≤ durable ≤ last`. `stated` is the highest `applied` that is itself durable,
-//! in an entry or in a superblock; `released` is the highest that two such witnesses state. Only slots and frames up to
-//! `released` are used again. By this rule recovery can tell reclaimed orders from lost ones, even if one of the
-//! witnesses is damaged later.
+//! in an entry or in a superblock; `released` is the highest `applied` that two of these witnesses state. Only slots
+//! and frames up to `released` are used again. By this rule recovery can distinguish reclaimed orders from lost orders,
+//! even if one of the witnesses is damaged later.
 
 mod beside;
 mod commit;
@@ -24,15 +24,15 @@ use crate::superblock::Superblock;
 /// The free space of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// Number of further entries that the log can take. With packet buffers, some of them may have to be received in
-    /// place: if no buffer is free for copies, `frame_bytes` is 0.
+    /// Number of further entries that the log can take. With packet buffers, some of these entries may have to be
+    /// received in place: if no buffer is free for copies, `frame_bytes` is 0.
     pub entries: u64,
     /// Longest frame that is guaranteed to fit, in bytes.
     pub frame_bytes: u64,
 }
 
 impl Room {
-    /// Returns this room; without an entry there is no frame either.
+    /// Returns this room. If there is no room for an entry, there is none for a frame either.
     fn of(entries: u64, frame_bytes: usize) -> Room {
         Room {
             entries,
@@ -50,7 +50,7 @@ struct Flight {
     witnesses: [Option<u64>; 3],
 }
 
-/// An open log. It has one owner, and is used by one thread at a time.
+/// An open log. A log has one owner, and is used by one thread at a time.
 #[derive(Debug)]
 pub struct Log<M> {
     media: M,
@@ -183,8 +183,8 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Returns the number of bytes of frames that the log can hold. With packet buffers it is the largest number,
-    /// because only the entries are bounded.
+    /// Returns the number of bytes of frames that the log can hold. With packet buffers the result is the largest
+    /// number, because only the entries are bounded.
     #[must_use]
     pub fn frame_bytes_max(&self) -> u64 {
         match &self.frames {
@@ -210,7 +210,7 @@ impl<M: Media> Log<M> {
 
     /// Appends one frame, `header` followed by `payload`, and returns its order, `last() + 1`. The
     /// caller guarantees that `payload_crc` is the CRC32C of `payload`; the log does not compute it
-    /// again. Nothing is durable yet.
+    /// again. After the call the frame is not durable yet.
     ///
     /// # Errors
     /// [`Full`]: the log is unchanged.
@@ -258,7 +258,7 @@ impl<M: Media> Log<M> {
     /// [`Full`]: the log is unchanged, and the buffer is still lent.
     ///
     /// # Panics
-    /// The frame is not in one lent buffer, or the log is a ring.
+    /// If the frame is not in one lent buffer, or the log is a ring.
     pub fn append_in_place(
         &mut self,
         new: &NewEntry,
@@ -304,7 +304,7 @@ impl<M: Media> Log<M> {
         full
     }
 
-    /// Adds the entry of a frame whose payload is in its place.
+    /// Adds the entry of a frame whose payload already lies in the frame space.
     fn add(
         &mut self,
         new: &NewEntry,
@@ -352,7 +352,7 @@ impl<M: Media> Log<M> {
         Some(self.media.part(self.frame_range(order)?))
     }
 
-    /// Returns the range of such a frame in the image.
+    /// Returns the range of [`Log::frame`] in the image.
     #[must_use]
     pub fn frame_range(&self, order: u64) -> Option<Range<usize>> {
         Some(self.range_of(&self.entry(order)?))
@@ -425,8 +425,8 @@ impl<M: Media> Log<M> {
         (floor < self.last).then(|| self.entry_at(floor + 1).frame_offset())
     }
 
-    /// Returns the same offset for an estimate, and may be called at any moment. `None`: the fast path, which may be
-    /// ahead of this log, has used that slot again.
+    /// Returns the offset of the oldest frame as an estimate, and may be called at any moment. `None`: the fast path,
+    /// which may be ahead of this log, has used that slot again.
     fn oldest_frame_seen(&self, floor: u64) -> Option<usize> {
         let parameters = self.parameters();
         let slot = parameters.slot(floor + 1);

@@ -24,10 +24,10 @@ const LINE: usize = 64;
 const HEAD_BYTES: usize = LINE;
 /// Offsets of the heads.
 const HEADS: [usize; 2] = [0, 2048];
-/// Offsets of the cursors. Each has a line of its own, so that a store changes only the cursor.
+/// Offsets of the cursors. Each cursor has a line of its own, so that a store changes only the cursor.
 const CURSORS: [usize; 2] = [64, 2048 + 64];
 const SLOTS_AT: usize = 4096;
-/// Number of bits in a cursor that check the others.
+/// Number of bits in a cursor that check the other bits.
 const CHECK_BITS: u32 = 12;
 
 /// Size of a queue, fixed when it is made.
@@ -266,7 +266,8 @@ fn rest_is_zero(image: &[u8]) -> bool {
     is_zero(between) && is_zero(&image[CURSORS[1] + 8..])
 }
 
-/// Returns a cursor as it is stored: one word, so that it is old or new but never torn. Its low bits check the others.
+/// Returns a cursor as it is stored: one word, so that it is old or new but never torn. The low bits of the word check
+/// the other bits.
 fn seal(log_uuid: u128, number: u64) -> u64 {
     let crc = crc32c::crc32c_append(
         crc32c::crc32c(&log_uuid.to_le_bytes()),

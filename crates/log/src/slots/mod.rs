@@ -12,8 +12,8 @@
 //!
 //! Purpose: to deliver messages in the order of their slots, and to find acknowledged messages again after a crash.
 //! Invariants: `kept ≤ processed ≤ posted ≤ kept + slots`; a message is delivered only after all earlier slots are
-//! complete; the scan stores nothing. As everywhere in this crate, there is no IO, no clock and no packet. The caller
-//! decides whether a slot holds a message.
+//! complete; the scan stores nothing. This module has no IO, no clock and no packets. The caller decides whether a slot
+//! holds a message.
 
 mod image;
 mod queue;

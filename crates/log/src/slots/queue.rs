@@ -168,7 +168,7 @@ impl<M: Media> SlotQueue<M> {
     /// Notes that the oldest message was delivered.
     ///
     /// # Panics
-    /// The slot is not complete.
+    /// If the slot is not complete.
     pub fn advance(&mut self) {
         let done = matches!(self.state(self.processed), Some(State::Complete { .. }));
         assert!(done, "only what is complete is handed on");
@@ -179,7 +179,7 @@ impl<M: Media> SlotQueue<M> {
         (number < self.posted).then(|| self.states[self.parameters.slot(number)])
     }
 
-    /// Returns the number of the oldest slot if it is open and a later one is complete: a client is in the middle of a
+    /// Returns the number of the oldest slot if it is open and a later slot is complete: a client is in the middle of a
     /// message. If this state lasts, the client must be disconnected.
     #[must_use]
     pub fn blocked(&self) -> Option<u64> {
@@ -196,8 +196,8 @@ impl<M: Media> SlotQueue<M> {
             .find(|&number| self.sender(number).is_some())
     }
 
-    /// Returns whether this connection cannot have the oldest slot. It has completed a message in a later slot, and a
-    /// connection takes a slot only when its earlier message is complete.
+    /// Returns whether this connection cannot have the oldest slot. The connection has completed a message in a later
+    /// slot, and a connection takes a slot only when its earlier message is complete.
     #[must_use]
     pub fn is_cleared(&self, connection: u32) -> bool {
         self.later().any(|from| from == connection)

@@ -38,7 +38,7 @@ pub enum Op {
     ReclaimBut(u64),
     /// Raise the epoch by this number.
     Epoch(u32),
-    /// Set a lower epoch, then the current epoch. Neither has an effect.
+    /// Set a lower epoch, then the current epoch. Neither step has an effect.
     StaleEpoch,
     /// Discard all entries, and continue this many orders after the last one (negative: before it).
     Reset(i64),
@@ -162,7 +162,7 @@ impl Driver {
         }
     }
 
-    /// Runs one operation. Its promise is on the tape when this returns.
+    /// Runs one operation. The step's promise is on the tape when this call returns.
     pub fn step(&mut self, op: Op) -> Result<(), String> {
         match op {
             Op::Format => self.format(),

@@ -29,7 +29,7 @@ pub struct Counts {
     pub images: [u64; 3],
     /// The images among these in which one line is torn between its words.
     pub torn: u64,
-    /// Moments of scripts with too many images to try all.
+    /// Moments of scripts with more images than can all be tried.
     pub sampled_points: u64,
     /// Deaths of the process without a loss of power.
     pub kills: u64,
@@ -37,10 +37,10 @@ pub struct Counts {
     pub crashed_again: u64,
     /// Recoveries from all images and kills.
     pub recoveries: u64,
-    /// Images with a line that reads as garbage, and number of them that were refused.
+    /// Images with a line that reads as garbage, and the number of these images that were refused.
     pub poisoned: u64,
     pub poisoned_refused: u64,
-    /// Images with old superblocks, and number of them that were refused.
+    /// Images with old superblocks, and the number of these images that were refused.
     pub set_back: u64,
     pub set_back_refused: u64,
 }
@@ -218,7 +218,7 @@ impl Explorer {
         Ok(())
     }
 
-    /// Recovers. With `again`, runs a little further, and crashes at every moment of the recovery.
+    /// Recovers. With `again`, continues with further operations, and crashes at every moment of the recovery.
     fn recover(
         &mut self,
         left: State,

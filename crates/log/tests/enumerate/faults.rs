@@ -1,7 +1,7 @@
 //! Faults beyond a crash: a line that reads as garbage, or an old superblock.
 //!
-//! Such a fault may cost the log, but must be noticed. Either the image is refused and left unchanged, or all that a
-//! witness still states is present, exactly as it was appended (`docs/spec/recovery.md` §1, §4).
+//! Such a fault may make the log unusable, but must be noticed. Either the image is refused and left unchanged, or all
+//! that a witness still states is present, exactly as it was appended (`docs/spec/recovery.md` §1, §4).
 
 use pmnet_log::{BLOCK_BYTES, Decision, Finding, LogError, Scan};
 

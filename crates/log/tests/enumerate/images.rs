@@ -16,7 +16,7 @@ pub type Visit<'a> = dyn FnMut(Kind, &[(usize, Line)]) + 'a;
 pub enum Kind {
     /// Every line holds the state after one of its stores.
     Whole,
-    /// Every line holds the state after one of its stores; the moment has too many such images to try all.
+    /// Every line holds the state after one of its stores; the moment has more such images than can all be tried.
     Sample,
     /// One line holds words of different ages.
     Torn,

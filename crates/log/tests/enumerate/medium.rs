@@ -180,7 +180,7 @@ impl Media for Recorder {
 pub struct State {
     /// Contents of the clean lines, and the oldest possible contents of the dirty lines.
     durable: Vec<u8>,
-    /// Later contents of the dirty lines, oldest first. The CPU sees the last one.
+    /// Later contents of the dirty lines, oldest first. The CPU sees the last of these contents.
     dirty: BTreeMap<usize, Vec<Line>>,
     /// Lines that the persist in flight covers, each with its number of later contents at the start of the persist.
     flight: Option<Vec<(usize, usize)>>,

@@ -38,7 +38,7 @@ pub enum Made {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
     pub made: Made,
-    /// Changes whenever the contents of orders change.
+    /// Whether a log exists.
     pub contents: u64,
     /// Orders up to this one were reported durable.
     pub promised: u64,

@@ -28,7 +28,7 @@ pub enum Verdict {
     Duplicate,
     /// An earlier message of its session is missing, so it was never acknowledged.
     Gap,
-    /// The message is entered: it is the next one of its session.
+    /// The message is entered: it is the next message of its session.
     Enter,
 }
 

@@ -92,7 +92,7 @@ pub struct World {
     entered: u64,
     times: BTreeMap<Id, Times>,
     clock: u64,
-    /// For the tests.
+    /// Tests read this counter.
     pub overtaken: u64,
     pub holes: u64,
 }
@@ -284,7 +284,7 @@ impl World {
     }
 
     /// Recovers from every image that a crash may leave, with the shortest possible log and with the whole log. Returns
-    /// the number of images, and one of them with the resulting log.
+    /// the number of images, and one image with the resulting log.
     pub fn crash(&mut self, pick: u64) -> (usize, Medium, Vec<Id>) {
         let images = self.queue.media_mut().images();
         let count = images.len();

@@ -2,8 +2,8 @@
 //!
 //! Fault model: a crash leaves each aligned 8-byte word that was stored, and is not covered by a completed persist,
 //! with its old or its new value. Each word (or each 64-byte line) is independent, and a word may reach the medium at
-//! any time before. A persist in flight has no reliable effect until it is complete; then it covers the contents at its
-//! start or newer ones. `crash` is a loss of power. `kill` is the death of the process alone: every store stays
+//! any time before. A persist in flight has no reliable effect until it is complete. Then it covers the contents at its
+//! start, or newer contents. `crash` is a loss of power. `kill` is the death of the process alone: every store stays
 //! visible, and no unpersisted store has become durable.
 
 #![allow(dead_code)] // Each test binary uses its part.
@@ -472,7 +472,7 @@ pub fn filled(
     (log, model)
 }
 
-/// Checks that all that the repair did not keep is zero, also on the medium, so that it can never come back.
+/// Checks that all that the repair did not keep is zero, also on the medium, so that no erased entry can come back.
 fn assert_erased(log: &Log<Forgetful>) {
     let (entries, kept) = (log.parameters().entries, log.last() - log.applied());
     for index in kept..entries {

@@ -10,7 +10,7 @@ use crate::record::Meta;
 use crate::store::PacketStore;
 use crate::transaction::{InPlace, Packet};
 
-/// A payload with fewer bytes is copied close to others, because a frame of its own would be mostly empty.
+/// A payload with fewer bytes is copied close to other records, because a frame of its own would be mostly empty.
 pub const COPIED_BYTES_MAX: usize = 512;
 
 /// Changes that become durable together with the order up to which the store has applied updates, or not at all:
@@ -61,7 +61,7 @@ impl<'r, M: Media> Change<'r, M> {
     /// one call.
     ///
     /// # Errors
-    /// [`Error::Full`]: too few lines, or no frame to exchange for this one. [`Error::TooLong`]: as for
+    /// [`Error::Full`]: too few lines, or no frame to exchange for this frame. [`Error::TooLong`]: as for
     /// [`put_in_place`](crate::Transaction::put_in_place). A call for one record has changed nothing. A call for
     /// several records may have written some of them: drop the change.
     ///
@@ -77,10 +77,10 @@ impl<'r, M: Media> Change<'r, M> {
     /// are copied.
     ///
     /// # Errors
-    /// As for [`Change::link`].
+    /// The errors of [`Change::link`].
     ///
     /// # Panics
-    /// As for [`Change::link`].
+    /// If [`Change::link`] would panic.
     pub fn link_with(
         &mut self,
         order: u64,
@@ -135,21 +135,21 @@ impl<'r, M: Media> Change<'r, M> {
     /// Copies a record that is not in the log, or not in this form.
     ///
     /// # Errors
-    /// As [`put`](crate::Transaction::put).
+    /// The errors of [`put`](crate::Transaction::put).
     pub fn put(&mut self, key: &[u8], value: &[u8], meta: Meta, room: Room) -> Result<(), Error> {
         self.shared.store.put(key, value, meta, room)
     }
 
-    /// Removes a record. Returns whether it existed.
+    /// Removes a record. Returns whether the record existed.
     ///
     /// # Errors
-    /// As [`remove`](crate::Transaction::remove).
+    /// The errors of [`remove`](crate::Transaction::remove).
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         self.shared.store.remove(key)
     }
 
     /// Makes all changes durable, in one atomic step. Afterwards the log reclaims the orders that the store has
-    /// applied, and gets other frames for those that it gave.
+    /// applied, and gets other frames for the frames that it gave.
     ///
     /// # Errors
     /// [`Error::Media`]. In this case it is unknown whether the change is durable. The region must not be used until it
@@ -163,7 +163,7 @@ impl<'r, M: Media> Change<'r, M> {
         store.next.order = upto.max(store.done.order);
         store.commit_always()?;
         let balanced = self.shared.balance();
-        // This comes last: when any record states that these orders are applied, the store has them durably.
+        // The reclaim comes last: when any record states that these orders are applied, the store has them durably.
         self.shared.log.reclaim(upto);
         balanced
     }

@@ -22,8 +22,8 @@ pub(crate) use open::largest;
 pub use open::{SharedError, format_shared};
 pub use seat::Seat;
 
-/// A log and a store in one region, as the module's text describes. It has one owner, and is used by one thread at a
-/// time.
+/// A log and a store in one region, as the module's text describes. A region has one owner, and is used by one thread
+/// at a time.
 pub struct Shared<M: Media> {
     log: Held<Log<Seat<M>>>,
     store: PacketStore<Seat<M>>,
@@ -131,7 +131,7 @@ impl<M: Media> Shared<M> {
     /// Appends an entry; see [`Log::append`].
     ///
     /// # Errors
-    /// As for [`Log::append`].
+    /// The errors of [`Log::append`].
     pub fn append(
         &mut self,
         new: &NewEntry,
@@ -145,10 +145,10 @@ impl<M: Media> Shared<M> {
     /// Appends a frame in place; see [`Log::append_in_place`].
     ///
     /// # Errors
-    /// As for [`Log::append_in_place`].
+    /// The errors of [`Log::append_in_place`].
     ///
     /// # Panics
-    /// As for [`Log::append_in_place`].
+    /// If [`Log::append_in_place`] would panic.
     pub fn append_in_place(
         &mut self,
         new: &NewEntry,
@@ -162,7 +162,7 @@ impl<M: Media> Shared<M> {
     /// Starts a persist of the log; see [`Log::persist_start`].
     ///
     /// # Errors
-    /// As for [`Log::persist_start`].
+    /// The errors of [`Log::persist_start`].
     pub fn persist_start(&mut self) -> Result<bool, LogError> {
         self.log.persist_start()
     }
@@ -170,7 +170,7 @@ impl<M: Media> Shared<M> {
     /// Polls the persist of the log; see [`Log::persist_poll`].
     ///
     /// # Errors
-    /// As for [`Log::persist_poll`].
+    /// The errors of [`Log::persist_poll`].
     pub fn persist_poll(&mut self, wait: bool) -> Result<bool, LogError> {
         self.log.persist_poll(wait)
     }
@@ -192,8 +192,8 @@ impl<M: Media> Shared<M> {
         Ok(Change::begin(self, upto))
     }
 
-    /// Packs as [`PacketStore::pack_step`] does. While half of the store's frames are free, it does nothing, so that
-    /// records stay where they were received.
+    /// Packs as [`PacketStore::pack_step`] does. While half of the store's frames are free, the call does nothing, so
+    /// that records stay where they were received.
     ///
     /// # Errors
     /// [`Error::Media`].
@@ -243,7 +243,7 @@ impl<M: Media> Shared<M> {
     /// Takes a buffer back; see [`Log::give_back_buffer`].
     ///
     /// # Panics
-    /// As for [`Log::give_back_buffer`].
+    /// If [`Log::give_back_buffer`] would panic.
     pub fn give_back_buffer(&mut self, number: u32) {
         self.log.give_back_buffer(number);
     }
@@ -251,7 +251,7 @@ impl<M: Media> Shared<M> {
     /// Stores a packet into a lent buffer; see [`Log::deposit`].
     ///
     /// # Panics
-    /// As for [`Log::deposit`].
+    /// If [`Log::deposit`] would panic.
     pub fn deposit(&mut self, at: usize, packet: &[u8]) {
         self.log.deposit(at, packet);
     }
@@ -271,7 +271,8 @@ impl<M: Media> Shared<M> {
                 self.log.withhold_buffer(number);
                 self.own -= 1;
             } else if self.own > self.log_frames + self.store.frames.logged() {
-                // The log got another buffer for this one. The records in it were removed before the log released it.
+                // The log got another buffer for this one. The records in the frame were removed before the log
+                // released it.
                 self.log.withhold_buffer(number);
                 self.store.give_back_frame(number);
                 self.own -= 1;
@@ -281,7 +282,7 @@ impl<M: Media> Shared<M> {
         }
     }
 
-    /// Returns the first frame about which log and store disagree. For tests.
+    /// Returns the first frame about which log and store disagree. Tests use this function.
     #[must_use]
     pub fn contradiction(&self) -> Option<u32> {
         let frames = &self.store.frames;
@@ -302,7 +303,7 @@ impl<M: Media> Shared<M> {
     /// Closes the log; see [`Log::close`].
     ///
     /// # Errors
-    /// As for [`Log::close`].
+    /// The errors of [`Log::close`].
     pub fn close(self) -> Result<(), LogError> {
         self.log.into_inner().close()
     }

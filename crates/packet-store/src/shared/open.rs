@@ -50,8 +50,8 @@ pub fn format_shared<M: Media>(
 
 impl<M: Media> Shared<M> {
     /// Scans and repairs the store, then the log, and finds the owner of each frame. The log gets `log_frames` frames
-    /// besides those with records. Orders that the store has are reclaimed; the others in the log must be applied again
-    /// ([`Shared::change`]).
+    /// besides those with records. Orders that the store has are reclaimed; the other orders in the log must be applied
+    /// again ([`Shared::change`]).
     ///
     /// # Errors
     /// [`SharedError`].

@@ -1,4 +1,4 @@
-//! One medium for a log and a store: the one that works holds it.
+//! One medium for a log and a store: the component that works holds the medium.
 
 use std::ops::Range;
 use std::os::fd::RawFd;

@@ -34,7 +34,7 @@ pub enum Change {
     /// Writes a key, given by its number, with a value of this length.
     Put(u8, usize),
     Remove(u8),
-    /// Keeps a packet with records of this many keys from this one on.
+    /// Keeps a packet with records of this many keys from this key on.
     InPlace(u8, u8),
 }
 
@@ -124,7 +124,7 @@ impl World for Driver {
         }
     }
 
-    /// Scans, decides and repairs. From now on the found content is the only promised one.
+    /// Scans, decides and repairs. From now on the found content is the only promised content.
     fn open(&mut self, image: Vec<u8>) -> Result<(), String> {
         let medium = Recorder::new(image, Some(self.tape.clone()));
         let scan = Scan::open(medium, Some(IDENTITY.shard)).map_err(|error| error.to_string())?;

@@ -150,7 +150,7 @@ impl<W: World> Explorer<W> {
         Ok(())
     }
 
-    /// Recovers. With `again`, runs a little further, and crashes at every moment of the recovery.
+    /// Recovers. With `again`, continues with further operations, and crashes at every moment of the recovery.
     fn recover(
         &mut self,
         left: State,

@@ -8,7 +8,7 @@
 mod drive;
 mod explore;
 #[path = "../../../log/tests/enumerate/images.rs"]
-#[allow(dead_code)] // Only the log's enumeration uses all of it.
+#[allow(dead_code)] // Only the log's enumeration uses the whole module.
 mod images;
 #[path = "../../../log/tests/enumerate/medium.rs"]
 #[allow(dead_code)] // As above.

@@ -131,7 +131,7 @@ fn opened(medium: Recorder, promise: &Promise) -> Result<Shared<Recorder>, Strin
 fn replayed(shared: &mut Shared<Recorder>, promise: &Promise) -> Result<(), String> {
     let last = shared.log().last();
     while shared.log().applied() < last {
-        // Orders are applied one by one, so that the space that one frees is available to the next.
+        // Orders are applied one by one, so that the space that one order frees is available to the next order.
         let next = shared.log().applied() + 1;
         match entry::apply(shared, next) {
             Ok(()) => {}
@@ -180,7 +180,7 @@ impl Driver {
         state
     }
 
-    /// Notes the contents of the store after this entry has been applied. They are not promised yet.
+    /// Notes the contents of the store after this entry has been applied. These contents are not promised yet.
     fn note(&mut self, payload: &[u8]) {
         let contents = Arc::make_mut(&mut self.promise.contents);
         let mut after: Content = contents.last().expect("one at least").clone();

@@ -9,7 +9,7 @@ mod entry;
 #[path = "../enumerate/explore.rs"]
 mod explore;
 #[path = "../../../log/tests/enumerate/images.rs"]
-#[allow(dead_code)] // Only the log's enumeration uses all of it.
+#[allow(dead_code)] // Only the log's enumeration uses the whole module.
 mod images;
 #[path = "../../../log/tests/enumerate/medium.rs"]
 #[allow(dead_code)] // As above.
@@ -102,7 +102,7 @@ fn random_histories_keep_every_promise() {
     assert!(refused > 50, "{refused}: the region was hardly ever full");
 }
 
-/// The same histories, in regions that are sometimes copied into larger ones, whatever their logs hold.
+/// The same histories, in regions that are sometimes copied into larger regions, whatever their logs hold.
 #[test]
 fn regions_that_grow_keep_every_promise() {
     let mut grown = 0;

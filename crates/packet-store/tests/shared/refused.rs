@@ -120,7 +120,7 @@ fn a_full_store_fills_the_log_which_refuses_before_anything_is_lost_and_deletes_
     let mut shared = opened(made(&GEOMETRY));
     let mut expected = std::collections::BTreeMap::new();
     let mut full = 0;
-    // Only new keys are written: at some moment the store cannot take another one, and then the log has no room.
+    // Only new keys are written: at some moment the store cannot take another key, and then the log has no room.
     let mut key = 0;
     while let Some(order) = receive(&mut shared, &entry::put(key, 1900, u64::from(key))) {
         persist(&mut shared);
@@ -299,7 +299,7 @@ fn an_interrupted_format_is_said_and_a_half_that_is_older_is_not_taken() {
         }
     }
     assert!(whole_after.is_some_and(|persists| persists >= 4));
-    // The log of an older image is combined with the store of a newer one, and vice versa.
+    // The log of an older image is combined with the store of a newer image, and vice versa.
     let old = made(&GEOMETRY);
     let mut shared = opened(old.clone());
     let start = shared.image_start();

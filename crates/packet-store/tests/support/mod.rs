@@ -40,7 +40,7 @@ impl Random {
     }
 }
 
-/// A medium in the memory of this process. A persist is complete at once; one can be made to fail.
+/// A medium in the memory of this process. A persist is complete at once; a persist can be made to fail.
 #[derive(Debug, Default)]
 pub struct Plain {
     pub image: Vec<u8>,

@@ -504,7 +504,7 @@ impl Server {
     /// The second part of [`Server::receive`]: takes the packet in.
     ///
     /// # Errors
-    /// As [`Server::receive`].
+    /// The errors of [`Server::receive`].
     pub fn receive_genuine(
         &mut self,
         now: Time,

@@ -2,9 +2,9 @@
 //! known gap G62).
 //!
 //! The whole image is copied to a second file in the same folder, and read back. Then the copy takes the name of the
-//! old file in one step. Both files are locked until then, so no process ever uses both. If the process or the machine
-//! dies, the name leads either to the complete old file or to the complete new file. The next attempt removes a
-//! left-over copy.
+//! old file in one step. Both files are locked until the copy has the old name, so no process ever uses both. If the
+//! process or the machine dies, the name leads either to the complete old file or to the complete new file. The next
+//! attempt removes a left-over copy.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,9 +18,9 @@ use pmnet_packet_store::{Geometry, OpenError as ImageError, Scan};
 
 use super::place::media_error;
 
-/// Suffix of the copy's name, until it is whole.
+/// Suffix of the copy's name, until the copy is whole.
 const SUFFIX: &str = ".growing";
-/// Length of the first block of a store, in bytes. It stays zero until the rest of the copy is written.
+/// Length of the first block of a store, in bytes. The block stays zero until the rest of the copy is written.
 const BLOCK_BYTES: u64 = 4096;
 
 /// Reason why a store did not grow. The old store is unchanged.
@@ -64,7 +64,7 @@ pub fn grow_packet_store(
     progress: &mut dyn FnMut(u64, u64) -> Result<(), GrowError>,
 ) -> Result<Grown, GrowError> {
     let told = |error: std::io::Error| GrowError(error.to_string());
-    // A symbolic link stays one: the file that it names is replaced.
+    // A symbolic link stays a symbolic link: the file that it names is replaced.
     let path = fs::canonicalize(path).map_err(told)?;
     let metadata = fs::metadata(&path).map_err(told)?;
     if metadata.file_type().is_char_device() {

@@ -24,7 +24,7 @@ pub trait Writing {
     /// Removes a record, as [`Transaction::remove`] does.
     fn remove(&mut self, key: &[u8]) -> Result<bool, Error>;
     /// Keeps a record in the entry of the log in which it arrived, if that is possible. Returns whether the record
-    /// stays there. `None`: nothing was done.
+    /// stays in that entry. `None`: nothing was done.
     ///
     /// # Errors
     /// [`Error`]: nothing was done.
@@ -95,7 +95,8 @@ pub trait Holder: Send {
     type Writing<'h>: Writing<Medium = Self::Medium>
     where
         Self: 'h;
-    /// Begins changes. With `upto`, they take the store up to this order; with `None`, the store stays at its order.
+    /// Begins changes. With `upto`, the changes take the store up to this order; with `None`, the store stays at its
+    /// order.
     fn begin(&mut self, upto: Option<u64>) -> Result<Self::Writing<'_>, Fault>;
     /// Moves up to `budget` bytes of records together, as [`Map::pack_step`] does.
     fn pack_step(&mut self, budget: usize) -> Result<usize, Fault>;
@@ -120,7 +121,7 @@ pub trait Holder: Send {
 pub enum Reopen {
     /// Another attempt may succeed.
     Later(String),
-    /// This process cannot open it.
+    /// This process cannot open the store.
     Never(String),
 }
 

@@ -42,15 +42,15 @@ const SHORT_BYTES: usize = 512;
 const PACKED_BYTES_MAX: usize = 256 << 20;
 /// Bytes of frames that are kept for each existing record of the protocol, so that a session finds room for its reply.
 const RECORD_BYTES: usize = 640;
-/// Number of keys that are checked for expiry before a full store refuses something, and number of rows that are
-/// removed at that point.
+/// Number of keys that are checked for expiry, and number of rows that are removed, before a full store refuses
+/// something.
 const CLEARED_KEYS: usize = 50_000;
 const CLEARED_ROWS: usize = 20_000;
 /// Shortest pause between two searches for expired keys that found nothing, in milliseconds.
 const CLEARED_EVERY_MS: u64 = 500;
 
 /// Repairs, in one transaction, the collections of a packet store after records were given up. Returns the number of
-/// collections whose records did not agree.
+/// collections whose records contradicted each other.
 ///
 /// # Errors
 /// [`Fault`]; the store is unchanged in this case.
@@ -163,8 +163,8 @@ impl<H: Holder> Served<H> {
         Ok(())
     }
 
-    /// Removes expired keys, and rows that no longer belong to a key. Then packs records until this frees nothing more.
-    /// Returns whether more space may be free than before.
+    /// Removes expired keys, and rows that no longer belong to a key. Then packs records until packing frees nothing
+    /// more. Returns whether more space may be free than before.
     fn make_room(&mut self) -> Result<bool, StoreError> {
         let now = embedded::now();
         let mut cleared = false;
@@ -177,7 +177,8 @@ impl<H: Holder> Served<H> {
             );
             cleared = match done {
                 Ok(removed) => removed > 0,
-                // A client that needs damaged data gets an error for it. A full store is reported after this.
+                // A client that needs damaged data gets an error for it. The caller reports a full store after this
+                // call.
                 Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
                 Err(fault) => return Err(self.failed(fault)),
             };
@@ -237,9 +238,9 @@ impl<H: Holder> Served<H> {
         )
     }
 
-    /// Executes one request in a transaction of its own. If the store has no space for it, or the data that it needs is
-    /// damaged, the request has no effect and its reply says so. Of a pack, only the first part is executed in this
-    /// case.
+    /// Executes one request in a transaction of its own. If the store has no space for the request, or the data that it
+    /// needs is damaged, the request has no effect and its reply says so. Of a pack, only the first part is executed in
+    /// this case.
     fn execute_alone(&mut self, request: &Request) -> Result<Bytes, StoreError> {
         let one = std::slice::from_ref(request);
         let fault = match self.execute_once(one) {

@@ -13,8 +13,8 @@ use crate::OpenError;
 pub(super) const SIZE_DEFAULT: u64 = 1 << 30;
 /// Size of a frame in bytes: a block device writes this much at once, and a packet buffer can have this size.
 const FRAME_BYTES: u32 = 4096;
-/// Of this many frames, one stays free in addition to the reserve, and the same holds for lines. This space is for
-/// updates in the devices' logs, whose number the store does not know.
+/// Of this many frames, one stays free in addition to the reserve. The fraction of lines that stay free is the same.
+/// The free frames and lines are for updates in the devices' logs, whose number the store does not know.
 const AHEAD_FRACTION: u32 = 16;
 
 /// Path and settings of a store.
@@ -167,7 +167,7 @@ impl Place {
         scan.repair().map_err(|error| told(&error))
     }
 
-    /// Returns the geometry of a new store. If no size was given, its size is `room`.
+    /// Returns the geometry of a new store. If no size was given, the store has `room` bytes.
     fn geometry(&self, room: u64) -> Result<Geometry, String> {
         let size = self.size.unwrap_or(room);
         let geometry = match self.lines {
@@ -178,7 +178,8 @@ impl Place {
     }
 }
 
-/// Returns an error of the medium as a text about a store. The medium's own text would be about a device.
+/// Returns an error of the medium as a text about a store. The medium's own text would be about a device, not about a
+/// store.
 pub(super) fn media_error(error: &pmnet_media::OpenError) -> String {
     match error {
         pmnet_media::OpenError::Locked { .. } => {

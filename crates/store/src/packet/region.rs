@@ -72,7 +72,7 @@ impl fmt::Display for RegionAddress {
 
 impl RegionAddress {
     /// Reads `packet:PATH[?size=BYTES][&media=file|dram|pmem]`. `size` is the size of the file, with log, data and
-    /// tables. `log_bytes` of it are for the log alone.
+    /// tables. Of these bytes, `log_bytes` are for the log alone.
     ///
     /// # Errors
     /// [`OpenError::Scheme`], [`OpenError::Packet`].
@@ -131,8 +131,8 @@ impl RegionAddress {
     /// Opens the region, or creates it where nothing exists. Returns whether its file was created.
     ///
     /// # Errors
-    /// [`OpenError::Packet`]: it is in use, holds something else, belongs to another device or shard, is damaged or too
-    /// small, or cannot be created.
+    /// [`OpenError::Packet`]: the region is in use, holds something else, belongs to another device or shard, is
+    /// damaged or too small, or cannot be created.
     pub fn open(&self) -> Result<(Shared<AnyMedia>, bool), OpenError> {
         self.try_open().map_err(|why| self.wrong(why))
     }
@@ -201,7 +201,7 @@ impl RegionAddress {
         u32::try_from(frames.max(BUFFERS_MIN)).unwrap_or(u32::MAX)
     }
 
-    /// Returns the geometry of a new region. If no size was given, its size is `room`.
+    /// Returns the geometry of a new region. If no size was given, the region has `room` bytes.
     fn geometry(&self, kind: Kind, room: u64) -> Result<Geometry, String> {
         let bytes = frame_bytes(kind);
         let size = self.place.size.unwrap_or(room);
@@ -223,8 +223,8 @@ impl RegionAddress {
     }
 }
 
-/// Returns the size of a frame in bytes. On a file, it is one block, which is written at once; on other media, it is
-/// the size that a packet needs.
+/// Returns the size of a frame in bytes. On a file, a frame is one block, which is written at once; on other media, a
+/// frame has the size that a packet needs.
 fn frame_bytes(kind: Kind) -> u32 {
     match kind {
         Kind::File => 4096,

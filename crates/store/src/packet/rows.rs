@@ -9,7 +9,7 @@ use pmnet_packet_store::{Error, InPlace, Meta, PacketStore, Prefix, Record, Room
 use super::holder::Writing;
 use crate::rows::{About, Fault, Order, Range, Row, Rows, Update};
 
-/// Rows inside a transaction that only reads. Its writing methods return an error: the caller has already refused
+/// Rows inside a transaction that only reads. The methods that write return an error: the caller has already refused
 /// commands that write.
 pub struct ReadRows<'m, M> {
     /// The store.
@@ -50,7 +50,7 @@ impl<'t, W: Writing> WriteRows<'t, W> {
     }
 
     /// If key and value are parts of the current update, keeps them in the log entry of this update. Returns whether
-    /// they were kept there.
+    /// key and value were kept there.
     fn link(&mut self, key: &[u8], meta: Meta, value: &[u8]) -> Result<bool, Fault> {
         let Some(update) = &self.update else {
             return Ok(false);
@@ -125,7 +125,7 @@ pub fn fault(error: Error) -> Fault {
 }
 
 thread_local! {
-    /// Buffer in which a record of several frames is put together. It is reused, so that reads do not allocate.
+    /// Buffer in which a record of several frames is put together. The buffer is reused, so that reads do not allocate.
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -231,8 +231,8 @@ impl<W: Writing> Rows for WriteRows<'_, W> {
             Err(Error::Full { .. }) if self.frees && value.len() <= super::SHORT_BYTES => {
                 self.writing.put(key, value, meta, Room::Reserved)
             }
-            // If a value replaces another one that is not shorter, it needs no space. So counters can be decremented in
-            // a full store.
+            // A value that replaces another value of at least the same length needs no space. So counters can be
+            // decremented in a full store.
             Err(Error::Full { .. }) if self.replaces_longer(key, value)? => {
                 self.writing.put(key, value, meta, Room::InPlace)
             }

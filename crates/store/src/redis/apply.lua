@@ -57,7 +57,8 @@ local may = redis.acl_check_cmd
 -- All commands that Redis refuses for good and that were not promised, so that one answer names all of them.
 local refusals = {'REFUSED'}
 local function refuse(ordinal, why) refusals[#refusals + 1] = ordinal .. ' ' .. why end
--- Checks `count` commands from number `ordinal` on; returns an error if one is not allowed and may not be dropped. An update for which clients may have been told OK waits for the right.
+-- Checks `count` commands from number `ordinal` on; returns an error if one is not allowed and may
+-- not be dropped. An update for which clients may have been told OK waits until the right is given.
 local function refusal(run, count, ordinal, at)
   for i = 0, count - 1 do
     local from = at + i * run.width
@@ -82,8 +83,8 @@ local refused = may and each_run(function(run, count, ordinal, at)
   end)
 end)
 if refused then return refused end
--- The first write shows whether Redis accepts writes; later writes of a script are not checked again. This write changes nothing, and
--- neither do the other checks.
+-- The first write shows whether Redis accepts writes; later writes of a script are not checked
+-- again. The HSET changes nothing, and neither do the other checks.
 local unwritten = error_of(redis.pcall('HSET', HASH, 'owner', OWNER)) or error_of(redis.pcall('HDEL', HASH, ''))
 if unwritten then return {err = unwritten} end
 local tried, moved = {['0'] = true}, false
@@ -134,7 +135,7 @@ local whole, why = pcall(function()
     end
     if run.kind ~= 'plain' then return one_by_one(run, count, ordinal, at) end
     each_piece(count, at, function(first, n, from)
-      -- A refused MSET has changed nothing, and SET may be allowed where MSET is not.
+      -- A refused MSET has changed nothing, and Redis may allow SET where it refuses MSET.
       local refused = error_of(redis.pcall('MSET', unpack(ARGV, from, from + 2 * n - 1)))
       if refused then return one_by_one(run, n, ordinal + first, from) end
       ran = ordinal + first + n

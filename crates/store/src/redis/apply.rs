@@ -127,8 +127,8 @@ impl RedisStore {
     }
 
     /// In a Redis Cluster: returns the reason why these keys can never be written in this shard. There are two such
-    /// reasons: their slot is not one of this shard's, and the master did not serve it when it was connected; or one
-    /// command has keys of several slots.
+    /// reasons. The first: the keys' slot is not one of this shard's, and the master did not serve it when it was
+    /// connected. The second: one command has keys of several slots.
     fn misplaced(&self, link: &Link, commands: &Commands<'_>) -> Option<String> {
         self.home?;
         commands.iter().find_map(|command| {
@@ -283,7 +283,8 @@ impl RedisStore {
         Ok(Outcome::Ran(failed))
     }
 
-    /// Returns the slots of a batch in a Redis Cluster, each once: those of the effects' keys, and that of the records.
+    /// Returns the slots of a batch in a Redis Cluster, each once: the slots of the effects' keys, and the slot of the
+    /// records.
     fn slots_of(&self, link: &Link, effects: &[Option<Effect<'_>>]) -> Vec<u16> {
         let Some(home) = self.home else {
             return Vec::new();
@@ -376,7 +377,7 @@ fn check_promises(
     Ok(())
 }
 
-/// Returns whether Redis says that it has no such database, and never will.
+/// Returns whether Redis says that the database does not exist and never will.
 fn has_no_such(error: &str) -> bool {
     [
         "DB index is out of range",

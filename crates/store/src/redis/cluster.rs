@@ -84,7 +84,7 @@ pub fn waits_for(slot: u16, why: &str) -> String {
 /// client's reply if the keys are in several slots, or in a slot at another node.
 ///
 /// # Errors
-/// `Retry`: Redis does not say where the slot is.
+/// `Retry`: Redis does not name the slot's node.
 pub fn one_slot(
     link: &mut Link,
     plan: &Plan<'_>,
@@ -107,7 +107,7 @@ pub fn one_slot(
 /// Asks a node for the master that serves this slot.
 ///
 /// # Errors
-/// Reason why there is no answer.
+/// The reason why there is no answer.
 pub fn ask(
     place: &(String, u16),
     slot: u16,
@@ -122,7 +122,7 @@ pub fn ask(
     let node = nodes.iter().find(|node| node.serves(slot));
     let node = node.ok_or_else(|| format!("it knows nobody who serves slot {slot}"))?;
     Ok(Master {
-        // A node that has met no other node yet does not know its own address.
+        // A node that has not met any other node does not know its own address.
         host: if node.host.is_empty() {
             place.0.clone()
         } else {
@@ -136,7 +136,7 @@ pub fn ask(
 /// Connects, and logs in as `url` says.
 ///
 /// # Errors
-/// Reason why there is no connection.
+/// The reason why there is no connection.
 pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
     log_in(&url.at(host, *port)?)
 }
@@ -144,7 +144,7 @@ pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, 
 /// Connects to the Redis that `url` names itself, and logs in.
 ///
 /// # Errors
-/// Reason why there is no connection.
+/// The reason why there is no connection.
 pub fn log_in(url: &RedisUrl) -> Result<Connection, String> {
     let mut link = Connection::open_within(url, ASK_SECONDS).map_err(StoreError::into_text)?;
     if let Some(password) = &url.password {

@@ -36,7 +36,7 @@ pub fn upper(name: &[u8]) -> Vec<u8> {
 /// clients. To find out whether the store accepts some conditions, they send LIST and KILL with these conditions.
 const HARMLESS_CLIENT: [&[u8]; 5] = [b"HELP", b"INFO", b"KILL", b"LIST", b"UNBLOCK"];
 
-/// Returns whether a request may be this command although an update may not.
+/// Returns whether a command that no update may contain is harmless as a request.
 #[must_use]
 pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
     let sub = arguments.get(1).copied().unwrap_or_default();
@@ -46,7 +46,7 @@ pub fn is_harmless(name: &[u8], arguments: &[&[u8]]) -> bool {
             .any(|own| sub.eq_ignore_ascii_case(own))
 }
 
-/// Returns the reason why a command may never be sent over the adaptor's connection, or `None` if it may.
+/// Returns the reason why a command may never be sent over the adaptor's connection, or `None` if it may be sent.
 #[must_use]
 pub fn denied(name: &[u8]) -> Option<&'static str> {
     match name {
@@ -69,7 +69,8 @@ pub fn denied(name: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns the reason why a command may not be an update (applied after its client got an OK), or `None` if it may.
+/// Returns the reason why a command may not be an update (applied after its client got an OK), or `None` if it may be
+/// an update.
 #[must_use]
 pub fn denied_as_effect(name: &[u8]) -> Option<&'static str> {
     denied(name).or(match name {
@@ -126,7 +127,7 @@ const QUICK: &[&str] = &[
     "TS.MADD",
 ];
 
-/// Returns whether a command of a module, with these arguments, is known to take no longer than those of Redis.
+/// Returns whether a command of a module, with these arguments, is known to take no longer than the commands of Redis.
 #[must_use]
 pub fn is_quick(name: &[u8], arguments: &[&[u8]]) -> bool {
     let has = |text: &[u8]| {
@@ -277,7 +278,7 @@ impl CommandTable {
             // Names of subcommands have the form "config|get".
             family.push(self.add(subcommand, None)?);
         }
-        // If one command of a family sets a state, the others may use the state.
+        // If one command of a family sets a state, the other commands of the family may use the state.
         let keeps = |member: &Vec<u8>| self.specs.get(member).is_some_and(|spec| spec.state);
         if family.iter().any(keeps) {
             for member in family.iter().chain([&name]) {
@@ -432,8 +433,8 @@ impl CommandTable {
         }
     }
 
-    /// Returns whether the command names a key of pmnet's own. The server reports which arguments are keys. If it does
-    /// not, every argument that looks like such a key counts.
+    /// Returns whether the command names a key of pmnet's own. The server reports which arguments are keys. If the
+    /// server does not report them, every argument that looks like such a key counts.
     #[must_use]
     pub fn touches_records(&self, name: &[u8], arguments: &[&[u8]]) -> bool {
         let looks = |a: &&[u8]| a.starts_with(pmnet_wire::promise::RECORDS_PREFIX);

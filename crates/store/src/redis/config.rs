@@ -24,7 +24,7 @@ pub enum StoreSync {
     /// All writes: replies wait for the sync, and devices keep updates that were acknowledged early until the sync.
     #[default]
     Replies,
-    /// Only updates that were acknowledged early. A reply to a request does not wait for the sync.
+    /// Only updates that were acknowledged early wait. A reply to a request does not wait for the sync.
     Updates,
     /// No writes: a write counts as applied when Redis has replied.
     None,
@@ -151,7 +151,7 @@ impl Persistence {
     /// server process saw a complete AOF at the last check, or pmnet has requested the rewrite ([`super::torn`]).
     ///
     /// # Errors
-    /// `Retry` while that rewrite runs.
+    /// `Retry` while the rewrite runs for which the store waits.
     fn judge(aof: &Aof) -> Result<Persistence, StoreError> {
         if !aof.enabled {
             return Ok(Persistence::Off);
@@ -208,7 +208,7 @@ impl Facts {
     /// the writes that may wait for a sync.
     ///
     /// # Errors
-    /// `Fatal` for a server that must not be used, `Retry` for one that is not ready yet.
+    /// `Fatal` for a server that must not be used, `Retry` for a server that is not ready yet.
     pub fn ask(
         connection: &mut Connection,
         whole_aof_of: Option<&str>,
@@ -280,8 +280,9 @@ impl Facts {
     }
 }
 
-/// Returns whether the operator has switched the AOF on. INFO does not show this: while `BACKUP` of Redis 8.10 runs,
-/// there is an AOF, which INFO calls enabled. During that time Redis refuses WAITAOF, and afterwards the AOF is gone.
+/// Returns whether the operator has switched the AOF on. INFO does not show whether the operator did so: while `BACKUP`
+/// of Redis 8.10 runs, there is an AOF, which INFO calls enabled. During that time Redis refuses WAITAOF, and
+/// afterwards the AOF is gone.
 fn is_appendonly(connection: &mut Connection) -> Result<bool, StoreError> {
     Ok(setting(connection, "appendonly")?.as_deref() != Some("no"))
 }

@@ -117,7 +117,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects; sends nothing yet.
+    /// Connects, but sends nothing yet.
     ///
     /// # Errors
     /// `Retry` when the name does not resolve or no Redis answers.
@@ -180,8 +180,8 @@ impl Connection {
         Err(unreachable(last))
     }
 
-    /// Returns whether Redis has closed the connection or it has failed. Call this only between calls, when no reply is
-    /// outstanding. The function does not wait.
+    /// Returns whether Redis has closed the connection, or the connection has failed. Call this only between calls,
+    /// when no reply is outstanding. The function does not wait.
     pub fn is_over(&mut self) -> bool {
         let waits = |wire: &Wire, waits: bool| wire.socket().set_nonblocking(!waits);
         if waits(&self.stream, false).is_err() {
@@ -198,7 +198,8 @@ impl Connection {
         write_command(&mut self.out, arguments);
     }
 
-    /// Returns the bytes that [`Connection::send`] will write. Commands that are already encoded are appended to it.
+    /// Returns the bytes that [`Connection::send`] will write. Commands that are already encoded are appended to this
+    /// buffer.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }

@@ -151,8 +151,8 @@ const BOTH: &[&str] = &[
     "FLUSHDB",
     "SCRIPT",
 ];
-/// The replies of these commands have such forms under RESP2 only. Under RESP3 they are maps, sets, or arrays of pairs
-/// or doubles.
+/// The replies of these commands are integers, statuses, strings, nulls or arrays of these under RESP2 only. Under
+/// RESP3 they are maps, sets, or arrays of pairs or doubles.
 const RESP2: &[&str] = &[
     "HGETALL",
     "HRANDFIELD",

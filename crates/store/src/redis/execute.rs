@@ -32,8 +32,8 @@ use super::{LOST_REPLY, Link, RedisStore};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// A group is sent as soon as it has this many requests.
 const GROUP_REQUESTS_MAX: usize = 1024;
-/// Most scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more, the process forgets all
-/// of them, and checks each again.
+/// Most scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more scripts, the process
+/// forgets all of them, and checks each of them again.
 const READ_SCRIPTS_MAX: usize = 10_000;
 /// Most scripts that Redis keeps for clients, as in `request.lua`.
 const SCRIPTS_MAX: usize = 10_000;
@@ -223,8 +223,8 @@ impl RedisStore {
         Ok(databases)
     }
 
-    /// Returns the facts by which fronts reach and recognise the store directly. They are sent unencrypted, so they
-    /// contain no password. The address is numeric, because fronts must not wait for a resolver.
+    /// Returns the facts by which fronts reach and recognise the store directly. These facts are sent unencrypted, so
+    /// they contain no password. The address is numeric, because fronts must not wait for a resolver.
     fn name(&self, link: &Link) -> StoreName {
         StoreName {
             address: link.connection.peer,
@@ -246,9 +246,9 @@ impl RedisStore {
         }
     }
 
-    /// Prepares a request that asks Redis itself for scripts. Redis may lack a script that pmnet's records have,
-    /// because the script came by an EVAL or SCRIPT LOAD inside pmnet's own script, or because Redis was restarted.
-    /// Loads the scripts that the request names.
+    /// Prepares a request that asks Redis itself for scripts. Redis may lack a script that pmnet's records have: the
+    /// script came by an EVAL or SCRIPT LOAD inside pmnet's own script, or Redis was restarted. Loads the scripts that
+    /// the request names.
     fn know_scripts(&self, link: &mut Link, plan: &Plan<'_>) -> Result<(), StoreError> {
         for (name, arguments) in plan.runs().filter(|(name, a)| names_scripts(name, a)) {
             let named = if name == b"SCRIPT" {
@@ -593,7 +593,8 @@ impl RedisStore {
     }
 }
 
-/// Returns the error for requests of which Redis has executed only a part. It names them by their records.
+/// Returns the error for requests of which Redis has executed only a part. The error names these requests by their
+/// records.
 pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     let kept = if torn.recorded { "" } else { "not " };
     let (what, records) = match fields {
@@ -636,7 +637,8 @@ pub(super) fn in_pack(plan: &Plan<'_>, replies: &[u8]) -> Bytes {
     out.into()
 }
 
-/// Returns the reply to a request whose commands have these results, in the form in which this record keeps it.
+/// Returns the reply to a request whose commands have these results, in the form in which the request's record keeps
+/// it.
 pub(super) fn reply_of(plan: &Plan<'_>, results: Vec<(usize, Bytes)>, field: &[u8]) -> Bytes {
     let mut reply = Vec::new();
     if plan.form == Form::Transaction {

@@ -7,7 +7,7 @@ local function pmnet_is_ours(key)
     and redis.call('TYPE', key).ok == 'hash'
 end
 -- The hashes to keep over the command `name` in database `db`: names and values, by key. Raises an error if Redis does not
--- allow reading a hash, or writing it back unchanged. Changes nothing.
+-- allow reading a hash, or writing it back unchanged. The function changes nothing.
 local function pmnet_kept(db, name)
   local kept = {}
   redis.setresp(2)
@@ -20,7 +20,8 @@ local function pmnet_kept(db, name)
       cursor = page[1]
       for _, key in ipairs(page[2]) do
         if not kept[key] and pmnet_is_ours(key) then
-          -- If this hash can be written now, it can be written after the flush, when nothing may fail.
+          -- If this hash can be written now, it can be written after the flush, when no step may
+          -- fail.
           redis.call('HDEL', key, '')
           local all = redis.call('HGETALL', key)
           if #all > 0 then redis.call('HSET', key, all[1], all[2]) end

@@ -2,7 +2,7 @@
 //!
 //! pmnet needs three properties besides the commands: a script takes effect as a whole and in the order of its
 //! connection; after a crash its effects are kept as a whole or not at all; and `INFO` names each process by a
-//! `run_id`. Servers of other makers accept the same commands, but lack these properties.
+//! `run_id`. Servers of other makers accept the same commands, but lack these three properties.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ const SEVERAL_MASTERS: [&str; 2] = ["active-replica", "multi-master"];
 /// Refuses servers on which pmnet's promises would not hold.
 ///
 /// # Errors
-/// `Fatal` for such a server, `Retry` if it does not answer.
+/// `Fatal` for a server that lacks them, `Retry` if the server does not answer.
 pub fn check_kind(
     connection: &mut Connection,
     info: &HashMap<&str, &str>,
@@ -49,7 +49,7 @@ pub fn check_kind(
             )));
         }
     }
-    // Only KeyDB has this role, and the settings that follow.
+    // Only KeyDB has this role, and the following settings.
     let mut several = info.get("role") == Some(&"active-replica");
     if info.contains_key("mvcc_depth") || several {
         for name in SEVERAL_MASTERS {

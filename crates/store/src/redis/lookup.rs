@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 type Answer = Receiver<Result<Vec<SocketAddr>>>;
 
-/// Lookups that have no answer yet, by name and port. There is at most one for each host name of a store.
+/// Lookups that have no answer yet, by name and port. There is at most one lookup for each host name of a store.
 static ASKED: Mutex<BTreeMap<(String, u16), Answer>> = Mutex::new(BTreeMap::new());
 
 /// Returns the addresses of a host.

@@ -1,10 +1,10 @@
 //! Finds the address of the master: a thread asks the Sentinels or nodes for it at regular intervals.
 //!
 //! Sentinels are asked for the master of a name (`super::sentinel`); nodes of a Redis Cluster are asked for the master
-//! that serves a slot (`super::cluster`). A majority of them must have answered lately. The answer with the highest
-//! configuration epoch counts, because it is the outcome of the latest failover. An answer is only an address. As with
-//! any Redis, the store itself checks role, records and owner (`super::owner`): whether it may write there, and whether
-//! all that was confirmed is present.
+//! that serves a slot (`super::cluster`). A majority of the processes that are asked must have answered lately. The
+//! answer with the highest configuration epoch counts, because it is the outcome of the latest failover. An answer is
+//! only an address. As with any Redis, the store itself checks role, records and owner (`super::owner`): whether it may
+//! write there, and whether all that was confirmed is present.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +51,7 @@ pub struct Guides {
 }
 
 impl Guides {
-    /// Returns the first slot if the master is found by slots; pmnet's records are in it.
+    /// Returns the first slot if the master is found by slots; pmnet's records are in this slot.
     pub fn home(&self) -> Option<u16> {
         match &self.wanted {
             Wanted::Named(_) => None,
@@ -108,7 +108,7 @@ pub struct Master {
     pub host: String,
     /// The master's TCP port.
     pub port: u16,
-    /// Configuration epoch: each failover has a higher one.
+    /// Configuration epoch: each failover has a higher epoch.
     pub epoch: u64,
 }
 
@@ -167,7 +167,7 @@ impl Masters {
     /// Returns the current address of the master. From now on it counts as the address in use.
     ///
     /// # Errors
-    /// `Retry`: no majority names one.
+    /// `Retry`: no majority names a master.
     pub fn master(&self) -> Result<(String, u16), StoreError> {
         let deadline = Instant::now() + FIRST_ANSWER;
         let mut state = self.shared.state();
@@ -205,7 +205,7 @@ impl Masters {
 
 impl Drop for Masters {
     fn drop(&mut self) {
-        // The thread may be waiting for an answer, and ends after that.
+        // The thread may be waiting for an answer, and ends after the answer.
         self.shared.over.store(true, Ordering::Release);
     }
 }
@@ -235,7 +235,7 @@ fn ask_until_over(guides: &Guides, url: &RedisUrl, shared: &Shared) {
 fn take(shared: &Shared, kind: &str, found: Result<Master, String>) {
     let mut state = shared.state();
     let found = match (found, &state.latest) {
-        // The processes that answered do not know yet of a failover that other processes reported earlier.
+        // The processes that answered do not know of the latest failover, which other processes have reported.
         (Ok(master), Some(latest)) if master.epoch < latest.epoch => Err(format!(
             "PM2506 the {kind} that answer name {} as the master of epoch {}, and epoch {} was known before",
             endpoint(&(master.host, master.port)),

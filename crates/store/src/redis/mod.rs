@@ -5,7 +5,7 @@
 //!
 //! **A master of a Redis Cluster** ([`cluster`]): the hash is `pmnet:{SHARD-N}`, in a slot of this master. Scripts may
 //! use all slots that the master serves; before anything else they check that it serves the slots they need. A
-//! transaction has keys of only one slot, and scripts inside it change the records.
+//! transaction has keys of only one slot, and scripts inside the transaction change the records.
 //!
 //! **A batch** (`apply`) is one script. First it tries, for the whole batch, every step that could fail (rights,
 //! SELECT, the needs of a flush). Then the records change, and then the effects happen. Redis writes a script's effects
@@ -15,20 +15,20 @@
 //!   run. A command that is refused for good (unknown command) is left out, and the rest is sent again. If a command
 //!   fails while it runs (wrong type, …), the other commands still take effect.
 //! - MULTI … EXEC is not safe for a batch: rights can change between queueing and EXEC, so EXEC could refuse an
-//!   acknowledged command and still write its watermark. It is used only for a batch that cannot run in a script
-//!   (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
+//!   acknowledged command and still write its watermark. MULTI … EXEC is used only for a batch that cannot run in a
+//!   script (thousands of arguments). Before Redis 7 a script cannot check rights beforehand.
 //! - Neighbouring plain SETs are called as one MSET ([`runs`]), because in a script a call costs more than
 //!   its effect.
-//! - A command that a front acknowledged early by its own rule ([`promise`]) is never left out. If Redis refuses
-//!   it, the batch waits until Redis has been put right, or the shard stops.
+//! - A command that a front acknowledged early by its own rule ([`promise`]) is never left out. If Redis refuses such a
+//!   command, the batch waits until Redis has been put right, or the shard stops.
 //!
 //! **A request that changes state** (`execute` with a record) runs in one Lua script, which encodes the replies and
 //! writes them into the record. So effect and reply are one atomic step, in the AOF and in replicas too (Redis
 //! replicates effects, not scripts). Before the first effect the script writes [`LOST_REPLY`] into the record. If Redis
-//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses this write: nothing has happened,
-//! and the request can be tried again. After this write nothing is ever tried again. When memory is short, only
-//! commands that need memory are refused, with Redis's own error, which is a reply like others. One thing differs from
-//! plain Redis: if a client's script raises an error, the error's text is shorter.
+//! accepts no writes at the moment (memory, replicas, rights, disk, …), it refuses the write of [`LOST_REPLY`]: nothing
+//! has happened, and the request can be tried again. After the write of [`LOST_REPLY`] nothing is ever tried again.
+//! When memory is short, only commands that need memory are refused, with Redis's own error, which is a reply like any
+//! other. One thing differs from plain Redis: if a client's script raises an error, the error's text is shorter.
 //!
 //! Some commands use MULTI instead: those that cannot run in a script (BLPOP, FCALL, CONFIG, …), and those whose
 //! replies a script cannot return unchanged ([`exact`]: XREADGROUP, EVAL_RO, maps of RESP3, all unknown commands, …).
@@ -38,16 +38,15 @@
 //! In EXEC, Redis checks rights again for each command, and continues after a command that it refuses. So the commands
 //! run in the database that was selected before MULTI, and scripts change the records, in their own database or not at
 //! all. A record that Redis refuses in EXEC, or later, is *owed*: this process keeps it until Redis accepts it. If
-//! Redis is restarted before that and has nothing of the record, the record becomes [`LOST_REPLY`].
+//! Redis is restarted before it accepts the record, and has nothing of the record, the record becomes [`LOST_REPLY`].
 //!
 //! **FLUSHALL, FLUSHDB** run in a script that keeps the hashes of all shards in one atomic step with the flush.
 //!
-//! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true one nor the
-//! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run
-//! unchanged: the shard's hash is compared before and after, and a change stops the shard. The shard's
-//! scripts and the hashes of other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts.
-//! A command that asks Redis for scripts by their digests finds the kept scripts too, since they are loaded before it
-//! runs.
+//! **Code of clients** (EVAL) runs with its own `redis` object, and reaches neither the true `redis` object nor the
+//! records. Functions (FCALL), and EVAL in one transaction with commands that cannot run in a script, run unchanged:
+//! the shard's hash is compared before and after, and a change stops the shard. The shard's scripts and the hashes of
+//! other shards are not compared. SCRIPT FLUSH runs in Redis and deletes the shard's scripts. A command that asks Redis
+//! for scripts by their digests finds the kept scripts too, since they are loaded before it runs.
 //!
 //! **Commands that are not known by name** (of newer servers, of modules) are treated by their facts from `COMMAND`
 //! ([`commands`]). A command that changes keys without naming them is refused, since pmnet's keys could be among them.
@@ -179,8 +178,8 @@ struct Link {
     apply_sha: Vec<u8>,
     /// Value of the field `owner` with which this link's writes take effect.
     owner: Bytes,
-    /// The reason why Redis accepts no writes, if there is one. In this case the records were only read, and nothing
-    /// may be written.
+    /// The reason why Redis accepts no writes; `None`: Redis accepts writes. With such a reason, the records were only
+    /// read, and nothing may be written.
     writes_refused: Option<String>,
     /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,
@@ -353,7 +352,7 @@ impl Link {
         let replicas_text = replicas.to_string();
         match (self.facts.persistence.waits(what), replicas) {
             (true, _) => {
-                // This counts replicas that have the data on disk; a replica without an AOF never counts.
+                // WAITAOF counts replicas that have the data on disk; a replica without an AOF never counts.
                 let arguments: [&[u8]; 4] = [
                     b"WAITAOF",
                     b"1",
@@ -419,7 +418,7 @@ impl Link {
     }
 
     /// Returns whether commands of this connection may run in this database. Each database is checked once. The inner
-    /// error is Redis's own: the database does not exist, or the user may not use it.
+    /// error comes from Redis itself: the database does not exist, or the user may not use it.
     fn try_database(&mut self, database: u32) -> Result<Result<(), String>, StoreError> {
         if self.knows_database(database) {
             return Ok(Ok(()));

@@ -1,4 +1,4 @@
-//! Hides pmnet's own keys: commands that list or count the keys of a database leave them out.
+//! Hides pmnet's own keys: commands that list or count the keys of a database leave these keys out.
 //!
 //! pmnet's keys are only in database 0. There, a script runs the client's command and removes pmnet's keys from its
 //! reply. Answers to code of a client (`redis.call('KEYS', …)`) are not changed.
@@ -47,8 +47,8 @@ pub struct OwnKeys<'a> {
 }
 
 impl<'a> OwnKeys<'a> {
-    /// Returns the command that is sent in place of the client's command, if the client's must be changed. `name`: in
-    /// upper case.
+    /// Returns the command that is sent in place of the client's command, if the client's command must be changed.
+    /// `name`: in upper case.
     #[must_use]
     pub fn hidden(
         &self,

@@ -7,13 +7,13 @@
 //! replaces only the owner that it has seen, so a late `load` of a dead process cannot take over either.
 //!
 //! A refusal on the present connection therefore has only one reason: another process has taken over.
-//! Then this process stops; otherwise the two would take the shard from each other for ever.
+//! Then this process stops; otherwise the two processes would take the shard from each other for ever.
 //!
 //! If Redis refuses all writes for a temporary reason, a process that is still named as the owner reads the records,
 //! but does not become the owner again. Reads go on, and every write leads to another `load`. A process that was never
-//! the owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis lets it, and the
-//! values read by this process would be old. A device that receives an old watermark or epoch assumes that the store
-//! lost data.
+//! the owner waits, and answers nothing. Otherwise the owner could write the records as soon as Redis accepts writes,
+//! and the values read by this process would be old. A device that receives an old watermark or epoch assumes that the
+//! store lost data.
 
 use std::collections::HashMap;
 
@@ -26,9 +26,9 @@ use super::passing::is_passing;
 use super::{Link, RedisStore, WATERMARK};
 use crate::OpenError;
 
-/// Field of the hash that names the owner. It is not a record.
+/// Field of the hash that names the owner. The owner is not a record.
 pub const OWNER: &[u8] = b"owner";
-/// Field of the hash with the highest number of databases that a Redis of this shard had. It is not a record.
+/// Field of the hash with the highest number of databases that a Redis of this shard had. The number is not a record.
 const DATABASES: &[u8] = b"databases";
 /// Field that the hash has while code of a client runs, and keeps if the code changed the records (`transaction`); no
 /// record.
@@ -41,8 +41,8 @@ const PIECE_BYTES: usize = 4 << 20;
 /// First word of the error of pmnet's scripts if the records have another owner.
 pub const FENCED: &str = "FENCED";
 /// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and notes that its Redis has had ARGV[3]
-/// databases. Returns the watermark. HDEL comes first: Redis permits it when memory is short, and then permits all that
-/// follows.
+/// databases. Returns the watermark of the hash. HDEL comes first: Redis permits it when memory is short, and then
+/// permits all that follows.
 const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
   return {err = 'TRYAGAIN another process loads the records, too'}
 end
@@ -250,8 +250,8 @@ impl RedisStore {
         Ok(records)
     }
 
-    /// Reads all records in pieces. Each piece has its own deadline, so the total is not bounded. Only the owner
-    /// changes the records, and the owner is the same at the end.
+    /// Reads all records in pieces. Each piece has its own deadline, so the total time is not bounded. The pieces fit
+    /// together: only the owner changes the records, and the owner is the same at the end.
     fn read_records(&mut self, link: &mut Link) -> Result<Vec<(RecordKey, Bytes)>, StoreError> {
         let not_understood =
             || StoreError::Retry("Redis's answer to HSCAN is not understood".into());

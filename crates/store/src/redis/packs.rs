@@ -1,9 +1,9 @@
 //! The part of a pack that is executed in one step.
 //!
-//! A script runs the pack as far as it can (`request.lua`). The script ends before a command that must run between
+//! A script runs the pack as far as possible (`request.lua`). The script ends before a command that must run between
 //! MULTI and EXEC, or when its replies or its time have reached their limit. If a command for MULTI comes first, it
 //! runs in a transaction together with the commands after it; a client's transaction runs alone. The front sends the
-//! rest again.
+//! rest of the pack again.
 
 use pmnet_wire::command::{Commands, Form, Protocol};
 

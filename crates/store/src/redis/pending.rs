@@ -18,8 +18,8 @@ use super::plan::{Item, Plan};
 
 /// First word of the request script's error if some commands may have taken effect.
 const PARTLY: &str = "PARTLY ";
-/// First word of the request script's error if nothing has happened and the refusal does not come from Redis. The rest
-/// of the error may be a client's text.
+/// First word of the request script's error if nothing has happened and the refusal does not come from Redis. The text
+/// after this word may come from a client.
 const RAISED: &str = "RAISED ";
 /// Most bytes of an answer that a message shows.
 const SHOWN_BYTES_MAX: usize = 64;
@@ -219,7 +219,8 @@ pub fn read_pending(
                 // so it is cut off.
                 reply::error(error.split(" script: ").next().unwrap_or(error))
             } else {
-                // The request would fail again in the same manner, so it must not be tried again and stop the shard.
+                // The request would fail again in the same manner, so it is not tried again, which would stop the
+                // shard.
                 tracing::warn!(
                     error,
                     "PM2212 the request script failed; nothing has happened"

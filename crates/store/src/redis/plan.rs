@@ -58,8 +58,8 @@ impl<'a> Plan<'a> {
 
     /// Checks the commands of a request. `unlimited`: Redis has no memory limit. `databases`: the databases that its
     /// SELECTs may name; empty if the request may contain no SELECT, or has no record. `recorded`: the request has a
-    /// record. In a recorded transaction, a command that names pmnet's own keys is refused alone, and the others run,
-    /// because the AOF of a Redis that pmnet uses contains such transactions.
+    /// record. In a recorded transaction, a command that names pmnet's own keys is refused alone, and the other
+    /// commands run, because the AOF of a Redis that pmnet uses contains such transactions.
     pub fn new(
         commands: &Commands<'a>,
         table: &CommandTable,
@@ -139,7 +139,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Returns the database that this command selects, if it is a SELECT of one.
+/// Returns the database that this command selects, if the command is a SELECT of a database.
 pub fn selected(name: &[u8], arguments: &[&[u8]]) -> Option<u32> {
     let [_, number] = arguments else {
         return None;
@@ -204,7 +204,7 @@ pub struct Nature {
 /// Checks an update. `by_slots`: the store is a Redis Cluster, so the update must run in a script.
 ///
 /// # Errors
-/// Reason why it must not be sent, for the log.
+/// The reason why the update must not be sent, for the log.
 pub fn check_effect(
     commands: &Commands<'_>,
     table: &CommandTable,

@@ -3,13 +3,13 @@
 //!
 //! Three cases:
 //!
-//! - Sentinels watch the master. They are told to fail over.
+//! - Sentinels watch the master. The Sentinels are told to fail over.
 //!
-//! - The master runs. It hands over on command (`FAILOVER`): it stops taking writes, and waits until the replica has
-//!   all data. Then both change roles, so nothing is lost.
+//! - The master runs. The master hands over on command (`FAILOVER`): it stops taking writes, and waits until the
+//!   replica has all data. Then both change roles, so nothing is lost.
 //!
 //! - The master is stopped for good, which only a person can know. The replica that has applied most updates is
-//!   promoted, and the others follow it.
+//!   promoted, and the other replicas follow it.
 //!
 //! The server of the shard begins a new epoch at the new master, and the command waits for that epoch.
 
@@ -59,7 +59,7 @@ enum Way {
     },
     /// The master hands over to this replica.
     HandOver(Seen),
-    /// The master is stopped. This replica takes its place, and the others follow it.
+    /// The master is stopped. This replica takes the master's place, and the other replicas follow this replica.
     Stopped { to: Seen, others: Vec<Place> },
 }
 
@@ -85,8 +85,9 @@ pub enum Progress {
 
 impl Promotion {
     /// Reads the state of all processes, and plans the promotion. `url` is the server's `--store`; `password` takes the
-    /// place of one in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with
-    /// Sentinels, which choose themselves. `is_stopped`: the operator knows that the master is stopped for good.
+    /// place of a password in `url`. `to`: the replicas that may become the master, HOST:PORT, at most 16; empty with
+    /// Sentinels, which choose the replica themselves. `is_stopped`: the operator knows that the master is stopped for
+    /// good.
     ///
     /// # Errors
     /// A sentence that says why the promotion is not possible, and what to do.
@@ -133,8 +134,8 @@ impl Promotion {
         }
     }
 
-    /// Returns a sentence for the operator. It names the planned steps, and the failures that an acknowledged write
-    /// survives during these steps.
+    /// Returns a sentence for the operator. The sentence names the planned steps, and the failures that an acknowledged
+    /// write survives during these steps.
     #[must_use]
     pub fn text(&self) -> String {
         let from = endpoint(&self.from);
@@ -168,7 +169,7 @@ impl Promotion {
         }
     }
 
-    /// Returns the old master, and the new one if it is known.
+    /// Returns the old master, and the new master if it is known.
     #[must_use]
     pub fn places(&self) -> (String, Option<String>) {
         (endpoint(&self.from), self.to().map(endpoint))
@@ -192,7 +193,7 @@ impl Promotion {
     /// Begins the promotion.
     ///
     /// # Errors
-    /// A sentence: the promotion was refused, or it is not known whether it has begun.
+    /// A sentence which says that the promotion was refused, or that it is not known whether the promotion has begun.
     pub fn begin(&self) -> Result<(), String> {
         match &self.way {
             Way::Sentinels { name, told, .. } => {

@@ -11,8 +11,8 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Most bytes of owed records that one call writes, if it writes several records. This bounds the time of the call,
-/// which must end within its deadline.
+/// Most bytes of owed records that one call writes, if it writes several records. The bound keeps the call short,
+/// because the call must end within its deadline.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// A change of a record that belongs to commands that a Redis has executed.
@@ -58,9 +58,9 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Adds changes that belong to commands of the Redis behind `link`. It began their records in the same step: if the
-    /// record is missing, the commands have had no effect. (A missing watermark of a batch counts in the same way,
-    /// because it is better to apply a batch again than not at all.)
+    /// Adds changes that belong to commands of the Redis behind `link`. That Redis began the commands' records in the
+    /// same step: if the record is missing, the commands have had no effect. (A missing watermark of a batch counts in
+    /// the same way, because it is better to apply a batch again than not at all.)
     pub fn add(&mut self, link: &Link, changes: impl IntoIterator<Item = RecordChange>) {
         let debts = changes.into_iter().map(|change| Debt {
             change,
@@ -71,7 +71,7 @@ impl Owed {
     }
 
     /// Adds the record of a request that the Redis behind `link` executed without beginning the record. So a missing
-    /// record proves nothing. `begun`: the record of a request whose reply is lost.
+    /// record does not prove that the request had no effect. `begun`: the record of a request whose reply is lost.
     pub fn add_unrecorded(&mut self, link: &Link, change: RecordChange, begun: Bytes) {
         self.run_id.clone_from(&link.facts.run_id);
         self.debts.push(Debt {
@@ -102,8 +102,8 @@ impl Owed {
         Some(value.clone().unwrap_or_default())
     }
 
-    /// Called when the connected Redis may not be the process that executed the commands. If it is another process,
-    /// keeps only the changes that can be written to this process, which has `records`.
+    /// Called when the connected Redis may not be the process that executed the commands. If the connected process is
+    /// another one, keeps only the changes that can be written to it; it has `records`.
     fn move_on(&mut self, run_id: &str, records: &[(RecordKey, Bytes)]) {
         if self.run_id == run_id {
             return;

@@ -9,8 +9,9 @@
 --
 -- No command takes effect before the record states that the request has begun. Redis checks whether it accepts
 -- writes only at the first write of a script. So later writes cannot fail for a temporary reason, and the
--- true reply can be written at the end. The first word of an error of this script tells whether the request had begun: PARTLY if it
--- had. If it had not: RAISED if the refusal is not Redis's; otherwise the error is Redis's own.
+-- true reply can be written at the end. The first word of an error of this script tells whether the
+-- request had begun: PARTLY if the request had begun. If the request had not begun: RAISED if the
+-- refusal is not Redis's; otherwise the error is Redis's own.
 local DB, RESP, FORM, HASH, FIELD, PREFIX, SCRIPTS, WATERMARK, OWNER, BEGUN, REPLY_MAX, TOO_LONG = unpack(ARGV, 1, 12)
 local SLOTS = 14
 local COMMANDS = SLOTS + tonumber(ARGV[SLOTS - 1])
@@ -26,7 +27,7 @@ local function set(names)
   for name in string.gmatch(names, '%S+') do t[name] = true end
   return t
 end
--- Temporary errors. If a command of pmnet or of a client gets one before the request has
+-- Temporary errors. If a command of pmnet or of a client gets such an error before the request has
 -- begun, nothing has happened, and the whole request can be tried again.
 local PASSING = set(NOT_NOW)
 -- Strings in the replies of these commands are doubles in RESP3.
@@ -55,7 +56,8 @@ local function in_records(f, ...)
   redis.call('SELECT', before)
   return result
 end
--- Writes `value` into the record, as the first write or as a later one. Returns nil, or the reason why the write failed.
+-- Writes `value` into the record, as the first write or as a later write. Returns nil, or the
+-- reason why the write failed.
 local function write_record(value)
   local reply = redis.pcall('HSET', HASH, FIELD, value)
   if type(reply) == 'table' and reply.err and string.match(reply.err, '^-?OOM') then
@@ -65,7 +67,7 @@ local function write_record(value)
     if type(reply) ~= 'table' then reply = redis.pcall('HSET', HASH, FIELD, value) end
   end
   local why = type(reply) == 'table' and reply.err
-  -- An operator can remove the reason, whatever it is, so the request is tried again.
+  -- An operator can remove the reason in every case, so the request is tried again.
   return why and 'TRYAGAIN the record of a request cannot be written: ' .. string.gsub(why, '^-', '') or nil
 end
 -- Begins the request in its record, before anything takes effect. False: the record cannot be written, and nothing has happened.
@@ -84,7 +86,7 @@ local function lacks_memory()
   if not used or not most or tonumber(most) == 0 or tonumber(used) <= tonumber(most) then return false end
   return begin() and short_of_memory
 end
--- Redis's description of the command with this name, if it has the command.
+-- Redis's description of the command with this name, if Redis has the command.
 local function row_of(name)
   local reply = redis.pcall('COMMAND', 'INFO', name)
   return type(reply) == 'table' and not reply.err and reply[1]
@@ -118,7 +120,7 @@ local function add(s)
   if out_bytes <= REPLY_MAX then out[#out + 1] = s else out = {} end
 end
 local function add_bulk(s)
-  -- No copy is made of a string that may be very long, in this function and later.
+  -- Neither this function nor the later functions copy a string that may be very long.
   if #s > REPLY_MAX then return add(s) end
   add('$' .. #s .. '\r\n' .. s .. '\r\n')
 end
@@ -137,7 +139,8 @@ local function add_integer(n)
 end
 -- Version number of Valkey, or 0. (Valkey also reports a version of Redis.)
 local VALKEY = redis.SERVER_NAME == 'valkey' and (redis.VALKEY_VERSION_NUM or 0x80000) or 0
--- Redis 7.2 and newer write the shortest text of a number, in a format of their own; older ones write 17 digits.
+-- Redis 7.2 and newer write the shortest text of a number, in a format of their own; older versions
+-- write 17 digits.
 local SHORTEST = (redis.REDIS_VERSION_NUM or 0) >= 0x70200
 local function double_text(v)
   if not SHORTEST then return string.format('%.17g', v) end
@@ -240,10 +243,12 @@ local function add_value(v, from, opts, depth)
   end
 end
 
--- The object that a client's script sees as `redis`. It watches for errors that must stop the request, and cannot
--- reach the records. `user_wrote`: from then on Redis no longer checks whether there is memory.
--- `user_reads`: the script has declared that it writes nothing (no-writes). `user_fills`: it has declared that it may use scarce memory (allow-oom). `raised_by`, `raised_at`: the last error that was raised for a
--- command, and its position, if that is known.
+-- The object that a client's script sees as `redis`. This object watches for errors that must stop
+-- the request, and cannot reach the records. `user_wrote`: the script has written, and from then on
+-- Redis no longer checks whether there is memory. `user_reads`: the script has declared that it
+-- writes nothing (no-writes). `user_fills`: the script has declared that it may use scarce memory
+-- (allow-oom). `raised_by`, `raised_at`: the last error that was raised for a command, and its
+-- position, if that is known.
 local user_resp, user_wrote, user_reads, user_fills, raised_by, raised_at
 -- In read-only scripts these commands count as writes, which COMMAND does not report.
 local TELLS = set('PFCOUNT PUBLISH SPUBLISH')
@@ -280,8 +285,9 @@ end
 local REACHES_RECORDS = [[FLUSHALL FLUSHDB SWAPDB FT.CREATE FT._CREATEIFNX FT.DROPINDEX FT._DROPINDEXIFX FT.DROP FT._DROPIFX
   TRIMSLOTS CLUSTER|FLUSHSLOT CLUSTER|MIGRATESLOTS CLUSTER|MIGRATION CLUSTER|SYNCSLOTS CLUSTER|CANCELSLOTMIGRATIONS ]]
 local reaches_records
--- Whether no script may call a command that Redis has got since pmnet read its commands (commands.rs): its name does not tell what
--- it does (rename-command), or it changes keys without naming one. The tenth column of a row has the subcommands.
+-- Whether no script may call a command that Redis has got since pmnet read its commands
+-- (commands.rs): the command's name does not tell what it does (rename-command), or the command
+-- changes keys without naming one. The tenth column of a row has the subcommands.
 local later = {}
 local function is_unfit(name, sub)
   if string.find(KNOWN, ' ' .. name .. ' ', 1, true) then return false end
@@ -397,9 +403,10 @@ local function keep_script(sha, body)
   redis.call('HSET', SCRIPTS, 'script/' .. sha, body)
   return true
 end
--- Scripts that EVAL made known. They are kept at the end of the request, because only a script that has changed nothing may be killed.
+-- Scripts that EVAL made known. These scripts are kept at the end of the request, because only a
+-- script that has changed nothing may be killed.
 local seen_scripts = {}
--- Valkey 8.1 and newer check the engine last, because it may be a module's.
+-- Valkey 8.1 and newer check the engine last, because the engine may belong to a module.
 local ENGINE_LAST = VALKEY >= 0x80100
 local SCRIPT_FLAGS = set('no-writes allow-oom allow-stale no-cluster allow-cross-slot-keys')
 -- Returns the flags in a first line `#!lua …`, or false if there is no such line. If the line is wrong, returns nil and Redis's error.
@@ -508,7 +515,7 @@ local function user_script(name, first, last)
   local text
   if type(raised) == 'table' then
     text = field(raised, 'err', 'string') or 'ERR the script raised what is no error'
-    -- Redis 6 puts a position in this script there.
+    -- Redis 6 puts a position in this script at the start of the text.
     if not redis.REDIS_VERSION_NUM then text = (string.gsub(text, '^@user_script: %d+:', 'ERR')) end
   else
     text = 'ERR ' .. tostring(raised)
@@ -566,7 +573,7 @@ local function plain(name, first, last)
 end
 
 -- Calls f for each of `count` commands, the first of which is at index `at`: upper-case name (nil: a finished reply), indexes of its first
--- and last argument. Returns the index after them.
+-- and last argument. Returns the index after these commands.
 local function each_command(at, count, f)
   for _ = 1, count do
     local arguments = tonumber(ARGV[at])
@@ -608,7 +615,8 @@ local function transaction(at, count)
   end
   return after
 end
--- Runs the transaction or the command at index `at`. Returns the index after it, and whether it is a single read.
+-- Runs the transaction or the command at index `at`. Returns the index after the transaction or
+-- command, and whether it is a single read.
 local function unit(at)
   local count = tonumber(ARGV[at])
   if count < 0 then return transaction(at + 1, -count), false end
@@ -619,8 +627,9 @@ local function now()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end
--- Runs commands and transactions of a pack until there is a reason to stop, and returns the array of their replies. All of them were
--- sent together, and the front sends the rest again. A read with a long reply is not run in a pack, because its reply would be kept.
+-- Runs commands and transactions of a pack until there is a reason to stop, and returns the array
+-- of their replies. All commands of the pack were sent together, and the front sends the rest
+-- again. A read with a long reply is not run in a pack, because its reply would be kept.
 local function pack()
   local replies, bytes, longest, at, until_ = {}, 0, REPLY_MAX, COMMANDS, nil
   while at <= #ARGV and bytes <= PACK_REPLIES_MAX do

@@ -2,7 +2,7 @@
 //!
 //! Every value passed to a script and every command that the script calls has a cost. So values that all commands of a
 //! run share are passed once, and a run of plain SETs is called as one MSET. The order of the commands is kept. This
-//! module does not check the commands: [`super::plan`] has done so.
+//! module does not check the commands: [`super::plan`] has checked them.
 
 use pmnet_wire::command::Arguments;
 use pmnet_wire::promise::is_promised;
@@ -56,7 +56,7 @@ impl Kind {
     }
 }
 
-/// A run of similar neighbours.
+/// A run of similar commands that follow each other.
 #[derive(Debug)]
 struct Run<'a> {
     kind: Kind,
@@ -85,7 +85,7 @@ fn piece_head(name: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns whether a command that is too long for one script call can be divided into several.
+/// Returns whether a command that is too long for one script call can be divided into several commands.
 pub fn splits(name: &[u8]) -> bool {
     piece_head(name).is_some()
 }

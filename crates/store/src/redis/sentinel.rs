@@ -11,7 +11,7 @@ use super::url::RedisUrl;
 /// Asks a Sentinel for the master of this name.
 ///
 /// # Errors
-/// Reason why there is no answer.
+/// The reason why there is no answer.
 pub fn ask(
     place: &(String, u16),
     name: &str,
@@ -33,7 +33,7 @@ pub fn ask(
 /// Connects, and logs in if there is a password for Sentinels.
 ///
 /// # Errors
-/// Reason why there is no connection.
+/// The reason why there is no connection.
 pub fn open(place: &(String, u16), url: &RedisUrl) -> Result<Connection, String> {
     cluster::log_in(&url.guide(place)?).map_err(|error| refusal(&error))
 }

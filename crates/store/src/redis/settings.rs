@@ -19,7 +19,7 @@ const MAXMEMORY_CLIENTS_VERSION: (u32, u32) = (7, 0);
 /// reply.
 ///
 /// # Errors
-/// `Fatal` with advice.
+/// `Fatal` with advice for the operator.
 pub fn check_limits(connection: &mut Connection, version: (u32, u32)) -> Result<(), StoreError> {
     for (name, least) in [
         ("proto-max-bulk-len", BULK_BYTES_MIN),

@@ -1,5 +1,6 @@
 -- Redis Cluster: checks that this node serves the slots of the keys ARGV[first] to ARGV[last], and moves none of them. The keys do not
--- exist. Returns nil, or an error: ELSEWHERE, the number of the first key that fails from 0, and Redis's text. It changes nothing.
+-- exist. Returns nil, or an error: ELSEWHERE, the number of the first key that fails from 0, and
+-- Redis's text. The function changes nothing.
 local function pmnet_elsewhere(first, last)
   for at = first, last do
     local reply = redis.pcall('EXISTS', ARGV[at])

@@ -1,9 +1,9 @@
 //! Requests of several clients that run between one MULTI and EXEC.
 //!
 //! A request whose reply a script cannot return unchanged (`exact`) costs three round trips to Redis and two syncs.
-//! Several such requests that wait at the same time share this cost. Each request keeps its own record and reply, and
-//! fails alone. If Redis refuses to queue a request, nothing has run yet; the request is left out, and the others are
-//! sent again. If memory is short, each request is sent alone, and gets Redis's error for itself.
+//! Several such requests that wait at the same time share the cost of one. Each request keeps its own record and reply,
+//! and fails alone. If Redis refuses to queue a request, nothing has run yet; the request is left out, and the others
+//! are sent again. If memory is short, each request is sent alone, and gets Redis's error for itself.
 //!
 //! Some requests never run together:
 //! - transactions of clients, which take effect as a whole or not at all;
@@ -48,11 +48,11 @@ pub struct Together<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// Returns whether this request may run together with those that wait.
+    /// Returns whether this request may run together with the requests that wait.
     pub fn takes(&self, plan: &Plan<'_>, table: &CommandTable) -> bool {
         let guarded = |(name, arguments): (&Vec<u8>, &Vec<&[u8]>)| {
             let code = runs_code(name) || runs_reading_code(name);
-            // This covers SCRIPT FLUSH too.
+            // The check covers SCRIPT FLUSH too.
             let scripts = name == b"SCRIPT" || names_scripts(name, arguments);
             code || is_flush(name) || scripts || !(table.is_core(name) || is_quick(name, arguments))
         };
@@ -66,7 +66,7 @@ impl<'a> Together<'a> {
             && self.bytes < TOGETHER_BYTES_MAX
     }
 
-    /// Adds a request that may run together with those that wait.
+    /// Adds a request that may run together with the requests that wait.
     pub fn add(&mut self, asked: Asked<'a>) {
         let words = asked.plan.runs().flat_map(|(_, arguments)| arguments);
         self.bytes += words.map(|word| word.len()).sum::<usize>();

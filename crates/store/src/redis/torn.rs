@@ -10,8 +10,8 @@
 //! So pmnet writes nothing after such an end of the file:
 //!
 //! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is
-//!   dropped, whether the rewrite succeeds or not. (If it fails, the next start of Redis fails once, because the file to
-//!   be cut is not the last one. That start cuts the file, and the start after it succeeds.)
+//!   dropped, whether the rewrite succeeds or not. (If the rewrite fails, the next start of Redis fails once, because
+//!   the file to be cut is not the last one. The failed start cuts the file, and the start after it succeeds.)
 //!
 //! - Redis 6.2 has one file, so the rewrite has to end.
 //!
@@ -49,7 +49,7 @@ pub enum TornEnd {
 
 impl TornEnd {
     /// Decides by the `INFO` of a Redis with an AOF which rewrite is needed. `cuts`: the setting `aof-load-truncated`;
-    /// if its value is unknown, the weakest one is assumed.
+    /// if its value is unknown, the weakest value is assumed.
     pub fn of(info: &HashMap<&str, &str>, version: (u32, u32), cuts: Option<&str>) -> TornEnd {
         let field = |name: &str| info.get(name).copied().unwrap_or("");
         let several_files = version >= FILES_VERSION;

@@ -34,9 +34,9 @@ enum Slot {
 
 /// Makes a digest of a hash of database 0. The digest does not depend on the order of the fields. ARGV has the hash, a
 /// secret of this transaction, and `begin` or `end`. The call with `begin` stores the digest in the hash. The call with
-/// `end` removes the digest if it is still right, and otherwise leaves a broken one. With a broken digest, no process
-/// treats the records as its own, even if the answer to this transaction is lost. A client's code that changes the hash
-/// between the two calls cannot make a right digest, because it does not know the secret.
+/// `end` removes the digest if it is still right, and otherwise leaves a broken digest. With a broken digest, no
+/// process treats the records as its own, even if the answer to this transaction is lost. A client's code that changes
+/// the hash between the two calls cannot make a right digest, because it does not know the secret.
 const SEAL_LUA: &str = "redis.call('SELECT', 0)
 local hash = ARGV[1]
 local all, names, of, out = redis.call('HGETALL', hash), {}, {}, {}
@@ -134,7 +134,7 @@ impl<'a> Transaction<'a> {
         for _ in 0..2 + usize::from(database != 0) {
             expect_ok(&connection.reply()?)?;
         }
-        // A Redis that accepts no writes refuses a whole EXEC with a write in it, but accepts one that has only
+        // A Redis that accepts no writes refuses a whole EXEC with a write in it, but accepts an EXEC that has only
         // scripts. Neither of the two commands below changes anything.
         if let Some(home) = link.home {
             // Redis also refuses this command if the slot is at another node or is being moved.
@@ -154,7 +154,8 @@ impl<'a> Transaction<'a> {
         })
     }
 
-    /// Selects `database` for the next commands. It must exist: otherwise they would run in another database.
+    /// Selects `database` for the next commands. The database must exist: otherwise these commands would run in another
+    /// database.
     pub fn select(&mut self, database: u32) {
         if self.database != database {
             self.database = database;
@@ -403,7 +404,7 @@ struct Unqueued {
     /// Items that are refused for good.
     refused: Vec<(usize, String)>,
     no_memory: Option<String>,
-    /// The reason why the whole transaction waits, if it does.
+    /// The reason why the whole transaction waits; `None`: it does not wait.
     stop: Option<StoreError>,
 }
 

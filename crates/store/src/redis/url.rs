@@ -77,8 +77,8 @@ impl RedisUrl {
         Ok(url)
     }
 
-    /// Parses the URL of a Redis; `None`: the URL is that of another store. `passwords` take the place of those in the
-    /// URL.
+    /// Parses the URL of a Redis; `None`: the URL is that of another store. `passwords` take the place of the passwords
+    /// in the URL.
     ///
     /// # Errors
     /// [`OpenError::Url`] with the reason; a password is never repeated.

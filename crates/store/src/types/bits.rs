@@ -42,7 +42,7 @@ pub fn setbit(call: &mut Call<'_, '_>) -> Outcome {
     }
     let old = value[byte] & mask != 0;
     if old == bit && !grows {
-        // Nothing is written, and the key counts as unchanged.
+        // Nothing is written, but the key counts as unchanged.
         call.reply.flag(old);
         return Ok(());
     }

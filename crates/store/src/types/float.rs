@@ -148,7 +148,7 @@ pub fn round(numerator: &Big, denominator: &Big, exponent: i64, format: &Format)
     }
     let signed = |bits: usize| i64::try_from(bits).unwrap_or(i64::MAX);
     let bits = signed(format.bits);
-    // Returns the exponent of the lowest bit if the quotient has as many bits as the format, or one more.
+    // Returns the exponent of the lowest bit if the quotient has as many bits as the format, or one bit more.
     let excess = signed(numerator.bits()) - signed(denominator.bits()) - bits;
     let low = (exponent + excess).max(format.low_min);
     let shift = low - exponent;

@@ -1,8 +1,8 @@
 //! Keys and collections over rows: the part that all types share.
 //!
 //! If a key is removed, overwritten or expired, its members are no longer reachable, because the number of its
-//! collection is not used again. Their rows are removed later, a bounded number in each transaction that writes
-//! ([`Keyspace::sweep`]).
+//! collection is not used again. The rows of these members are removed later, a bounded number in each transaction that
+//! writes ([`Keyspace::sweep`]).
 
 use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
@@ -318,7 +318,7 @@ impl<'r> Keyspace<'r> {
         self.keep(to.0, to.1, &Head { id, ..head })
     }
 
-    /// Visits the keys of a database in their order, beginning with the given one, without expired keys.
+    /// Visits the keys of a database in their order, beginning with the given key, without expired keys.
     pub fn heads(
         &self,
         database: u32,
@@ -392,8 +392,8 @@ impl<'r> Keyspace<'r> {
         Ok(())
     }
 
-    /// Visits about `most` heads of the store. It begins where the last visit ended, or with the first head. Returns
-    /// `false` at the end; the next visit then begins with the first head.
+    /// Visits about `most` heads of the store. The visit begins where the last visit ended, or with the first head.
+    /// Returns `false` at the end; the next visit then begins with the first head.
     fn next_heads(
         &mut self,
         most: usize,
@@ -422,8 +422,8 @@ impl<'r> Keyspace<'r> {
         Ok(goes_on)
     }
 
-    /// Removes the expired keys among the next `most` keys. Returns their number. Each call continues where the last
-    /// one ended. After the last key, the next call begins with the first key.
+    /// Removes the expired keys among the next `most` keys. Returns the number of removed keys. Each call continues
+    /// where the last call ended. After the last key, the next call begins with the first key.
     ///
     /// # Errors
     /// [`Fault`].
@@ -458,8 +458,8 @@ impl<'r> Keyspace<'r> {
         Ok(found)
     }
 
-    /// Removes the expired keys among the next `keys` keys, and about `rows` unreachable rows. Returns how much was
-    /// removed.
+    /// Removes the expired keys among the next `keys` keys, and about `rows` unreachable rows. Returns the number of
+    /// removed keys and rows.
     ///
     /// # Errors
     /// [`Fault`].
@@ -476,7 +476,7 @@ impl<'r> Keyspace<'r> {
         self.sweep_garbage(limit).map(drop)
     }
 
-    /// Removes at most about `limit` unreachable rows. Returns their number.
+    /// Removes at most about `limit` unreachable rows. Returns the number of removed rows.
     fn sweep_garbage(&mut self, limit: usize) -> Result<usize, Fault> {
         self.rows.set_frees(true);
         let swept = self.sweep_rows(limit);

@@ -435,7 +435,7 @@ pub fn lrem(call: &mut Call<'_, '_>) -> Outcome {
     })?;
     found.sort_unstable();
     if let Some(first) = found.first() {
-        // The elements after the first removed one move towards the start.
+        // The elements after the first removed element move towards the start.
         let (mut gaps, mut to) = (found.iter().peekable(), *first);
         for from in *first..list.count {
             if gaps.next_if_eq(&&from).is_none() {

@@ -1,6 +1,6 @@
 //! Makes the rows of collections consistent again after some rows were given up (`docs/spec/embedded-store.md` §2).
 //!
-//! It never invents a member: a lost row is restored only if another row has its content.
+//! The repair never invents a member: a lost row is restored only if another row has its content.
 
 use std::ops::ControlFlow;
 
@@ -113,7 +113,7 @@ fn mend_sorted_set(rows: &mut dyn Rows, head: &mut Head) -> Result<(), Fault> {
         let score = value(rows, &by_score)?.unwrap_or_default();
         match value(rows, &by_name)? {
             None => rows.put(&by_name, PLAIN, 0, &score)?,
-            // This row is left from an older score.
+            // This row is left over from an older score.
             Some(known) if known != score => rows.remove(&by_score)?,
             Some(_) => {}
         }

@@ -4,7 +4,7 @@
 //! store that has ordered rows. Invariants: a command that answers an error has changed nothing; all changes of a
 //! command are in the transaction of its rows; no input causes a panic. Tests with random commands compare the replies
 //! with those of a real Redis (`tests/store/types/`). `docs/spec/embedded-store.md` says how keys and members become
-//! rows. These modules do not know where rows are kept, and do not know sessions, orders or records.
+//! rows. These modules do not know where rows are kept, and know no sessions, orders or records.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -109,7 +109,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Converts a count to an index. Everything that is counted is in memory, so the count fits.
+/// Converts a count to an index. Everything that is counted here is in memory, so the count fits.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

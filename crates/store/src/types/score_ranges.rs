@@ -195,8 +195,8 @@ enum Place<'a> {
     Scattered(MemberEnd<'a>, MemberEnd<'a>),
 }
 
-/// Returns the place of the members between two ends. If all scores are equal, as they should be for such a range, the
-/// members are neighbours.
+/// Returns the place of the members between two ends. If all scores are equal, as such a range requires, the members
+/// are neighbours.
 fn place_of_members<'a>(
     call: &Call<'_, '_>,
     set: &Head,
@@ -233,8 +233,8 @@ fn place_of_members<'a>(
     Ok(Place::Scattered(min, max))
 }
 
-/// Visits the members of a range although their scores differ. As in a small set of Redis, it begins at the first
-/// member that is not below the range, and stops at the first member above it.
+/// Visits the members of a range although their scores differ. Like Redis in a small set, the function begins at the
+/// first member that is not below the range, and stops at the first member above it.
 fn visit_scattered(
     call: &Call<'_, '_>,
     set: &Head,

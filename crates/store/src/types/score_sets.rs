@@ -95,7 +95,7 @@ struct Question {
 enum Form {
     /// The command may have WITHSCORES.
     Show,
-    /// The command stores its result, and has neither option.
+    /// The command stores its result, and has neither WITHSCORES nor LIMIT.
     Store,
     /// The command may have LIMIT.
     Count,

@@ -16,7 +16,7 @@ use super::table::Context;
 use super::{Keyspace, Reply};
 use crate::rows::Fault;
 
-/// Most keys that are watched at a time. If there are more, all are forgotten.
+/// Most keys that are watched at a time. If there are more keys, all of them are forgotten.
 const WATCHED_MAX: usize = 65_536;
 /// Most bytes of the names of watched keys. If more are added, all are forgotten.
 const WATCHED_BYTES_MAX: usize = 32 << 20;
@@ -129,7 +129,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns the arrivals after the first `count`; `None`: some of them are forgotten.
+    /// Returns the arrivals after the first `count`; `None`: some of these arrivals are forgotten.
     fn since(&self, count: i64) -> Option<impl ExactSizeIterator<Item = i64>> {
         let new = usize::try_from(self.count.checked_sub(u64::try_from(count).ok()?)?).ok()?;
         let known = self.last.len().checked_sub(new)?;
@@ -137,7 +137,7 @@ impl Arrivals {
     }
 }
 
-/// Commands that a front sends on behalf of its clients. No client of Redis sends them.
+/// Commands that a front sends on behalf of its clients. Clients of Redis do not send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Own {
     Watch,

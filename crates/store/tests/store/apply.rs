@@ -1,5 +1,5 @@
-//! Batches on a real Redis: which ones are refused, which ones wait, and that records and effects are always written
-//! together.
+//! Batches on a real Redis: which batches are refused, which batches wait, and that records and effects are always
+//! written together.
 
 use crate::support::claims::Port;
 use crate::support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
@@ -196,7 +196,7 @@ fn flushes_keep_the_records() {
     };
     let store = &mut *store;
     let mut big = batch(&[single("SET k v")], 1);
-    // These are more fields than one HSET can write.
+    // These fields are more than one HSET can write.
     big.records
         .extend((0..5000u32).map(|i| (i.to_be_bytes().to_vec(), Some(Bytes::from(vec![0u8; 3])))));
     assert_eq!(store.apply(&big), Ok(0));

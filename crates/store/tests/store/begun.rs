@@ -17,7 +17,7 @@ use pmnet_wire::command::{Form, Protocol, preamble};
 /// Number of tries during which a reason lasts.
 const TRIES: usize = 3;
 
-/// Kind of a request. Its single effect adds one to the key `n`, or publishes one message.
+/// Kind of a request. A request's single effect adds one to the key `n`, or publishes one message.
 struct Kind {
     name: &'static str,
     form: Form,
@@ -312,7 +312,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
         let messages = subscriber(&redis);
         for (number, kind) in (1u64..).zip(KINDS) {
             let what = format!("{} during {}", kind.name, reason.code);
-            // Removes the record of an earlier request, so that it is not taken for this one's.
+            // Removes the record of an earlier request, so that it is not taken for the record of this request.
             assert_eq!(store.apply(&removed(number)), Ok(0), "{what}");
             let before = happened(&redis, &messages);
             (reason.begin)(&redis);
@@ -337,7 +337,7 @@ fn every_request_has_its_effect_once_whatever_redis_refuses_meanwhile() {
             }
             if reply.is_none() {
                 let effects = happened(&redis, &messages) - before;
-                // Nobody may be told of the effect yet, but the record says that the request has begun.
+                // No client may be told of the effect yet, but the record says that the request has begun.
                 let begun = redis.call(&["HEXISTS", "pmnet:{0}", "reply/1"]) == ":1\r\n";
                 assert!(
                     effects == 0 || begun,
@@ -443,7 +443,7 @@ fn a_batch_takes_effect_once_and_whole_whatever_rights_are_missing_meanwhile() {
             let _not_while_a_right_is_missing = store.load();
         }
         rights(&redis, ALL_RIGHTS);
-        // INCR is not acknowledged early: it is dropped if no other right than that to INCR is missing.
+        // INCR is not acknowledged early: it is dropped if only the right to INCR is missing.
         let mut dropped = missing.contains("-incr");
         if crate::support::watermark(&load(&mut *store)) != 2 {
             assert_eq!(redis.get("n"), None, "{missing}");
@@ -562,7 +562,7 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     assert_eq!(store.apply(&batch(&[single("INCR n")], 3)), Ok(0));
 }
 
-/// A script that only reads is answered when memory is short, as in Redis. The store keeps its text, too.
+/// A script that only reads is answered when memory is short, as in Redis. The store keeps the text of the script, too.
 #[test]
 fn a_script_that_only_reads_answers_when_memory_is_short() {
     let Some((redis, mut store)) = ready() else {
@@ -601,8 +601,8 @@ fn a_script_that_only_reads_answers_when_memory_is_short() {
     assert_eq!(redis.get("m"), None);
 }
 
-/// An error that a client's code makes up is its reply. Found: it was taken for an error of Redis. Then all clients
-/// lost the connection, and its own client waited for ten seconds.
+/// An error that a client's code makes up is its reply. Found: such an error was taken for an error of Redis. Then all
+/// clients lost the connection, and the code's own client waited for ten seconds.
 #[test]
 fn an_error_of_a_clients_code_is_its_reply() {
     let Some((redis, mut store)) = ready() else {
@@ -655,7 +655,7 @@ fn an_error_of_a_clients_code_is_its_reply() {
     ] {
         assert!(read(&mut *store, single(text)).starts_with('-'));
     }
-    // One more connection belongs to this test, which asks for the number.
+    // One more connection is the test's own, on which it asks for the number.
     let count = |line: &str| {
         line.split(':')
             .nth(1)
@@ -711,7 +711,7 @@ fn a_script_that_hangs_can_be_killed() {
     assert_eq!(change(&mut *store, single("INCR n")), ":1\r\n");
 }
 
-/// If a client's script is killed after the deadline of the store's call, its client is told so too.
+/// If a client's script is killed after the deadline of the store's call, the client is told that it was killed.
 #[test]
 fn a_script_that_hangs_long_can_be_killed() {
     let Some(redis) = Redis::start(&["--busy-reply-threshold", "100"]) else {

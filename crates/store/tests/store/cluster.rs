@@ -151,13 +151,13 @@ fn a_batch_over_many_slots_is_one_step() {
     assert_eq!(store.apply(&batch(&[single("FLUSHALL")], 9)), Ok(0));
     assert_eq!(watermark(&load(&mut *store)), 9);
     assert_eq!(read(&mut *store, single("DBSIZE")), ":0\r\n");
-    // After the end of the process, another process finds the same.
+    // After the end of the process, another process finds the same data.
     let mut later = pair.store();
     assert_eq!(watermark(&load(&mut *later)), 9);
 }
 
-/// Requests of all kinds have a record, even if their slots differ from that of the records. They run in a script or in
-/// a transaction.
+/// Requests of all kinds have a record, even if their slots differ from that of the records. The requests run in a
+/// script or in a transaction.
 #[test]
 fn requests_in_any_slot_have_their_record() {
     let Some(pair) = Pair::start() else { return };
@@ -268,7 +268,7 @@ fn an_update_for_a_slot_of_another_shard_is_dropped() {
             &["SET b half", "SET foo x"],
         ),
         single("MSET k2 half foo x"),
-        // This node has both slots, but Redis takes no command for two slots. Found: this stopped the shard.
+        // This node has both slots, but Redis takes no command for two slots. Found: such a command stopped the shard.
         single("MSET k2 half b half"),
         single("SET bar new"),
     ];

@@ -326,7 +326,7 @@ fn a_function_that_changes_the_records_stops_the_shard() {
         other => panic!("{other:?}"),
     };
     for payload in [single("FCALL bad 0"), Bytes::from(both)] {
-        // The first script writes a field that the second one deletes.
+        // The first script writes a field that the second script deletes.
         let mut store = redis.store();
         store.load().unwrap();
         let mut replies = Vec::new();
@@ -431,7 +431,7 @@ fn replies_that_a_script_makes_up_are_those_of_a_bare_redis() {
     }
 }
 
-/// Found: a status of more than a megabyte was not accepted as RESP. Its script ran again and again, or its reply was
+/// Found: a status of more than a megabyte was not accepted as RESP. The script ran again and again, or its reply was
 /// reported as "lost in a crash".
 #[test]
 fn a_long_line_is_a_reply() {

@@ -6,7 +6,7 @@ use crate::support::{Redis, change, load, single};
 use pmnet_server::{Store, StoreError};
 
 /// Microseconds for which Redis pauses after each key that it saves. With [`KEYS`] keys a rewrite takes a minute,
-/// unless [`end_rewrite`] ends it.
+/// unless [`end_rewrite`] ends the rewrite.
 const KEY_DELAY: [&str; 2] = ["--rdb-key-save-delay", "40000"];
 const KEYS: usize = 1500;
 
@@ -52,7 +52,7 @@ fn a_sync_that_pauses_during_rewrites_is_not_called_safe() {
     load(&mut *store);
     let says = store.durability();
     assert!(says.contains("survives power loss"), "{says}");
-    // No client can undo the setting.
+    // Clients cannot undo the setting.
     for setting in [
         "no-appendfsync-on-rewrite yes",
         "appendfsync no",

@@ -361,7 +361,7 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
                 "{shown}: {reply}"
             );
         } else {
-            // Only the first read is executed; the front sends the others again.
+            // Only the first read is executed; the front sends the other reads again.
             assert_eq!(reply, "*1\r\n:1\r\n", "{shown}");
         }
     }
@@ -377,7 +377,7 @@ fn a_command_whose_reply_is_too_long_has_no_effect() {
     );
 }
 
-/// No command makes a string that `GET` cannot return.
+/// A command never makes a string that `GET` cannot return.
 #[test]
 fn every_string_can_be_read() {
     let directory = tempfile::tempdir().unwrap();

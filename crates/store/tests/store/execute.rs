@@ -510,7 +510,7 @@ fn transactions_and_pipelines_are_one_step() {
     assert_eq!(change(store, arguments(&words)), ":9000\r\n");
 }
 
-/// Redis 7.0 has none of these commands. They must not reach a newer server.
+/// Redis 7.0 has none of these commands. Such commands must not reach a newer server.
 #[test]
 fn commands_that_reach_pmnets_keys_without_naming_them_are_refused() {
     let Some((_redis, mut store)) = ready(&[]) else {
@@ -578,7 +578,7 @@ fn a_transaction_with_pmnets_own_keys_runs_without_them() {
         assert_eq!(run(&["GET k"]), "*1\r\n$1\r\nv\r\n");
     }
     assert_ne!(redis.call(&["HGET", "pmnet:{0}", "owner"]), "$1\r\nx\r\n");
-    // No other command is refused alone.
+    // Any other command is not refused alone.
     let refused = change(
         store,
         payload(
@@ -628,7 +628,7 @@ fn a_state_changing_group_is_in_order_and_survives_a_kill() {
 }
 
 /// Found: each request that cannot run in a script needed a transaction of its own. When many clients sent such
-/// requests, each waited for all earlier ones: some 1,400 requests a second in total.
+/// requests, each request waited for all earlier ones: some 1,400 requests a second in total.
 #[test]
 fn what_needs_a_transaction_shares_it_with_others() {
     let Some((mut redis, mut store)) = ready(&[]) else {
@@ -684,7 +684,7 @@ fn what_needs_a_transaction_shares_it_with_others() {
     let stats = redis.call(&["INFO", "commandstats"]);
     let exec = stats.split("cmdstat_exec:calls=").nth(1).expect("EXEC");
     let exec: u32 = exec.split(',').next().unwrap().parse().unwrap();
-    // Some of these transactions are from before the requests.
+    // Some of these transactions ran before the requests.
     assert!(exec <= 9, "{exec} transactions for 47 requests");
     redis.restart();
     let records = crate::support::load(&mut *store);

@@ -1,4 +1,4 @@
-//! A packet store, or the region of a device, grows: at every moment the old file or the new one is whole.
+//! A packet store, or the region of a device, grows: at every moment the old file or the new file is whole.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

@@ -76,7 +76,8 @@ fn what_a_module_could_do_without_naming_it_is_refused() {
     }
 }
 
-/// Found: Redis reports a renamed command under its old name, so the new name was taken for that of a harmless command.
+/// Found: Redis reports a renamed command under its old name, so the new name was taken for the name of a harmless
+/// command.
 #[test]
 fn a_renamed_command_is_refused_under_its_new_name() {
     let long = "w".repeat(1025);

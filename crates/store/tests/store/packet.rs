@@ -93,7 +93,7 @@ fn a_full_store_loses_nothing_and_has_room_again_after_deletes() {
     );
 }
 
-/// Fills the store with values of this length, by requests, until one is refused. Returns their number.
+/// Fills the store with values of this length, by requests, until one is refused. Returns the number of values.
 fn filled(store: &mut dyn Store, value: &[u8]) -> usize {
     for kept in 0.. {
         let reply = change(store, set(&format!("k{kept}"), value));
@@ -366,7 +366,7 @@ fn in_a_full_store_whatever_removes_data_goes() {
     );
     filled(&mut *store, &[b'v'; 1000]);
     filled(&mut *store, b"");
-    // Clients change existing keys until that is impossible, too.
+    // Clients change existing keys until no change is possible, too.
     for number in 0..3_000 {
         change(&mut *store, set(&format!("k{number}"), &[b'w'; 1000]));
     }
@@ -393,7 +393,7 @@ fn in_a_full_store_whatever_removes_data_goes() {
     assert_eq!(change(&mut *store, set("new", &[b'v'; 100_000])), "+OK\r\n");
 }
 
-/// Expired keys are removed before anything is refused, and also while nothing is written.
+/// Expired keys are removed before any command is refused, and also while nothing is written.
 #[test]
 fn keys_whose_time_is_over_take_no_room() {
     let made = made("?size=4M&media=file");
@@ -508,7 +508,7 @@ fn a_copy_of_a_store_in_use_is_as_of_one_moment() {
             outcomes
         });
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            // One commit writes both keys, so a reader sees both or none.
+            // One commit writes both keys, so a reader sees both keys or none.
             let both = crate::support::payload(
                 Form::Transaction,
                 Protocol::Resp2,

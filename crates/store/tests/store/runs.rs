@@ -211,7 +211,7 @@ fn what_is_not_allowed_and_was_not_promised_is_dropped() {
     assert_eq!(redis.get("b").as_deref(), Some("v"));
     assert_eq!(watermark(&load(&mut *store)), 2);
     // An update that was acknowledged early waits, and so does an update for which a client may have been told OK. This
-    // is the case in a script and in MULTI.
+    // is so in a script and in MULTI.
     for (missing, extra) in [("set -mset", "SET c v"), ("hmset", "HMSET h f v")] {
         for effects in [&effects[..11], &effects[..]] {
             let effects = [effects, &[single(extra)]].concat();

@@ -1,5 +1,5 @@
 //! Settings and rights with which Redis would refuse acknowledged writes. A server that finds them at its start reports
-//! them and ends. A running server waits. No client can change them.
+//! them and ends. A running server that finds them waits. Clients cannot change these settings and rights.
 
 use std::time::{Duration, Instant};
 
@@ -372,7 +372,7 @@ fn how_redis_evicts_may_be_set_where_memory_has_no_limit() {
             .call(&["CONFIG", "GET", "maxmemory-policy"])
             .contains("allkeys-lru")
     );
-    // With this policy no client can set a memory limit either.
+    // With this policy clients cannot set a memory limit either.
     let limit = single("CONFIG SET maxmemory 1gb");
     let reply = change(&mut *store, limit);
     assert!(
@@ -432,7 +432,7 @@ fn a_connection_that_redis_closes_when_it_is_idle_costs_another_one() {
     assert_eq!(redis.get("n").as_deref(), Some("2"));
 }
 
-/// With these settings Redis may refuse writes for some time. They do no harm, because the writes wait.
+/// With these settings Redis may refuse writes for some time. Such settings do no harm, because the writes wait.
 #[test]
 fn replicas_that_are_missing_are_waited_for() {
     let Some(redis) = Redis::start(&[]) else {

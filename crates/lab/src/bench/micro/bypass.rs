@@ -194,7 +194,7 @@ pub(crate) fn resolve(target: SocketAddrV4) -> anyhow::Result<(Ipv4Addr, [u8; 6]
             "{} does not tell its hardware address",
             target.ip()
         );
-        // Sending makes the kernel ask for the address. The datagram itself does not matter.
+        // Sending makes the kernel ask for the address. The content of the datagram does not matter.
         let _ = socket.send(&[]);
         std::thread::sleep(RESOLVE_LOOK);
     }

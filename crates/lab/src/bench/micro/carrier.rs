@@ -18,7 +18,7 @@ pub enum ClientIo {
 }
 
 impl ClientIo {
-    /// Returns its name for titles.
+    /// Returns the name for titles.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ impl ClientIo {
     }
 }
 
-/// A buffer for any datagram. A datagram that fills it is too long.
+/// A buffer for any datagram. A datagram that fills the buffer is too long.
 pub type Buffer = [u8; DATAGRAM_BYTES_MAX + 1];
 
 /// A received datagram.

@@ -32,10 +32,10 @@ pub struct Path {
 }
 
 impl Path {
-    /// Writes a frame with this datagram. Returns its length.
+    /// Writes a frame with this datagram. Returns the length of the frame.
     ///
     /// # Errors
-    /// The frame is too short for the datagram.
+    /// Fails if the frame is too short for the datagram.
     pub fn write(&self, datagram: &[u8], frame: &mut [u8]) -> anyhow::Result<usize> {
         let length = HEADERS + datagram.len();
         let frame = frame.get_mut(..length).context("a frame is too short")?;
@@ -85,7 +85,7 @@ pub struct Parsed<'a> {
 /// Parses a frame.
 ///
 /// # Errors
-/// The frame is no UDP datagram over IPv4, or its lengths or checksums are wrong.
+/// Fails if the frame is no UDP datagram over IPv4, or its lengths or checksums are wrong.
 pub fn parse(frame: &[u8]) -> anyhow::Result<Parsed<'_>> {
     ensure!(frame.len() >= HEADERS, "a frame of {} bytes", frame.len());
     ensure!(frame[12..14] == TYPE, "a frame that is not IPv4");

@@ -52,8 +52,8 @@ pub struct Cell {
     pub p999_us: f64,
     /// The median of each round, sorted; it shows how far the rounds agree.
     pub rounds_p50_us: Vec<f64>,
-    /// The ratio of the baseline's p50 and this p50. The baseline is the same path with a device
-    /// that only forwards.
+    /// The ratio of the baseline's p50 and this cell's p50. The baseline is the same path with a device that only
+    /// forwards.
     pub faster: Option<f64>,
     /// The ratio of this p50 and that of the minimum, [`System::Limit`].
     pub of_limit: Option<f64>,
@@ -139,7 +139,7 @@ fn measure(
     let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
         let mut order: Vec<usize> = (0..stands.len()).collect();
-        // The order alternates, so that it does not affect the result.
+        // The order alternates, so that the order does not affect the result.
         if round % 2 == 1 {
             order.reverse();
         }

@@ -72,9 +72,9 @@ pub fn refusal() -> Option<String> {
 /// Measures, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// This process is not root or lacks a tool; a system does not start; an answer is wrong or does
-/// not come within seconds; the run is interrupted; a report cannot be written. All processes,
-/// networks and programs of the run are removed in every case.
+/// Fails if this process is not root or lacks a tool, or if a system does not start, or if an answer is wrong or does
+/// not come within seconds, or if the run is interrupted, or if a report cannot be written. All processes, networks and
+/// programs of the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

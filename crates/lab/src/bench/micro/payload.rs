@@ -11,10 +11,10 @@ const DIGITS_MAX: usize = 6;
 /// Returns a `SET` with exactly this length, preamble included; `number` chooses the key.
 ///
 /// # Errors
-/// The length is too short for a `SET`.
+/// Fails if the length is too short for a `SET`.
 pub fn payload(bytes: usize, number: usize) -> anyhow::Result<Vec<u8>> {
-    // One byte more in the value may be two bytes more in all, because its length has one digit
-    // more. A longer key then gives the exact length.
+    // If the value grows by one byte, the payload may grow by two bytes, because the length of the value may get
+    // another digit. A longer key then gives the exact length.
     let fitting = (0..KEY_MORE_MAX).find_map(|more| {
         let key = format!("k{}{}", number % 100, "x".repeat(more));
         let set = |value: &[u8]| command::single(&[b"SET", key.as_bytes(), value]);

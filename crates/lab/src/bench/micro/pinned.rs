@@ -32,7 +32,7 @@ fn remove(name: &str) -> Result<(), KernelError> {
 /// Removes the objects of processes that were killed.
 ///
 /// # Errors
-/// The BPF file system cannot be used.
+/// Fails if the BPF file system cannot be used.
 pub fn sweep() -> Result<(), KernelError> {
     // Opening creates the folder, so that the other folders in its parent can be listed.
     let own = Pins::open(&format!("{PREFIX}{}-sweep", std::process::id()))?;

@@ -19,7 +19,7 @@ pub const SESSIONS_MAX: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Handler {
-    /// The handler never sleeps, so its round trip has no wake-up. No device can be much faster.
+    /// The handler never sleeps, so its round trip has no wake-up. No device can be much faster than this handler.
     Spins,
     /// The handler waits in the kernel, as servers do.
     Sleeps,

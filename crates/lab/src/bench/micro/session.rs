@@ -45,8 +45,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session, if the system under test has a device. `client` is the client's number at
-    /// the carrier; it distinguishes the client's keys from those of others.
+    /// Opens a session, if the system under test has a device. `client` is the client's number at the carrier; it
+    /// distinguishes the client's keys from the keys of other clients.
     pub fn open<C: Carrier>(
         carrier: &mut C,
         answers: Answers,
@@ -152,7 +152,7 @@ impl Session {
             })
     }
 
-    /// Checks an answer. Returns true if it completes the update in flight.
+    /// Checks an answer. Returns true if the answer completes the update in flight.
     fn take(&mut self, datagram: &[u8]) -> anyhow::Result<bool> {
         let packet = Packet::parse(datagram)
             .map_err(|reason| anyhow::anyhow!("an answer is damaged: {reason}"))?;

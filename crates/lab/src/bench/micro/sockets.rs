@@ -11,8 +11,8 @@ use mio::unix::SourceFd;
 
 use super::carrier::{Arrived, Buffer, Carrier};
 
-/// Clients with a UDP socket each. A single socket is read directly. With several sockets, events
-/// of the kernel tell which one to read.
+/// Clients with a UDP socket each. A single socket is read directly. With several sockets, events of the kernel tell
+/// which socket to read.
 pub struct Sockets {
     sockets: Vec<UdpSocket>,
     poll: mio::Poll,
@@ -97,8 +97,8 @@ impl Carrier for Sockets {
     }
 
     fn unfinished(&mut self, client: usize) {
-        // An event reports only once that datagrams are waiting. Datagrams that arrive after a
-        // complete update are late ones, and are received at the next event.
+        // An event reports only once that datagrams are waiting. Datagrams that arrive after a complete update are
+        // late, and are received at the next event.
         if self.sockets.len() > 1 {
             self.ready.push_front(client);
         }

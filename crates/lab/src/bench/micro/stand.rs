@@ -1,5 +1,5 @@
-//! A system that has been set up: its network, programs and processes. All of them are removed when
-//! it is dropped.
+//! A system that has been set up: its network, programs and processes. All of them are removed when the value is
+//! dropped.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -154,7 +154,7 @@ impl Stand {
     /// Returns the key of the clients.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Fails if the file cannot be read.
     pub fn front_key(&self) -> anyhow::Result<Option<FrontKey>> {
         let read = |keys: &Keys| pmnet_keys::Front::read(&keys.front);
         let front = self.keys.as_ref().map(read).transpose()?;
@@ -179,7 +179,7 @@ impl Stand {
         devices.chain(self.server.iter().map(|process| (Role::Server, process)))
     }
 
-    /// Returns the same processes for ending them.
+    /// Returns all processes, so that they can be ended.
     pub fn processes_mut(&mut self) -> impl Iterator<Item = (Role, &mut Process)> {
         let devices = self.devices.iter_mut().rev();
         let devices = devices.map(|(role, process)| (*role, process));
@@ -203,7 +203,7 @@ fn words(words: &[&str]) -> Vec<OsString> {
 /// serves.
 ///
 /// # Errors
-/// The process cannot be started, or does not serve in time.
+/// Fails if the process cannot be started, or does not serve in time.
 pub fn launch(
     network: &Network,
     name: String,

@@ -19,7 +19,7 @@ pub enum Medium {
 }
 
 impl Medium {
-    /// Returns its name for titles.
+    /// Returns the name for titles.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl Medium {
         }
     }
 
-    /// Returns its name in `--media`.
+    /// Returns the name in `--media`.
     #[must_use]
     pub const fn flag(self) -> &'static str {
         match self {
@@ -47,8 +47,7 @@ pub enum System {
     /// A machine between client and server that only reflects packets: the minimum for a device on
     /// such a machine.
     LimitRouter,
-    /// Two machines in a row that only forward, and a third one that reflects: the minimum for a
-    /// chain of three.
+    /// Two machines in a row that only forward, and a third machine that reflects: the minimum for a chain of three.
     #[value(name = "limit-router-3")]
     #[serde(rename = "limit-router-3")]
     LimitRouter3,
@@ -105,7 +104,7 @@ pub enum Answers {
 pub struct Device {
     /// The namespace in which it runs.
     pub node: &'static str,
-    /// Its flags, without those for the log.
+    /// Flags of the device, without the flags for the log.
     pub flags: &'static [&'static str],
     /// Whether its log is kernel memory, which remains until the device is taken out of the kernel.
     pub in_kernel: bool,
@@ -120,12 +119,12 @@ pub struct Recipe {
     pub devices: u8,
     /// Attached programs: node, interface and program.
     pub programs: &'static [(&'static str, &'static str, Program)],
-    /// Whether a program transmits packets from XDP to the client. A veth receives such packets
-    /// only if it has an XDP program itself.
+    /// Whether a program transmits packets from XDP to the client. A veth receives such packets only if the veth has an
+    /// XDP program itself.
     pub client_takes_xdp: bool,
     /// The device to which clients send.
     pub device: Option<Device>,
-    /// The other devices of its chain, in order; the server at [`SERVER`] follows the last one.
+    /// The other devices of the device's chain, in order; the server at [`SERVER`] follows the last one.
     pub behind: &'static [Device],
     /// The address to which clients send.
     pub target: SocketAddrV4,

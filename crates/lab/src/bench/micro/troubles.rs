@@ -12,7 +12,7 @@ pub struct Troubles {
     pub resends: u64,
     /// Number of updates for which the device had no space at the moment.
     pub not_logged: u64,
-    /// Number of updates that arrived out of order, because an earlier one was lost.
+    /// Number of updates that arrived out of order, because an earlier update was lost.
     pub nacks: u64,
     /// Number of datagrams that the kernel did not accept.
     pub not_sent: u64,

@@ -129,7 +129,7 @@ impl Lane {
     /// Puts the request of a slot into the send queue.
     fn send(&mut self, slot: usize, payload_bytes: usize, now: Instant) -> anyhow::Result<()> {
         if self.socket.reserve(1)? == 0 {
-            // The ring is full, because too many requests were sent again. This one is sent later.
+            // The ring is full, because too many requests were sent again. This request is sent later.
             return Ok(());
         }
         let Some(frame) = self.socket.take() else {

@@ -30,7 +30,7 @@ const TARGET: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 51, 0, 200), 7_
 pub struct Cell {
     /// The server's treatment of requests.
     pub store: Store,
-    /// The storage of its log.
+    /// The storage of the server's log.
     pub place: Place,
     /// Number of queues.
     pub queues: usize,
@@ -48,8 +48,7 @@ pub struct Cell {
     pub p99_us: f64,
     /// Time of the server's thread for one request in nanoseconds, as the median over the requests.
     pub server_ns: f64,
-    /// The part of this time that storing takes: the difference from the server that stores
-    /// nothing.
+    /// The part of `server_ns` that storing takes: the difference from the server that stores nothing.
     pub storing_ns: Option<f64>,
     /// Number of requests that the server received at a time.
     pub burst: f64,
@@ -98,7 +97,7 @@ struct One {
     resends: u64,
 }
 
-/// Measures all cells of the plan; adds those that are impossible here to `notes`.
+/// Measures all cells of the plan; adds the cells that are impossible on this machine to `notes`.
 pub fn all(
     plan: &Plan,
     folder: &Path,
@@ -185,7 +184,7 @@ fn measure(
             let mut samples: Vec<Vec<One>> = stands.iter().map(|_| Vec::new()).collect();
             for round in 0..plan.rounds {
                 let mut order: Vec<usize> = (0..stands.len()).collect();
-                // The order alternates, so that it does not affect the result.
+                // The order alternates, so that the order does not affect the result.
                 if round % 2 == 1 {
                     order.reverse();
                 }

@@ -3,8 +3,8 @@
 //!
 //! The three servers use the same AF_XDP sockets (crate `packets`) and do not differ otherwise. One
 //! thread sends over one veth pair for each server, in a closed loop. The servers are measured in
-//! turn, in several rounds and both orders; figures are medians. After each run, the newest stored
-//! requests are compared with the sent ones. A run leaves no processes, networks or files.
+//! turn, in several rounds and both orders; figures are medians. After each run, the newest stored requests are
+//! compared with the requests that were sent. A run leaves no processes, networks or files.
 
 mod generate;
 mod measure;
@@ -45,9 +45,9 @@ pub fn refusal() -> Option<String> {
 /// Measures, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// This process is not root or lacks a tool; a server does not answer; a request is not stored as
-/// it was sent; the run is interrupted; a report cannot be written. All processes, networks and
-/// files of the run are removed in every case.
+/// Fails if this process is not root or lacks a tool, or if a server does not answer, or if a request is not stored as
+/// it was sent, or if the run is interrupted, or if a report cannot be written. All processes, networks and files of
+/// the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

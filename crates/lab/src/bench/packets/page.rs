@@ -6,7 +6,7 @@ use super::table::{nanos, percent};
 use crate::bench::page::page;
 use crate::demo::chart::{WIDTH, escape};
 
-/// Height of a bar and of the space between two, in the chart's own units.
+/// Height of a bar and of the space between two bars, in the chart's own units.
 const BAR: f64 = 14.0;
 const GAP: f64 = 3.0;
 /// Width of the labels at the left, and of a number after a bar.

@@ -130,7 +130,7 @@ impl Place {
 /// Returns the folder at which hugetlbfs is mounted.
 ///
 /// # Errors
-/// hugetlbfs cannot be used for this many bytes; the error says what to do.
+/// Fails if hugetlbfs cannot be used for this many bytes; the error says what to do.
 pub fn hugetlbfs(bytes: u64) -> Result<PathBuf, String> {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

@@ -37,7 +37,7 @@ fn filling(number: u64) -> u8 {
     number.to_be_bytes()[NUMBER - 1] | 1
 }
 
-/// Returns the answer to a request; order 0 means that it was not stored.
+/// Returns the answer to a request; order 0 means that the request was not stored.
 pub fn answer(number: u64, order: u64) -> [u8; ANSWER_BYTES] {
     let mut answer = [0; ANSWER_BYTES];
     answer[..NUMBER].copy_from_slice(&number.to_be_bytes());

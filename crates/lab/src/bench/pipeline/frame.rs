@@ -58,7 +58,7 @@ fn ip_frame(from: IpAddr, to: IpAddr, protocol: u8, payload_len: usize) -> anyho
 /// Returns a frame with a UDP datagram.
 ///
 /// # Errors
-/// The datagram is too long, or the addresses belong to two families.
+/// Fails if the datagram is too long, or the addresses belong to two families.
 pub fn udp(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> anyhow::Result<Vec<u8>> {
     let udp_len = 8 + datagram.len();
     let mut out = ip_frame(from.ip(), to.ip(), UDP, udp_len)?;
@@ -75,7 +75,7 @@ pub fn udp(from: SocketAddr, to: SocketAddr, datagram: &[u8]) -> anyhow::Result<
 /// zeros.
 ///
 /// # Errors
-/// The segment is too long, or the addresses belong to two families.
+/// Fails if the segment is too long, or the addresses belong to two families.
 pub fn tcp(from: SocketAddr, to: SocketAddr, payload_bytes: usize) -> anyhow::Result<Vec<u8>> {
     let mut out = ip_frame(from.ip(), to.ip(), TCP, 20 + payload_bytes)?;
     out.extend(from.port().to_be_bytes());

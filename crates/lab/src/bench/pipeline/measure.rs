@@ -140,7 +140,7 @@ fn one(
     Ok(rows.collect())
 }
 
-/// Makes one round. Both programs get the same packets; which one comes first alternates.
+/// Makes one round. Both programs get the same packets; which program comes first alternates.
 fn round(
     stand: &mut Stand,
     plan: &Plan,

@@ -38,8 +38,8 @@ pub fn refusal() -> Option<String> {
 /// Measures, and prints a table or one JSON object.
 ///
 /// # Errors
-/// This process is not root, the kernel does not accept the programs, a packet had an unexpected
-/// result, or the run was interrupted. All programs and maps of the run are removed in every case.
+/// Fails if this process is not root, the kernel does not accept the programs, a packet had an unexpected result, or
+/// the run was interrupted. All programs and maps of the run are removed in every case.
 pub fn main(plan: &Plan, json: bool, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

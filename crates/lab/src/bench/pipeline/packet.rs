@@ -77,13 +77,13 @@ impl Packet {
         matches!(self, Packet::Update | Packet::Update6)
     }
 
-    /// Whether it is an update, of a known or an unknown session.
+    /// Whether the packet is an update, of a known or an unknown session.
     #[must_use]
     pub const fn is_update(self) -> bool {
         !self.is_read() && !matches!(self, Packet::OtherPort | Packet::Tcp | Packet::Arp)
     }
 
-    /// Whether it is a READ.
+    /// Whether the packet is a READ.
     #[must_use]
     pub const fn is_read(self) -> bool {
         matches!(self, Packet::ReadHit | Packet::ReadMiss)

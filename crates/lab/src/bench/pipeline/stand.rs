@@ -1,5 +1,5 @@
-//! A device with a loaded pipeline that gets its packets from this module instead of an interface. Its state machine is
-//! the real one; this module plays the clients and the server.
+//! A device with a loaded pipeline that gets its packets from this module instead of an interface. The device has the
+//! product's state machine; this module plays the clients and the server.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -44,7 +44,7 @@ const CLIENT_PORT: u16 = 40_001;
 const TURNS_MAX: u32 = 64;
 /// Duration of the lease; it exceeds that of a measurement.
 const LEASE: Nanos = 24 * 3600 * SECOND;
-/// Time that passes with each turn, in nanoseconds; all timers of a start expire in it.
+/// Time that passes with each turn, in nanoseconds; all timers of a start expire within this time.
 const TURN: u64 = 300_000_000;
 
 /// The keys of the shard for all parties except the device.
@@ -341,7 +341,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Makes the packets of a run. If the packets append, the next run needs new ones.
+    /// Makes the packets of a run. If the packets append, the next run needs new packets.
     pub fn prepare(
         &mut self,
         packet: Packet,

@@ -144,7 +144,7 @@ pub fn all(
                     );
                     view.step(&text, 1);
                     let mut options = options(plan, *reads, *clients, stand)?;
-                    // Rounds have different seeds, and all rows of a round have the same one.
+                    // Rounds have different seeds, and all rows of a round have the same seed.
                     options.seed = u64::try_from(round).unwrap_or(0) + 1;
                     one(stand, &options, &mut rounds[index], stop)
                         .with_context(|| format!("{}: {}", stand.row.name(), reads.title()))?;
@@ -182,8 +182,8 @@ fn one(
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let before = Cpu::of(stand);
-    // The load may run in a thread of its own, whose CPU time is lost when it ends. It is therefore
-    // measured separately.
+    // The load may run in a thread of its own, whose CPU time is lost when the thread ends. The CPU time of the load is
+    // therefore measured separately.
     let (summary, own_ns) = stand.running.inside(|| {
         let own = cpu_ns(std::process::id());
         let work = || run(options, Hooks::default(), stop);

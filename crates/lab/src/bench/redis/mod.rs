@@ -52,9 +52,9 @@ pub enum Json {
 /// Measures, and writes the table, the JSON file and the page.
 ///
 /// # Errors
-/// redis-server is missing; a row does not start; a reply is wrong or does not come within seconds;
-/// the run is interrupted; a report cannot be written. Rows that this machine cannot start are left
-/// out. All processes and networks of the run are removed in every case.
+/// Fails if redis-server is missing, or if a row does not start, or if a reply is wrong or does not come within
+/// seconds, or if the run is interrupted, or if a report cannot be written. Rows that this machine cannot start are
+/// left out. All processes and networks of the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     find_program("redis-server")
         .context("redis-server is not installed: apt-get install redis-server (make setup)")?;

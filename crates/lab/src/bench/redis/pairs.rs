@@ -1,6 +1,6 @@
 //! One long pipeline: a connection writes all its pairs of `SET` and `GET` of the same key without
-//! waiting for replies. The time ends with the last reply. Every value differs, and each value that
-//! is read is compared with the written one.
+//! waiting for replies. The time ends with the last reply. Every value differs, and each value that is read is compared
+//! with the value that was written.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -34,7 +34,7 @@ pub struct PairsCell {
     pub pairs: usize,
     /// Time in milliseconds from the first byte sent to the last reply, median over the rounds.
     pub ms: f64,
-    /// This time in each round, in the order of the rounds.
+    /// The time in each round, in the order of the rounds.
     pub rounds_ms: Vec<f64>,
     /// Number of rounds that were given up after a minute, and count as a minute.
     pub unfinished: usize,
@@ -327,7 +327,7 @@ mod tests {
             let text = format!("{reply:?}");
             assert!(judge(index, reply, true).is_err(), "{index}: {text}");
         }
-        // The bound answers every read with the same value.
+        // The upper bound (`resp-limit`) answers every read with the same value.
         assert!(judge(3, read(0), false).is_ok());
         let refused = judge(2, Reply::Error("ERR no".into()), true).unwrap();
         assert_eq!(refused, ["ERR no"]);

@@ -23,7 +23,7 @@ pub const PREFIX: &str = "bench:";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
-    /// A server that answers at once and keeps nothing: the bound.
+    /// A server that answers at once and keeps nothing: the upper bound.
     RespLimit,
     /// Redis with `appendfsync always`.
     Direct,
@@ -48,7 +48,7 @@ pub enum Row {
     #[value(name = "relay-2")]
     #[serde(rename = "relay-2")]
     Relay2,
-    /// The same, and each process has a status port that is asked for its metrics once a second.
+    /// pmnet with two devices, processes, each of which has a status port that is asked for metrics once a second.
     #[value(name = "relay-2-scraped")]
     #[serde(rename = "relay-2-scraped")]
     Relay2Scraped,
@@ -294,7 +294,7 @@ impl Reads {
     /// Returns the load generator's mix.
     ///
     /// # Errors
-    /// The percentage exceeds 100.
+    /// Fails if the percentage exceeds 100.
     pub fn mix(self) -> Result<Mix, MixError> {
         match self {
             Reads::Percent(0) => Ok(Mix::only(Op::Set)),

@@ -33,7 +33,7 @@ fn port(log: &str) -> Option<SocketAddr> {
 /// Does `work` while these are asked: at once, and then once a second.
 ///
 /// # Errors
-/// Those of `work`; or one of them did not answer with metrics.
+/// The errors of `work`; or a port did not answer with metrics.
 pub fn beside<T>(
     ports: &[SocketAddr],
     work: impl FnOnce() -> anyhow::Result<T>,

@@ -22,7 +22,7 @@ const LOAD_MAX: Duration = Duration::from_secs(600);
 /// acknowledgement on. Returns the number of updates acknowledged at the end.
 ///
 /// # Errors
-/// `work` fails, no update is acknowledged within seconds, or the run is interrupted.
+/// Fails if `work` fails, no update is acknowledged within seconds, or the run is interrupted.
 pub fn beside<T>(
     network: &Network,
     stop: &AtomicBool,

@@ -145,7 +145,7 @@ impl Run<'_> {
         let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
         for round in 0..self.plan.rounds {
             let mut order: Vec<usize> = (0..stands.len()).collect();
-            // The order alternates, so that it does not affect the result.
+            // The order alternates, so that the order does not affect the result.
             if round % 2 == 1 {
                 order.reverse();
             }

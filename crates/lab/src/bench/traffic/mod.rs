@@ -31,9 +31,9 @@ pub use share::Share;
 /// Measures, and writes the table and the JSON file.
 ///
 /// # Errors
-/// This process is not root or lacks a tool; a variant cannot be set up for the MTU of an Ethernet;
-/// traffic is altered or stalls for seconds; the run is interrupted; the results cannot be written.
-/// All processes, networks and programs of the run are removed in every case.
+/// Fails if this process is not root or lacks a tool, or if a variant cannot be set up for the MTU of an Ethernet, or
+/// if traffic is altered or stalls for seconds, or if the run is interrupted, or if the results cannot be written. All
+/// processes, networks and programs of the run are removed in every case.
 pub fn main(plan: &Plan, output: &Output, stop: &AtomicBool) -> anyhow::Result<()> {
     if let Some(reason) = refusal() {
         anyhow::bail!(reason);

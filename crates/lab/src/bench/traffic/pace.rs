@@ -42,7 +42,7 @@ impl Pace<'_> {
     /// may wait that long for its core.
     ///
     /// # Errors
-    /// The run is interrupted, or a counter does not rise for seconds.
+    /// Fails if the run is interrupted, or a counter does not rise for seconds.
     pub fn measure<const N: usize>(
         &self,
         counters: impl Fn() -> [u64; N],

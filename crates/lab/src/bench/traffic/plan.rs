@@ -24,7 +24,7 @@ pub enum Variant {
     Pass,
     /// `pmnet device --mode switch`, and no client updates.
     Device,
-    /// A second [`Variant::Pass`]; any difference from the first one is chance.
+    /// A second [`Variant::Pass`]; any difference from the first `Pass` is chance.
     Control,
     /// `pmnet device --mode switch --xdp-generic`, and no client updates.
     Generic,
@@ -194,7 +194,7 @@ impl Workload {
         }
     }
 
-    /// Whether it goes over IPv6.
+    /// Whether the traffic goes over IPv6.
     #[must_use]
     pub const fn is_ipv6(self) -> bool {
         matches!(self, Workload::Tcp6)
@@ -222,7 +222,7 @@ impl Workload {
 pub struct Plan {
     /// The variants of the switch, each once.
     pub variants: Vec<Variant>,
-    /// The workloads, each once; those of one MTU stand together.
+    /// The workloads, each once; workloads of one MTU are next to each other.
     pub workloads: Vec<Workload>,
     /// Duration of the measurement in one run.
     pub duration: Duration,

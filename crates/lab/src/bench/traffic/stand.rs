@@ -1,5 +1,5 @@
-//! A variant of the switch that has been set up: its network, programs and processes. All are
-//! removed when it is dropped.
+//! A variant of the switch that has been set up: its network, programs and processes. All of them are removed when the
+//! value is dropped.
 
 use std::ffi::OsString;
 
@@ -39,8 +39,7 @@ impl Stand {
     /// The calling thread must outlive the stand, because the processes end with this thread.
     ///
     /// # Errors
-    /// `ip`, `ethtool`, the kernel, the server or the device fails; then everything is removed
-    /// again.
+    /// Fails if `ip`, `ethtool`, the kernel, the server or the device fails; then everything is removed again.
     pub fn build(
         variant: Variant,
         mtu: u16,

@@ -34,7 +34,7 @@ pub type Pair = (TcpStream, TcpStream);
 /// Makes connections from `client1` to the server's address.
 ///
 /// # Errors
-/// A connection cannot be made within seconds.
+/// Fails if a connection cannot be made within seconds.
 pub fn connect(network: &Network, server: IpAddr, count: usize) -> anyhow::Result<Vec<Pair>> {
     let address = SocketAddr::new(server, PORT);
     let listener = network.inside("server", || {
@@ -76,7 +76,7 @@ fn accept(listener: &TcpListener, near: TcpStream) -> anyhow::Result<Pair> {
 /// per second.
 ///
 /// # Errors
-/// The run is interrupted, a connection breaks, or a connection brings other bytes than were sent.
+/// Fails if the run is interrupted, a connection breaks, or a connection brings other bytes than were sent.
 pub fn bulk(pairs: &[Pair], pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (received, done) = (&AtomicU64::new(0), &AtomicBool::new(false));
     let cpus = &cpus();
@@ -159,7 +159,7 @@ fn receive(mut stream: &TcpStream, received: &AtomicU64, done: &AtomicBool) -> a
 /// microseconds.
 ///
 /// # Errors
-/// The run is interrupted, or an answer is wrong or does not come within seconds.
+/// Fails if the run is interrupted, or an answer is wrong or does not come within seconds.
 pub fn round_trips(pair: &Pair, pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (near, far) = pair;
     let done = &AtomicBool::new(false);

@@ -13,8 +13,7 @@ use super::plan::MESSAGE_BYTES;
 use crate::bench::micro::{cpus, pin};
 use crate::testbed::Network;
 
-/// The server's port. It is not the shard's port, and this is the last field that the pipeline
-/// compares.
+/// The server's port. This port is not the shard's port, and the port is the last field that the pipeline compares.
 const PORT: u16 = 7_001;
 /// Size of the receive buffer that is requested from the kernel, which may give less.
 const BUFFER_BYTES: usize = 4 << 20;
@@ -24,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Returns a socket of the client, and the server's socket to which it sends.
 ///
 /// # Errors
-/// The kernel fails.
+/// Fails if the kernel refuses a call.
 pub fn connect(network: &Network, server: IpAddr) -> anyhow::Result<(UdpSocket, UdpSocket)> {
     let address = SocketAddr::new(server, PORT);
     let far = network.inside("server", || {
@@ -41,7 +40,7 @@ pub fn connect(network: &Network, server: IpAddr) -> anyhow::Result<(UdpSocket, 
 /// Sends as many datagrams as possible. The figure is the number of received datagrams per second.
 ///
 /// # Errors
-/// The run is interrupted, a socket fails, or a received datagram differs from all sent ones.
+/// Fails if the run is interrupted, a socket fails, or a received datagram differs from all sent ones.
 pub fn flood(near: &UdpSocket, far: &UdpSocket, pace: Pace<'_>) -> anyhow::Result<Sample> {
     let (sent, received) = (&AtomicU64::new(0), &AtomicU64::new(0));
     let done = &AtomicBool::new(false);

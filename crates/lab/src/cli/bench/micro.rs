@@ -62,7 +62,7 @@ pub struct MicroArgs {
     json: bool,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn main(args: &MicroArgs) -> anyhow::Result<bool> {
     let plan = plan(args)?;
     let output = Output {

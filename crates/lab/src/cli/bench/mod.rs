@@ -30,7 +30,7 @@ enum What {
     Traffic(traffic::TrafficArgs),
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn main(command: &BenchCommand) -> anyhow::Result<bool> {
     match &command.what {
         What::Micro(args) => micro::main(args),

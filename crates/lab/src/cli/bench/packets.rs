@@ -62,7 +62,7 @@ pub struct PacketsArgs {
     json: bool,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn main(args: &PacketsArgs) -> anyhow::Result<bool> {
     let plan = plan(args)?;
     let output = Output {

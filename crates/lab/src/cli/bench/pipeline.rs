@@ -65,7 +65,7 @@ pub struct PipelineArgs {
     json: bool,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn main(args: &PipelineArgs) -> anyhow::Result<bool> {
     let plan = plan(args)?;
     pipeline::main(&plan, args.json, &*on_signals()?)?;

@@ -25,14 +25,14 @@ OUT/redis.html, numbers in OUT/redis.json.";
 
 /// Seconds of one run, at most.
 const SECONDS_MAX: f64 = 600.0;
-/// What `--json` without a file is taken for.
+/// Value of `--json` without a file.
 const STDOUT: &str = "-";
-/// Most busy programs beside it.
+/// Most busy programs beside the measurement.
 const BESIDE_MAX: usize = 256;
 /// Most pairs of the one long pipeline.
 const PAIRS_MAX: usize = 1_000_000;
 
-/// What is not said on the command line.
+/// Values of options that the command line does not give.
 struct Defaults {
     clients: &'static [usize],
     pairs: usize,
@@ -108,7 +108,7 @@ pub struct RedisArgs {
     json: Option<PathBuf>,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn main(args: &RedisArgs) -> anyhow::Result<bool> {
     let plan = plan(args)?;
     let output = Output {

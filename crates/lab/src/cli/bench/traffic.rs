@@ -48,7 +48,7 @@ pub struct TrafficArgs {
     json: bool,
 }
 
-/// Measures.
+/// Runs the benchmark.
 pub fn main(args: &TrafficArgs) -> anyhow::Result<bool> {
     let plan = plan(args)?;
     let output = Output {

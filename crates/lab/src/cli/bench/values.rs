@@ -1,4 +1,4 @@
-//! What the benchmarks' command lines have in common.
+//! The common parts of the benchmarks' command lines.
 
 use std::time::Duration;
 

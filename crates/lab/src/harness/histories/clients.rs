@@ -20,7 +20,7 @@ const READ_TRIES: u32 = 10;
 const REGISTER: char = 'r';
 /// Length of a SET value of several packets, in bytes.
 const LONG_BYTES: usize = 4_000;
-/// Distance between the client numbers of one group and those of the next one.
+/// Distance between the client numbers of one group and those of the next group.
 const GROUP_CLIENTS: u64 = 1_000_000;
 /// Number of the first final reader; the numbers of all other clients are smaller.
 const READER: u64 = 1 << 40;
@@ -28,8 +28,8 @@ const READER: u64 = 1 << 40;
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                        return redis.call('del', KEYS[1]) else return 0 end";
 
-/// Pause after each operation in the second half of a client's operations. Without it, a client
-/// with fast replies would finish before the service is back.
+/// Pause after each operation in the second half of a client's operations. Without the pause, a client with fast
+/// replies would finish before the service is back.
 const PACE: Duration = Duration::from_millis(5);
 
 /// The degree of contention between clients.
@@ -40,8 +40,8 @@ pub struct Contention {
     /// Number of operations on a key before its clients go on to the next key. Until then,
     /// operations of unknown outcome stay open and make the check long.
     pub key_operations: usize,
-    /// Maximum number of operations of one client. It bounds the history, because a longer one
-    /// could not be checked.
+    /// Maximum number of operations of one client. The number bounds the history, because a longer history could not be
+    /// checked.
     pub operations_max: usize,
     /// Deadline of one reply, which exceeds the front's own deadline.
     pub call_max: Duration,
@@ -68,7 +68,7 @@ pub struct Shared {
     first_slot: usize,
     stop: AtomicBool,
     next_client: AtomicU64,
-    /// Number of operations so far, by slot. It determines the slot's present key.
+    /// Number of operations so far, by slot. The number determines the slot's present key.
     used: Vec<AtomicUsize>,
     /// Number of acknowledged operations so far.
     acknowledged: AtomicU64,
@@ -85,13 +85,13 @@ enum Kind {
 }
 
 impl Shared {
-    /// For the clients of one front.
+    /// Returns the state for the clients of one front.
     #[must_use]
     pub fn new(endpoint: SocketAddr) -> Shared {
         Shared::group(&[endpoint], 0, Contention::default())
     }
 
-    /// For one of several groups, whose clients are spread over these fronts. Groups are numbered
+    /// Returns the state for one of several groups, whose clients are spread over these fronts. Groups are numbered
     /// from 0, and each has the same contention.
     ///
     /// # Panics
@@ -223,7 +223,7 @@ pub fn write(shared: &Shared, seed: u64, pause: Duration) {
 /// Reads every key of a finished history, through the front or from the database itself.
 ///
 /// # Errors
-/// A read is not answered.
+/// Fails if a read is not answered.
 pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Result<()> {
     read_all_within(records, endpoint, CALL_MAX)
 }
@@ -231,7 +231,7 @@ pub fn read_all(records: &mut Vec<Record>, endpoint: SocketAddr) -> anyhow::Resu
 /// Reads every key of a finished history, with another deadline of one reply.
 ///
 /// # Errors
-/// A read is not answered.
+/// Fails if a read is not answered.
 pub fn read_all_within(
     records: &mut Vec<Record>,
     endpoint: SocketAddr,
@@ -260,7 +260,7 @@ pub fn read_all_within(
 /// Deletes the clients' counters and registers directly in the database.
 ///
 /// # Errors
-/// The database does not answer.
+/// Fails if the database does not answer.
 pub fn delete_all(database: SocketAddr) -> anyhow::Result<()> {
     let mut client = Client::connect(database, CALL_MAX)?;
     for pattern in ["c:*", "r:*"] {
@@ -290,7 +290,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Runs and records one operation. Returns its reply, if it was acknowledged.
+    /// Runs and records one operation. Returns the reply, if the operation was acknowledged.
     fn call(&mut self, op: Op, key: &str, value: &str) -> Option<Option<String>> {
         let connection = self.connection()?;
         let command: Vec<Vec<u8>> = match op {

@@ -30,8 +30,8 @@ pub enum Step {
     LinkDown(Machine),
     /// Takes the link of a machine up again.
     LinkUp(Machine),
-    /// Deletes the clients' keys directly in the database, so that the run must not pass. It is
-    /// never drawn. It is a test of the test.
+    /// Deletes the clients' keys directly in the database, so that the run must not pass. This step is never drawn. The
+    /// step shows whether the check notices a fault.
     Spoil,
 }
 

@@ -28,7 +28,8 @@ pub enum Decision {
     Wait,
     /// The decision needs an order of the operator. The device asks again, and shows what it waits for.
     Hold(Reason),
-    /// As [`Decision::Hold`]. In addition, the device is no member, and must erase its log before it joins.
+    /// Does the same as [`Decision::Hold`]. In addition, the device is no member, and must erase its log before it
+    /// joins.
     Erase(Reason),
     /// The device must not serve. The text says why and what to do.
     Refuse(Reason),

@@ -1,5 +1,5 @@
 //! A real redis-server on a free port with a directory of its own, and helpers that make payloads. The server is
-//! killed, and its directory removed, when it is dropped.
+//! killed, and its directory removed, when this value is dropped.
 
 #[allow(dead_code, reason = "the laboratory uses all of it")]
 #[path = "../../../../lab/src/harness/claims.rs"]

@@ -38,7 +38,7 @@ struct Held {
     answers: JoinHandle<()>,
 }
 
-/// The proxy. Ends with the test.
+/// The proxy. The proxy ends with the test.
 pub struct Proxy {
     pub port: u16,
     shared: Arc<Mutex<Shared>>,
@@ -95,7 +95,7 @@ impl Proxy {
     }
 
     /// Waits until a connection is held and has sent a whole call, which ends with `end`. Then the store sees the
-    /// connection closed. This runs on a thread of its own, because the store waits at the same time.
+    /// connection closed. The function runs on a thread of its own, because the store waits at the same time.
     pub fn cut_after(&self, end: &str) -> JoinHandle<Late> {
         let shared = Arc::clone(&self.shared);
         let end = end.as_bytes().to_vec();
