@@ -81,8 +81,8 @@ static __always_inline enum pm_verdict admit_update(struct xdp_md *ctx, struct p
 }
 
 /*
- * Admits an APPEND of the previous hop. The last device of the chain answers it with a DURABLE; the
- * other devices forward it.
+ * Admits an APPEND of the previous hop. The last device of the chain answers the APPEND with a
+ * DURABLE; the other devices forward it.
  */
 static __always_inline enum pm_verdict admit_entry(struct xdp_md *ctx, struct pm_packet *pkt,
 						   const struct pm_maps *m, __u32 zero)

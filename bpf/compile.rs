@@ -1,6 +1,6 @@
 //! Compiles programs for the kernel: part of the build scripts of `dataplane` and `lab`, included by its path.
 //!
-//! Without clang the build leaves the programs out. The binary says so when a user asks for one of them.
+//! Without clang the build leaves the programs out. The binary says so when a user asks for one of the programs.
 
 use std::path::Path;
 use std::process::Command;

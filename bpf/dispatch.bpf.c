@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 OR MIT
 /*
  * Several devices at one interface: passes a packet on to the pipeline of the device whose port is the packet's
- * destination. The program is at an interface only while two or more devices are; the pipeline of a single device is
- * attached itself.
+ * destination. The program is at an interface only if two or more devices are attached there; the
+ * pipeline of a single device is attached directly.
  *
  * Invariants: the program reads only the two bytes that may be a packet's UDP destination port, and changes nothing:
  * the pipeline (packet.h) decides by itself whether the packet is for its shard, as if it were at the interface. All

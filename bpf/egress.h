@@ -78,8 +78,9 @@ static __always_inline __u16 udp6_checksum(const struct pm_packet *pkt, const st
 }
 
 /*
- * For a packet that may go on as an APPEND over IPv6: takes the fields that will change out of its
- * UDP checksum (RFC 1624). The payload is not summed up again, so a wrong checksum stays wrong.
+ * For a packet that may go on as an APPEND over IPv6: takes the fields that will change out of the
+ * packet's UDP checksum (RFC 1624). The payload is not summed up again, so a wrong checksum stays
+ * wrong.
  */
 static __always_inline void leave_out_of_checksum(struct pm_packet *pkt)
 {
@@ -112,7 +113,8 @@ static __always_inline bool turn_around(struct pm_packet *pkt, __u32 datagram_le
 	__u32 ports;
 
 	swap_mac_addresses(pkt->eth);
-	/* Words, because sum_of_header() loads words: a load that spans two stores stalls. */
+	/* The stores are of whole words, because sum_of_header() loads words: a load that spans two
+	 * stores stalls. */
 	ports = *(__u32 *)&pkt->udp->source;
 	*(__u32 *)&pkt->udp->source = ports << 16 | ports >> 16;
 	*(__u32 *)&pkt->udp->len = bpf_htons(udp_len);

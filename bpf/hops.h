@@ -9,7 +9,7 @@
  * `committed` and the rows only grow; user space alone takes them back, while it holds the shard.
  *
  * Spec: docs/spec/pipeline.md §4. May not: resend, or resolve a neighbour's address. User space
- * does both.
+ * resends packets and resolves addresses.
  */
 #pragma once
 
@@ -172,8 +172,8 @@ static __always_inline enum pm_verdict commit(struct pm_packet *pkt, const struc
 			verdict = PM_ACK_COMMITTED;
 		} else {
 			/*
-			 * `skipped` is stored before the rows, and user space reads it after them:
-			 * a reader that sees these rows also sees that no client was told.
+			 * `skipped` is stored before the rows, and user space reads it after the
+			 * rows: a reader that sees these rows also sees that no client was told.
 			 */
 			*(volatile __u64 *)&hops->skipped = committed;
 			verdict = PM_USER_ACKS;

@@ -3,13 +3,14 @@
  * The shard's lock, and waking user space.
  *
  * The lock is one word that a CPU exchanges for 1. It is not a bpf_spin_lock, for two reasons:
- * bpf_spin_lock disables interrupts, which costs as much as the append, and it waits without bound.
- * With this lock a CPU gives up after PM_LOCK_TRIES and passes its packet to user space.
+ * bpf_spin_lock disables interrupts, which costs as much as the append, and a CPU waits for it
+ * without bound. With this lock a CPU gives up after PM_LOCK_TRIES and passes its packet to user
+ * space.
  *
- * Invariants: a holder of the lock makes at most one append, or the decision about one READ. It
- * calls no helper but look-ups in arrays (which the kernel inlines), and has no loop but the copy
- * of the payload. A program runs to its end, so the owner always releases the lock. `sleeps` is set
- * and cleared only under the lock.
+ * Invariants: a holder of the lock makes at most one append, or the decision about one READ. Such a
+ * holder calls no helper but look-ups in arrays (which the kernel inlines), and has no loop but the
+ * copy of the payload. A program runs to its end, so the owner always releases the lock. `sleeps`
+ * is set and cleared only under the lock.
  *
  * Spec: docs/spec/pipeline.md §3, "The lock" and "Wake-ups". May not: know what is in a packet or
  * in the log.
@@ -21,7 +22,7 @@
 /* Tries before a CPU gives up: some tens of microseconds. */
 #define PM_LOCK_TRIES 2048
 
-/* Takes a contended lock. A global function, so that the verifier checks its loop once. */
+/* Takes a contended lock. The function is global, so that the verifier checks its loop once. */
 __attribute__((noinline)) bool try_lock_contended(struct pm_shard *shard)
 {
 	if (!shard)

@@ -50,8 +50,9 @@ static __always_inline __s64 find_frame_room(void *image, const struct pm_shard 
 }
 
 /*
- * Are the frame and the entry of this order whole? Those of an order that is not released are.
- * Those of a released order are whole until another frame or entry is written over them.
+ * Are the frame and the entry of this order whole? Frame and entry of an order that is not released
+ * are whole. Frame and entry of a released order are whole until another frame or entry is written
+ * over them.
  */
 static __always_inline bool is_whole(const struct pm_shard *shard, const struct pm_entry *entry,
 				     __u64 order)

@@ -7,9 +7,9 @@
  * whole words, so the payload begins with a word.
  *
  * Invariants: a packet is dropped as forged only if the keys cannot have changed while it was
- * verified. This is so if the pipeline admits, and the generation is still that from before the
- * keys were read. A key of zeros is no key, and verifies nothing. Loops are bounded by the largest
- * payload.
+ * verified. The keys cannot have changed if the pipeline admits, and the generation is the same as
+ * before the keys were read. A key of zeros is no key, and verifies nothing. Loops are bounded by
+ * the largest payload.
  *
  * Spec: docs/spec/keys.md §1 and §3, docs/spec/pipeline.md §10. May not: derive keys, or decide
  * which sender may send which packet.
@@ -98,8 +98,8 @@ struct pm_words {
 };
 
 /*
- * Finds the words of a packet. Its payload reaches from @offset of the frame to the frame's end.
- * The pointer to the payload has an identity of its own (unknown_zero()).
+ * Finds the words of a packet. The packet's payload reaches from @offset of the frame to the
+ * frame's end. The pointer to the payload has an identity of its own (unknown_zero()).
  */
 static __always_inline bool find_words(struct xdp_md *ctx, __u32 offset, __u32 length,
 				       struct pm_words *words)
@@ -179,7 +179,8 @@ __attribute__((noinline)) __u64 make_header_tag(struct xdp_md *ctx, __u32 offset
 	return sip_end(&s);
 }
 
-/* The input and the result of two MACs in one pass: that of a packet, and that of its entry. */
+/* The input and the result of two MACs in one pass: the MAC of a packet, and the MAC of its entry.
+ * */
 struct pm_seals {
 	__u64 from[2];		/* the key under which the packet was sealed */
 	__u64 own[2];		/* the key under which the entry will be sealed */

@@ -25,7 +25,7 @@ const volatile __u32 pm_bucket_mask;	/* a key's bucket: these bits of its mixed 
 
 /*
  * In switch mode: address of the device's own socket, to which the pipeline passes packets for user
- * space. The neighbouring hops send to it.
+ * space. The neighbouring hops send to this address.
  */
 const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: not in switch mode */
 const volatile __u8 pm_own_mac[8];
@@ -103,7 +103,7 @@ struct {
 	__type(value, struct pm_counters);
 } pm_counts SEC(".maps");
 
-/* Wakes user space. The records carry nothing. */
+/* Wakes user space. The records are empty. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -164,7 +164,8 @@ static __always_inline bool look_up_maps(struct pm_maps *m)
 	return m->shard && m->counts && m->image && m->hops;
 }
 
-/* A session that is served in the kernel. Both pointers are NULL if the session is not. */
+/* A session that is served in the kernel. Both pointers are NULL if the session is not served in
+ * the kernel. */
 struct pm_known {
 	struct pm_session *session;
 	const struct pm_session_keys *keys;	/* NULL without keys */
@@ -184,8 +185,8 @@ static __always_inline struct pm_session *session_in(const __u32 *row, struct pm
 }
 
 /*
- * The session with this id, if it is served in the kernel. It is looked for in its preferred row,
- * then by the index. A free row has the id 0, which no session has.
+ * The session with this id, if it is served in the kernel. The function looks in the session's
+ * preferred row, then in the index. A free row has the id 0, which no session has.
  */
 static __always_inline struct pm_session *find_session(__be64 id, struct pm_known *known)
 {

@@ -270,7 +270,8 @@ static __always_inline enum pm_seal verify_update(struct xdp_md *ctx, struct pm_
 }
 
 /*
- * Has the hop with one of these two keys sealed the packet? The second key is that of a rollover.
+ * Has the hop with one of these two keys sealed the packet? The second key is used during a
+ * rollover.
  */
 static __always_inline enum pm_seal verify_hop(struct xdp_md *ctx, const struct pm_packet *pkt,
 					       const struct pm_maps *m, const __u64 *keys)
@@ -285,7 +286,7 @@ static __always_inline enum pm_seal verify_hop(struct xdp_md *ctx, const struct 
 
 /*
  * Has the previous hop sealed this entry? If this device sends the entry on, the same pass makes
- * its new tag; otherwise the tag is 0.
+ * the entry's new tag; otherwise the tag is 0.
  */
 static __always_inline enum pm_seal verify_entry(struct xdp_md *ctx, struct pm_packet *pkt,
 						 const struct pm_maps *m)

@@ -5,8 +5,9 @@
  * reached (MISS).
  *
  * Invariants: buckets are written and read under the lock. User space alone knows which requests
- * are outstanding. It closes their buckets, or all buckets, before it lets such a request pass. A
- * READ of a closed bucket goes to user space, so user space alone decides about it.
+ * are outstanding. User space closes the buckets of such a request, or all buckets, before it lets
+ * the request pass. A READ of a closed bucket goes to user space, so user space alone decides about
+ * it.
  *
  * Spec: docs/spec/reads.md §1, §2 and §9. May not: know what is outstanding, or look into an update.
  */
@@ -160,7 +161,7 @@ static __always_inline enum pm_verdict answer_read(const struct pm_packet *pkt,
 		closed = bpf_map_lookup_elem(&pm_closed, &read->at[i]);
 		if (!bucket || !closed || *(volatile __u32 *)&closed->closed)
 			goto out;
-		/* Read shown_above after closed, so that it is that of the open bucket. */
+		/* shown_above is read after closed, so that it belongs to the open bucket. */
 		asm volatile("" ::: "memory");
 		above = greater(above, closed->shown_above);
 		order = bucket->newest & ~PM_HIDDEN;

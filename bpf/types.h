@@ -34,7 +34,7 @@
 #endif
 
 /*
- * Hides a value's origin from the compiler. Without it, clang keeps derived values in stack slots
+ * Hides a value's origin from the compiler. Without this, clang keeps derived values in stack slots
  * or unrolls look-ups. Such code is slower, or the verifier rejects it.
  */
 #define OPAQUE(x) asm volatile("" : "+r"(x))
@@ -53,10 +53,10 @@
 #define PM_NOT_AN_UPDATE (-2)
 
 /*
- * The header of every packet (wire.md §1). Multi-byte fields are in network byte order. Four of
- * them have another meaning in each kind of packet (§2): they have one name for each kind. The
- * meaning of byte 5 depends on the kind too: the byte is part of kind_word, and each kind has a
- * shift for it (generated.h).
+ * The header of every packet (wire.md §1). Multi-byte fields are in network byte order. Four fields
+ * have another meaning in each kind of packet (§2): they have one name for each kind. The meaning
+ * of byte 5 depends on the kind too: the byte is part of kind_word, and each kind has a shift for
+ * it (generated.h).
  */
 struct pm_header {
 	__u64 kind_word;	/* magic, version, kind, flags, byte 5, length: compared as one */

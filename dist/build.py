@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes the packages of `make dist`: .deb, .rpm, tar.gz and SBOM, in target/dist.
 
-Two builds of one commit are the same bytes, in whatever folder: paths are mapped, times are that of the commit, order is sorted.
+Two builds of one commit give the same bytes in every folder: paths are mapped, all times are the
+commit's, and lists are sorted.
 """
 
 import argparse
@@ -40,7 +41,7 @@ ROLES = [
     ("pmnet-controller@", "controller", "controller", "pmnet controller (%i)"),
     ("pmnet-kernel-device@", "device", "device --config /etc/pmnet/%i.toml", "pmnet device in the kernel (%i)"),
 ]
-# A server may be in one step of its store for longer than a watchdog waits.
+# A step of a server's store may take longer than a watchdog waits.
 WATCHED = {"device", "redis", "controller"}
 
 
@@ -53,7 +54,7 @@ def output(*command, **options):
 
 
 class Build:
-    """What is built, and how it is called."""
+    """One build, with its version and its names."""
 
     def __init__(self, profile, debug_of):
         self.profile = profile
@@ -133,7 +134,7 @@ def dependencies(build, package):
             continue
         seen.add(name)
         linked = [dep["pkg"] for dep in nodes[name]["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"])]
-        # What a macro is made of is not in the binary.
+        # The dependencies of a macro are not in the binary.
         linked = [dep for dep in linked if not any("proc-macro" in target["kind"] for target in by_id[dep]["targets"])]
         edges[name] = linked
         todo += linked
@@ -191,7 +192,8 @@ LICENSE_NAME = re.compile(r"^(licen[cs]e|copying|notice|unlicense)", re.I)
 
 
 def crates_text(build, package):
-    """Licences of all crates of others that are linked, with their texts. A text that several have stands once."""
+    """Licences of all linked crates of other projects, with their texts. A text that several crates
+    share appears once."""
     found, _, _ = dependencies(build, package)
     texts = {}
     for one in (one for one in found if one["source"]):
@@ -237,7 +239,7 @@ License: Expat
 
 
 def units(folder):
-    """Writes the units: one text, and what differs for a role."""
+    """Writes the units: one template with the differences of each role."""
     template = (HERE / "systemd" / "role.service.in").read_text()
     for name, command, executes, description in ROLES:
         text = template
@@ -300,7 +302,7 @@ def documents(build, root, package, crate):
 
 
 def split(binary, debug):
-    """Takes what only a debugger wants out of a program, into a file of its own, which it names."""
+    """Moves the debug information of a program into a file of its own, which the program names."""
     run("objcopy", "--only-keep-debug", "--compress-debug-sections=zlib", binary, debug)
     debug.chmod(0o644)
     run("strip", "--strip-unneeded", "--remove-section=.comment", binary)
@@ -346,7 +348,7 @@ def move(root, to, patterns):
 
 
 def needs(*files):
-    """What of glibc these files need at least."""
+    """The lowest version of glibc that these files need."""
     versions = [(2, 34)]
     for path in files:
         found = re.findall(r"GLIBC_(\d+)\.(\d+)", output("readelf", "-V", path))
@@ -434,7 +436,7 @@ def spec(build, roots):
         for path in sorted(root.rglob("*")):
             place = f"/{path.relative_to(root)}"
             if path.is_dir() and not path.is_symlink():
-                # Of folders only ours: the others belong to the system.
+                # Only folders of pmnet are listed: the other folders belong to the system.
                 if "pmnet" in place and place != "/etc/pmnet":
                     lines.append(f"%dir {place}")
             else:

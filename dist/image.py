@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes the container image of `make image`, from the package in target/dist: target/dist/pmnet-VERSION-image.tar (an OCI archive).
 
-It has the program, the C library that it is linked with, the authorities of TLS, and nothing else: no shell. It runs as user 65532.
-With --test it is run by runc, under the rules for system calls that containers usually have, with 64 MiB of shared memory.
+The image has the program, the C library that it is linked with, the authorities of TLS, and nothing
+else: no shell. The image runs as user 65532. With --test, runc runs the image, under the rules for
+system calls that containers usually have, with 64 MiB of shared memory.
 """
 
 import calendar
@@ -27,7 +28,7 @@ def run(*command, **options):
 
 
 def fill(root, package):
-    """What is in the image."""
+    """The contents of the image."""
     with tempfile.TemporaryDirectory() as unpacked:
         run("dpkg-deb", "-x", package, unpacked)
         program = root / "usr/bin/pmnet"
@@ -37,7 +38,7 @@ def fill(root, package):
         documents.mkdir(parents=True)
         for name in ("copyright", "crates.txt.gz"):
             shutil.copy(f"{unpacked}/usr/share/doc/pmnet/{name}", documents)
-    # The library's own modules for names are part of it since glibc 2.34.
+    # Since glibc 2.34, the modules for the resolution of names are part of the library.
     for path in sorted(set(re.findall(r"(/\S+)", run("ldd", program)))):
         source = pathlib.Path(path)
         if source.is_file():
@@ -130,7 +131,7 @@ def test(buildah, image, folder):
 
 def main():
     if "--test" in sys.argv and os.environ.get("PMNET_IMAGE_NAMESPACE") != "1":
-        # Its own network: ports are free.
+        # The test has a network of its own, so all ports are free.
         os.environ["PMNET_IMAGE_NAMESPACE"] = "1"
         os.execvp("unshare", ["unshare", "--net", "--", sys.executable, __file__, *sys.argv[1:]])
     found = sorted(DIST.glob("pmnet_*.deb"))

@@ -1,4 +1,5 @@
-"""What the lanes with an emulated guest share: Debian's packages, QEMU, the guest's file system and machine.
+"""The common parts of the test lanes with an emulated guest: Debian's packages, QEMU, the guest's
+file system and machine.
 
 tests/kernels, tests/nvdimm, tests/powercut and tests/verbs use it. Packages are kept in target/kernels; nothing but QEMU is ever installed.
 """
@@ -20,17 +21,18 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = ROOT / "target" / "kernels"
 QEMU = "qemu-system-x86_64"
-# Seconds.
+# Time limits in seconds.
 APT_LIMIT = 240
 
 
 class Trouble(Exception):
-    """What could not be done, and what to do about it."""
+    """An error that says what could not be done, and what to do about it."""
 
 
 def alone(out, work):
-    """What work() gives, (good, line), if this machine can do it and does not do it already: else why not."""
-    # Who is asked to end turns machines off first.
+    """Returns the result (good, line) of work(), or the reason why this machine cannot run it
+    now."""
+    # A process that is asked to end turns the machines off first.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     CACHE.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
@@ -180,7 +182,7 @@ def modules(package, wanted):
     order = []
 
     def add(name):
-        # What is no module is built into the kernel.
+        # A name without a module is built into the kernel.
         if name in order or name not in files:
             return
         depends = re.search(rb"\0depends=([^\0]*)\0", content(name))
@@ -213,7 +215,7 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
         needed.update(libraries(found[0], folder))
     for library in needed:
         path = pathlib.Path(library)
-        # The loader has its place in the programs; the others are found by name.
+        # The programs name the path of the loader; the other libraries are found by name.
         place = library.lstrip("/") if path.name.startswith("ld-linux") else f"lib/x86_64-linux-gnu/{path.name}"
         files[place] = path.read_bytes()
     for number, (name, content) in enumerate(modules(package, wanted)):
@@ -223,7 +225,7 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
         folders.update(str(folder) for folder in pathlib.PurePath(path).parents if str(folder) != ".")
     entries = [(folder, 0o040755, b"", (0, 0)) for folder in sorted(folders)]
     entries += [(path, 0o100755, content, (0, 0)) for path, content in files.items()]
-    # Where `init` writes to, and what tools of e2fsprogs look for.
+    # The device to which `init` writes, and files that tools of e2fsprogs look for.
     entries += [("dev/console", 0o020600, b"", (5, 1)), ("etc/mtab", 0o100644, b"", (0, 0))]
     guest = out / "guest.cpio"
     guest.write_bytes(archive(entries))
@@ -231,7 +233,8 @@ def make_guest(out, init, programs, tools, package, wanted, more=None):
 
 
 def nvdimms(memories, mib, labels_mib):
-    """Arguments of QEMU for persistent memory: a file for each, which is made if it is not there. Sizes in MiB, labels included."""
+    """Arguments of QEMU for persistent memory: a file for each, which is made if it does not exist.
+    Sizes in MiB, labels included."""
     arguments = []
     for number, memory in enumerate(memories):
         if not memory.exists():
@@ -243,20 +246,22 @@ def nvdimms(memories, mib, labels_mib):
 
 
 class Machine:
-    """A guest's machine. It is off, until it is booted; its files and its name are those of the folder `out`."""
+    """A guest's machine. The machine is off until it is booted; its files and its name are those of
+    the folder `out`."""
 
     def __init__(self, out, kernel, guest):
         self.out, self.kernel, self.guest = out, kernel, guest
         self.process = self.log = self.door = None
 
     def boot(self, name, hardware, **parameters):
-        """Turns it on: `hardware` are QEMU's arguments, `parameters` are for the guest's `init`, each as pmnet_NAME."""
+        """Turns the machine on: `hardware` are QEMU's arguments, `parameters` are for the guest's
+        `init`, each as pmnet_NAME."""
         self.log, door, errors = self.out / f"{name}.log", self.out / f"{name}.door", self.out / f"{name}.qemu"
         door.unlink(missing_ok=True)
         words = "".join(f" pmnet_{key}={value}" for key, value in parameters.items())
         command = [
             QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            # Never KVM: what is tried here must not depend on the host's kernel.
+            # KVM is never used, because the tests must not depend on the host's kernel.
             "-accel", "tcg", *hardware,
             "-serial", f"file:{self.log}", "-serial", f"unix:{door},server=on,wait=off",
             "-kernel", str(self.kernel), "-initrd", str(self.guest),
@@ -268,7 +273,7 @@ class Machine:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
 
     def said(self):
-        """What the guest said since it was turned on."""
+        """The guest's output since it was turned on."""
         return self.log.read_text(errors="replace").replace("\r", "")
 
     def wait(self, texts, limit):
@@ -317,7 +322,7 @@ class Machine:
 
 
 def free_port(kind=socket.SOCK_STREAM):
-    """A port of 127.0.0.1 that nobody has at the moment."""
+    """A port of 127.0.0.1 that no process uses at the moment."""
     with socket.socket(socket.AF_INET, kind) as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

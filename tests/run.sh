@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Runs the suites, each bounded in time, and adds up what they say. The last line is
-#   N passed, N failed, N skipped
-# and the exit code is 1 if anything failed.
+# Runs the suites, each bounded in time, and adds up their results. The last line is N passed, N
+#   failed, N skipped and the exit code is 1 if anything failed.
 #
 # Usage: tests/run.sh lint|check|all
 #        tests/run.sh count LOG    what a log of libtest says: passed, failed, skipped
@@ -46,8 +45,8 @@ wanted=(format rivals-fmt mutants generate expected clippy product)
 [ "$what" = lint ] || wanted+=(tests unit sim)
 
 # suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
-# are none. An ignored one is a campaign
-# with a target of its own in the Makefile, whose short form is among the others.
+# are none. An ignored test is a campaign with a target of its own in the Makefile; the campaign's
+# short form is among the other tests.
 suite() {
     local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left busy
     shift 2
@@ -59,7 +58,8 @@ suite() {
     if [ "$code" != 0 ] && [ "$bad" = 0 ]; then
         bad=1
     elif [ "$code" = 0 ] && [ $((ok + bad + left)) = 0 ]; then
-        # A filter that no test matches tests nothing. (Crates without tests are among others that have some.)
+        # A filter that no test matches tests nothing. (Crates without tests are run together with
+        # crates that have some.)
         if grep -q '^test result: ' "$log"; then
             bad=1 code=none
         else
@@ -67,11 +67,11 @@ suite() {
         fi
     fi
     echo "$name $ok $bad $left" >>"$logs/totals"
-    # In one piece: suites of several lanes end at the same time.
+    # The report is printed in one piece, because suites of several lanes end at the same time.
     printf '%s\n' "$(report)"
 }
 
-# What reads the tables in TOML needs a newer Python than some machines have.
+# The programs that read the tables in TOML need a newer Python than some machines have.
 OLD_PYTHON="there is no python3 of version 3.11 or later"
 has_python() { python3 -c 'import tomllib' >/dev/null 2>&1; }
 
@@ -86,7 +86,7 @@ left_out() {
     fi
 }
 
-# What suite has to say at the end of its command.
+# Prints the report of suite at the end of its command.
 report() {
     printf '%-14s %5d passed %3d failed %3d skipped  %4d s, of processors %4d s\n' \
         "$name" "$ok" "$bad" "$left" $((SECONDS - begin)) "$busy"
@@ -95,7 +95,8 @@ report() {
         [ "$code" = 124 ] && echo "           did not end within $limit s"
         [ "$code" = none ] && echo "           no test has this name"
         echo "           what failed in $log, and its end:"
-        # With --show-output, those that passed come first, under another title; some of them panic on purpose.
+        # With --show-output, the tests that passed come first, under another title; some of them
+        # panic on purpose.
         awk '/^failures:$/ { inside = 1 } /^test result: / { inside = 0 } inside' "$log" |
             head -n 120 | cut -c -1000 | sed 's/^/    | /'
         grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | cut -c -1000 | sed 's/^/    | /'
@@ -115,15 +116,17 @@ report() {
 # One of the tests reads the licences of all dependencies, also of those for other platforms.
 timeout 300 cargo fetch --quiet --locked || echo "fetch          not all crates could be downloaded"
 suite format 120 cargo fmt --all --check
-# Not in the workspace, and not built here: what pmnet is compared with takes minutes (make bench-store-test).
+# bench/store is not in the workspace, and is not built here: the stores with which pmnet is
+# compared take minutes to build (make bench-store-test).
 suite rivals-fmt 120 cargo fmt --manifest-path bench/store/Cargo.toml --check
 clippy() {
-    # With the tests of processes, which are no targets by default.
+    # This includes the tests of processes, which are no targets by default.
     suite clippy 1800 cargo clippy --workspace --locked --lib --bins --tests --examples --benches --test e2e --test testbed -- -D warnings
-    # As they are shipped: in the workspace, cargo gives them the features that the simulator needs.
+    # The crates are checked as they are shipped: in the workspace, cargo gives them the features
+    # that the simulator needs.
     suite product 900 cargo clippy --locked -p pmnet-proto -p pmnet-log --lib -- -D warnings
 }
-# All tests of crates. Many of them wait: more at a time than there are processors.
+# All tests of crates. Many tests wait, so more tests run at a time than there are processors.
 unit() {
     suite unit 1800 cargo test --workspace --locked --no-fail-fast "$@" -- --show-output --test-threads 4
 }
@@ -141,35 +144,39 @@ fi
 if cargo deny --version >/dev/null 2>&1; then
     suite deny 180 cargo deny --all-features check
 else
-    # Not a skipped check: crates/pmnet/tests/dependencies.rs looks at licences, sources and bans.
+    # This is no skipped check: crates/pmnet/tests/dependencies.rs looks at licences, sources and
+    # bans.
     echo "deny           cargo-deny is not installed: the unit tests check the same without advisories"
 fi
 
 if [ "$what" = check ]; then
-    # Without those that run the kernel's pipeline and the laboratory: minutes for two crates.
+    # The crates that run the kernel's pipeline and the laboratory are left out: these two take
+    # minutes.
     most=(--exclude pmnet-dataplane --exclude pmnet-lab)
     suite tests 1800 cargo test --workspace --locked --no-run "${most[@]}"
     unit "${most[@]}"
-    # The one that was built for the tests.
+    # This is the binary that was built for the tests.
     suite sim 300 "${CARGO_TARGET_DIR:-target}/debug/pmnet-sim" --seeds 200
 fi
 
 if [ "$what" = all ]; then
-    # Built first, with limits of their own, so that the limits below are about tests.
-    # One after the other: the product is tested with the features that it is shipped with.
+    # The builds come first, with limits of their own, so that the limits below are only for tests.
+    # The builds run one after the other, so that the product is tested with the features with which
+    # it is shipped.
     suite build 1800 cargo build --profile checked --locked -p pmnet -p pmnet-capi -p pmnet-python
     suite lab 1800 cargo test --profile checked --locked -p pmnet-lab --test e2e --test testbed --no-run
     built=${CARGO_TARGET_DIR:-$PWD/target}/checked
     # Packets for each comparison of the pipeline in the kernel with the device in user space (make kernel: a million).
     export PMNET_PACKETS=100000
-    # Not by cargo, which would wait for what lane_busy builds. Cargo says how each is called.
+    # The tests are not run by cargo, because cargo would wait for the builds of lane_busy. Cargo
+    # names each test program.
     in_lab() {
         local program
         program=$(sed -n "s/^ *Executable .*(\(.*\/$3-[0-9a-f]*\))$/\1/p" "$logs/lab.log")
         suite "$1" "$2" env -C crates/lab CARGO_MANIFEST_DIR="$PWD/crates/lab" "$(realpath "$program")" \
             --show-output --test-threads 1 "${@:4}"
     }
-    # One after the other: they share a folder.
+    # These suites run one after the other, because they share a folder.
     compats() {
         local store
         compat() {
@@ -184,10 +191,12 @@ if [ "$what" = all ]; then
             compat "compat-$store" 300 --store "$store"
         done
     }
-    # Takes a turn, unless another lane has: the end-to-end tests, each theme by itself, since time is part of what they look at.
+    # Takes a turn, unless another lane has taken it. The end-to-end tests run subject by subject,
+    # since they check times.
     mkdir "$logs/taken" || exit 1
     turn() {
-        # Without room for the folder nobody runs it, and it is missing at the end.
+        # If there is no space for the folder, no lane runs the turn, and the turn is missing at the
+        # end.
         mkdir "$logs/taken/$1" 2>/dev/null || return
         case $1 in
         demo) suite demo 900 "$built/pmnet-lab" demo --quick --checked-seconds 6 --out "$logs/demo" ;;
@@ -210,9 +219,10 @@ if [ "$what" = all ]; then
         *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
         esac
     }
-    # They mostly wait for deadlines, so some go side by side. Each lane takes the next one that no other lane has taken; the long ones come first.
+    # They mostly wait for deadlines, so some go side by side. Each lane takes the next turn that no
+    # other lane has taken; the long turns come first.
     turns=(fleet testbed alerts three_boxes joining chain failovers compat wheel)
-    # Every module has its turn, also one that is new; what measures has a lane.
+    # Every module has its turn, also a new module; the modules that measure have a lane.
     measures=(kernel kills demo)
     mapfile -t themes < <(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs | grep -vxE 'common|support|kernel|kills')
     turns+=("${themes[@]}")
@@ -225,12 +235,13 @@ if [ "$what" = all ]; then
         for one in "${turns[@]}"; do turn "$one"; done
     }
     lane_2() { lane_1; }
-    # This one keeps the processors busy, and leaves them to the others whenever these want them.
+    # This lane keeps the processors busy, and leaves them to the other lanes whenever these want
+    # them.
     lane_busy() {
         renice -n 10 -p "$BASHPID" >/dev/null
         suite tests 1800 cargo test --workspace --locked --no-run
         unit &
-        # They must have begun, or they would wait for what clippy has locked.
+        # The other lanes must have begun, or they would wait for clippy's locks.
         for _ in {1..60}; do
             grep -q '^ *Running ' "$logs/unit.log" 2>/dev/null && break
             sleep 1

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs what tests and demo use, where that is possible, and says what is missing. Starts no service.
-# What is missing is no error: it is skipped later, with a word about it. Errors are only
-#   rust     no Rust, or one that is too old: nothing can be built
-#   redis    where CI is set, another Redis than the one that the tests were written for
+# A missing program is no error: the tests that need it are skipped later, with a message. Errors
+# are only rust     no Rust, or one that is too old: nothing can be built redis    where CI is set,
+# another Redis than the one that the tests were written for
 #
 # Usage: tests/setup.sh [rust] [packages] [redis] [servers] [python] [node] [promtool]
 

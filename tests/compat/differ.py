@@ -387,7 +387,7 @@ class Report:
         self.replies, self.episodes, self.kinds = 0, 0, {}
 
     def add(self, found, rule):
-        """Adds a difference. Returns True if it is the first of its kind."""
+        """Adds a difference. Returns True if the difference is the first of its kind."""
         key = ("expected", rule["name"]) if rule else found.signature()
         kind = self.kinds.setdefault(key, {"times": 0, "difference": found, "rule": rule})
         kind["times"] += 1

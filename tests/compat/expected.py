@@ -14,8 +14,8 @@ DOCUMENTS = {
 } | {"promise": "docs/concepts/promise.md"}
 TEST_FIELDS = {"suite", "tests", "reason"}
 RULE_FIELDS = {"name", "command", "direct", "front", "reason"}
-# A limit that a document names, by these of its words; or an artefact: the test looks at something that is no part of the
-# promise; or a defect that is known and is to be mended.
+# The fields of a reason: a limit in a document, with a quotation of the document; an artefact, if
+# the test looks at something that pmnet does not promise; or a known defect that is to be mended.
 WHY_FIELDS = {"document", "quote", "artefact", "defect"}
 
 

@@ -197,7 +197,8 @@ end
 
 
 def celery(target, folder, port, beside):
-    """Installs Celery, lays its programs; commands of worker and producer, and their environment."""
+    """Installs Celery and writes its programs. Returns the commands of worker and producer, and
+    their environment."""
     venv = target / "queues" / "celery"
     if not (venv / "bin/python").exists():
         venv.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +213,7 @@ def celery(target, folder, port, beside):
 
 
 def bullmq(target, folder, port, beside):
-    """The same with BullMQ."""
+    """Installs BullMQ in the same way."""
     place = target / "queues" / "bullmq"
     if shutil.which("npm") is None:
         raise Trouble("there is no npm")
@@ -247,7 +248,7 @@ def ruby(place):
 
 
 def sidekiq(target, folder, port, beside):
-    """The same with Sidekiq."""
+    """Installs Sidekiq in the same way."""
     place = target / "queues" / "sidekiq"
     command, environment = ruby(place)
     program = next(place.glob(f"usr/share/rubygems-integration/all/gems/sidekiq-{SIDEKIQ_VERSION}*/bin/sidekiq"), None)
@@ -263,13 +264,13 @@ QUEUES = {"celery": celery, "bullmq": bullmq, "sidekiq": sidekiq}
 
 
 def start(name, command, folder, environment):
-    """Starts a process of the queue. Returns it and its output."""
+    """Starts a process of the queue. Returns the process and its output."""
     log = folder / f"{name}.log"
     return start_logged(command, folder, log, **environment), log
 
 
 def run(name, options, target):
-    """Runs one queue. Returns its faults."""
+    """Runs one queue. Returns the queue's faults."""
     chosen = random.Random(options.seed)
     with Killable(options.binary, options=DURABLE) as stack:
         folder = stack.folder / name

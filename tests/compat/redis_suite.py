@@ -171,7 +171,7 @@ class Unit:
         """Returns the suite's output."""
         for _ in range(START_TRIES):
             text = self.run_program(port, front, only, without)
-            # Another process took its port meanwhile.
+            # Another process took the server's port meanwhile.
             if "[ready]" in text:
                 break
         return text
@@ -188,8 +188,8 @@ class Unit:
             "--single",
             self.name,
         ]
-        # First port of the suite's search for free ports; the search also uses ports 10,000 above. All are below those
-        # that the system gives to clients.
+        # First port of the suite's search for free ports; the search also uses ports 10,000 above.
+        # All these ports are below the ports that the system gives to clients.
         command += ["--baseport", str(random.randrange(11_000, 22_000, 64))]
         command += ["--only", self.title(only)] if only else []
         for test in without:

@@ -795,7 +795,7 @@ def out_of_memory(table):
 
 
 def run(name, port):
-    """What the scenario writes down on this server."""
+    """The scenario's record on this server."""
     table = Table(port)
     try:
         reset = Peer(table, "reset")

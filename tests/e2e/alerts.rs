@@ -1,7 +1,6 @@
 //! The alert rules of `contrib/prometheus` in a real Prometheus that watches real processes. Each
-//! alert fires when its fault is made. None fires before, nor under load with kills after which
-//! processes restart. The same Prometheus evaluates the queries of the dashboard of
-//! `contrib/grafana`.
+//! alert fires when its fault is made. No alert fires before its fault is made, or under load with kills after which
+//! processes restart. The same Prometheus evaluates the queries of the dashboard of `contrib/grafana`.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

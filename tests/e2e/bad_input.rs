@@ -223,7 +223,7 @@ fn a_port_in_use_is_named() {
         ],
         vec!["redis", "--listen", &taken_tcp, "--via", "127.0.0.1:51999"],
     ];
-    // This test holds all sockets until here.
+    // This test holds the sockets of all these addresses.
     for args in &runs {
         let (code, text) = refuses(args[0], &folder.0, args);
         assert_eq!(code, 1, "{text}");
@@ -231,8 +231,7 @@ fn a_port_in_use_is_named() {
         assert!(text.contains(args[2]) && text.contains(&owner), "{text}");
     }
     assert!(!Path::new(&log).exists(), "a log that nobody serves");
-    // A command line that cannot be parsed has its own exit code; a number out of range has the
-    // same one.
+    // A command line that cannot be parsed has its own exit code; a number out of range has the same exit code.
     let device = [
         "device",
         "--listen",

@@ -1,6 +1,6 @@
-//! Invalid datagrams on every port while other clients work. They are dropped and counted, no
-//! answer is longer than the datagram, and no process crashes (`docs/spec/wire.md` §5). Foreign
-//! datagrams pass through a device unchanged.
+//! Invalid datagrams on every port while other clients work. Such datagrams are dropped and counted, no answer is
+//! longer than the datagram, and no process crashes (`docs/spec/wire.md` §5). Foreign datagrams pass through a device
+//! unchanged.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

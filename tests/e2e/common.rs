@@ -10,7 +10,7 @@ use pmnet_lab::harness::{Binaries, Cluster, StoreKind, Topology, find_program};
 
 pub use skip::skip;
 
-/// Returns the binary under test, and the one that starts it.
+/// Returns the binary under test, and the binary that starts it.
 pub fn binaries() -> &'static Binaries {
     static BINARIES: LazyLock<Binaries> = LazyLock::new(|| {
         Binaries::beside(Path::new(env!("CARGO_BIN_EXE_pmnet-lab"))).expect("the product is built")

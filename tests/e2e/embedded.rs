@@ -19,7 +19,7 @@ const START_MAX: Duration = Duration::from_secs(8);
 /// A running process with a store; it is killed when this value is dropped.
 struct Running {
     child: Child,
-    /// Its ready line.
+    /// The ready line of the process.
     ready: String,
 }
 
@@ -72,8 +72,8 @@ fn starts_small(args: &[&str], path: &Path, bytes: std::ops::RangeInclusive<u64>
     assert!(bytes.contains(&length), "{args:?}: {length}");
 }
 
-/// A store without a size has 1 GiB: it is created and serves, and while it is empty it takes
-/// neither seconds nor the memory of a full one.
+/// A store without a size has 1 GiB: it is created and serves, and while it is empty it takes neither seconds nor the
+/// memory of a full store.
 #[test]
 fn a_store_without_a_size_starts_at_once_and_takes_little_memory() {
     let folder = tempfile::tempdir_in(common::folder()).unwrap();

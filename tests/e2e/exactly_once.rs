@@ -76,8 +76,8 @@ struct Taken {
     position: i64,
 }
 
-/// Checks that positions are unique, and that an operation that began after the end of another one
-/// has a later position.
+/// Checks that positions are unique, and that an operation that began after the end of another operation has a later
+/// position.
 fn check_positions(what: &str, mut taken: Vec<Taken>) {
     taken.sort_by_key(|one| one.position);
     let mut latest_invocation = None;

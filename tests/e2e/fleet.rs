@@ -39,7 +39,7 @@ fn without_etcd_a_chain_answers_until_its_leases_end_and_when_it_is_back_again()
     };
     let mut topology = Topology::new(StoreKind::Redis, 2, Medium::Dram);
     topology.device_args = etcds.flags();
-    // Longer than anything here, so that no call ends unknown.
+    // This deadline is longer than every fault, so that no call has an unknown outcome.
     topology.front_args = vec!["--deadline-ms".into(), "60000".into()];
     let Some(mut cluster) = common::start("lease", topology) else {
         return;
@@ -56,7 +56,7 @@ fn without_etcd_a_chain_answers_until_its_leases_end_and_when_it_is_back_again()
         let stopped = Instant::now();
         etcds.signal(0, Signal::STOP);
         sleep(6_000);
-        // Nothing that needs no lease waits for one.
+        // Operations that need no lease do not wait for a lease.
         let counted = counter.call(&["INCR", "n"]);
         let end_of_silence = Instant::now();
         etcds.signal(0, Signal::CONT);
@@ -138,7 +138,7 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
     }
     let server_says = format!(r#"{{"chain":[{id}],"epoch":1,"server":"{server}","there":true}}"#);
     assert!(text.contains(&server_says), "{server_says} in {text}");
-    // One who asks once is answered, also if the first member of etcd is away.
+    // A program that asks etcd once gets an answer, even if the first member of etcd is down.
     let alive = flags.last().unwrap();
     let some = format!("http://127.0.0.1:9,{alive}");
     let output = std::process::Command::new(common::pmnet())
@@ -184,7 +184,7 @@ fn status_shows_leases_and_a_second_process_of_a_device_is_refused() {
         said.contains(&format!("device {id} of this shard runs already")),
         "{said}"
     );
-    // The same device killed and started again needs not wait for its lease: its log is its own.
+    // The same device, killed and started again, need not wait for its lease, because the log is its own.
     let begun = Instant::now();
     cluster.restart(Role::Device(0)).unwrap();
     println!(
@@ -231,7 +231,7 @@ fn what_cannot_be_in_a_fleet_says_so() {
             "to which the others send",
         ),
     ] {
-        // What is given again wins.
+        // A flag in `more` replaces the same flag of `base`.
         let mut args: Vec<&str> = base.to_vec();
         if more.contains(&"--listen") {
             args.drain(1..3);
@@ -245,7 +245,7 @@ fn what_cannot_be_in_a_fleet_says_so() {
         assert!(text.contains(says), "{says}: {text}");
         assert!(!log.exists(), "nothing was made");
     }
-    // An etcd that is not there is waited for, with a word.
+    // A process waits for an etcd that is not running, and says so.
     let process = launch("waits", &folder, &[&base[..], &etcd].concat());
     eventually("it says why", Duration::from_secs(10), || {
         process

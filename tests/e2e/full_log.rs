@@ -117,7 +117,7 @@ fn brim(name: &str, devices: usize, medium: Medium, clients: usize, value_bytes:
     assert_eq!(refused, 0, "the service does not go on as before");
     check(&cluster, &more, 10);
     // Without traffic the log becomes empty. The front's session ends with the front or stays open.
-    // Neither leaves an entry.
+    // In both cases no entry is left.
     let log = match medium {
         Medium::File => Some(cluster.folder().join("device1.pmlog")),
         Medium::Dram => None,

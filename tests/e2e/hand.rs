@@ -226,8 +226,8 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let process = world.cluster.process(Role::Device(0)).unwrap();
     assert!(process.wait_exit(DONE_MAX).unwrap().success());
     chain(&world, &[first, second]);
-    // The lost device is no member any more, whether it is started with its last next hop or with
-    // the one in its flags.
+    // The lost device is no member any more, whether it is started with its last next hop or with the next hop in its
+    // flags.
     let process = world.cluster.process(Role::Device(1)).unwrap();
     process.relaunch().unwrap();
     assert!(!process.wait_exit(DONE_MAX).unwrap().success());
@@ -393,7 +393,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
     });
     twin.kill().unwrap();
 
-    // A spare joins and is lost before it is told so; then no device sends to it any more.
+    // A spare joins and is lost before it is told that it has joined; then no device sends to it any more.
     world.spare(other);
     let out = world.does(&["replace", &id, "--dry-run"]);
     assert!(out.contains("when it has everything"), "{out}");
@@ -418,7 +418,7 @@ fn what_an_operator_gets_wrong_is_refused_and_changes_nothing() {
 }
 
 /// The server cannot write that the spare joins, because its database stands still; then the spare
-/// is lost. Devices stop sending to it after a short time.
+/// is lost. Devices stop sending to the spare after a short time.
 #[test]
 fn a_spare_that_is_lost_while_it_joins_is_let_go_again() {
     let Some(mut world) = World::start("hand-lost", 2, 1, Medium::Dram) else {
@@ -583,8 +583,7 @@ fn silent_connections_do_not_lock_ctl_out() {
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 
-/// Devices and a server with keys are asked by a client without a key, and by one with another
-/// cluster's key.
+/// Devices and a server with keys are asked by a client without a key, and by a client with another cluster's key.
 #[test]
 fn who_has_no_key_learns_nothing_and_changes_nothing() {
     let Some(mut world) = World::start("hand-keys", 2, 1, Medium::Dram) else {

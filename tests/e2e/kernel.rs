@@ -1,6 +1,5 @@
-//! The device in the kernel, with real processes in namespaces. It acknowledges while its process
-//! is dead, and kills of any process lose, repeat or reorder no update (`docs/spec/protocol.md`
-//! §10).
+//! The device in the kernel, with real processes in namespaces. The device acknowledges while its process is dead, and
+//! kills of any process lose, repeat or reorder no update (`docs/spec/protocol.md` §10).
 
 mod begin;
 mod beside;
@@ -296,7 +295,7 @@ fn a_chain_in_the_kernel() {
     }
 }
 
-/// A process that comes back finds the others in any state, and all of them serve again.
+/// A process that comes back finds the other processes in any state, and all of them serve again.
 #[test]
 fn a_chain_of_two_killed_at_any_moment() {
     for in_kernel in [false, true] {

@@ -26,7 +26,7 @@ const KILL_INTERVAL: Duration = Duration::from_millis(400);
 
 /// A cluster, and a memcached front before it.
 struct Fronted {
-    // It goes first.
+    // The front is dropped first.
     front: Process,
     address: SocketAddr,
     udp: SocketAddr,
@@ -118,7 +118,7 @@ fn in_a_region_the_answers_are_those_of_memcached() {
 /// The knowledge of a worker afterwards.
 #[derive(Default)]
 struct Seen {
-    /// The last value that was acknowledged for each key, and those sent since whose outcome is unknown.
+    /// The last value that was acknowledged for each key, and the values sent since whose outcome is unknown.
     values: BTreeMap<String, (Option<u64>, Vec<u64>)>,
     /// Counts that were answered, and those that may have happened.
     counts: Vec<u64>,
@@ -319,7 +319,7 @@ fn requests_over_udp_are_one_datagram() {
         refused,
         b"SERVER_ERROR multi-packet request not supported\r\n"
     );
-    // Half a command, an unknown one, and no frame at all: dropped.
+    // Half a command, an unknown command, and bytes without a frame are dropped.
     socket
         .set_read_timeout(Some(Duration::from_millis(300)))
         .unwrap();

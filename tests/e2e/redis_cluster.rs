@@ -63,7 +63,7 @@ impl World {
         })
     }
 
-    /// Moves a slot of the first shard to the second one, or back, as the guide describes.
+    /// Moves a slot of the first shard to the second shard, or back, as the guide describes.
     fn move_slot(&mut self, slot: u16, there: bool) {
         let ranges = |own: bool| -> Vec<String> {
             let mut ranges: Vec<String> =
@@ -290,7 +290,7 @@ fn one_of_everything_is_killed_and_a_slot_moves_and_nothing_is_lost() {
     assert_eq!(to, world.nodes.master_of(8000));
 }
 
-/// The same in many rounds, with random faults, also two at once. `PMNET_RUNS` gives the number of
+/// Runs the acceptance test in many rounds, with random faults, also two at once. `PMNET_RUNS` gives the number of
 /// rounds.
 #[test]
 #[ignore = "long: PMNET_RUNS=20 make redis-cluster"]

@@ -169,7 +169,7 @@ fn a_device_that_runs_wants_another_number_of_copies() {
         let (status, said) = get(at, "/readyz");
         status == 503 && said.contains("and 2 are wanted")
     });
-    // More than there can be: it stays as it was.
+    // The number is more than there can be, so the setting stays as it was.
     write(9);
     device.signal(Signal::HUP).unwrap();
     eventually("it is refused", SOON, || device.stderr().contains("PM6032"));

@@ -333,7 +333,7 @@ fn a_failover_that_is_asked_for_is_followed_also_by_a_server_that_is_idle() {
     let (_, text) = said(&refused.unwrap(), 1);
     assert!(text.contains("the Sentinels choose"), "{text}");
     let (out, _) = said(&promote(&["--store", &store]).output().unwrap(), 0);
-    // One Sentinel may hear of it later than the others.
+    // One Sentinel may hear of the failover later than the others.
     eventually("another master is named", HEALED_MAX, || {
         world.master() != old
     });

@@ -273,7 +273,7 @@ fn messages_over_three_shards() {
     }
 }
 
-/// Each of the router's metrics moves, and no other one with it.
+/// Each of the router's metrics moves, and no other metric moves with it.
 #[test]
 fn the_routers_numbers_move() {
     let most = ["--connections-max", "12", "--status", "127.0.0.1:0"];
@@ -554,7 +554,7 @@ fn shards_are_killed_under_load_and_nothing_is_lost() {
 }
 
 /// The router has no file descriptor left for the link of a new client. Its error is no reply to a
-/// command. Each command gets one error, and the next one its own reply.
+/// command. Each command gets one error, and the next command gets its own reply.
 #[test]
 fn a_client_without_a_link_gets_one_error_for_each_command() {
     let Some(mut shards) = three("files", 5000) else {

@@ -1,4 +1,5 @@
-//! Shares of fronts (`docs/spec/protocol.md` §4, "Shares"): one with a valid key that floods the log leaves the others theirs.
+//! Shares of fronts (`docs/spec/protocol.md` §4, "Shares"): a front with a valid key that floods the log leaves the
+//! other fronts their shares.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -114,8 +115,9 @@ fn checked(cluster: &Cluster) -> Ledger {
     ledger
 }
 
-/// The store stands still, so nobody is answered by the server: all acknowledgements are those of devices. The flood uses what
-/// nobody else needs, and is refused. The other front goes on. When the store is back, all clients do.
+/// The store stands still, so the server answers no client: all acknowledgements are those of devices. The flood uses
+/// the space that no other front needs, and is refused beyond that. The other front goes on. When the store is back,
+/// all clients continue.
 #[test]
 fn a_flood_of_one_front_leaves_the_others_their_share() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
@@ -138,7 +140,7 @@ fn a_flood_of_one_front_leaves_the_others_their_share() {
         let mut options = Options::new(cluster.endpoint().unwrap());
         (options.clients, options.rate) = (WRITERS.0, Some(WRITERS.1.into()));
         scope.spawn(|| write(options, "good", &good, &over));
-        // Whatever a connection asks of the store when it begins has been answered.
+        // All questions that a connection asks the store at its beginning have been answered.
         let begun = FLOOD.0 as u64 * FLOOD.1 as u64;
         eventually("both write", FILLS, || {
             flood.load(Ordering::Relaxed) > begun && good.load(Ordering::Relaxed) > 16

@@ -293,7 +293,7 @@ fn sums_are_those_of_the_ledger() {
     }
 }
 
-/// A role is ready while it serves; otherwise it reports the reason. It is alive in both states.
+/// A role is ready while it serves; otherwise it reports the reason. The role is alive in both states.
 #[test]
 fn a_role_is_ready_while_it_serves() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));

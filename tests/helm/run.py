@@ -157,7 +157,8 @@ def pod_rules(objects):
 
 
 def device_ids(objects):
-    """Each device has a number of its own and sends to the next one; the last one sends to an existing server."""
+    """Each device has a number of its own and sends to the next device; the last device sends to an
+    existing server."""
     files = next(one["data"] for one in objects if one["kind"] == "ConfigMap" and one["metadata"]["name"].endswith("-device"))
     files = [pods.toml(text)["device"] for _, text in sorted(files.items())]
     if [one["id"] for one in files] != list(range(1, len(files) + 1)):

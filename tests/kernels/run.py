@@ -13,10 +13,10 @@ the kernel answer updates alone, and compare it with the device in user space, p
   --seconds N     limit for the tests of one kernel (600)
   --tests BINARY  these tests, built before, instead of building them
 
-QEMU is installed if need be (root, apt-get). Packages and what each kernel said are kept in
-target/kernels; a package that is there is not downloaded again. Every step has a limit. The last
-lines are one for each kernel; the exit code is 1 if one of them does not load the pipeline, fails a
-test, or could not be tried.
+QEMU is installed if need be (root, apt-get). Packages and the output of each kernel are kept in
+target/kernels; a package in that folder is not downloaded again. Every step has a limit. The output
+ends with one line for each kernel; the exit code is 1 if a kernel does not load the pipeline, fails
+a test, or could not be tried.
 """
 
 import argparse

@@ -5,8 +5,9 @@ What cargo-mutants does not do: it changes operators and values (`make cargo-mut
 generate.py says which changes there are.
 
 All changes of the crate are compiled into it at once, in a copy of the tree; each acts only if the environment has its number.
-So the crate is compiled once and not once for each. A change that does not compile is left out, and counted. Each is tried
-with the crate's own tests, until one of them fails or does not end.
+So the crate is compiled once and not once for each change. A change that does not compile is left
+out, and counted. Each change is tried with the crate's own tests, until one of them fails or does
+not end.
 
   tests/mutants/dropped.py pmnet-proto                   all of one crate
   tests/mutants/dropped.py pmnet-proto --only admission  those whose name contains the word
@@ -32,7 +33,8 @@ import survivors
 from generate import Source
 
 NUMBER = "PMNET_MUTANT"
-# Looked up once. The switch is in the crate itself, which has no other crate in common with its tests.
+# The number is looked up once. The switch is in the crate itself, which has no other crate in
+# common with its tests.
 SWITCH = """
 #[doc(hidden)]
 pub fn mutant(number: u32) -> bool {
@@ -47,7 +49,7 @@ MEMORY_MAX = 8 << 30
 
 
 def around(change, number):
-    """What goes before it and behind it, so that it acts if it is chosen."""
+    """The texts before and after the change, with which it acts if it is chosen."""
     if change.kind == "bound":
         return "({ let value = ", " } })"
     if change.kind == "statement":
@@ -109,7 +111,7 @@ class Crate:
         return f"{self.file_of[number].relative_to(self.tree)}: {self.changes[number].name()}"
 
     def write(self, numbers):
-        """Inserts the changes. Returns their positions, by file."""
+        """Inserts the changes. Returns the positions of the changes, by file."""
         by_file = collections.defaultdict(list)
         for number in numbers:
             by_file[self.file_of[number]].append((number, self.changes[number]))

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Changes the text in one place after the other, and looks whether a test notices.
+"""Changes the source in one place at a time, and checks whether a test notices.
 
-For what no tool makes by itself: the C of the pipeline, what is flushed and when, the order between two persists, a number in
-place of another one. Operators, values and match arms are cargo-mutants' (`make cargo-mutants`); checks and statements that are
-left out are dropped.py's (`make dropped`). Neither needs a row.
+For changes that no tool makes by itself: the C of the pipeline, what is flushed and when, the order
+between two persists, a number in place of another one. Operators, values and match arms are
+cargo-mutants' (`make cargo-mutants`); checks and statements that are left out are dropped.py's
+(`make dropped`). Changes of these kinds need no row.
 
 The tables (*.toml, next to this file) have one row for each mutant:
 
@@ -14,7 +15,7 @@ The tables (*.toml, next to this file) have one row for each mutant:
   tests      names of COMMANDS, tried one after the other until one of them fails
   explained  only for a mutant that nothing notices: why that is right, or what it would take
 
-`from` is as short as it can be: a statement, without those around it.
+`from` is as short as it can be: a statement, without the statements around it.
 
 A copy of the tree is made once, in a scratch directory; the tree itself is never touched. Nothing runs
 while the tables are wrong: a row whose text is not found once would test nothing. A mutant that does not
@@ -75,7 +76,7 @@ COMMANDS = {
         240,
     ),
     "log": ("cargo test --offline -p pmnet-log --no-run", "cargo test --offline -p pmnet-log", 240),
-    # Need root and clang.
+    # These tests need root and clang.
     "kernel-hops": (
         "cargo test --offline --release -p pmnet-dataplane --test kernel --no-run",
         "cargo test --offline --release -p pmnet-dataplane --test kernel -- chain:: hold:: erase:: --test-threads=1",

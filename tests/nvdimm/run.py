@@ -27,8 +27,9 @@ from boot to boot.
 Killing QEMU loses no store. The test therefore covers boot, recovery and the real media, but no missing flush; the
 crash enumeration of the log (make crash), which uses the same flush loop, covers flushes.
 
-QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guest said in
-target/nvdimm. The last line sums up; the exit code is 1 if anything is lost, applied twice, or could not be tried.
+QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, the guest's
+output in target/nvdimm. The last line is a summary; the exit code is 1 if anything is lost, applied
+twice, or could not be tried.
 """
 
 import argparse
@@ -53,7 +54,8 @@ from guest import ROOT, Machine, Redis, Trouble, alone, download, free_port, ins
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
 MODULES = ("crc32c_generic", "nfit", "nd_pmem", "dax_pmem", "device_dax", "ext4", "virtio_pci", "virtio_net")
-# Size of each NVDIMM. Without its labels it is a multiple of 16 MiB, and so is the address of the second one.
+# Size of each NVDIMM. Without its labels it is a multiple of 16 MiB, and so is the address of the
+# second NVDIMM.
 NVDIMM_MIB, LABELS_MIB = 258, 2
 # Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30
@@ -62,7 +64,7 @@ CLIENTS, DEADLINE_MS = 8, 60_000
 # Seconds within which every reply arrives.
 SOCKET_LIMIT = 2 * DEADLINE_MS / 1000
 # The contents of the persistent memory, and the length to which a client's list is filled before each cut: more
-# elements than the client can remove meanwhile. An emulated machine fills fewer.
+# elements than the client can remove meanwhile. An emulated machine fills shorter lists.
 ELEMENTS = {"log": 200_000, "store": 2_000}
 # Size of a packet store on fsdax in bytes.
 STORE_SIZE = "160M"
@@ -74,7 +76,7 @@ PROCESSORS = {"max": "clwb", "max,-clwb": "clflushopt", "max,-clwb,-clflushopt":
 
 
 class Nvdimms(Machine):
-    """The guest's machine; its memory stays while it is off."""
+    """The guest's machine; its persistent memory stays while the machine is off."""
 
     def __init__(self, kernel, guest, folder, ports):
         super().__init__(OUT, kernel, guest)
@@ -96,7 +98,7 @@ class Nvdimms(Machine):
 
 
 class Client(threading.Thread):
-    """Writes one command after the other, and keeps the acknowledged ones."""
+    """Writes one command after the other, and keeps the acknowledged commands."""
 
     def __init__(self, world, front, name):
         super().__init__(daemon=True)
@@ -107,8 +109,8 @@ class Client(threading.Thread):
         self.possible = {None}
         # Numbers of elements that were added to the list, certainly removed, and perhaps removed.
         self.filled = self.taken = self.perhaps = 0
-        # A command of unknown outcome may still take effect until a later one is acknowledged, because a client's
-        # commands keep their order.
+        # A command of unknown outcome may still take effect until a later command is acknowledged,
+        # because a client's commands keep their order.
         self.open = False
         self.acknowledged = self.unknown = 0
         self.trouble = None
@@ -189,7 +191,7 @@ class World:
         return process, (host, int(port))
 
     def start_servers(self):
-        """Starts Redis, and a server for each device. Returns their ports."""
+        """Starts Redis, and a server for each device. Returns the ports of these processes."""
         store = ["redis-server", "--bind", "127.0.0.1", "--port", str(self.redis_port), "--save", "", "--appendonly", "no"]
         self.spawn("redis", *store, "--dir", str(self.folder), "--daemonize", "no")
         end = time.monotonic() + START_LIMIT
@@ -311,7 +313,7 @@ def ready_lines(of):
 
 
 def cuts(machine, world, arguments, nexts):
-    """Makes the power cuts. Returns their number, and the faults."""
+    """Makes the power cuts. Returns the number of cuts, and the faults."""
     dice = random.Random(arguments.seed)
     only_in_log = 0
     for run in range(arguments.runs + 1):
@@ -397,7 +399,7 @@ def run(arguments, folder):
 
 
 def run_one(arguments, machine, world):
-    """Makes the cuts of one kind. Returns a line about them."""
+    """Makes the cuts of one kind. Returns a line about these cuts."""
     of = world.of
     try:
         machine.start("prepare", "mem-ctrl", "max", do="prepare")

@@ -1,5 +1,5 @@
-"""A Chromium without a screen, controlled by its developer-tools protocol over a pipe. It needs no other program and no
-port."""
+"""A Chromium without a screen, controlled by its developer-tools protocol over a pipe. The browser
+needs no other program and no port."""
 
 import base64
 import itertools
@@ -21,7 +21,7 @@ class BrowserTrouble(Exception):
 
 
 class Browser:
-    """One page. It collects its errors and its requests."""
+    """One page. The page's errors and requests are collected."""
 
     def __init__(self):
         program = next(filter(None, map(shutil.which, NAMES)), None)
@@ -54,7 +54,7 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self):
-        """Ends it."""
+        """Ends Chromium."""
         self.process.kill()
         self.process.wait()
         os.close(self.out)

@@ -125,7 +125,7 @@ def told(browser, stack, name, words):
 
 
 def run(binary, pictures):
-    """All of it."""
+    """Runs the whole test."""
     is_over = threading.Event()
     with Shown(binary) as stack, Browser() as browser:
         workers = [threading.Thread(target=load, args=(stack.port, is_over), daemon=True) for _ in range(4)]

@@ -18,9 +18,10 @@ states are also booted: first the file system itself must recover, then its cont
   --samples N     states between two marks (4)
   --booted N      states of each recording that are booted (1)
 
-The file system reports where the file's blocks lie (FIEMAP). They never move: the file is written once when it is made,
-and only overwritten from then on. QEMU is installed if need be (root, apt-get); packages are kept in target/kernels,
-records in target/powercut. The last line sums up; the exit code is 1 if a state is wrong.
+The file system reports where the file's blocks lie (FIEMAP). The blocks never move: the file is
+written once when it is made, and only overwritten from then on. QEMU is installed if need be (root,
+apt-get); packages are kept in target/kernels, records in target/powercut. The last line sums up;
+the exit code is 1 if a state is wrong.
 """
 
 import argparse
@@ -49,11 +50,12 @@ TOOLS = {
     "mkfs.ext4": "e2fsprogs",
     "mkfs.xfs": "xfsprogs",
 }
-# What is recorded: the package whose test program writes and checks it.
+# The kinds of recordings, each with the package whose test program writes and checks the file.
 KINDS = {"log": "pmnet-media", "store": "pmnet-packet-store"}
 # Approximate number of persists of a round; each becomes a mark, and marks take most of the time.
 PERSISTS = {"log": 1, "store": 3}
-# device-mapper accepts FUA writes on top of either, so that O_DSYNC becomes one FUA write for each block range.
+# device-mapper accepts FUA writes on top of either kind of disk, so that O_DSYNC becomes one FUA
+# write for each block range.
 DISKS = {
     "virtio": ("virtio-blk-pci,romfile=,drive=d{0}", "/dev/vda", "/dev/vdb"),
     "nvme": ("nvme,serial=d{0},drive=d{0}", "/dev/nvme0n1", "/dev/nvme1n1"),
@@ -265,8 +267,8 @@ def replay(record, places, folder, dice, samples):
 
 
 def between(states, before, since, mark, dice, samples):
-    """States between two marks: a part of the writes of one persist has reached the disk, one of them up to a
-    sector."""
+    """States between two marks: a part of the writes of one persist has reached the disk, one of
+    these writes only up to a sector."""
     writes = [entry for entry in since if entry.data]
     for _ in range(samples if writes else 0):
         disk = before.copy()
@@ -282,7 +284,7 @@ def between(states, before, since, mark, dice, samples):
 
 
 def run(arguments):
-    """Runs everything. Returns whether all is well, and a line about it."""
+    """Runs all recordings and checks. Returns whether all is well, and a line about it."""
     install_qemu()
     package = download(KERNEL)
     _, content = unpack(package, r"\./boot/vmlinuz-[^/]+")

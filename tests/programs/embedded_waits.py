@@ -70,7 +70,8 @@ for end in ("UNWATCH", "RESET"):
     r.execute_command("MULTI")
     r.execute_command("INCR", "balance")
     assert r.execute_command("EXEC") is not None, end
-# A transaction without a command, one that only reads, a key that ends, and one that was not there.
+# A transaction without a command, a transaction that only reads, a key that expires, and a key that
+# did not exist.
 for change, runs in (
     (lambda: None, True),
     (lambda: other.set("watched", 1), False),
@@ -115,7 +116,7 @@ counters = [threading.Thread(target=count, args=(port,)) for port in ports * 3]
 [thread.join() for thread in counters]
 assert r.get("counter") == str(40 * len(counters)), r.get("counter")
 
-# An element that exists is taken at once; without one the client waits.
+# An element that exists is taken at once; without an element the client waits.
 r.flushall()
 r.rpush("l", 1, 2, 3)
 r.zadd("z", {"a": 1, "b": 2})

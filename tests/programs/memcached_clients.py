@@ -28,7 +28,7 @@ def unique(answer):
 
 
 def both(name, script):
-    """Runs the script at both places, and compares what it was told, step by step."""
+    """Runs the script at both places, and compares the answers step by step."""
     found = []
     for place in PLACES:
         steps = []

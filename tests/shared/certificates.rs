@@ -26,9 +26,9 @@ impl Files {
     }
 }
 
-/// Makes two authorities, `ca` and `other`, and certificates for `localhost`: `server` and `client`
-/// of the first authority, `stranger` of the second one, `old` of the first one but expired,
-/// `nameless` of the first one without a common name.
+/// Makes two authorities, `ca` and `other`, and certificates for `localhost`: `server` and `client` of the first
+/// authority, `stranger` of the second authority, and two more of the first authority: `old`, which is expired, and
+/// `nameless`, which has no common name.
 pub fn files() -> Files {
     let files = Files {
         folder: tempfile::tempdir().expect("a folder"),

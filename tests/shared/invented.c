@@ -261,7 +261,7 @@ static int run_wipe(struct ctx *ctx, struct string **argv, int argc)
 	return reply_with_integer(ctx, (long long)call_reply_length(keys));
 }
 
-/* inv.user: replies the user whose rights apply. It names no key. */
+/* inv.user: replies the user whose rights apply. The command names no key. */
 static int run_user(struct ctx *ctx, struct string **argv, int argc)
 {
 	(void)argv;

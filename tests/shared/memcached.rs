@@ -1,7 +1,7 @@
-//! Random commands of memcached, and their answers made comparable. Included by its path.
+//! Random commands of memcached, and their answers made comparable. Tests include this file by its path.
 //!
 //! Two sides get the same commands: a real memcached, and the front. Parts that differ by nature are taken out of the answers: uniques, and how many seconds
-//! an item has left. A command that names a unique names the one that its side has shown last for the key.
+//! an item has left. A command with a unique contains the unique that its side has shown last for the key.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -68,8 +68,8 @@ impl Script {
         self.pick(KEYS)
     }
 
-    /// Data without a minus: memcached 1.6 looks for one after a number of 2^63 and more, also after the item's end, in memory that other items have
-    /// left.
+    /// Data without a minus: memcached 1.6 looks for a minus after a number of 2^63 and more, also after the item's
+    /// end, in memory that other items have left.
     fn data(&mut self) -> Vec<u8> {
         match self.random.usize(..12) {
             0..=4 => self.pick(NUMBERS).replace('-', "").into(),
@@ -412,7 +412,7 @@ pub struct Memcached {
 }
 
 impl Memcached {
-    /// `None`: there is none on this machine.
+    /// `None`: this machine has no memcached.
     pub fn start() -> Option<Memcached> {
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap();
@@ -430,7 +430,8 @@ impl Memcached {
                 "nobody",
                 "-t",
                 "1",
-                // Its maintainer holds on to an item that was read, for a moment: a shorter number does not get blanks then.
+                // memcached's maintainer thread holds an item that was read for a moment, and then a shorter number
+                // gets no blanks.
                 "-o",
                 "no_lru_maintainer,no_lru_crawler",
             ])
@@ -447,7 +448,7 @@ impl Memcached {
 
 impl Drop for Memcached {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // memcached may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 /// `record:ROUNDS:PATH` or `check:LIST`.
 const CHILD: &str = "PMNET_POWERCUT";
 
-/// Runs the child: it either calls `record` with a number of rounds and a path, or calls `wrong`
-/// for a path with the number of promised rounds and the maximum number of recorded ones.
+/// Runs the child: it either calls `record` with a number of rounds and a path, or calls `wrong` for a path with the
+/// number of promised rounds and the maximum number of recorded rounds.
 #[allow(clippy::disallowed_methods)] // A test program has no arguments of its own.
 pub fn child(record: impl Fn(u64, &Path), wrong: impl Fn(&Path, u64, u64) -> Result<(), String>) {
     let what = std::env::var(CHILD);

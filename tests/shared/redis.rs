@@ -148,12 +148,12 @@ impl RedisServer {
         self.directory().join("socket")
     }
 
-    /// Returns its TCP port.
+    /// Returns the TCP port.
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
-    /// Returns its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("it runs").id()
     }

@@ -14,16 +14,17 @@ from guest import Redis, Trouble  # noqa: E402
 COUNTERS, CONTENDERS = 3, 2
 # Elements of a counter's list.
 ELEMENTS = 10_000
-# Operations on a key before its clients go on to the next one: those of unknown outcome make the check long.
+# Operations on a key before its clients go on to the next key: operations of unknown outcome make
+# the check long.
 KEY_OPERATIONS = 240
 # A message with such a value is more than one packet where the path MTU is 1024.
 PADDING = "." * 1200
-# Seconds. The front's own deadline is 60.
+# Time limits in seconds. The front's own deadline is 60 seconds.
 REPLY_LIMIT, SETTLE_LIMIT = 120, 120
 
 
 class Client(threading.Thread):
-    """Works, one command after the other."""
+    """Sends one command after the other."""
 
     def __init__(self, world, shard, front, name):
         super().__init__(daemon=True)
@@ -72,7 +73,8 @@ class Client(threading.Thread):
 
 
 class Counter(Client):
-    """Writes numbers to a key of its own, and takes elements off a list: what is lost shows in the key, what is lost or there twice in the list's length."""
+    """Writes numbers to a key of its own, and takes elements off a list. A lost command shows in
+    the key; a lost or repeated command shows in the list's length."""
 
     number = taken = perhaps = 0
 
@@ -97,7 +99,8 @@ class Counter(Client):
         self.perhaps += verdict == "unknown"
 
     def compare(self, redis):
-        """What is not as it was acknowledged: sentences about loss, and about what is there twice."""
+        """Differences from the acknowledged state: sentences about lost commands, and about
+        repeated commands."""
         value, left = redis.ask("GET", self.key), redis.ask("LLEN", self.list)
         lost, twice = [], []
         # An update of unknown outcome may take effect after later ones of another session.
@@ -113,7 +116,8 @@ class Counter(Client):
 
 
 class Contender(Client):
-    """Shares few keys with others, by all fronts of its shard; what it does is kept as a history."""
+    """Shares few keys with other clients, through all fronts of its shard; its operations are kept
+    as a history."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -141,7 +145,7 @@ class Contender(Client):
         if outcome == "unknown" and op == "get":
             return outcome
         record = {"client": self.identity, "op": op, "key": key, "value": value, "invoke_ns": invoked, "return_ns": time.monotonic_ns()}
-        # A value that does not come back whole is one that nobody wrote.
+        # A value that does not come back whole counts as a value that no client wrote.
         text = None if reply is None else str(reply).removesuffix(PADDING)
         self.world.history.append(record | {"reply": text, "outcome": {"none": "failed"}.get(outcome, outcome)})
         if outcome == "unknown":
@@ -164,7 +168,7 @@ class World:
                 self.contenders += [Contender(self, shard, front, f"contender:{shard}:{front}:{number}") for number in range(CONTENDERS)]
 
     def clients(self):
-        """All of them."""
+        """All clients."""
         return [*self.counters, *self.contenders]
 
     def next_identity(self):
@@ -190,7 +194,8 @@ class World:
             client.start()
 
     def idle(self, client):
-        """Where a client waits while nobody is to work. Its connections may be those of a machine that is off by now."""
+        """A client waits here while no client is to work. The client's connections may be those of
+        a machine that is off by now."""
         client.connections.clear()
         with self.condition:
             self.waiting.add(client)
@@ -209,7 +214,7 @@ class World:
             raise Trouble("a client's command did not end")
 
     def resume(self):
-        """Lets them go on."""
+        """Lets the clients go on."""
         with self.condition:
             self.pause.clear()
             self.condition.notify_all()
@@ -253,7 +258,8 @@ class World:
             time.sleep(0.2)
 
     def compare(self):
-        """What is lost, and what is there twice; sentences. Nobody works."""
+        """Sentences about lost commands, and about repeated commands. No client works at this
+        time."""
         lost, twice = [], []
         for client in self.counters:
             found = client.compare(self.probe(client.shard))

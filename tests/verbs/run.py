@@ -12,19 +12,25 @@ Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.1
   --seed N        of moments (1)
   --pmnet BINARY, --lab BINARY, --rude BINARY   (target/release/pmnet, pmnet-lab, examples/rude)
 
-First `pmnet doctor --verbs` looks whether slots are taken in real-time order. Then two shards run in one guest, each with a queue of its own: one device with slots and a server
-with a packet store; two devices, a server, and Redis. A rude client is cut off in the middle of messages: the others must go on. Then devices, servers, Redis
-and fronts are killed (SIGKILL), and a device is stopped for seconds (SIGSTOP), at random moments.
+First `pmnet doctor --verbs` checks whether slots are taken in real-time order. Then two shards run
+in one guest, each with a queue of its own: one device with slots and a server with a packet store;
+two devices, a server, and Redis. A rude client is cut off in the middle of messages: the other
+clients must go on. Then devices, servers, Redis and fronts are killed (SIGKILL), and a device is
+stopped for seconds (SIGSTOP), at random moments.
 
-With --cuts server and Redis are outside of the guest. For most cuts the device is stopped (SIGSTOP) a moment before, so that what its NIC acknowledges then is nowhere but in the slots;
-Redis is killed in between, and started again. The persistence domain changes from boot to boot.
+With --cuts server and Redis are outside of the guest. For most cuts the device is stopped (SIGSTOP)
+a moment before, so that messages that its NIC acknowledges then are only in the slots; Redis is
+killed in between, and started again. The persistence domain changes from boot to boot.
 
-Clients outside of the guests write increasing numbers to a key (SET), and take one element off a list (LTRIM, acknowledged early by --assume-ok) after each: what is lost
-shows in the key, what is lost or there twice in the list's length. Other clients contend for a few registers and counters, by all fronts of a shard. `pmnet-lab check` says whether their history is
-linearizable.
+Clients outside of the guests write increasing numbers to a key (SET), and take one element off a
+list (LTRIM, acknowledged early by --assume-ok) after each: a lost command shows in the key, a lost
+or repeated command in the list's length. Other clients contend for a few registers and counters, by
+all fronts of a shard. `pmnet-lab check` says whether their history is linearizable.
 
-QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guests said in target/verbs. At the end there is one line for
-each kernel; the exit code is 1 if something was lost, twice, or out of order, or could not be tried. Soft-RoCE shows function only: it says nothing about time.
+QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, the guests'
+output in target/verbs. At the end there is one line for each kernel; the exit code is 1 if a
+command was lost, repeated or out of order, or if a kernel could not be tried. Soft-RoCE shows only
+that the functions work; its times have no meaning.
 """
 
 import argparse
@@ -51,19 +57,19 @@ MODULES = ("crc32_generic", "ib_core", "ib_uverbs", "udp_tunnel", "ip6_udp_tunne
 LOSS_MODULES, MEMORY_MODULES = ("sch_netem",), ("nfit", "nd_pmem", "dax_pmem", "device_dax")
 # Packages of a program that uses RDMA.
 LIBRARIES = ("libibverbs1", "ibverbs-providers", "libnl-3-200", "libnl-route-3-200")
-# Seconds.
+# Time limits in seconds.
 BOOT_LIMIT, DOCTOR_LIMIT, START_LIMIT, CHECK_LIMIT = 180, 120, 30, 300
 # Few: they run out, and clients hear RNR.
 SLOTS = 8
 # Connections of a rude client; more would take the places of others (fewer connections than slots).
 RUDE = 6
-# Of each NVDIMM, in MiB; without its labels it is a multiple of 16.
+# Sizes of each NVDIMM and of its labels, in MiB; without its labels an NVDIMM is a multiple of 16.
 NVDIMM_MIB, LABELS_MIB = 130, 2
-# What no lane shows.
+# A result that no lane can give.
 LATENCY = "latency: not measured, needs an RNIC; with one: pmnet-lab load --redis FRONT --clients 1 (docs/operate/verbs.md)"
 DOMAINS = {"mem-ctrl": "death of the process", "cpu": "power loss"}
 
-# What each fault is, and its command in the guest.
+# The description of each fault, and its command in the guest.
 FAULTS = {
     "device killed": "kill -9 $(cat /tmp/device0.pid)",
     "head of two killed": "kill -9 $(cat /tmp/device1.pid)",
@@ -77,7 +83,8 @@ FAULTS = {
 
 
 def rdma_files():
-    """What is loaded at run time, and so is not among a program's libraries: path in the guest, path here."""
+    """Files that are loaded at run time, and so are not among a program's libraries: path in the
+    guest, path on this machine."""
     folder = CACHE / "rdma.files"
     if not folder.exists():
         part = CACHE / "rdma.part"
@@ -103,7 +110,8 @@ def tool(name, package):
 
 
 def network(ports=()):
-    """QEMU's arguments for the guest's first network interface; `ports` here are those of its fronts."""
+    """QEMU's arguments for the guest's first network interface; `ports` are those of its fronts on
+    this machine."""
     forward = "".join(f",hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:{6380 + n}" for n, port in enumerate(ports))
     return ["-netdev", f"user,id=net0{forward}", "-device", "virtio-net-pci,netdev=net0,romfile="]
 
@@ -114,7 +122,7 @@ def usual(ports=()):
 
 
 def ready(fronts, devices):
-    """What a guest says when everything in it serves, each to the end of the line."""
+    """Patterns of the lines that a guest prints when all its processes serve."""
     return [f"guest: device{number}: ready device.*\n" for number in devices] + [f"guest: front{number}: ready redis.*\n" for number in fronts]
 
 
@@ -138,7 +146,8 @@ class Kernel:
 
 
 def doctor(machine, name):
-    """How many messages, completions before those of earlier slots, and violations the doctor has seen."""
+    """Numbers of messages, of completions before those of earlier slots, and of violations that the
+    doctor has seen."""
     machine.boot(f"{name}-doctor", usual(), do="doctor")
     try:
         said = machine.finish(BOOT_LIMIT + DOCTOR_LIMIT)
@@ -242,7 +251,7 @@ def load(machine, name, arguments):
             made[fault] += 1
             time.sleep(4 if "stopped" in fault else dice.uniform(1, 3))
         line, more = judge(arguments, world, name)
-        # The device says at its end what it did since its start.
+        # At its end the device reports its work since its start.
         machine.tell("kill $(cat /tmp/device0.pid)")
         machine.wait(["what the NIC and its connections did"], SETTLE_LIMIT)
         machine.tell("break")
@@ -335,13 +344,13 @@ class Outside:
                 time.sleep(0.05)
 
     def restart_redis(self):
-        """It is killed, and started again."""
+        """Kills Redis, and starts it again."""
         self.redis.kill()
         self.redis.wait()
         self.redis = self.start_redis()
 
     def stop(self):
-        """Ends both."""
+        """Ends server and Redis."""
         for process in (self.server, self.redis):
             process.kill()
             process.wait()
@@ -388,7 +397,7 @@ def cuts(machine, world, memories, outside, arguments):
         machine.cut()
         seen["cuts"] += 1
         seen["slots"] += alone_in_slots
-        # What came before the cut is taken in; then nobody works.
+        # The messages from before the cut are taken in; then no client works.
         world.rest()
         shutil.copy(machine.log, OUT / "persistent.before.log")
         words = f"{alone_in_slots} of them while the device was stopped" if stops else "the device ran"
@@ -422,7 +431,7 @@ def powerless(kernel):
 
 
 def attempt(package, arguments):
-    """Tries one kernel; whether all is well, and a line about it."""
+    """Tries one kernel; returns whether all is well, and a line about the kernel."""
     kernel = Kernel(package, arguments)
     print(f"booting {kernel.name}", flush=True)
     line, wrong = (lossy if arguments.loss else powerless if arguments.cuts else whole)(kernel)

@@ -128,11 +128,11 @@ impl fmt::Display for Kind {
     }
 }
 
-/// One fault. It ends by itself, or when the service manager restarts the process.
+/// One fault. A fault ends by itself, or when the service manager restarts the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub kind: Kind,
-    /// Time from the begin of the run's first fault to the begin of this one.
+    /// Time from the begin of the run's first fault to the begin of this fault.
     pub at: Duration,
     /// Duration of the fault.
     pub lasts: Duration,

@@ -26,8 +26,8 @@ const OWNERS: usize = 4;
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// Operations per second of the clients that own their keys.
 const OWNERS_RATE: f64 = 300.0;
-/// Deadline of a call. It is longer than every fault, so that a call has an unknown outcome only if
-/// its front is killed.
+/// Deadline of a call. The deadline is longer than every fault, so that a call has an unknown outcome only if its front
+/// is killed.
 const CALL_MAX: Duration = Duration::from_secs(70);
 const CONTENTION: Contention = Contention {
     slots: [3, 2, 2],

@@ -1,5 +1,5 @@
-//! A complete shard in a fleet, as real processes. It heals by itself, with a service manager that
-//! restarts processes that have ended.
+//! A complete shard in a fleet, as real processes. The shard heals by itself, with a service manager that restarts
+//! processes that have ended.
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,7 +38,7 @@ const SAID_CHARS: usize = 300;
 /// restarts it with --join.
 const LEFT_OUT: [&str; 4] = [
     "is not a member of the chain",
-    // The device hears of it while it does not reach etcd.
+    // The device hears of the new chain while it does not reach etcd.
     "does not fit the chain",
     "must join anew",
     "was declared stopped",
@@ -178,8 +178,8 @@ impl World {
         Ok(())
     }
 
-    /// Starts a master, its replicas, and the Sentinels that watch them. Each has a file of its
-    /// own, so that Sentinel's changes outlive the process.
+    /// Starts a master, its replicas, and the Sentinels that watch them. Each process has a file of its own, so that
+    /// Sentinel's changes outlive the process.
     fn start_stores(&mut self) -> anyhow::Result<()> {
         let program = find_program("redis-server").context("no redis-server")?;
         for index in 0..REDIS {
@@ -483,7 +483,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the device at this place; if it has a fault already, the next one without a fault.
+    /// Returns the device at this place; if it has a fault already, the next device without a fault.
     fn device_at(&self, place: Place) -> anyhow::Result<usize> {
         let state = self.state_when(READY_MAX, |state| !state.chain().is_empty())?;
         let mut order = state.chain();

@@ -169,7 +169,7 @@ fn without_a_controller_a_device_that_was_asked_to_leave_is_asked_to_stay_after_
     assert_eq!(ids.len(), 2);
 }
 
-/// Nobody writes, so no entry tells the head that another device has joined.
+/// No client writes, so no entry tells the head that another device has joined.
 #[test]
 fn a_chain_that_nobody_uses_knows_who_has_joined_and_can_be_changed() {
     let Some(mut world) = World::start("ctl-idle", 2) else {

@@ -166,8 +166,8 @@ impl Etcds {
         }
     }
 
-    /// Starts it again with users and with TLS: this certificate and key, and this authority for
-    /// clients' certificates. `access`: the flags for clients. It must have only one member.
+    /// Starts etcd again with users and with TLS: this certificate and key, and this authority for clients'
+    /// certificates. `access`: the flags for clients. There must be only one member.
     pub fn secure(&mut self, [cert, key, ca]: [&Path; 3], access: Vec<String>) {
         let address = self.members[0].1;
         for (path, question) in USERS {

@@ -41,7 +41,7 @@ fn processes_are_found_by_the_name_of_their_fleet_for_as_long_as_they_live() {
     for part in tables.into_iter().chain([&*server, &head, &tail, &front]) {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // One that has no port is named.
+    // A process that has no port is named, too.
     let spare = world.spare();
     eventually("the spare is ready", HEALED_MAX, || {
         spare.stderr().contains("is ready to join")
@@ -53,7 +53,7 @@ fn processes_are_found_by_the_name_of_their_fleet_for_as_long_as_they_live() {
             .contains("has no status port")
     });
     drop(spare);
-    // What has died is not asked any more when its lease is over.
+    // A process that has died is not asked any more after its lease is over.
     world.cluster.kill(Role::Device(1)).unwrap();
     eventually("only the others are found", HEALED_MAX, || {
         let (_, text) = status(&world);

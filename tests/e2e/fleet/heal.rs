@@ -32,7 +32,7 @@ pub struct World {
     past: String,
     /// Devices that were started with --join.
     spares: Vec<Role>,
-    // The last field, so that it ends last.
+    // This is the last field, so that etcd ends last.
     pub etcds: Etcds,
 }
 
@@ -53,7 +53,7 @@ impl World {
         topology.device_args.extend(etcds.flags());
         topology.server_args.extend(etcds.flags());
         topology.front_follows = true;
-        // Longer than anything here, so that no call ends unknown.
+        // This deadline is longer than every fault, so that no call has an unknown outcome.
         let patient = ["--deadline-ms", "60000"].map(String::from);
         topology.front_args.extend(patient);
         let cluster = common::start(name, topology)?;
@@ -188,7 +188,7 @@ pub fn tell(what: &str, all: &Acknowledged, killed: Instant) {
     tell_within(GAP_MAX, what, all, killed);
 }
 
-/// As [`tell`], with another bound.
+/// Does the same as [`tell`], with another bound.
 pub fn tell_within(most: Duration, what: &str, all: &Acknowledged, killed: Instant) {
     let (_, last) = all.last().expect("something was acknowledged");
     let gap = gap(all, killed, *last);
@@ -222,7 +222,7 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     });
     world.nothing_is_lost(&acknowledged);
 
-    // The front does not know the spare, as it knows no other later tail.
+    // The front does not know the spare, or any other later tail.
     let (more, killed) = world.under_load("t", |world| {
         let killed = Instant::now();
         spare.kill().unwrap();
@@ -335,7 +335,7 @@ fn a_head_that_is_only_stopped_answers_nobody_behind_its_lease_and_learns_that_i
         stopped
     });
     tell("head stopped", &acknowledged, stopped);
-    // Answers to packets that were in its socket when it goes on, and to later ones.
+    // Answers to packets that were in the device's socket when it goes on, and to later packets.
     let mut answered = Vec::new();
     std::thread::scope(|scope| {
         let asks = scope.spawn(|| {

@@ -168,7 +168,7 @@ fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_
         }
     };
     count("the first one serves", 20);
-    // No request is under way, so the store will refuse none of this server's.
+    // No request is under way, so the store will refuse no request of this server.
     std::thread::sleep(Duration::from_secs(1));
     world.signal(Role::Server, Signal::STOP);
     other.wait_ready(HEALED_MAX).unwrap();

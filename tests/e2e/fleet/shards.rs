@@ -38,7 +38,7 @@ struct World {
     fronts: Vec<(Process, SocketAddr)>,
     flags: Vec<String>,
     server: u16,
-    // The last field, so that it ends last.
+    // This is the last field, so that etcd ends last.
     _etcds: Etcds,
     scratch: Scratch,
 }
@@ -70,8 +70,8 @@ impl World {
             let device = world.device(id, listen, next, &[]);
             world.devices.push(device);
         }
-        // This waits in each shard: a front that begins earlier would write the first entry into a
-        // chain of one device.
+        // The test waits until the chain of each shard has formed: a front that begins earlier would write the first
+        // entry into a chain of one device.
         for device in &world.devices {
             eventually("all its shards are served", HEALED_MAX, || {
                 device.stdout().matches("ready device").count() >= usize::from(SHARDS)

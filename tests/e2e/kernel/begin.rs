@@ -1,6 +1,6 @@
 //! A device in the kernel whose process is killed while it makes, loads, saves or removes its
-//! objects. After any such kill it starts again and can be taken out, and no acknowledged update is
-//! missing (`docs/spec/pipeline.md` §6).
+//! objects. After any such kill the device starts again and can be taken out, and no acknowledged update is missing
+//! (`docs/spec/pipeline.md` §6).
 
 use std::path::Path;
 use std::process::Command;
@@ -56,7 +56,7 @@ fn saved() -> Option<(World, Writer, u64)> {
     Some((world, writer, orders))
 }
 
-/// Starts the device and waits until it has the log. It cannot serve without a server.
+/// Starts the device and waits until it has the log. The device cannot serve without a server.
 fn begin(world: &mut World) -> Duration {
     let since = Instant::now();
     world.start_device();
@@ -130,7 +130,7 @@ fn killed_while_it_starts(moments: u32) {
                 world.stop("device");
                 assert_eq!(kept(&world.spill()), orders, "after {moment:?}");
             }
-            // The next attempt starts from the state that this one left.
+            // The next attempt starts from the state that this attempt left.
             _ => {}
         }
     }

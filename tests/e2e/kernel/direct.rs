@@ -322,7 +322,7 @@ impl Drop for HugePages {
     }
 }
 
-/// The same tests on memory of hugetlbfs.
+/// Runs the same tests on memory of hugetlbfs.
 #[test]
 fn on_huge_pages() {
     match HugePages::new() {
@@ -335,8 +335,7 @@ fn on_huge_pages() {
 }
 
 /// A client's machine sends a packet under the next hop's address without a valid token, and the
-/// link to the next hop goes down for a moment. Neither misdirects packets for long, and the device
-/// goes on.
+/// link to the next hop goes down for a moment. Neither event misdirects packets for long, and the device goes on.
 #[test]
 fn a_forged_packet_and_a_link_that_is_down_change_little() {
     let Some(mut world) = World::start(plan(Place::Router, "dram")) else {

@@ -173,8 +173,7 @@ fn a_head_whose_process_is_dead_or_stopped_says_nothing_behind_its_lease_and_ano
                 (&other["role"], &other["lease"]),
                 (&"alone".into(), &true.into())
             );
-            // Answers to packets that were in the old head's socket when it goes on, and to later
-            // ones.
+            // Answers to packets that were in the old head's socket when it goes on, and to later packets.
             if signal == Signal::STOP {
                 world.process("device").signal(Signal::CONT).unwrap();
             } else {

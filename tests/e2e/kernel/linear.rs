@@ -19,8 +19,8 @@ use crate::support::{eventually, seed};
 
 /// Number of groups of clients; each group has its own keys.
 const GROUPS: u32 = 16;
-/// Number of clients of a group. It bounds the operations on a key that are under way or have an
-/// unknown outcome at the same time. With more clients, the search for an order exceeds its bound.
+/// Number of clients of a group. The number bounds the operations on a key that are under way or have an unknown
+/// outcome at the same time. With more clients, the search for an order exceeds its bound.
 const GROUP_CLIENTS: u64 = 4;
 /// One client of each group only writes, with a pause after each write, because a client that reads
 /// must wait while the device is dead.
@@ -158,7 +158,7 @@ fn history(world: &mut World, seconds: u64, every: Duration) -> (Vec<Record>, Ki
                     let network = &network;
                     scope.spawn(move || {
                         network.enter("client1").unwrap();
-                        // Values begin with it, so that no two clients write the same value.
+                        // Values begin with the seed, so that no two clients write the same value.
                         let seed = seed
                             .wrapping_mul(1_000)
                             .wrapping_add(number * GROUP_CLIENTS + index);

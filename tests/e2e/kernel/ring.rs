@@ -1,6 +1,5 @@
-//! Devices that are wired in a circle. A datagram that none of them understands stops after a
-//! bounded number of hops. In a chain, every datagram passes, also if it is repeated
-//! (`docs/spec/protocol.md` §4).
+//! Devices that are wired in a circle. A datagram that no device understands stops after a bounded number of hops. In a
+//! chain, every datagram passes, also if it is repeated (`docs/spec/protocol.md` §4).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -82,8 +81,7 @@ fn world(ipv6: bool) -> Option<World> {
     World::without_device(plan)
 }
 
-/// Starts devices at these addresses of one machine. Each sends to the next one, the last one to
-/// `end`.
+/// Starts devices at these addresses of one machine. Each device sends to the next one, the last device to `end`.
 fn wire(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     for (index, listen) in addresses.iter().enumerate() {
         let next = addresses.get(index + 1).unwrap_or(&end);
@@ -155,8 +153,8 @@ fn a_foreign_datagram_at_a_device_that_is_its_own_next_hop_comes_to_rest() {
     comes_to_rest(&mut world, &["0.0.0.0:52001".parse().unwrap()], end);
 }
 
-/// Eight devices, the longest chain. Strangers on both sides of it receive each other's datagrams,
-/// also if a datagram is repeated often, and if two strangers send the same bytes.
+/// Eight devices, the longest chain. Strangers on both sides of the chain receive each other's datagrams, also if a
+/// datagram is repeated often, and if two strangers send the same bytes.
 #[test]
 fn foreign_requests_and_replies_pass_however_often_they_are_the_same() {
     let Some(mut world) = world(false) else {

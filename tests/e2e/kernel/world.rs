@@ -1,6 +1,6 @@
 //! A client, a device with its fast path in the kernel, a server with a real Redis. Each machine is
-//! a network namespace. All objects are removed at the end of a test. The next test removes the
-//! objects of a killed one.
+//! a network namespace. All objects are removed at the end of a test. The next test removes the objects of a killed
+//! test.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -429,7 +429,7 @@ impl World {
     }
 
     /// Starts another device in the kernel at the device's interfaces, for shard 1, as the process
-    /// `beside`, without waiting. Its log is saved when it is stopped.
+    /// `beside`, without waiting. The device's log is saved when the device is stopped.
     pub fn start_beside(&mut self) {
         let pinned = Pinned::new(1_000 * (COUNT.fetch_add(1, Ordering::Relaxed) + 1));
         let mut next = self.server();

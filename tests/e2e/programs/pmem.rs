@@ -135,7 +135,7 @@ fn five_maps_of_pmdk_lose_nothing_and_do_nothing_twice() {
         let mut sums = [0; 2];
         for (round, key) in ["1", "2"].into_iter().enumerate() {
             let add = format!("add {key} 3");
-            // Another client writes other keys, so that the map has some.
+            // Another client writes other keys, so that the map has further keys.
             let set = format!("set {} {round}", 100 + round);
             let beside = piped(&mut client(&call, &chain, &["update", &set, "100"]));
             let (via, times) = (chain.via, TIMES.to_string());

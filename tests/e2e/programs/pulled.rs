@@ -60,7 +60,7 @@ const ENDS: [End; 7] = [
 
 fn config(chain: &Chain) -> ServeConfig {
     let mut server = ServerConfig::new(0);
-    // Small batches, so that there are many.
+    // The batches are small, so that there are many of them.
     server.batch_entries_max = 5;
     ServeConfig::new(chain.server, server)
 }
@@ -69,7 +69,7 @@ fn open(chain: &Chain, database: &Database) -> Program {
     Program::open(config(chain), database.rows.clone()).unwrap()
 }
 
-/// Takes one batch, if one arrives, and treats it as `end` says. Returns `false` if none arrived.
+/// Takes one batch, if one arrives, and treats it as `end` says. Returns `false` if no batch arrived.
 fn turn(program: &mut Program, database: &mut Database, end: End) -> bool {
     let Some(batch) = program.next(WAIT).unwrap() else {
         return false;
@@ -324,7 +324,7 @@ fn a_watermark_from_before_what_was_confirmed_is_refused() {
             "the device goes on: {}",
             chain.device.stderr()
         );
-        // This update gives the server a reason to notice it.
+        // This update gives the server a reason to notice the wrong data.
         let mut config = ClientConfig::new(chain.via);
         config.queue_max = 1;
         let mut session = Session::start(config, Duration::from_millis(50)).unwrap();
@@ -368,7 +368,7 @@ fn requests_that_are_for_a_redis_are_refused_and_do_no_harm() {
     assert_eq!(database.applied.len(), 10);
 }
 
-/// A session of a client that says what it sends.
+/// Starts a session of a client that states the kind of its payloads.
 fn session_of(via: SocketAddr, payloads: Payloads) -> Session {
     let config = ClientConfig {
         payloads,
@@ -377,7 +377,7 @@ fn session_of(via: SocketAddr, payloads: Payloads) -> Session {
     Session::start(config, DEADLINE).unwrap()
 }
 
-/// Both an update and a request have no effect, and then the session is over: the server takes `taken`.
+/// Checks that neither an update nor a request has an effect, and that the session then ends: the server takes `taken`.
 fn is_refused(mut session: Session, payload: &Bytes, taken: Payloads) {
     session.update_start(payload.clone(), 0, 1).unwrap();
     session.bypass_start(payload.clone(), 0, false, 2).unwrap();
@@ -397,7 +397,7 @@ fn is_refused(mut session: Session, payload: &Bytes, taken: Payloads) {
     assert!(closed(session.update(payload.clone(), 0).unwrap_err()));
 }
 
-/// A front of commands in front of these devices.
+/// Starts a front for Redis commands with these devices.
 fn front(role: &str, chain: &Chain) -> (Process, TcpStream) {
     let via = chain.via.to_string();
     let words = [role, "--listen", "127.0.0.1:0", "--via", &via, "--json"];
@@ -424,7 +424,7 @@ fn line(client: &mut TcpStream, sent: &str) -> String {
     line
 }
 
-/// Whatever is acknowledged takes effect: a program's shard acknowledges nothing to a front of commands.
+/// An acknowledged update takes effect, so the shard of a program acknowledges nothing to a front for Redis commands.
 #[test]
 fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
     let chain = Chain::launch("foreign-commands");
@@ -435,7 +435,7 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
         let session = session_of(chain.via, Payloads::COMMANDS);
         is_refused(session, &command, Payloads::PROGRAM);
         let (_redis, mut client_of_redis) = front("redis", &chain);
-        // It asks the store who its users are before it sends anything, and is refused there already.
+        // The front asks the store for its users before it sends anything, and this question is refused.
         let said = line(&mut client_of_redis, "SET k v\r\n");
         assert!(said.starts_with("-ERR pmnet: "), "{said}");
         let (_memcached, mut client_of_memcached) = front("memcached", &chain);
@@ -444,7 +444,7 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
             said.contains("the server of this shard is a program of its own"),
             "{said}"
         );
-        // Whoever is right goes on, and so does who says nothing.
+        // A client with the right kind of payloads goes on, and so does a client that states no kind.
         let mut right = session_of(chain.via, Payloads::PROGRAM);
         assert_eq!(right.update(payload("right"), 0).unwrap(), 1);
         right.end().unwrap();
@@ -455,19 +455,19 @@ fn clients_of_commands_get_no_session_from_the_shard_of_a_program() {
     assert!(said.contains("PM1119"), "{said}");
 }
 
-/// And the shard of a Redis acknowledges nothing to a program's client.
+/// The shard of a Redis acknowledges nothing to the client of a program.
 #[test]
 fn clients_of_a_program_get_no_session_from_the_shard_of_a_redis() {
     get_no_session("foreign-program", StoreKind::Redis);
 }
 
-/// A device that is also the server says what it takes, too.
+/// A device that is also the server states which payloads it takes, too.
 #[test]
 fn clients_of_a_program_get_no_session_from_a_device_with_a_store() {
     get_no_session("foreign-region", StoreKind::Region);
 }
 
-/// Also after the head was started again.
+/// The refusal also holds after the head was started again.
 fn get_no_session(name: &str, store: StoreKind) {
     let mut topology = Topology::new(store, 2, Medium::Dram).unkeyed();
     topology.front = false;

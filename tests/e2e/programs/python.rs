@@ -108,7 +108,7 @@ fn it_is_loaded_by_every_python_that_is_here() {
         };
         let version = Command::new(&python).arg("--version").output().unwrap();
         if !version.status.success() {
-            // A program with this name exists, but no Python behind it.
+            // A program with this name exists, but it is no Python.
             continue;
         }
         let said = text(run(&mut package.command(&python, &file)));
