@@ -2,10 +2,10 @@
 /*
  * The shard's lock, and waking user space.
  *
- * The lock is one word that a CPU exchanges for 1. It is not a bpf_spin_lock, for two reasons:
- * bpf_spin_lock disables interrupts, which costs as much as the append, and a CPU waits for it
- * without bound. With this lock a CPU gives up after PM_LOCK_TRIES and passes its packet to user
- * space.
+ * The lock is one word that a CPU exchanges for 1. The lock is not a bpf_spin_lock, for two
+ * reasons: bpf_spin_lock disables interrupts, which costs as much as the append, and a CPU waits
+ * for it without bound. With this lock a CPU gives up after PM_LOCK_TRIES and passes its packet to
+ * user space.
  *
  * Invariants: a holder of the lock makes at most one append, or the decision about one READ. Such a
  * holder calls no helper but look-ups in arrays (which the kernel inlines), and has no loop but the
@@ -50,8 +50,8 @@ static __always_inline void unlock(struct pm_shard *shard)
  * after unlock().
  *
  * The lock is held, both in this function and when user space asks (the program wake_me). So the
- * request that this function takes was made before the append of this packet. It cannot be a later
- * request, of a process that has already seen this append and has emptied the ring since.
+ * request that this function takes was made before the append of this packet. The request cannot be
+ * a later request, of a process that has already seen this append and has emptied the ring since.
  */
 static __always_inline bool take_wakeup_request(struct pm_shard *shard)
 {

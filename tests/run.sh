@@ -219,8 +219,8 @@ if [ "$what" = all ]; then
         *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
         esac
     }
-    # They mostly wait for deadlines, so some go side by side. Each lane takes the next turn that no
-    # other lane has taken; the long turns come first.
+    # These turns mostly wait for deadlines, so some go side by side. Each lane takes the next turn
+    # that no other lane has taken; the long turns come first.
     turns=(fleet testbed alerts three_boxes joining chain failovers compat wheel)
     # Every module has its turn, also a new module; the modules that measure have a lane.
     measures=(kernel kills demo)

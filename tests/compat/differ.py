@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Sends the same random commands to a Redis and to a Redis behind pmnet, and compares every reply as bytes.
 
-An episode is a few hundred commands. It begins with an empty database on a new connection; its commands are sent in
-pipelines of random length, some of them in MULTI. Seed and number determine an episode. The first reply that differs
-ends its episode. The tester then leaves out as many of the episode's commands as possible without losing the
-difference.
+An episode is a few hundred commands. An episode begins with an empty database on a new connection;
+its commands are sent in pipelines of random length, some of them in MULTI. Seed and number
+determine an episode. The first reply that differs ends its episode. The tester then leaves out as
+many of the episode's commands as possible without losing the difference.
 
   tests/compat/differ.py --replies 20000 --seed 7
   tests/compat/differ.py --seed 7 --episode 12        one episode again
@@ -28,8 +28,8 @@ from resp import Client, exchange, request, show, spell
 from stack import MACHINE_REDIS, Stack, Trouble, binary_path
 
 COMMANDS_IN_EPISODE = 250
-# Deadline in seconds for the replies of one pipeline. It exceeds the front's deadline, at which the front answers an
-# error.
+# Deadline in seconds for the replies of one pipeline. The deadline exceeds the front's deadline, at
+# which the front answers an error.
 ANSWER_SECONDS_MAX = 20
 # Number of attempts to leave out commands of one difference, and seconds for them.
 SHRINK_TRIES_MAX = 120

@@ -108,7 +108,7 @@ fn a_front_that_knows_all_devices_finds_the_head() {
     }
     let last = client.call(&["GET", "set"]).unwrap();
     assert_eq!(last, Reply::Bulk((said - 1).to_string().into()));
-    // The same happens during kills of all processes.
+    // A front finds the head also during kills of all processes.
     let mut plan = plan(5, vec![Role::Server, Role::Front, Role::Redis], seed());
     suffer(&mut cluster, &plan);
     plan.victims.push(Role::Device(2));
@@ -125,8 +125,8 @@ fn told(cluster: &Cluster, role: Role, flag: &str) -> String {
     String::from_utf8(words[at.unwrap() + 1].to_vec()).unwrap()
 }
 
-/// The former head and middle device come back after their removal, with their logs. Their answers
-/// to clients must not turn out to be untrue, and the shard goes on without them.
+/// The former head and middle device come back after their removal, with their logs. The answers of these devices to
+/// clients must not turn out to be untrue, and the shard goes on without them.
 #[test]
 fn removed_devices_that_come_back_are_fenced() {
     let Some(mut cluster) = common::start(

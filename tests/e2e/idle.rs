@@ -19,8 +19,7 @@ const IDLE: Duration = Duration::from_secs(2);
 /// The host name of Redis in the server's configuration.
 const NAME: &str = "redis.pmnet.test";
 
-/// Starts a front whose clients are users of Redis. It accepts only clients about whom it can ask
-/// this Redis.
+/// Starts a front whose clients are users of Redis. The front accepts only clients about whom it can ask this Redis.
 fn front(cluster: &Cluster) -> (Process, SocketAddr) {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
     let (at, via) = (listen.to_string(), cluster.head().unwrap().to_string());

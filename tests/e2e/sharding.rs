@@ -51,7 +51,7 @@ fn three_with(name: &str, deadline_ms: u64, more: &[&str]) -> Option<Shards> {
     Some(Shards::start(binaries(), folder(), name, 3, &topology).expect("the shards start"))
 }
 
-/// A Redis in cluster mode that has all slots. Its replies are those of Redis Cluster.
+/// A Redis in cluster mode that has all slots. The replies of this Redis are those of Redis Cluster.
 pub struct Oracle {
     pub address: SocketAddr,
     _process: Process,
@@ -553,7 +553,7 @@ fn shards_are_killed_under_load_and_nothing_is_lost() {
     assert!(ledger.acknowledged >= ACKNOWLEDGED_MIN);
 }
 
-/// The router has no file descriptor left for the link of a new client. Its error is no reply to a
+/// The router has no file descriptor left for the link of a new client. The error about the link is no reply to a
 /// command. Each command gets one error, and the next command gets its own reply.
 #[test]
 fn a_client_without_a_link_gets_one_error_for_each_command() {

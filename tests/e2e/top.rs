@@ -170,7 +170,7 @@ fn it_names_a_device_that_is_lost() {
     terminal.tmux(&["send-keys", "q"]);
     is_set_back(&terminal, 0);
     drop(terminal);
-    // The same contents as text, printed once.
+    // The screen's contents as text, printed once.
     let output = Command::new(common::pmnet())
         .args(["top", "--once", "--interval", "0.2", "--at", &at])
         .output()

@@ -69,7 +69,7 @@ def tool(name):
 
 
 def template(values, *more, release="pmnet"):
-    """Returns the objects that Helm makes. Its warnings about symbolic links are removed."""
+    """Returns the objects that Helm makes. Helm's warnings about symbolic links are removed."""
     command = [tool("helm"), "template", release, CHART, "--namespace", "shop", "--values", values, *FOR, *more]
     done = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT)
     if done.returncode != 0:

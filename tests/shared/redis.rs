@@ -2,7 +2,7 @@
 //! path.
 //!
 //! The server is up when it answers at the Unix socket in this directory, which no other process
-//! can have. It then listens at its port, too: Redis opens the port first, and ends if it cannot.
+//! can have. The server then listens at its port, too: Redis opens the port first, and ends if it cannot.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

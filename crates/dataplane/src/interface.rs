@@ -187,7 +187,7 @@ fn ask(
     fill(&mut request);
     let any = UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: the request is a whole structure. The structure to which it points has at least the length that this
-    // command fills in. Both live until the call has ended.
+    // command fills in. Request and structure live until the call has ended.
     let done = unsafe { libc::ioctl(any.as_raw_fd(), what, &raw mut request) };
     if done < 0 {
         Err(io::Error::last_os_error())

@@ -2,11 +2,10 @@
 //!
 //! Purpose: the front speaks RESP2 and RESP3 with clients. By the command matrix ([`table`]) it decides which
 //! commands may be acknowledged as soon as they are durable in the devices, and which must go to the store.
-//! It returns each client's replies in the order of the client's commands (`docs/use/`).
-//! Invariants: only a command that cannot fail, and whose reply carries no information, is acknowledged
-//! early. Every queue is bounded by a named constant, and a full queue stops the reading from its client. Bad
-//! input ends one connection, never the process. The front does not know how calls travel:
-//! [`upstream::Upstream`] hides that.
+//! The front returns each client's replies in the order of the client's commands (`docs/use/`). Invariants: only a
+//! command that cannot fail, and whose reply carries no information, is acknowledged early. Every queue is bounded by a
+//! named constant, and a full queue stops the reading from its client. Bad input ends one connection, never the
+//! process. The front does not know how calls travel: [`upstream::Upstream`] hides that.
 
 pub mod client;
 pub mod endpoint;

@@ -173,8 +173,8 @@ pub enum Pass {
     Monitor,
     /// WATCH: passes all commands up to EXEC, DISCARD or UNWATCH.
     Watch,
-    /// SCRIPT KILL or FUNCTION KILL. It is sent without a barrier, because no other command is executed
-    /// before the script ends.
+    /// SCRIPT KILL or FUNCTION KILL. The command is sent without a barrier, because no other command is executed before
+    /// the script ends.
     Kill,
     /// A command that sets or uses state of its connection that only the store knows.
     State,

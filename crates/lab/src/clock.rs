@@ -1,7 +1,7 @@
 //! The one clock of the tools: `CLOCK_MONOTONIC` in nanoseconds.
 //!
 //! All processes of one machine share this clock, so histories of several load generators can be
-//! compared. It never goes backwards, and a jump of the wall clock does not touch it.
+//! compared. The clock never goes backwards, and a jump of the wall clock does not change it.
 
 use std::time::Duration;
 

@@ -149,8 +149,8 @@ impl Parameters {
         start..start + to_usize(self.frame_bytes)
     }
 
-    /// Returns the length of the whole image in bytes: superblocks, metadata ring, frame space. It is a multiple of
-    /// 4096 for parameters that [`Parameters::validate`] accepts.
+    /// Returns the length of the whole image in bytes: superblocks, metadata ring, frame space. The length is a
+    /// multiple of 4096 for parameters that [`Parameters::validate`] accepts.
     #[must_use]
     pub fn image_bytes(&self) -> usize {
         self.frames_offset()

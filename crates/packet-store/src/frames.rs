@@ -34,7 +34,7 @@ enum State {
     Lent,
     /// Records are copied into the frame.
     Open,
-    /// The frame is full, or holds a packet. Its live records can be packed.
+    /// The frame is full, or holds a packet. The live records of the frame can be packed.
     Closed,
     /// The frame holds a part of one large record, or a damaged record. Such a frame is never packed.
     Apart,

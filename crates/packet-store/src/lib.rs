@@ -5,7 +5,7 @@
 //! derived from lines and commit record. Invariants: records that a commit counts are never overwritten; a value with a
 //! wrong checksum is never returned.
 //!
-//! This crate knows nothing of networks, protocols, files or clocks. It accesses a medium only through the trait
+//! This crate knows nothing of networks, protocols, files or clocks. The crate accesses a medium only through the trait
 //! [`Media`](pmnet_log::Media).
 //!
 //! ```

@@ -7,7 +7,7 @@ use crate::line::{Form, Line};
 use crate::prefix::{Prefix, joined};
 use crate::reader::Reader;
 
-/// Properties that are stored with a value. They have no meaning for the store.
+/// Properties that are stored with a value. The properties have no meaning for the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
     /// Kind of the value.
@@ -20,7 +20,7 @@ pub struct Meta {
     pub received_us: u64,
 }
 
-/// A record whose checksums were right when it was read. Its bytes are read in place.
+/// A record whose checksums were right when it was read. The bytes of the record are read in place.
 pub struct Record<'a, M> {
     pub(crate) reader: Reader<'a, M>,
     pub(crate) slot: u32,

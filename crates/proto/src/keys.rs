@@ -49,7 +49,8 @@ impl ClusterKeys {
         }
     }
 
-    /// Returns a number that changes with the keys and with the list of refused fronts. It is not secret, and never 0.
+    /// Returns a number that changes with the keys and with the list of refused fronts. The number is not secret, and
+    /// never 0.
     #[must_use]
     pub fn print(&self) -> NonZeroU64 {
         let other = self.other.as_ref().map_or(0, ClusterKey::fingerprint);

@@ -140,8 +140,8 @@ mod tests {
         }
     }
 
-    /// Returns the true time in which a clock of this rate (in parts of DRIFT off) shows `nanos`. Its unit is so small
-    /// that all rates are exact.
+    /// Returns the true time in which a clock of this rate (in parts of DRIFT off) shows `nanos`. The unit of the
+    /// result is so small that all rates are exact.
     fn real(nanos: Nanos, off: i64) -> u128 {
         let drift = u128::from(DRIFT);
         let rate = u128::try_from(i128::from(DRIFT) + i128::from(off)).expect("a clock that goes");

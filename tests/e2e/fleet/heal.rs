@@ -109,7 +109,7 @@ impl World {
         write_around(endpoint, name, Duration::from_secs(1), || accident(self))
     }
 
-    /// Kills one controller and starts it again. Its earlier steps still count.
+    /// Kills one controller and starts it again. The controller's earlier steps still count.
     pub fn kill_controller(&mut self, which: usize) {
         let controller = &mut self.controllers[which];
         controller.kill().unwrap();

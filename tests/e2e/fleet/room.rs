@@ -1,4 +1,4 @@
-//! The number of values that a fleet writes into etcd. (`make week` runs a week of it, compressed.)
+//! The number of values that a fleet writes into etcd. (`make week` runs a week of such writes in a shorter time.)
 
 use std::process::Command;
 use std::time::Duration;

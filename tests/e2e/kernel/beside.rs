@@ -65,8 +65,8 @@ fn two_shards_at_one_interface() {
             kills += 1;
         });
         assert!(kills >= 3, "{kills} kills");
-        // One device is taken out. The other one stays in the kernel without a process. (With its
-        // process it could open the session again, which was idle during the load.)
+        // One device is taken out. The other device stays in the kernel without a process. (With its process it could
+        // open the session again, which was idle during the load.)
         writers[0].sets(10, 1);
         world.kill("device");
         world.stop("beside");

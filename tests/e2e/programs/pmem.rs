@@ -1,8 +1,8 @@
 //! PMDK's structures (PMNet §VI): one server over the persistent maps of libpmemobj's examples,
 //! compiled in its original form, and for pmnet.
 //!
-//! The pool lies in memory, and libpmemobj is told to treat it as persistent memory. It therefore
-//! survives a kill of any process, but no power cut.
+//! The pool lies in memory, and libpmemobj is told to treat it as persistent memory. The pool therefore survives a kill
+//! of any process, but no power cut.
 
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};

@@ -171,8 +171,8 @@ impl Queue {
         Ok(self.fill.submit())
     }
 
-    /// Takes received packets, up to the capacity of `burst`. Returns the number of these packets. It makes no system
-    /// call.
+    /// Takes received packets, up to the capacity of `burst`. Returns the number of these packets. The function makes
+    /// no system call.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`], [`AfXdpError::Descriptor`]; packets before a wrong packet are in `burst`.

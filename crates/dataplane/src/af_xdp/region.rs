@@ -37,7 +37,7 @@ impl Anonymous {
 }
 
 // SAFETY: this is a private mapping that may be read and written, begins at a page, and is unmapped when this value is
-// dropped. It is reached only through `start`, whose users are bound by the contract above.
+// dropped. The memory is reached only through `start`, whose users are bound by the contract above.
 unsafe impl Region for Anonymous {
     fn start(&self) -> *mut u8 {
         self.0.as_mut_ptr()

@@ -159,7 +159,7 @@ impl<T: Place> Producer<T> {
         Ok(granted)
     }
 
-    /// Writes the next entry. The other side does not see it before [`submit`](Producer::submit).
+    /// Writes the next entry. The other side does not see the entry before [`submit`](Producer::submit).
     ///
     /// # Panics
     /// If no entry is reserved.

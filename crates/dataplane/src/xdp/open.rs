@@ -56,7 +56,7 @@ pub struct OpenConfig {
 pub struct Opened {
     /// The kernel's part.
     pub kernel: Kernel,
-    /// Its log.
+    /// The device's log.
     pub log: Log<MapMedia>,
     /// The origin of the log.
     pub found: Found,

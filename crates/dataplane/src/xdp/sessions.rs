@@ -70,8 +70,8 @@ impl Sessions {
     fn row(&self, row: u32) -> &Session {
         let row = usize::try_from(row).expect("u32 fits usize");
         assert!((row + 1) * size_of::<Session>() <= self.map.len());
-        // SAFETY: inside the mapping by the assertion. It is aligned, because rows begin at the start of a page and
-        // their size is a multiple of their alignment, 64 bytes; all fields are atomic.
+        // SAFETY: inside the mapping by the assertion. The row is aligned, because rows begin at the start of a page
+        // and their size is a multiple of their alignment, 64 bytes; all fields are atomic.
         unsafe { &*self.map.as_ptr().cast::<Session>().add(row) }
     }
 

@@ -110,14 +110,14 @@ shared! {
         /// Highest applied order, which every new entry states. Written by user space.
         applied: AtomicU64,
         /// 1: user space sleeps until it is woken. The program `wake_me` sets it; the CPU that appends clears it and
-        /// then wakes user space. Both hold the lock.
+        /// then wakes user space. Both the program and the CPU hold the lock.
         sleeps: AtomicU32,
         /// 1: the chain is this device alone, which acknowledges what it has appended. Written by user space, held.
         alone: AtomicU32,
         /// Number of devices of the chain. Written by user space, held.
         copies: AtomicU32,
-        /// Always 0. This word keeps the fields that the pipeline writes in cache lines of their own. Its value is also
-        /// a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
+        /// Always 0. This word keeps the fields that the pipeline writes in cache lines of their own. The value of this
+        /// word is also a zero that the verifier does not know (`unknown_zero` in `bpf/maps.h`).
         padding: AtomicU32,
         /// Highest order. Written by the pipeline, and by user space while it holds.
         last: AtomicU64,
@@ -339,7 +339,7 @@ shared! {
         reads_up: AtomicU64,
         /// Answers that were withheld because there was no lease.
         silenced: AtomicU64,
-        /// All packets for the shard. One in 64 is timed.
+        /// All packets for the shard. One packet in 64 is timed.
         packets: AtomicU64,
         /// Number of timed packets that the pipeline handled itself, by their time: less than 32 ns, less than 64 ns
         /// and so on. The last slot has all that took longer.

@@ -38,7 +38,7 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
 }
 
 /// Fails if the file at `path` is not an older copy of the log with heading `kept`. `same`: whether a copy with the
-/// same heading counts as older. It does only after saving began.
+/// same heading counts as older. A copy with the same heading counts as older only after saving began.
 pub(super) fn check_older(path: &Path, kept: &Heading, same: bool) -> Result<(), OpenError> {
     if !path.exists() {
         return Ok(());

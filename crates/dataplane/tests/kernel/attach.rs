@@ -260,7 +260,7 @@ fn they_come_and_go_in_every_order() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doing {
     Coming,
-    /// It attaches a new program.
+    /// The device attaches a new program.
     Replacing,
     Going,
 }

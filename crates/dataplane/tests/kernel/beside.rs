@@ -265,7 +265,8 @@ fn pair() -> Beside {
     Beside::with(&FEW, SocketAddr::from(([10, 0, 0, 7], 51_000)), &|_| ())
 }
 
-/// Nearly all buffers are lent for receiving. They still count as room, because a received packet stays in its buffer.
+/// Nearly all buffers are lent for receiving. Lent buffers still count as room, because a received packet stays in its
+/// buffer.
 #[test]
 fn the_room_that_clients_are_told_is_what_the_log_can_take() {
     for stack_only in [false, true] {

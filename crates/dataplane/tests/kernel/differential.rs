@@ -40,7 +40,7 @@ struct Client {
 
 /// Two devices that get the same packets, and are compared.
 pub trait Pair {
-    /// Gives a datagram to both devices. They must send the same packets, which are returned.
+    /// Gives a datagram to both devices. Both devices must send the same packets, which are returned.
     fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent>;
     /// Lets time pass, in nanoseconds.
     fn later(&mut self, nanos: u64) -> Vec<Sent>;

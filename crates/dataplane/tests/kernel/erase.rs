@@ -1,5 +1,5 @@
-//! A device with a pipeline was left out. It empties its log in the kernel and joins again (`docs/spec/protocol.md` §5,
-//! "Joining"), even if its process is killed in between.
+//! A device with a pipeline was left out. The device empties its log in the kernel and joins again
+//! (`docs/spec/protocol.md` §5, "Joining"), even if its process is killed in between.
 
 use pmnet_device::FastPath;
 use pmnet_proto::Peer;

@@ -360,7 +360,7 @@ impl World {
         said
     }
 
-    /// Gives a datagram to both devices. They must send the same packets, which are returned.
+    /// Gives a datagram to both devices. Both devices must send the same packets, which are returned.
     pub fn receive(&mut self, from: Peer, datagram: &[u8]) -> Vec<Sent> {
         // ENDs of idle sessions may wait for room. In one device the ENDs would be in the burst of this packet, and in
         // the other device not. An acknowledgement counts the entries of its burst.
@@ -587,8 +587,8 @@ impl World {
         );
         let (ours, theirs) = (self.device.log().tail(), self.reference.log().tail());
         // This device may follow an entry before it looks for space to release. Then the entry already is a witness, so
-        // the device finds less to release. It releases the space one burst later, and from then on the two devices
-        // differ.
+        // the device finds less to release. The device releases the space one burst later, and from then on the two
+        // devices differ.
         self.diverged |= ours.released < theirs.released;
         let ours = Tail {
             released: ours.released.max(theirs.released),

@@ -8,7 +8,7 @@ use super::shared::Subscribing;
 enum On {
     #[default]
     Nothing,
-    /// The outcome of the last call.
+    /// The client waits for the outcome of the last call.
     Outcome,
     /// Reads that must be submitted again.
     Repeats,

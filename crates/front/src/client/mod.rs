@@ -155,7 +155,7 @@ impl Connection {
         !end.eof() && !end.ends() && self.input.has_room(most)
     }
 
-    /// Notes that the client closed its sending side. Its earlier commands are still executed and answered,
+    /// Notes that the client closed its sending side. The client's earlier commands are still executed and answered,
     /// unless the client waits for something that may never come.
     pub fn receive_eof(&mut self) {
         self.close(Sent::Read);

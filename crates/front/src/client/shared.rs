@@ -102,7 +102,7 @@ pub(super) enum Probed {
 pub struct Shared {
     /// The users and their rights.
     pub(crate) users: Users,
-    /// The command matrix. It is replaced when the store has named its commands.
+    /// The command matrix. The matrix is replaced when the store has named its commands.
     pub table: Table,
     /// Run id of the store process that has named the table's commands.
     commands_of: Option<String>,

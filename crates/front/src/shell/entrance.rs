@@ -94,7 +94,7 @@ impl<U: Upstream> Front<U> {
         let Some(handed) = &self.handed else {
             return;
         };
-        // Their number is at most the number of the router's clients.
+        // The number of these clients is at most the number of the router's clients.
         let clients: Vec<Handed> = handed.try_iter().collect();
         for client in clients {
             let (id, peer) = (client.id, client.peer);

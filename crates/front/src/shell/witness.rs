@@ -26,7 +26,7 @@ use crate::users::{Credentials, DEFAULT};
 
 /// Most users with a witness. Each of these users has one witness.
 pub(super) const WITNESSES_MAX: usize = 256;
-/// Interval of the signs of life on a witness's connection, in nanoseconds. It is less than the shortest time
+/// Interval of the signs of life on a witness's connection, in nanoseconds. The interval is less than the shortest time
 /// after which Redis closes an idle connection (`timeout`).
 const POKE_EVERY: Time = 1_000_000_000;
 

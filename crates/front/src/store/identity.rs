@@ -2,8 +2,9 @@
 //!
 //! An address may belong to another process than the Redis that the pmnet server uses. An address leads to another
 //! process after a failover or a restart of Redis, or if it leads to different processes on the front's and on the
-//! server's machine. So the front asks which store is at the other end of a connection. It sends no client's command on
-//! the connection before the answer matches the store's name from the server's barrier (`docs/spec/wire.md` §6).
+//! server's machine. So the front asks which store is at the other end of a connection. The front sends no client's
+//! command on the connection before the answer matches the store's name from the server's barrier (`docs/spec/wire.md`
+//! §6).
 
 use pmnet_resp::{read, reply};
 use pmnet_wire::StoreName;

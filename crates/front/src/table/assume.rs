@@ -1,7 +1,7 @@
 //! `--assume-ok`: commands that the operator wants acknowledged early although Redis may refuse them.
 //!
-//! Such a command gets `+OK` once it is durable in the devices. If Redis then refuses the command (HMSET on a key that
-//! holds a list, LSET beyond the end), it has no effect and the client gets no error. So only commands that answer
+//! A listed command gets `+OK` once it is durable in the devices. If Redis then refuses the command (HMSET on a key
+//! that holds a list, LSET beyond the end), it has no effect and the client gets no error. So only commands that answer
 //! `+OK` on success can be listed, and only their usual forms are acknowledged early.
 
 use super::FACTS;

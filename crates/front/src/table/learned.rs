@@ -157,7 +157,7 @@ struct Row<'a> {
     fixed: [i32; 3],
     specs: Vec<Spec>,
     subcommands: Vec<&'a [u8]>,
-    /// The reply is from a version before Redis 7. It does not describe blocking, subcommands or modules.
+    /// The reply is from a version before Redis 7. Such a reply does not describe blocking, subcommands or modules.
     is_old: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Generates the page of all commands. Its matrix is written from the table that the code uses.
+//! Generates the page of all commands. The matrix of the page is written from the table that the code uses.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::assume::ASSUMABLE;
 use super::decide::{Rule, decide};
 use super::{FACTS, SERVER_VERSION};
 
-/// The prose. Its placeholders are replaced by generated text.
+/// The prose. The placeholders in the prose are replaced by generated text.
 const GUIDE: &str = include_str!("guide.md");
 
 /// Returns the whole of `docs/use/commands.md`.

@@ -19,7 +19,7 @@ pub enum Access {
     Anyone,
 }
 
-/// A password. Its text is never shown. Clones share one value: a replaced password is replaced in all of
+/// A password. The text of a password is never shown. Clones share one value: a replaced password is replaced in all of
 /// them.
 #[derive(Clone)]
 pub struct Secret(Arc<RwLock<Arc<[u8]>>>);

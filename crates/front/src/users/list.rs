@@ -3,7 +3,7 @@
 //! A rule that the front does not understand (of a newer Redis, or of another server) may revoke any right.
 //! So a user with such a rule counts as restricted, and Redis is asked about each of its commands.
 
-/// A key for questions to Redis. It replaces the key of a SORT, to learn whether the command is allowed by a
+/// A key for questions to Redis. This key replaces the key of a SORT, to learn whether the command is allowed by a
 /// selector with the right to read every key. Only a pattern without other bytes can match it.
 pub(super) const PROBE_KEY: &[u8] = &[1; 16];
 

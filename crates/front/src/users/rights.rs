@@ -59,7 +59,7 @@ pub(crate) struct Users {
     pub(crate) access: Access,
     users: Vec<User>,
     by_name: FxHashMap<Box<[u8]>, usize>,
-    /// The list from which the users were read. `None`: not known, so no client may do anything.
+    /// The list from which the users were read. `None` while the list is not known: no client may do anything.
     list: Option<Bytes>,
     /// Incremented whenever the places in `users` change.
     pub(crate) generation: u64,

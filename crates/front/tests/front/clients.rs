@@ -336,7 +336,7 @@ fn a_pause_holds_back_what_it_is_for_and_ends() {
     assert_eq!(own.ask("CLIENT UNPAUSE"), "+OK\r\n");
     assert_eq!(other.text(), "+OK\r\n");
     assert_eq!(other.text(), "$1\r\n1\r\n");
-    // A pause for all commands of all clients. It ends without a command.
+    // A pause for all commands of all clients. The pause ends without a command.
     assert_eq!(own.ask("CLIENT PAUSE 300"), "+OK\r\n");
     assert_eq!(redis.client().ask("SET k 2"), "+OK\r\n");
     assert_eq!(other.ask("GET k"), "$1\r\n2\r\n");

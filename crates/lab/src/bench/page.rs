@@ -13,7 +13,7 @@ const STYLE: &str = "
 h1 { font-size:1.4rem; margin:0 0 .3rem; } h2 { font-size:1.1rem; margin:2.2rem 0 .4rem; }
 li, small { color:var(--soft); }
 ";
-/// Number of colours of the style. Class `sN` has the colour of line N, class `kN` that of its key.
+/// Number of colours of the style. Class `sN` has the colour of line N, class `kN` the colour of the line's key.
 pub const COLOURS: usize = 12;
 
 /// Returns an HTML page with this content, and with the notes at its end.

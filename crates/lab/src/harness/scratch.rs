@@ -1,4 +1,4 @@
-//! Folders of a run: one on disk, one in memory. Both are removed at the end unless the run failed.
+//! Folders of a run: one on disk, one in memory. Both folders are removed at the end unless the run failed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Once;
@@ -67,7 +67,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes folders of killed owners from memory. Their folders on disk stay for inspection.
+/// Removes folders of killed owners from memory. The owners' folders on disk stay for inspection.
 fn sweep() {
     let Ok(entries) = std::fs::read_dir(MEMORY_ROOT) else {
         return;

@@ -3,8 +3,8 @@
 
 use super::summary::float;
 
-/// Maximum number of keys of a Zipf distribution. Their probabilities are a table in memory with 8
-/// bytes per key.
+/// Maximum number of keys of a Zipf distribution. The probabilities of the keys are a table in memory with 8 bytes per
+/// key.
 pub const ZIPF_KEYS_MAX: u64 = 1_000_000;
 /// Largest exponent; with this exponent, 83 of 100 operations use the first key.
 pub const ZIPF_MAX: f64 = 3.0;

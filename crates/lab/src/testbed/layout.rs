@@ -39,9 +39,9 @@ pub struct Node {
     pub namespace: String,
     /// The interface that has the addresses.
     pub interface: &'static str,
-    /// Its IPv4 address in a /24 network; the hub has none.
+    /// IPv4 address of the machine in a /24 network; the hub has none.
     pub ipv4: Option<Ipv4Addr>,
-    /// Its IPv6 address in a /64 network; the hub has none.
+    /// IPv6 address of the machine in a /64 network; the hub has none.
     pub ipv6: Option<Ipv6Addr>,
     /// The bridge ports, each named after the node at its other end; empty for a client or server,
     /// which is no switch.

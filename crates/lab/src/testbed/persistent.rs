@@ -88,7 +88,7 @@ fn remove_pins() -> anyhow::Result<()> {
 /// Replaces this process by the command, inside a node.
 ///
 /// # Errors
-/// Fails if the testbed has no such node, or the command does not exist. It returns only with an error.
+/// Fails if the testbed has no such node, or the command does not exist. The function returns only with an error.
 pub fn exec(name: &str, command: &[OsString]) -> anyhow::Result<Infallible> {
     if let Some(reason) = refusal() {
         bail!(reason);

@@ -65,8 +65,8 @@ pub struct Feeder {
 }
 
 impl Feeder {
-    /// Prepares space for `packets_max` packets. They will be fed to `fed`: the pipeline of this
-    /// device, or a program that tail-calls it.
+    /// Prepares space for `packets_max` packets. The packets will be fed to `fed`: the pipeline of this device, or a
+    /// program that tail-calls it.
     ///
     /// # Errors
     /// Fails if this binary was built without the programs, or this kernel does not accept them (they need Linux 5.18).

@@ -35,7 +35,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Its name in the object file.
+    /// Name of the program in the object file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,8 +46,8 @@ impl Program {
     }
 }
 
-/// A program that is attached to an interface. It is detached when this value is dropped or the
-/// process dies, unless it was [pinned](Plain::pin).
+/// A program that is attached to an interface. The program is detached when this value is dropped or the process dies,
+/// unless it was [pinned](Plain::pin).
 #[derive(Debug)]
 pub struct Plain {
     // The link keeps the program loaded.

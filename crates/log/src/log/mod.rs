@@ -193,7 +193,7 @@ impl<M: Media> Log<M> {
         }
     }
 
-    /// Returns, in percent, how full the fuller of the two rings is with orders that are not reclaimed.
+    /// Returns the share of the fuller ring that holds orders which are not reclaimed, in percent.
     #[must_use]
     pub fn occupancy(&self) -> u8 {
         let parameters = self.parameters();

@@ -69,7 +69,7 @@ impl<M: Media> Shared<M> {
         self.log.hand_over()
     }
 
-    /// Takes the log back. Its holder may only have appended, persisted, and reclaimed orders that this store has
+    /// Takes the log back. The log's holder may only have appended, persisted, and reclaimed orders that this store has
     /// applied.
     ///
     /// # Panics

@@ -264,7 +264,7 @@ pub enum Event {
     SessionClosed {
         /// The session that closed.
         session: SessionHandle,
-        /// Reason of the end.
+        /// The reason why the session closed.
         reason: Closed,
     },
 }

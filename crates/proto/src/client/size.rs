@@ -13,7 +13,7 @@ const ASK_EVERY: Nanos = 250 * MILLISECOND;
 pub(super) struct Size {
     /// Size that the client's own paths carry.
     path: FragmentSize,
-    /// Those paths have lost large packets without an error.
+    /// The client's own paths have lost large packets without an error.
     lossy: bool,
     /// Size of the shard, as the head stated it, and the epoch of that statement (`told_in`).
     shard: FragmentSize,

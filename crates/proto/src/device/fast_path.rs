@@ -25,7 +25,7 @@ pub struct SessionState {
     pub last: u64,
     /// Last committed seq.
     pub committed: u64,
-    /// Highest seq that the fast path may admit. It is limited for ended sessions and by quotas.
+    /// Highest seq that the fast path may admit. Ended sessions and quotas limit this seq.
     pub until: u64,
     /// Last applied seq.
     pub applied: u64,

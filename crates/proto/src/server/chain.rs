@@ -61,7 +61,7 @@ pub(super) struct Snapshot {
     epoch: u32,
     applied: u64,
     rows: Vec<SessionRow>,
-    /// Number of session rows in a part. It is smaller if a row names its front.
+    /// Number of session rows in a part. The number is smaller if a row names its front.
     per_part: usize,
 }
 
@@ -392,7 +392,8 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
-    /// A device asks to belong to the chain, over a path that carries `size`. Its question is judged with this size.
+    /// A device asks to belong to the chain, over a path that carries `size`. The device's question is judged with this
+    /// size.
     pub fn asked_by(&mut self, size: FragmentSize) {
         self.path = self.path.min(size);
     }
@@ -448,8 +449,8 @@ impl Server {
         });
     }
 
-    /// Returns the stamp of a recover-reply. It names the device that recovers, and has no shard token: a device learns
-    /// the token from the payload, and a refused device must not learn it.
+    /// Returns the stamp of a recover-reply. The stamp names the device that recovers, and has no shard token: a device
+    /// learns the token from the payload, and a refused device must not learn it.
     fn stamp_for(&self, asked: &Header) -> Stamp {
         Stamp {
             device: asked.device,

@@ -179,7 +179,7 @@ fn a_front_that_floods_leaves_the_others_their_share() {
     let mut others = opened(&mut head, "web", 1);
     let mut floods: Vec<_> = (2..6).map(|at| opened(&mut head, "flood", at)).collect();
     let admitted: u64 = floods.iter_mut().map(|one| head.flood(one)).sum();
-    // The log also holds five OPENs. Its last quarter is not for a front that holds half of the log.
+    // The log also holds five OPENs. The last quarter of the log is not for a front that holds half of the log.
     assert_eq!(admitted, ENTRIES * 3 / 4 - 5);
     assert!(head.bench.device.counters().over_share >= 4);
     let all = head.bench.device.most_over_share();
@@ -315,8 +315,8 @@ fn a_newcomer_gets_places_of_a_front_that_has_them_all() {
     assert_eq!(LetGo::from_byte(why), Some(LetGo::OverShare));
 }
 
-/// A front for which no row is free shares a row with others. It is served, and no row is taken from a front that has
-/// entries or sessions.
+/// A front for which no row is free shares a row with others. Such a front is served, and no row is taken from a front
+/// that has entries or sessions.
 #[test]
 fn more_fronts_than_rows_are_served() {
     let mut head = Head::new(keyed(1, 1));

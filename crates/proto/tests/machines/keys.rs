@@ -442,8 +442,8 @@ fn entries_of_before_are_sealed_anew() {
     is_sealed(&only(bench.forwards()), hop_key(1));
 }
 
-/// The pipeline in the kernel of the last device appends entries without a MAC. Its process makes the MAC when it sends
-/// them.
+/// The pipeline in the kernel of the last device appends entries without a MAC. The process of the last device makes
+/// the MAC when it sends the entries.
 #[test]
 fn an_entry_without_a_mac_is_sealed_when_it_is_sent() {
     let mut bench = head();

@@ -33,7 +33,7 @@ fn a_request_from_before_a_read_is_never_executed() {
         bench.give(&read(&bench, 2), b"GET");
         bench.work();
         if failed {
-            // The outcome of a work is unknown: the records are loaded again. They do not contain the read.
+            // The outcome of a work is unknown: the records are loaded again. These records do not contain the read.
             bench.server.failed();
             bench.work();
         }
@@ -146,7 +146,7 @@ fn what_begins_anew_leaves_nothing_of_the_update_before_it() {
     }
 }
 
-/// Two updates have the same order, session and seq, but other bytes. One of the two was acknowledged.
+/// Two updates have the same order, session and seq, but other bytes. One of the two updates was acknowledged.
 #[test]
 fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     let mut bench = Bench::new();

@@ -1,8 +1,8 @@
 //! Settings and rights with which Redis would refuse updates that a front acknowledges early.
 //!
-//! They are checked whenever the store connects, so also after each change that closes the connection. Settings are
-//! read with CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: a MULTI that is discarded checks
-//! names and rights of its commands and runs nothing. `docs/operate/redis.md` has a table of all settings.
+//! The settings are checked whenever the store connects, so also after each change that closes the connection. Settings
+//! are read with CONFIG GET. Renamed commands and missing rights show in a *rehearsal*: a MULTI that is discarded
+//! checks names and rights of its commands and runs nothing. `docs/operate/redis.md` has a table of all settings.
 
 use pmnet_server::StoreError;
 use pmnet_wire::guard::{BULK_BYTES_MIN, OUTPUT_BYTES_MIN, QUERY_BYTES_MIN, memory, output_limit};

@@ -372,7 +372,7 @@ impl<'r> Keyspace<'r> {
         self.live(head)
     }
 
-    /// Empties a database. Its keys are unreachable at once; their rows are removed later.
+    /// Empties a database. The keys of the database are unreachable at once; their rows are removed later.
     pub fn flush(&mut self, database: u32) -> Result<(), Fault> {
         let space = self.space(database)?;
         if self.keys_in(&layout::heads_of(space), 1)?.is_empty() {

@@ -61,8 +61,8 @@ impl Back {
     pub(in crate::client) fn submit_all(&mut self, cx: &mut Context<'_>) -> Result<(), Later> {
         self.send_pack(cx)?;
         if self.packs.is_out() {
-            // The store may leave out a part of the pack. That part must be sent again before every later
-            // command.
+            // The store may leave out a part of the pack. The part that the store left out must be sent again before
+            // every later command.
             return Err(Later::Outstanding);
         }
         Ok(())

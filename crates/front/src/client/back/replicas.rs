@@ -11,8 +11,8 @@ use super::read_before::MISSES;
 use crate::client::lane;
 use crate::upstream::Time;
 
-/// Time without questions to replicas after a replica lagged, in nanoseconds. It doubles with each further lag, up to
-/// [`LAGS_MAX`] times.
+/// Time without questions to replicas after a replica lagged, in nanoseconds. The pause doubles with each further lag,
+/// up to [`LAGS_MAX`] times.
 const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
 /// How often the store is asked for its replicas, in nanoseconds.

@@ -38,7 +38,7 @@ pub(in crate::client) enum Admission {
     Answered(Bytes),
     /// The command waits for an answer of Redis.
     Awaits(Asking),
-    /// The command is the last: its user cannot be used from this machine.
+    /// The front closes the connection after this command, because the client's user cannot be used from this machine.
     Remote,
     /// The client's user is deleted: the connection ends without an answer.
     Gone,

@@ -4,8 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Numbers of resends and similar irregularities. None of them invalidates a measurement; all of
-/// them are shown.
+/// Numbers of resends and similar irregularities. No irregularity invalidates a measurement; all of them are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Troubles {
     /// Number of updates that were sent again after 10 ms without an answer.

@@ -24,7 +24,7 @@ const CHECKED_MAX: usize = 1_000;
 /// Longest time for a request that the histogram distinguishes, in nanoseconds.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// A server. It serves several runs, one after the other.
+/// A server. A server serves several runs, one after the other.
 pub struct Server {
     store: Store,
     region: Region,

@@ -4,8 +4,8 @@
 //! Thousands of prepared packets go through the loaded program in one system call. Each packet is
 //! different, and each update is really appended to a log and acknowledged. The cost of supplying
 //! the packets is measured in the same way and subtracted. The device's state machine opens the
-//! sessions. The benchmark needs no interface, so it can run beside devices that serve. It counts
-//! only packets whose result it has checked.
+//! sessions. The benchmark needs no interface, so it can run beside devices that serve. The benchmark counts only
+//! packets whose result it has checked.
 
 pub(crate) mod frame;
 mod measure;

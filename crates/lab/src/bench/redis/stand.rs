@@ -24,7 +24,7 @@ const FILL_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 pub struct Stand {
     /// The row.
     pub row: Row,
-    /// Its processes.
+    /// The row's processes.
     pub running: Running,
     /// Status ports of these processes. Empty: the row is measured without scrapes.
     pub ports: Vec<SocketAddr>,

@@ -3,7 +3,7 @@
 //!
 //! All variants of one MTU are set up at the same time and measured in turn, in several rounds and
 //! both orders; figures that are compared come from the same round. The benchmark asserts nothing:
-//! it succeeds if it could measure. It leaves no processes, networks or programs.
+//! it succeeds if it could measure. The benchmark leaves no processes, networks or programs.
 
 mod load;
 mod measure;

@@ -81,8 +81,8 @@ impl Question<'_> {
             .find(|member| member.device == came.device)
     }
 
-    /// Whether the operator has made this statement. It is valid in one epoch, so a repeated or late statement has no
-    /// effect.
+    /// Whether the operator has made this statement. The statement is valid in one epoch, so a repeated or late
+    /// statement has no effect.
     const fn says(&self, flag: u32) -> bool {
         let origin = self.origin();
         origin.flags & flag != 0 && origin.word_epoch == self.epoch

@@ -25,7 +25,7 @@ impl fmt::Display for Life {
     }
 }
 
-/// The reason of a decision about a RECOVER. Its text says what happened, and what to do.
+/// The reason of a decision about a RECOVER. The text of the reason says what happened, and what to do.
 ///
 /// `device`: the device concerned. `chain`: the present chain. `applied`: the last order that the store has applied.
 /// `known`: the last order that the device's log knows to be applied.

@@ -143,7 +143,7 @@ pub fn entry(order: u64) -> (Header, Vec<u8>) {
 }
 
 impl Bench {
-    /// Device `id`, just started. Its log holds `frames` after the applied entries.
+    /// Device `id`, just started. The device's log holds `frames` after the applied entries.
     pub fn starting(config: DeviceConfig, state: LogState, frames: Vec<Vec<u8>>) -> Bench {
         let id = config.id;
         let device = Device::new(config, state, Random::new(5), ms(1));

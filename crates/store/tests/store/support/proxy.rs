@@ -1,6 +1,6 @@
-//! A TCP proxy between the store and Redis. It holds the bytes of one connection, lets the store believe that the
-//! connection is dead, and delivers the bytes on the test's command, as if they had waited in a socket of a busy Redis.
-//! It can also change Redis's answers, and run a function just before Redis gets a command.
+//! A TCP proxy between the store and Redis. The proxy holds the bytes of one connection, lets the store believe that
+//! the connection is dead, and delivers the bytes on the test's command, as if they had waited in a socket of a busy
+//! Redis. The proxy can also change Redis's answers, and run a function just before Redis gets a command.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -3,8 +3,8 @@
 //!
 //! These commands pass through: WATCH and the commands after it, blocking commands, WAIT, subscriptions, MONITOR,
 //! SCRIPT KILL, and commands of newer servers and modules that keep state in a connection. After a command of the last
-//! kind, all commands of the client that only the store knows pass on the client's own connection. One command at a
-//! time passes. Later commands of its client wait, and its reply has its place in the order of replies.
+//! kind, all commands of the client that only the store knows pass on the client's own connection. Only one command
+//! passes at a time. Later commands of its client wait, and its reply has its place in the order of replies.
 //!
 //! The path of such a command, from file to file:
 //!
