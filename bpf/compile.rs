@@ -20,7 +20,7 @@ pub fn objects(source: &Path, out: &Path, names: &[&str]) {
     }
 }
 
-/// It is no error if there is no compiler. It is an error if the compiler rejects the program.
+/// A missing compiler is no error. If the compiler rejects the program, this function returns an error.
 fn compile(source: &Path, include: &Path, object: &Path) -> Result<(), String> {
     let clang = std::env::var("PMNET_CLANG").unwrap_or_else(|_| "clang".into());
     let folder = source.parent().unwrap_or(source);

@@ -4,8 +4,8 @@
  *
  * Invariants: the lock is held. The bytes are those that Log::append in crates/log writes, except
  * for the entry's checksum. Frame and entry are complete before `last` is stored. User space reads
- * `last` first, without the lock, and then the entries up to it. (x86-64 keeps stores in order, so
- * a compiler barrier is enough.)
+ * `last` first, without the lock, and then the entries up to `last`. (x86-64 keeps stores in order,
+ * so a compiler barrier is enough.)
  *
  * Spec: docs/spec/ordered-log.md §3 to §8. May not: decide whether a packet is to be appended, or
  * send anything.

@@ -20,7 +20,7 @@
 #include "maps.h"
 
 #if PM_KEYED
-/* The state of one hash. */
+/* The state of one computation of a hash. */
 struct pm_sip {
 	__u64 v0, v1, v2, v3;
 };

@@ -214,7 +214,8 @@ static __always_inline __u32 unknown_zero(const struct pm_shard *shard)
 
 #define COUNT(counts, what) ((counts)->what++)
 
-/* Counts a packet. Returns the time for one packet in 64, which is timed, and 0 for the others. */
+/* Counts a packet. Returns the time if the packet is timed, as one packet in 64 is, and otherwise 0.
+ * */
 static __always_inline __u64 count_packet(struct pm_counters *counts)
 {
 	return counts->packets++ % 64 ? 0 : bpf_ktime_get_ns();

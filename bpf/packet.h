@@ -84,7 +84,8 @@ static __always_inline bool is_well_formed(struct pm_packet *pkt)
 	       bpf_ntohs(pkt->udp->len) == sizeof(*pkt->udp) + PM_HEADER_LEN + length;
 }
 
-/* Is it an update of this shard and epoch, with zeros in the fields that a client leaves zero? */
+/* Whether the packet is an update of this shard and epoch, with zeros in the fields that a client
+ * leaves zero. */
 static __always_inline bool is_current_update(struct pm_packet *pkt, const struct pm_shard *shard)
 {
 	const struct pm_header *h;

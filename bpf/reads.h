@@ -7,7 +7,7 @@
  * Invariants: buckets are written and read under the lock. User space alone knows which requests
  * are outstanding. User space closes the buckets of such a request, or all buckets, before it lets
  * the request pass. A READ of a closed bucket goes to user space, so user space alone decides about
- * it.
+ * this READ.
  *
  * Spec: docs/spec/reads.md §1, §2 and §9. May not: know what is outstanding, or look into an update.
  */

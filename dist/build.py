@@ -120,7 +120,8 @@ def compressed(data):
 
 
 def dependencies(build, package):
-    """Crates that are linked into this package, of others, sorted: as `cargo metadata` says."""
+    """Crates of other authors that are linked into this package, sorted: as `cargo metadata`
+    says."""
     text = output("cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform",
                   f"{build.machine}-unknown-linux-gnu", env=build.environment)
     data = json.loads(text)

@@ -127,8 +127,8 @@ def same_shape(left, right):
 
 
 def same_scan(left, right):
-    """Whether two steps of a search may belong to equal data. Complete results must be equal; partial ones may
-    differ."""
+    """Whether two steps of a search may belong to equal data. Complete results must be equal;
+    partial results may differ."""
     if not same_shape(left[:2], right[:2]) or len(left) != len(right):
         return False
     whole = left[1] == right[1] == b"$1\r\n0"
@@ -193,7 +193,7 @@ def differing_in_exec(queued, left, right):
 
 
 class Difference:
-    """Two replies that differ, and the commands before them."""
+    """Two replies that differ, and the commands that were sent earlier."""
 
     def __init__(self, commands, pipelined, protocol, about):
         self.commands, self.pipelined, self.protocol = commands, pipelined, protocol

@@ -3,8 +3,8 @@ replies."""
 
 # Commands that modules use among themselves. With random arguments some of these commands end the server itself.
 INTERNAL = ("timeseries.", "search.", "_ft.", "ft._", "ft.debug")
-# These commands change the set-up instead of data, or would end or block the connection. scenarios.py compares what can
-# be compared of them.
+# These commands change the set-up instead of data, or would end or block the connection;
+# scenarios.py compares as many of them as possible.
 LEFT_OUT = {
     *(
         "monitor",
@@ -99,7 +99,7 @@ ODD_INTEGERS = [
 DOUBLES = [b"0", b"1", b"-1", b"1.5", b"2.25", b"1e3", b"0.1", b"-3.75", b"100"]
 ODD_DOUBLES = [b"inf", b"-inf", b"nan", b"abc", b"", b"1e308", b"-1e308", b"1e400", b"0x10", b"3.0e-5"]
 STREAM_IDS = [b"0", b"0-0", b"1-1", b"2-1", b"3-5", b"5-1", b"7", b"9-9", b"-", b"+", b"(2-1", b"$", b">", b"1-1-1", b"x"]
-# Times to live; the valid positive ones do not end within a run.
+# Times to live; the valid positive times do not end within a run.
 TIMES = {
     "s": [b"1000", b"100000", b"0", b"-1", b"abc", b"9223372036854775807"],
     "ms": [b"1000000", b"100000000", b"0", b"-5", b"x"],

@@ -137,7 +137,7 @@ def compare(program, sent, left, right, suite, expected):
         suite.front.setdefault(test, None)
         if direct == front or suite.front[test] is not None:
             continue
-        # The rules apply to replies as bytes; an error is one line of them.
+        # The rules apply to replies as bytes; an error is one line of a reply.
         texts = [
             "-" + reply["error"] if isinstance(reply, dict) and "error" in reply else json.dumps(reply)
             for reply in (direct, front)

@@ -19,7 +19,8 @@ UNIT_SECONDS_MAX = 400
 SILENT_SECONDS_MAX = 120
 # Number of hanging tests of a unit after which the rest of the unit is given up.
 HANGS_MAX = 6
-# Number of runs without the tests that failed alone, and number of tests that are tried alone in one of them.
+# Number of runs without the tests that failed alone, and number of tests that are tried alone in
+# one such run.
 PASSES_MAX = 4
 ALONE_MAX = 40
 START_TRIES = 3
@@ -137,7 +138,8 @@ class Unit:
                     alone = self.run(True, only=test).get(test, "")
                     if alone is not None and self.run(False, only=test).get(test, "") is None:
                         found[test] = alone
-            # A test that depends on others cannot be tried alone. No test before the first failing one has failed.
+            # A test that depends on other tests cannot be tried alone. No test before the first
+            # failing one has failed.
             found = found or {failed[0]: front.get(failed[0]) or "it did not run"}
             culprits.update(found)
             without = list(culprits)

@@ -178,7 +178,7 @@ def run_redis(options, expected):
         try:
             units = {unit.name: unit for unit in pool.map(one, names)}
         except BaseException:
-            # The pool waits for all threads, so all threads are stopped and not only this one.
+            # The pool waits for all threads, so all threads are stopped, not only this thread.
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise

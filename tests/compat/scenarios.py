@@ -372,7 +372,7 @@ NOSUCH
 """
 
 
-# What a client is told of itself and of others
+# What a client is told of itself and of other clients
 
 
 @scenario(slow=True)

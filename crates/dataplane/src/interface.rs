@@ -115,8 +115,8 @@ pub(crate) fn receive_queues(interface: &str) -> u32 {
     }
 }
 
-/// Returns how many packets that programs at an interface sent were refused by its driver: the sum of the driver's
-/// counters for this. `None`: the driver has no such counter.
+/// Returns the number of packets that programs at an interface sent and the interface's driver refused: the sum of the
+/// driver's counters of such packets. `None`: the driver has no such counter.
 #[must_use]
 pub fn refused_by_driver(interface: &str) -> Option<u64> {
     // Space for twice as many counters as counted: a driver that has more queues meanwhile has more counters, too.

@@ -39,7 +39,7 @@ pub struct RelayConfig {
     /// A handle that can end the loop, and to which the loop reports the device's state. With `device.leased` the
     /// handle is also the source of the device's leases.
     pub lease: Option<Lease>,
-    /// The cluster's keys, which may change while the relay runs. `device` has the current ones at the start. `None`:
+    /// The cluster's keys, which may change while the relay runs. `device` has the current keys at the start. `None`:
     /// the keys do not change.
     pub keys: Option<Latest<ClusterKeys>>,
     /// The counter by which the loop shows that it runs.

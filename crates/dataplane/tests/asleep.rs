@@ -163,7 +163,7 @@ impl State {
     }
 }
 
-/// Tries every order of steps. Returns the number of states, and whether the process is lost in one of them.
+/// Tries every order of steps. Returns the number of states, and whether the process is lost in one of these states.
 fn explore(looks: Looks) -> (usize, bool) {
     let mut seen = HashSet::new();
     let mut open = vec![State::new()];

@@ -131,7 +131,7 @@ fn who_has_a_key_is_served_and_nobody_else() {
         }
 
         let mut session = Session::start(client(head, Some(front(&CLUSTER))), LONG).unwrap();
-        // Updates of one packet, of several, and of one byte.
+        // Updates that take one packet, updates that take several, and updates of one byte.
         for bytes in [100, 5_000, 1] {
             let update: Bytes = payload(&vec![b'u'; bytes]).into();
             assert_eq!(

@@ -26,7 +26,7 @@ pub struct EndpointError {
 /// Makes an endpoint for a [`crate::Front`], which sends to the head device of the configuration.
 ///
 /// # Errors
-/// [`EndpointError`], if the operating system has no socket for it.
+/// [`EndpointError`], if the operating system has no socket for the endpoint.
 pub fn bind(config: ClientConfig) -> Result<ClientNode, EndpointError> {
     let head = config.head;
     ClientNode::bind(config).map_err(|source| EndpointError { head, source })

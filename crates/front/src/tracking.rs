@@ -107,7 +107,7 @@ impl Tracking {
     /// Begins tracking for a client (CLIENT TRACKING ON).
     ///
     /// # Errors
-    /// Redis's error, if the options contradict each other or the client's present ones.
+    /// Redis's error, if the options contradict each other, or contradict the client's present options.
     pub(crate) fn begin(&mut self, id: u64, wish: Wish) -> Result<(), Bytes> {
         let there = |redirect: i64| {
             u64::try_from(redirect).is_ok_and(|redirect| self.places.contains_key(&redirect))

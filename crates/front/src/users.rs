@@ -1,13 +1,12 @@
 //! Access and rights: the front's clients log in as Redis's users, or all with one password, or need no
 //! login.
 //!
-//! Purpose: no client may do through pmnet what Redis would refuse to it. Redis itself checks the password
-//! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and answers whether a user
-//! may run a command (`ACL DRYRUN`). These answers are kept ([`Users`]) while the user's rules stay the same.
-//! A command costs only a look-up if its user has all rights, or has rules that do not depend on keys and
-//! channels. Any other question is asked once for each command with its keys.
-//! Invariants: nothing is allowed that Redis has not allowed under the present rules, as far as the front
-//! knows them. All tables are bounded. A password appears in no log and no error.
+//! Purpose: no client may do through pmnet what Redis would refuse to the client. Redis itself checks the password
+//! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and answers whether a user may run a
+//! command (`ACL DRYRUN`). These answers are kept ([`Users`]) while the user's rules stay the same. A command costs
+//! only a look-up if its user has all rights, or has rules that do not depend on keys and channels. Any other question
+//! is asked once for each command with its keys. Invariants: nothing is allowed that Redis has not allowed under the
+//! present rules, as far as the front knows them. All tables are bounded. A password appears in no log and no error.
 //! Not allowed here: sockets and clocks.
 
 mod access;

@@ -5,8 +5,8 @@
  * reflect: sends every IPv4 UDP datagram to a port of pmnet's range back to its sender; the
  * baseline of measurements.
  *
- * cross: sends every IPv4 UDP datagram from or to a port of pmnet's range out at another interface, unchanged. A
- * machine between two others cannot do less.
+ * cross: takes every IPv4 UDP datagram from or to a port of pmnet's range, and sends the datagram unchanged out at
+ * another interface. A machine between two others cannot do less work.
  *
  * pass: passes everything. A veth accepts packets that its peer sends by XDP_TX only if the veth
  * has a program itself.

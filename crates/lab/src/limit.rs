@@ -25,8 +25,7 @@ pub const VALUE_BYTES_MAX: usize = 16 << 20;
 const CONNECTIONS_MAX: usize = 10_000;
 /// Number of bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// If a client leaves this many bytes of replies unread, the server reads no further commands of
-/// it.
+/// If a client leaves this many bytes of replies unread, the server reads no further commands of this client.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
 /// Number of events that are taken from the operating system at once.
 const EVENTS_MAX: usize = 1024;

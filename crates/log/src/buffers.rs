@@ -161,7 +161,7 @@ impl Buffers {
     }
 
     /// Returns the length of the longest frame that can be copied in now. The length is 0 if no buffer is free for
-    /// copies because the others are lent.
+    /// copies because all other buffers are lent.
     pub(crate) fn room_for_a_copy(&self) -> usize {
         if self.free.is_empty() {
             0

@@ -1,5 +1,5 @@
 //! Appends by the fast path (ordered-log.md §10): a log takes over entries that the fast path wrote by the log's rules,
-//! and no others.
+//! and no other entries.
 
 mod support;
 
@@ -199,7 +199,7 @@ fn a_frame_is_read_from_beside_only_where_its_order_is() {
     );
 }
 
-/// An applied entry stays readable until it is overwritten, and nothing else is ever taken for it.
+/// An applied entry stays readable until it is overwritten, and nothing else is ever taken for this entry.
 #[test]
 fn what_is_applied_is_kept_until_it_is_overwritten() {
     for seed in 0..200 {

@@ -97,7 +97,7 @@ fn one_reclaimed_order_in_a_full_log_is_enough_to_go_on() {
 }
 
 /// Reclaimed space is used again only after two durable witnesses state the reclaim. Entries that were appended before
-/// the reclaim are no witnesses of it.
+/// the reclaim are no witnesses.
 #[test]
 fn a_persist_releases_only_what_it_wrote_down() {
     let (mut log, _) = filled(&Parameters::ring(64, 1 << 20), 32, 16, 0);

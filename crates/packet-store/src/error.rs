@@ -2,8 +2,7 @@
 
 use pmnet_log::MediaError;
 
-/// Reason why an image cannot be opened as a store, or a store cannot be created in it. The image is unchanged, unless
-/// a medium failed.
+/// Reason why a store cannot be opened or created in an image. The image is unchanged, unless a medium failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A size that no store can have.
@@ -98,7 +97,7 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// A record, or the remains of one, whose content differs from what was written.
+/// A record, or the remains of a record, whose content differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Key of the record, as far as it can be read; only its first [`Damage::KEY_BYTES_SHOWN`] bytes.

@@ -15,9 +15,9 @@ const RESERVE_MIN: u32 = 8;
 const CLASSES: usize = 16;
 /// Frames of these classes are sparse: less than three quarters of them are live.
 const CLASSES_SPARSE: usize = 12;
-/// Frames of these classes can be packed when frames are scarce. Even when all other writes are refused, records may
-/// still replace others in half of the reserve, which is a 16th of all frames. Before this space is used up, a frame of
-/// these classes exists.
+/// Frames of these classes can be packed when frames are scarce. Even when all other writes are refused, a record may
+/// still replace another record in half of the reserve, which is a 16th of all frames. Before this space is used up, a
+/// frame of these classes exists.
 const CLASSES_SCARCE: usize = 15;
 /// Copied records begin at a multiple of this, in bytes, so that a torn word never belongs to two records.
 const ALIGN: usize = 8;
@@ -38,7 +38,8 @@ enum State {
     Closed,
     /// The frame holds a part of one large record, or a damaged record. Such a frame is never packed.
     Apart,
-    /// The frame holds no record any more. But lines on the medium may point into it, and the log has an entry in it.
+    /// The frame holds no record any more. But lines on the medium may point into the frame, and the log has an entry
+    /// in the frame.
     Left,
 }
 

@@ -141,7 +141,7 @@ impl Keys {
     }
 
     /// Returns the key with this digest for which `compare` returns equal. `compare` gets the slot of the newest
-    /// version of a key, and compares that key with the one that is searched.
+    /// version of a key, and compares that key with the searched key.
     pub fn find(&self, digest: &Digest, compare: impl Fn(u32) -> Ordering) -> Option<u32> {
         let bucket = &self.buckets[self.bucket(digest)];
         let tag = digest.tag();
@@ -463,7 +463,7 @@ impl Keys {
         &mut self.links[tower_of(&self.keys, key) + level]
     }
 
-    /// Returns a random number of levels: one, and each further level with a chance of one in four.
+    /// Returns a random number of levels: one level is certain, and each further level has a chance of one in four.
     fn draw_levels(&mut self) -> usize {
         // xorshift64: the heights must be random, but need not be secret.
         self.random ^= self.random << 13;

@@ -40,7 +40,7 @@ const CRC_AT: usize = 60;
 /// Kind of the bytes in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Key, then value. If they do not fit into this frame, pieces hold the rest.
+    /// Key, then value. If they do not fit into this frame, pieces hold the remaining bytes.
     Plain,
     /// A packet's payload with key and value somewhere in it.
     Packet,

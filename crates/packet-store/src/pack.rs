@@ -26,8 +26,8 @@ impl<M: Media> PacketStore<M> {
     }
 
     /// Moves the records of the sparsest frames close together, if packing is worth it, and commits. Returns the number
-    /// of bytes that were moved, about `budget`; 0 if there was nothing to pack, or no space for it. A damaged record
-    /// stays where it is.
+    /// of bytes that were moved, about `budget`; 0 if there was nothing to pack, or no space for packing. A damaged
+    /// record stays where it is.
     ///
     /// # Errors
     /// [`Error::Media`].

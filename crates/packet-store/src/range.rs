@@ -141,7 +141,7 @@ impl<M: Media> PacketStore<M> {
             Bound::Included(key) => seek_back(key, true),
             Bound::Excluded(key) => seek_back(key, false),
         }?;
-        // If there is no key between the bounds, the last key precedes the first one.
+        // If there is no key between the bounds, the key `last` is before the key `first`.
         (self.keys.next(last) != Some(first)).then_some((first, last))
     }
 }

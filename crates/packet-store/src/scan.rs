@@ -98,7 +98,7 @@ impl<M: Media> Scan<M> {
         }
     }
 
-    /// Classifies the lines: candidates, pieces by record and index, and the rest.
+    /// Classifies the lines: candidates, pieces by record and index, and all other lines.
     fn read_lines(&mut self) -> (Vec<Candidate>, FxHashMap<u64, u32>) {
         let seed = self.identity.seed();
         let mut candidates = Vec::new();

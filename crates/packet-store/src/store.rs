@@ -424,7 +424,8 @@ impl<M: Media> PacketStore<M> {
     }
 
     fn persist_both(&mut self) -> Result<(), MediaError> {
-        // First, all that the commit record relies on becomes durable: the new records, and the erasure of older ones.
+        // First, all that the commit record relies on becomes durable: the new records, and the erasure of older
+        // records.
         self.persist_changes()?;
         // Then the commit record becomes durable.
         let range = self.next.store(&mut self.media, self.seed);

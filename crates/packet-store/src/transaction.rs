@@ -311,7 +311,7 @@ impl<M: Media> PacketStore<M> {
         }
     }
 
-    /// Stores key and value, from byte `at` on, into a place, and stores the line for them.
+    /// Stores the bytes of key and value from byte `at` on into a place, and stores the line of this part.
     fn store_part(
         &mut self,
         line: &mut Line,

@@ -64,7 +64,7 @@ impl ClusterKeys {
         NonZeroU64::new(print).unwrap_or(NonZeroU64::MIN)
     }
 
-    /// Returns the accepted keys; the first one is used to send.
+    /// Returns the accepted keys; this device sends with the first key.
     pub fn accepted(&self) -> impl Iterator<Item = &ClusterKey> {
         std::iter::once(&self.present).chain(&self.other)
     }

@@ -30,7 +30,7 @@ pub enum Rule {
     /// §12: a device is refused, and the shard stopped, only because of records that were read after the question, not
     /// because of the server's memory.
     FreshRecords,
-    /// §2 rule 8: a bypass waits for the orders that were admitted before it.
+    /// §2 rule 8: a bypass waits for all orders that were admitted earlier.
     Barrier,
     /// §2 rule 8: a bypass waits for its session's own updates, even if they are not in the log yet.
     LastSeq,

@@ -168,8 +168,8 @@ fn taken_out_when_it_is_drained() {
     world.process("server").relaunch().unwrap();
     world.restart("device");
     world.check(&writer);
-    // The server's last packet may still be under way, also about the END of the checking session; a new process asks
-    // for that packet.
+    // The server's last packet, for example about the END of the checking session, may still be under way; a new
+    // process asks for that packet.
     eventually("all is applied", READY_MAX, || {
         world.stop("device");
         let (good, said) = world.device_with(&["--detach"]);

@@ -346,7 +346,7 @@ impl World {
         self.address(RELAYS[0], SPARE_PORT)
     }
 
-    /// Runs `pmnet ctl` for a shard without a fleet. Returns its exit code and its output.
+    /// Runs `pmnet ctl` for a shard without a fleet. Returns the program's exit code and output.
     pub fn ctl(&self, args: &str) -> (Option<i32>, String) {
         let server = self.server();
         let (device, other) = match self.plan.place {

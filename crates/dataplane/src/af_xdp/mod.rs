@@ -1,7 +1,7 @@
 //! AF_XDP: receives and sends frames of one queue of an interface, and bypasses the kernel's network stack.
 //!
-//! [`Socket`] moves frames. [`Redirect`] is the XDP program that redirects packets to it. Frames lie in memory that the
-//! caller supplies ([`Region`]).
+//! [`Socket`] moves frames. [`Redirect`] is the XDP program that redirects packets to a socket. Frames lie in memory
+//! that the caller supplies ([`Region`]).
 //!
 //! Invariants: every frame has one owner at a time: the free list, a holder, or the kernel. [`Socket`] keeps a record
 //! of the owners, and checks each frame that the kernel returns against it. Nothing is allocated for a frame. Only

@@ -18,7 +18,7 @@ use crate::xdp::KernelError;
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.o"));
 const NAME: &str = "redirect";
 const SOCKETS: &str = "pm_sockets";
-/// Queues with a number below this one can have a socket.
+/// Only queues with a lower number can have a socket.
 pub const QUEUES_MAX: u32 = 64;
 
 /// The program on an interface; detached when this is dropped, and by the kernel if the process dies.

@@ -57,7 +57,7 @@ impl<R: Region> Socket<R> {
         self.umem.frame_bytes()
     }
 
-    /// Returns the length of the longest packet that can be received, in bytes; the kernel drops longer ones.
+    /// Returns the length of the longest packet that can be received, in bytes; the kernel drops longer packets.
     #[must_use]
     pub const fn receive_bytes_max(&self) -> usize {
         self.umem.receive_bytes_max(self.queue.headroom())

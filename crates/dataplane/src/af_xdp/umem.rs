@@ -42,7 +42,7 @@ pub struct Received {
 enum Place {
     /// The caller, who keeps its content ([`Umem::keep`]).
     Kept,
-    /// The caller, who keeps its content, while the kernel sends from it.
+    /// The caller, who keeps the frame's content, while the kernel sends from the frame.
     KeptSending,
     /// The kernel, which still sends from it; the caller does not keep it any more.
     LeftSending,
@@ -353,7 +353,7 @@ impl<R: Region> Umem<R> {
             .filter(|(at, _)| self.places.get(*at) == Some(&place))
     }
 
-    /// Returns the number of an address's frame, and the offset in it.
+    /// Returns the number of an address's frame, and the offset in this frame.
     fn split(&self, address: u64) -> Option<(usize, usize)> {
         let address = usize::try_from(address).ok()?;
         Some((address / self.frame_bytes, address % self.frame_bytes))

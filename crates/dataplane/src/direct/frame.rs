@@ -17,7 +17,7 @@ pub(super) type Mac = [u8; 6];
 
 /// Length of the longest headers: Ethernet, IPv6 and UDP.
 pub(super) const HEAD_BYTES_MAX: usize = 14 + 40 + 8;
-/// Hop limit of the datagrams that this device sends; the kernel uses the same.
+/// Hop limit of the datagrams that this device sends: the kernel's own hop limit.
 const HOPS: u8 = 64;
 
 /// Content of the headers of a received packet.

@@ -22,8 +22,8 @@ const RECEIVE_RING: u32 = 1024;
 const SEND_RING: u32 = 1024;
 /// Least number of buffers that each queue has to receive into when the log is full.
 const RECEIVE_MIN: u64 = 64;
-/// With several queues, they share the number of buffers divided by this number, in equal parts of at least
-/// [`RECEIVE_MIN`] buffers and at most a ring of them. A single queue can use all buffers that are not live.
+/// If there are several queues, this share of all buffers is divided among them in equal parts, each at least
+/// [`RECEIVE_MIN`] buffers and at most the buffers of a ring. A single queue can use all buffers that are not live.
 const RECEIVE_FRACTION: u64 = 4;
 /// Number of free buffers that are left to send from.
 const SEND_RESERVE: usize = 32;
@@ -219,7 +219,7 @@ impl Queues {
         self.umem.kept_bytes(number, &inside)
     }
 
-    /// Returns the number of a buffer, and the range in it.
+    /// Returns the number of a buffer, and the range in this buffer.
     fn split(&self, place: &Range<usize>) -> (u32, Range<usize>) {
         let at = place.start / self.buffer_bytes;
         let start = at * self.buffer_bytes;

@@ -83,8 +83,8 @@ struct Place<'a> {
 }
 
 impl Interface {
-    /// Returns the interface with this name in the calling thread's network namespace. Its folder is named after its
-    /// index, because names can change.
+    /// Returns the interface with this name in the calling thread's network namespace. The interface's folder is named
+    /// after the interface's index, because names can change.
     pub(super) fn named(name: &str) -> Result<Interface, KernelError> {
         let namespace =
             std::fs::metadata(NAMESPACE).map_err(|error| KernelError::io(NAMESPACE, error))?;
@@ -110,7 +110,7 @@ impl Interface {
         here && self.link().is_some() && !self.is_severed()
     }
 
-    /// Attaches a device, or a new pipeline of it.
+    /// Attaches a device, or a new pipeline of a device that is attached.
     ///
     /// # Errors
     /// [`KernelError`]; in this case the earlier state is kept.
@@ -124,7 +124,7 @@ impl Interface {
     ) -> Result<(), KernelError> {
         let _lock = self.lock()?;
         if self.is_severed() {
-            // The interface is gone, and its index was given to another one: no device is at the new one yet.
+            // The interface is gone, and its index was given to another interface, which has no device yet.
             step("clear");
             self.clear()?;
         }
@@ -163,7 +163,7 @@ impl Interface {
         settled
     }
 
-    /// Checks that the other devices at the interface allow this one.
+    /// Checks that the other devices at the interface allow this device.
     fn admit(
         &self,
         interface: &str,
@@ -269,8 +269,8 @@ impl Interface {
         attached
     }
 
-    /// Replaces the attached program, or attaches the first one. Without `place` and without a link no device was ever
-    /// attached.
+    /// Replaces the attached program, or attaches the first program. Without `place` and without a link no device was
+    /// ever attached.
     fn attach(
         &self,
         program: &mut Xdp,

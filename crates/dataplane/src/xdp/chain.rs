@@ -87,7 +87,7 @@ impl HopKeys {
     }
 }
 
-/// Tells the pipeline the address of a neighbour. `None`: the pipeline sends nothing to it.
+/// Tells the pipeline the address of a neighbour. `None`: the pipeline sends nothing to this neighbour.
 fn set_neighbour(
     peer: Option<Peer>,
     address: [&AtomicU64; 2],

@@ -77,7 +77,7 @@ pub fn detach(
             } else {
                 Log::adopt(media, None, &tail)?
             };
-            // A log that is empty and never served needs no file: the next start makes a new one.
+            // A log that is empty and never served needs no file, because the next start makes a new log.
             if log.last() > 0 || log.served() > 0 {
                 // From now on a file may hold the same log as the maps.
                 kernel.set_stage(Stage::Saving);

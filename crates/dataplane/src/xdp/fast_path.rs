@@ -55,8 +55,8 @@ impl Kernel {
         if was_held { Ok(()) } else { held.resume() }
     }
 
-    /// Removes a session that is over. The removal of the session's keys needs a hold, because a CPU may be verifying
-    /// with them.
+    /// Removes a session that is over. The removal of the session's keys needs a hold, because a CPU may be verifying a
+    /// packet with these keys.
     fn forget(&mut self, id: u64) -> Result<(), KernelError> {
         if self.keys.is_none() || self.sessions.find(id).is_none() {
             return self.sessions.remove(id);

@@ -16,9 +16,9 @@ const PRIVATE: u32 = 0o700;
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Makes a folder and its parent if they do not exist, and checks that both are this user's alone. A folder that others
-/// may only read, as earlier versions made them, is closed to them. If another process removes a folder meanwhile, this
-/// function does not report it: the opening of a file in it will fail.
+/// Makes a folder and its parent if they do not exist, and checks that both are this user's alone. If other users may
+/// read a folder, as earlier versions made folders, this function takes away that right. If another process removes a
+/// folder meanwhile, this function does not report it: the opening of a file in it will fail.
 ///
 /// # Errors
 /// [`KernelError`].

@@ -67,7 +67,7 @@ pub struct Own {
 
 impl Kernel {
     /// Loads the pipeline. Returns the log's medium as well. Maps that are already pinned are used with their contents.
-    /// New maps are no device yet: [`super::open()`] makes a device of them. The pipeline is held, unless it was
+    /// New maps are no device yet: [`super::open()`] makes a device of new maps. The pipeline is held, unless it was
     /// admitting.
     ///
     /// # Errors

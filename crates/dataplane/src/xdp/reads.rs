@@ -3,8 +3,8 @@
 //! Invariants: fields that the pipeline writes too (the newest update of a bucket, the floor), and the initial state of
 //! the index, are written only while the pipeline is held. Writes to the other fields can only make the pipeline answer
 //! fewer READs. User space writes them in this order: first the limits of what is shown, and the version; then the
-//! buckets that are open again; then the permission to answer. The pipeline reads in the opposite order. So it never
-//! sees an open bucket with an old limit or with the version from before.
+//! buckets that are open again; then the permission to answer. The pipeline reads in the opposite order. So the
+//! pipeline never sees an open bucket with an old limit or with the previous version.
 //!
 //! Spec: `docs/spec/reads.md` §9, `docs/spec/pipeline.md` §3. May not: decide what is shown.
 

@@ -12,8 +12,8 @@ pub struct Rows {
     of: HashMap<u64, u32, rustc_hash::FxBuildHasher>,
     /// The state of each row.
     state: Vec<State>,
-    /// Rows to be given out; the last one is next. Some of these rows are taken already, each as the preferred row of
-    /// another session.
+    /// Rows to be given out; the last row in the list is next. Some of these rows are taken already, each as the
+    /// preferred row of another session.
     stack: Vec<u32>,
     /// The bits of an id that are its preferred row.
     mask: u32,

@@ -132,7 +132,7 @@ impl Sessions {
             session.port.load(Relaxed),
         );
         if new || known != (high, low, port) {
-            // The path to the old address does not lead to the new one.
+            // The path to the old address does not lead to the new address.
             session.client[WAY_INTERFACE].store(0, Relaxed);
         }
         session.port.store(port, Relaxed);

@@ -5,7 +5,7 @@
 //! of a word. `build.rs` turns these lists into C structures. Spec: `docs/spec/pipeline.md` §3. May not: contain code
 //! that changes a field.
 
-// The build script and a test include this file too, and use a part of it.
+// The build script and a test also include this file, and use a part of it.
 #![allow(dead_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -207,7 +207,7 @@ shared! {
         next_port: AtomicU32,
         /// UDP port of the previous hop, in network byte order; 0: not known.
         before_port: AtomicU32,
-        /// Address of the next hop, as [`Session::address_high`] and the field after that.
+        /// Address of the next hop, in the form of [`Session::address_high`] and the field after it.
         next_high: AtomicU64,
         /// Second half of the next hop's address.
         next_low: AtomicU64,

@@ -182,7 +182,7 @@ const COUNTED: [(&str, usize); 17] = [
     ("silenced", std::mem::offset_of!(Counters, silenced) / 8),
 ];
 
-/// The counters of one CPU as an array of words.
+/// The counters of a CPU as an array of words.
 #[derive(Clone, Copy)]
 struct Row([u64; WORDS]);
 

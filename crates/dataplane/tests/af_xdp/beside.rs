@@ -59,7 +59,7 @@ struct Side {
     serving: Option<JoinHandle<()>>,
     stop: StopTrigger,
     server: UdpSocket,
-    /// The clients. The last one only asks whether everything was answered.
+    /// The clients. The last client only asks whether everything was answered.
     clients: Vec<UdpSocket>,
     _link: Arc<Link>,
     /// Answers to clients since the last comparison.
@@ -621,7 +621,7 @@ fn a_device_past_the_stack_answers_as_a_relay_does() {
     if skipped() {
         return;
     }
-    // Packets of one CPU to one queue arrive in their order.
+    // Packets that one CPU sends to one queue arrive in the order of sending.
     let mut one = CpuSet::new();
     let all = sched_getaffinity(None).unwrap();
     one.set((0..CpuSet::MAX_CPU).find(|cpu| all.is_set(*cpu)).unwrap());

@@ -372,7 +372,7 @@ fn what_cannot_be_together_is_refused_and_leaves_the_others_alone() {
     assert!(said.contains("16 devices are at veth0"), "{said}");
     let all = all().chain(more.iter().map(|device| (device, true)));
     net.check(all.chain([(&one_too_many, false)]));
-    // If a device leaves, another one can take its place.
+    // If a device leaves, another device can take its place.
     more[3].go(&net.link);
     one_too_many.come(&net.link);
     net.check([(&one_too_many, true), (&more[3], false), (&more[0], true)]);

@@ -16,7 +16,7 @@ use crate::differential::{compared, number};
 use crate::load::addresses;
 use crate::world::{SHARD, SHARD_TOKEN, Sent, World, before, others, server, skipped};
 
-/// Packets if `PMNET_PACKETS` is not set. This test sends a fifth of them.
+/// Packets if `PMNET_PACKETS` is not set. This test sends a fifth of this number.
 pub const PACKETS_ALL: u64 = 200_000;
 /// Numbers of devices before and after the compared one.
 const PLACES: [(usize, usize); 5] = [(0, 1), (0, 2), (1, 1), (1, 0), (0, 7)];
@@ -226,7 +226,7 @@ impl Run {
         self.send(from, header, &payload);
     }
 
-    /// Gives the device a DURABLE of the devices after it.
+    /// Gives the device a DURABLE of the later devices.
     fn durable(&mut self) {
         let (last, _, committed, _) = self.world.reference.machine().cursors();
         let mut rows: Vec<DurableRow> = others()

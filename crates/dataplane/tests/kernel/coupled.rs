@@ -1,8 +1,8 @@
 //! A whole chain: three devices, each with its fast path in the kernel.
 //!
 //! The network loses, repeats and reorders packets. "Other CPUs" run frames through a pipeline between any two calls of
-//! its process. Processes are killed at any call, and others take over. All acknowledged updates must be in all
-//! devices, and must be applied once, in order.
+//! its process. Processes are killed at any call, and other processes take over. All acknowledged updates must be in
+//! all devices, and must be applied once, in order.
 //!
 //! `PMNET_PACKETS` sets the length, `PMNET_SEED` the first story. A failure names its seed.
 
@@ -430,7 +430,7 @@ impl Chain {
             for which in 0..self.clients.len() {
                 let session = &self.clients[which];
                 if session.id.is_none() || session.acked < session.sent {
-                    // Updates are sent in order, so that each one is admitted.
+                    // Updates are sent in order, so each update is admitted.
                     let next = session.acked + 1 + turn % WINDOW;
                     if session.id.is_none() || next > session.sent {
                         self.say(which, true);

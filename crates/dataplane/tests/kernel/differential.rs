@@ -17,7 +17,7 @@ use crate::world::{SHARD, SHARD_TOKEN, Sent, World, server, skipped};
 
 /// Packets in one world.
 pub const PACKETS: u64 = 2_000;
-/// Hashes of the keys of updates, READs and bypasses. 0: several keys, or unknown ones.
+/// Hashes of the keys of updates, READs and bypasses; 0 stands for several keys, or for unknown keys.
 const KEYS: u64 = 12;
 /// Packets if `PMNET_PACKETS` is not set.
 pub const PACKETS_ALL: u64 = 200_000;

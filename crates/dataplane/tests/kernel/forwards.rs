@@ -1,5 +1,5 @@
-//! A port that limits how many entries are forwarded in a turn: the rest follows at once, and acknowledgements do not
-//! wait for the rest.
+//! A port that limits how many entries are forwarded in a turn: the remaining entries follow at once, and
+//! acknowledgements do not wait for them.
 
 use std::collections::VecDeque;
 use std::io;

@@ -124,7 +124,7 @@ fn what_the_pipeline_counts_is_not_refreshed() {
     assert_eq!(verdict(&mut kernel, 2), XDP_TX);
     assert_eq!(verdict(&mut kernel, 3), XDP_PASS);
     assert_eq!(kernel.last(), 2);
-    // If the state is set under a hold, the pipeline uses all of it.
+    // If the state is set under a hold, the pipeline uses the whole state.
     let ahead = SessionState { last: 9, ..fresh() };
     set(&mut kernel, ahead);
     assert_eq!(verdict(&mut kernel, 3), XDP_TX, "a duplicate now");

@@ -187,7 +187,7 @@ impl Keys {
                 ..right
             },
             2 => Header { tag: 0, ..right },
-            // The packet is sealed by this device itself, and sent back to it.
+            // The packet is sealed by this device itself, and sent back to this device.
             3 => CLUSTER
                 .hop(LIFE, header.epoch, DEVICE)
                 .seal(&right, &payload),

@@ -109,7 +109,7 @@ fn leased() -> DeviceConfig {
     }
 }
 
-/// Returns a head that has had no lease yet, with the real clock, and a session at it.
+/// Returns a head that has had no lease yet, with the real clock, and a session at this head.
 fn head(copies: usize) -> (Bench, u64) {
     let mut bench = Bench::with(0, copies, boottime(), leased());
     let session = bench.open();

@@ -29,7 +29,7 @@ pub struct Wire {
     pub bytes: Vec<u8>,
 }
 
-/// The network, and all that was seen on it.
+/// The network, and all packets that were seen on it.
 pub struct Net {
     pub rng: Rng,
     pub copies: usize,

@@ -266,8 +266,8 @@ fn bench_before_release() -> Bench {
     bench
 }
 
-/// Regression: an update was appended between a superblock and the hold that tells the pipeline of it. The update's
-/// entry stated a lower order than the superblock, and the device stopped.
+/// Regression: an update was appended between a superblock and the hold that tells the pipeline of the superblock. The
+/// update's entry stated a lower order than the superblock, and the device stopped.
 #[test]
 fn an_update_between_a_superblock_and_the_hold_that_tells_of_it_stops_nothing() {
     if skipped() {
@@ -363,7 +363,7 @@ fn with_lock_taken(node: &Node) -> Words {
     words
 }
 
-/// Releases the lock a moment later, and sets the flag just before.
+/// Releases the lock a moment later. Just before the release, this thread sets the flag.
 fn leave_soon(words: Words) -> (Arc<AtomicBool>, std::thread::JoinHandle<()>) {
     let left = Arc::new(AtomicBool::new(false));
     let says = Arc::clone(&left);

@@ -78,7 +78,7 @@ fn worlds() -> Vec<(World, SocketAddr, u64)> {
         .collect()
 }
 
-/// Checks that the pipeline takes the frame from which the others were made.
+/// Checks that the pipeline takes the frame from which the test makes all other frames.
 fn is_taken(world: &World, frame: &[u8]) {
     let before = world.kernel.last();
     assert_eq!(verdict(world, frame), (XDP_TX, false));

@@ -285,7 +285,7 @@ impl World {
         World::with(address, None, around, device)
     }
 
-    /// Returns the same devices in a switch whose own address is this one.
+    /// Returns the same devices in a switch that has this address.
     pub fn with(
         address: SocketAddr,
         own: Option<SocketAddr>,
@@ -536,7 +536,8 @@ impl World {
     }
 
     /// `released`: the order that was released when the kernel answered by itself. The end of the burst may release
-    /// more. User space counts the additional release in this acknowledgement, the kernel in its next one.
+    /// more. User space counts the additional release in this acknowledgement; the kernel counts it in its next
+    /// acknowledgement.
     fn compare_answer(&mut self, mut answer: Vec<Sent>, released: Option<u64>) -> Vec<Sent> {
         self.device.finish(self.now).unwrap();
         self.reference.finish(self.now).unwrap();

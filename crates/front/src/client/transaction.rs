@@ -470,9 +470,9 @@ impl Rest {
     }
 }
 
-/// Whether the front answers this HELLO when EXEC comes to it. In two cases the front does not answer the HELLO: if the
-/// HELLO logs in, because Redis checks passwords; and if the client has subscriptions, because their messages come in
-/// the present protocol.
+/// Whether the front answers this HELLO when EXEC reaches the HELLO. In two cases the front does not answer the HELLO:
+/// if the HELLO logs in, because Redis checks passwords; and if the client has subscriptions, because their messages
+/// come in the present protocol.
 fn may_queue_hello(arguments: &Arguments<'_>, by: Queuer<'_>) -> bool {
     let hello = Hello::parse(arguments, by.selected.protocol);
     let logs_in = hello.is_ok_and(|hello| hello.login.is_some());

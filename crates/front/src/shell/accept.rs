@@ -72,7 +72,7 @@ impl Seldom {
 }
 
 impl Door {
-    /// Opens the listening socket. `tls`: clients speak TLS, so an error in plain text is of no use to them.
+    /// Opens the listening socket. `tls`: clients speak TLS, so an error in plain text is of no use to the clients.
     pub(crate) fn open(address: SocketAddr, tls: bool) -> Result<Door, FrontError> {
         let listen = |source| FrontError::Listen { address, source };
         Ok(Door {

@@ -19,8 +19,8 @@ pub(super) enum Rule {
     Write,
     /// The command may be repeated. If one of these words is an argument, the command is executed exactly once.
     ReadUnless(&'static [&'static str]),
-    /// The subcommand decides: `reads` may be repeated, `refused` are refused, all others are executed
-    /// exactly once.
+    /// The subcommand decides: The subcommand decides: `reads` may be repeated, `refused` are refused, all other
+    /// subcommands are executed exactly once.
     Container {
         reads: &'static [&'static str],
         refused: &'static [(&'static str, &'static str)],
@@ -128,7 +128,7 @@ impl Rule {
     }
 }
 
-/// Whether the subcommand is one of these.
+/// Whether the list contains this subcommand.
 fn is_listed(
     arguments: &Arguments<'_>,
     reads: &[&str],
@@ -234,7 +234,7 @@ const fn refuse(why: &'static str) -> Row {
     (Rule::Refuse(why), "")
 }
 
-/// Makes a row for a command of which these subcommands may be repeated (`*`: all); the others are executed
+/// Makes a row for a command of which these subcommands may be repeated (`*`: all); all other subcommands are executed
 /// exactly once.
 const fn container(reads: &'static [&'static str], note: &'static str) -> Row {
     let refused = &[];

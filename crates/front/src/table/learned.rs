@@ -26,7 +26,7 @@ const SPECS_MAX: usize = 16;
 /// Most kept names, over all stores. The bound also holds for specifications, and for facts.
 const KEPT_MAX: usize = 32_768;
 
-/// Flags by Redis's names for them.
+/// The flags, each with Redis's name of the flag.
 const FLAGS: [(&str, u32); 13] = [
     ("readonly", READONLY),
     ("write", WRITE),

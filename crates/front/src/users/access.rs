@@ -19,8 +19,8 @@ pub enum Access {
     Anyone,
 }
 
-/// A password. The text of a password is never shown. Clones share one value: a replaced password is replaced in all of
-/// them.
+/// A password. The text of a password is never shown. Clones share one value: a replaced password is replaced in all
+/// clones.
 #[derive(Clone)]
 pub struct Secret(Arc<RwLock<Arc<[u8]>>>);
 

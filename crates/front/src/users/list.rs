@@ -211,7 +211,7 @@ mod tests {
         assert!(parse(b"bob on").is_none() && parse(b"user").is_none() && parse(b"").is_none());
     }
 
-    /// Rules of Valkey 9.1, and invented ones.
+    /// Rules of Valkey 9.1, and invented rules.
     #[test]
     fn a_rule_that_is_not_understood_takes_all_rights_away() {
         for odd in ["db=1", "alldbs", "!x", "%X~*", "%R", "allkeys2", "x)", ""] {

@@ -88,7 +88,7 @@ pub(crate) struct Users {
     pub(crate) wanted: bool,
     /// A client waits for an answer.
     pub(crate) awaited: bool,
-    /// The list has changed, or a client waited for it.
+    /// The list has changed, or a client waited for the list.
     pub(crate) news: bool,
     /// Why Redis cannot be asked.
     pub(crate) trouble: String,
@@ -249,7 +249,7 @@ impl Users {
         }
     }
 
-    /// Whether the users are those of a store, which must be asked for them.
+    /// Whether the users are the users of a store, which the front must ask.
     pub(crate) fn are_asked_for(&self) -> bool {
         matches!(self.access, Access::Redis)
     }

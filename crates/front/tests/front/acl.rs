@@ -161,7 +161,7 @@ impl Drop for Session {
 
 /// Result of the comparison of a user.
 enum End {
-    /// All replies were the same.
+    /// All replies were the same on both sides.
     Same,
     /// A reply differed for a known reason. The following replies cannot be compared.
     Explained(&'static str),

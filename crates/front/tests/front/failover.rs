@@ -17,7 +17,7 @@ fn fail_over(front: &Running, to: &Redis) {
     front.knobs().moved = Some(to.address);
 }
 
-/// Waits until the connection that asks is the store's only one.
+/// Waits until the store has no connection except the one that asks.
 fn deserted(store: &Redis) {
     let mut direct = store.client();
     eventually("no connection is left", || {

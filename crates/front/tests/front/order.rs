@@ -13,7 +13,7 @@ const LARGE: usize = 1_200;
 fn counting(redis: &Redis) -> [Running; 2] {
     let knobs = Knobs {
         reads_allowed: true,
-        // The store may answer some reads, and not others.
+        // The store may answer some reads, and may not answer others.
         answer: Some(|knobs, _| ReadAnswer::Miss {
             epoch: 1,
             need: u64::from(knobs.reads.len() % 3 == 0),

@@ -363,7 +363,7 @@ fn when_redis_cannot_tell_all_counts_as_changed_and_reads_wait() {
         (client.text(), bare.text()),
         (ALL.to_owned(), ALL.to_owned())
     );
-    // The connection is made again, and reads wait for it.
+    // The connection is made again, and reads wait for the new connection.
     client.ask("GET k");
     assert!(link(&mut direct).is_some(), "the read waited for it");
     direct.ask("SET k 1");
@@ -517,7 +517,7 @@ fn no_cache_keeps_what_has_changed() {
             ..Knobs::default()
         };
         let front = Running::start_as(&redis, knobs, |_| {});
-        // The head has no update of the key, or, as in the log of a real head, an old one.
+        // The head has no update of the key; or it has an old update, as in the log of a real head.
         front.knobs().answer = Some(|_, _| ReadAnswer::Miss {
             epoch: 0,
             need: 0,

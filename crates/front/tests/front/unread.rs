@@ -7,7 +7,7 @@ use crate::common::{Client, Redis, Running, command, eventually};
 use pmnet_resp::write_command;
 
 const MIB: usize = 1024 * 1024;
-/// A time longer than a client may read nothing while the front waits for it.
+/// Longer than the time for which the front waits for a client that reads nothing.
 const LONG: Duration = Duration::from_millis(1500);
 
 fn value() -> String {
@@ -76,7 +76,7 @@ fn who_leaves_more_unread_than_may_be_gets_an_error_and_is_closed() {
     let Some(redis) = Redis::start() else { return };
     let front = Running::start_with(&redis, |config| config.unread_max = 4 * MIB);
     let mut client = front.client();
-    // The client can send all of this. A client that is stuck in writing would not see the error.
+    // The client can send all these bytes. A client that is stuck in writing would not see the error.
     client.send(&times(40_000, &["ECHO", &value()]));
     let (count, error) = echoes(&mut client);
     let error = error.expect("an error at the end");

@@ -204,7 +204,7 @@ fn all_who_have_still_to_log_in_can_send_little_together() {
         let _ = std::io::Write::write_all(&mut client.stream, input.as_bytes());
     }
     let error = "-ERR pmnet: closing: clients that have not logged in have sent too much";
-    // The order in which the front reads decides which of them are closed.
+    // The order in which the front reads the connections decides which connections are closed.
     let mut closed = 0;
     let mut open = None;
     for (at, client) in clients.iter_mut().enumerate() {
@@ -618,7 +618,7 @@ fn a_login_does_not_fail_because_another_user_is_deleted() {
         let mut bob = front.client();
         drop(login(&front, "eve pw"));
         // Redis is suspended, so that it then handles both commands together, first the deletion. The front's new login
-        // comes after it.
+        // comes after the deletion.
         redis.signal("-STOP");
         direct.send(&command("ACL DELUSER eve"));
         std::thread::sleep(Duration::from_millis(20));

@@ -9,7 +9,7 @@ fn architecture() -> (PathBuf, String) {
     (root, page)
 }
 
-/// Returns the rows of the section: a file, and the functions in it.
+/// Returns the rows of the section, each with a file and the functions in that file.
 fn rows(page: &str) -> Vec<(&str, Vec<&str>)> {
     let section = page.split_once("## A command's path through the front\n");
     let (section, _) = section

@@ -1,7 +1,6 @@
 //! The checkers answer two questions. Was an acknowledged operation lost, applied twice, or out of
-//! order? Is a history linearizable? `pmnet-history` answers the second question, without a
-//! database; [`read_history`] and [`check_history`] read files for it. The rest of this page is
-//! about the first question.
+//! order? Is a history linearizable? `pmnet-history` answers the second question, without a database; [`read_history`]
+//! and [`check_history`] read files for `pmnet-history`. The rest of this page is about the first question.
 //!
 //! Purpose: compare a history of the checked workload ([`crate::load::CheckedOptions`]) with the final contents of the
 //! database (`docs/spec/protocol.md` §10, invariants 1 to 3). Invariants: the database is asked directly, not through

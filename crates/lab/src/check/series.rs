@@ -1,5 +1,5 @@
-//! The values that one key must show after the operations on it. Pure functions, so that every
-//! finding can be tested.
+//! The values that one key must show after all operations on that key. Pure functions, so that every finding can be
+//! tested.
 
 use super::Verdict;
 use crate::load::Outcome;

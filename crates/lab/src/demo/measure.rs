@@ -91,8 +91,8 @@ fn one(
         let summary = run(&options, Hooks::default(), stop)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // Operations that were acknowledged early are applied later. This work belongs to the present
-    // measurement, and must not disturb the next one.
+    // Operations that were acknowledged early are applied later. This work belongs to the present measurement, and must
+    // not disturb the next measurement.
     let loaded = Instant::now();
     running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());

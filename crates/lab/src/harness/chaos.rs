@@ -64,10 +64,10 @@ pub struct ChaosPlan {
     pub down: Duration,
     /// Devices that are lost for good after half of the time ([`Cluster::lose`]).
     pub lose_at_half: Vec<usize>,
-    /// Replacements, one after the other during the load. The load must be long enough for them.
+    /// Replacements, one after the other during the load. The load must be long enough for all replacements.
     pub replacements: Vec<Replacement>,
     /// Processes that change to another build of the product, one after the other during the load.
-    /// The load must be long enough for them.
+    /// The load must be long enough for all these changes.
     pub exchanges: Vec<(Role, PathBuf)>,
     /// Size of a SET value in bytes; values that exceed a packet travel in fragments.
     pub value_bytes: usize,

@@ -76,8 +76,8 @@ pub struct Topology {
     pub medium: Medium,
     /// Faults of the datagrams between front, devices and server; `None`: no faults.
     pub trouble: Option<Trouble>,
-    /// Whether fronts, devices and server have keys. They must have no keys if a test sends or reads packets itself, or
-    /// starts further processes.
+    /// Whether fronts, devices and server have keys. Fronts, devices and server must have no keys if a test sends or
+    /// reads packets itself, or starts further processes.
     pub keyed: bool,
     /// Further arguments for every device.
     pub device_args: Vec<String>,
@@ -188,7 +188,7 @@ impl Cluster {
     /// programs. The run's folder is made in `folder`, which should be on a real disk.
     ///
     /// # Errors
-    /// Fails if a process could not be started: the error names the first one, with the end of its output.
+    /// Fails if a process could not be started: the error names the first such process, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,
@@ -460,7 +460,7 @@ impl Cluster {
     /// it (unless the front follows by itself).
     ///
     /// # Errors
-    /// Fails if no device would be left, or the remaining ones do not serve in time.
+    /// Fails if no device would be left, or the remaining devices do not serve in time.
     pub fn lose(&mut self, lost: &[usize]) -> anyhow::Result<()> {
         for index in lost {
             self.kill(Role::Device(*index))?;
@@ -626,7 +626,7 @@ impl Cluster {
     /// Stops a process of the product by SIGTERM, and starts another build of it in its place.
     ///
     /// # Errors
-    /// Fails if the process does not end with exit code 0, or the new one does not serve in time.
+    /// Fails if the old process does not end with exit code 0, or the new process does not serve in time.
     pub fn exchange(&mut self, role: Role, pmnet: &Path) -> anyhow::Result<()> {
         let process = self.process(role)?;
         anyhow::ensure!(process.stop()?, "{role} did not end well");

@@ -224,7 +224,7 @@ impl Fleet {
         &self.machines
     }
 
-    /// Returns the machine of the clients, for threads that are to work on it.
+    /// Returns the clients' machine, for threads that are to work on it.
     ///
     /// # Errors
     /// Fails if the fleet has no such machine.

@@ -169,7 +169,7 @@ impl Process {
 
     /// Whether a reply to INFO comes from this process, and it has loaded its data.
     fn is_own_redis(&self, info: &Reply) -> bool {
-        // Every program that starts this process replaces itself by it, so the process id stays the same.
+        // Every program that starts this process replaces itself with the process, so the process id stays the same.
         let (Some(id), Reply::Bulk(info)) = (self.id(), info) else {
             return false;
         };

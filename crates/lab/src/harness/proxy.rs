@@ -209,7 +209,7 @@ impl Relay {
             };
             let (got, from) = match received {
                 Ok(received) => received,
-                // The target was down when the proxy sent a datagram to it.
+                // The target was down when the proxy sent a datagram to the target.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(_) => return Ok(()),
             };

@@ -19,7 +19,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes both folders; the one on disk is below `parent`, which is made if it does not exist.
+    /// Makes both folders; the folder on disk is below `parent`, which is made if it does not exist.
     ///
     /// # Errors
     /// The error of the file system, with the path.

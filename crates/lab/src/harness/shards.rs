@@ -1,4 +1,4 @@
-//! Many shards, each with a whole set-up of its own, and one front for all of them.
+//! Many shards, each with its own complete set-up, and one front for all shards.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ impl Shards {
     /// Starts `count` shards, then the front.
     ///
     /// # Errors
-    /// Fails if a process could not be started: the error names the first one, with the end of its output.
+    /// Fails if a process could not be started: the error names the first such process, with the end of its output.
     pub fn start(
         binaries: &Binaries,
         folder: &Path,

@@ -12,8 +12,8 @@ use crate::resp::{self, Reply};
 
 /// Number of bytes that are read at once.
 pub const READ_BYTES: usize = 32 * 1024;
-/// Number of reads of one connection in one turn of the loop, so that no connection starves the
-/// others.
+/// Number of reads of one connection in one turn of the loop, so that no connection keeps the other connections
+/// waiting.
 const READS_MAX: usize = 16;
 /// Pause before the first attempt to connect again; it doubles up to the maximum.
 const BACKOFF_NS_MIN: u64 = 10_000_000;

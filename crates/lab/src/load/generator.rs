@@ -1,4 +1,4 @@
-//! Makes operations: writes their RESP bytes and keeps the data that a history needs about them.
+//! Makes operations: writes an operation's RESP bytes, and keeps the data that a history needs about the operation.
 
 use super::history::Op;
 use super::keys::Keys;

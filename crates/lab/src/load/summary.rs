@@ -131,7 +131,7 @@ impl Recorder {
         }
     }
 
-    /// Keeps an error text, if there are not too many different ones.
+    /// Keeps an error text, if there are not too many different texts.
     pub fn error(&mut self, text: &str) {
         if self.errors.contains_key(text) || self.errors.len() < ERRORS_MAX {
             *self.errors.entry(text.to_owned()).or_default() += 1;

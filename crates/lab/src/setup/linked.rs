@@ -60,7 +60,8 @@ impl Linked {
     /// The calling thread must outlive the set-up, because the processes end with this thread.
     ///
     /// # Errors
-    /// Fails if this machine lacks a program or right, or a process did not start: the error names the first one.
+    /// Fails if this machine lacks a program or right, or a process did not start; the error names the first of these
+    /// causes.
     pub fn start(
         system: System,
         name: &str,

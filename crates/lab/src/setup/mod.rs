@@ -70,7 +70,8 @@ impl Running {
     /// run; `name` is the prefix of the names of their folders in `out`.
     ///
     /// # Errors
-    /// Fails if this machine lacks a program or right, or a process did not start: the error names the first one.
+    /// Fails if this machine lacks a program or right, or a process did not start; the error names the first of these
+    /// causes.
     pub fn start(
         place: &Place,
         (name, number): (&str, usize),

@@ -107,7 +107,7 @@ impl<M: Media> Log<M> {
         self.buffers_mut().withhold(number);
     }
 
-    /// Returns whether a store in the same region has this buffer, and the log has no entry in it.
+    /// Returns whether a store in the same region has this buffer, and the log has no entry in this buffer.
     ///
     /// # Panics
     /// If the log is a ring, or has no such buffer.

@@ -40,7 +40,7 @@ pub enum Op {
     Epoch(u32),
     /// Set a lower epoch, then the current epoch. Neither step has an effect.
     StaleEpoch,
-    /// Discard all entries, and continue this many orders after the last one (negative: before it).
+    /// Discard all entries, and continue this many orders after the last order (negative: before it).
     Reset(i64),
     /// Clean shutdown.
     Close,

@@ -137,7 +137,7 @@ pub fn recovered(image: Vec<u8>, promise: &Promise) -> Result<Option<LogError>, 
     }
 }
 
-/// Replaces superblocks by old ones: first each copy alone, then both copies.
+/// Replaces superblocks by old superblocks: first each copy alone, then both copies.
 fn set_back(
     image: &[u8],
     promise: &Promise,

@@ -42,7 +42,7 @@ pub struct Facts {
     pub contents: u64,
     /// Orders up to this one were reported durable.
     pub promised: u64,
-    /// The caller reclaimed the orders up to this one.
+    /// The last order that the caller reclaimed, together with all earlier orders.
     pub applied: u64,
     /// Orders up to this one were released: their reclaim is durable.
     pub released: u64,
@@ -50,7 +50,7 @@ pub struct Facts {
     pub last: u64,
     /// Epoch in force.
     pub epoch: u32,
-    /// Epoch that is being set, or else the one in force.
+    /// Epoch that is being set; if none is being set, the epoch in force.
     pub epoch_tried: u32,
     /// Highest incarnation that a log has had.
     pub incarnation: u32,

@@ -66,8 +66,8 @@ impl<'r, M: Media> Change<'r, M> {
     /// several records may have written some of them: drop the change.
     ///
     /// # Panics
-    /// If the log does not have this order above the applied ones, if the order is above that of this change, or if it
-    /// was linked before.
+    /// If this order is not in the log above the applied orders, if the order is above this change's order, or if the
+    /// order was linked before.
     pub fn link(&mut self, order: u64, records: &[InPlace], room: Room) -> Result<(), Error> {
         self.link_with(order, Prefix::NONE, records, room).map(drop)
     }

@@ -271,8 +271,8 @@ impl<M: Media> Shared<M> {
                 self.log.withhold_buffer(number);
                 self.own -= 1;
             } else if self.own > self.log_frames + self.store.frames.logged() {
-                // The log got another buffer for this one. The records in the frame were removed before the log
-                // released it.
+                // The log got another buffer in place of this buffer. The records in the frame were removed before the
+                // log released it.
                 self.log.withhold_buffer(number);
                 self.store.give_back_frame(number);
                 self.own -= 1;

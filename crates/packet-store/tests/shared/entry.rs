@@ -99,7 +99,7 @@ pub fn payload<M: Media>(log: &Log<Seat<M>>, order: u64) -> Vec<u8> {
     log.frame(order).expect("the log has it")[HEADER.len()..].to_vec()
 }
 
-/// Applies the orders up to this one. `Full`: nothing was applied.
+/// Applies all orders up to this order. `Full`: nothing was applied.
 pub fn apply<M: Media>(shared: &mut Shared<M>, upto: u64) -> Result<(), Error> {
     let first = shared.log().applied() + 1;
     let change = changed(shared, first, upto)?;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use crate::support::{Content, Random};
 
-/// A region that is opened at this moment must keep all of this.
+/// A region that is opened at this moment must keep everything that this value lists.
 #[derive(Clone, Debug)]
 pub struct Promise {
     /// The store's contents after each number of applied orders, beginning with 0.
     pub contents: Arc<Vec<Content>>,
     /// Orders up to this one were acknowledged.
     pub durable: u64,
-    /// The store has applied up to one of these orders, and has the contents that belong to it.
+    /// The store has applied up to one of these two orders, and has the contents that belong to that order.
     pub applied: [u64; 2],
     /// Number of this moment in the script, to tell images apart.
     pub number: u64,

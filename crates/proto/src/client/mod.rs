@@ -436,7 +436,7 @@ impl Client {
         )
     }
 
-    /// Submits a bypass. The server answers it after all calls of the session that were submitted before it.
+    /// Submits a bypass. The server answers the bypass after all earlier calls of the session.
     ///
     /// # Errors
     /// [`Refused`], if the bypass is not accepted.

@@ -266,7 +266,8 @@ impl Device {
         self.reads.answers() && header.kind == Kind::Bypass && !Bypass::read(header).read_only
     }
 
-    /// Whether the fast path must be told changes with [`Device::tell_reads`]. The fast path need not be held for that.
+    /// Whether the fast path must be told changes with [`Device::tell_reads`]. This call does not require that the fast
+    /// path is held.
     #[must_use]
     pub fn reads_untold(&self) -> bool {
         self.reads.is_untold()
@@ -309,7 +310,7 @@ impl Device {
     /// Takes in an entry that the fast path admitted. `frame`: its frame in the log.
     ///
     /// # Errors
-    /// A text: why the frame cannot be the next one of this log.
+    /// A text that says why the frame cannot be the next frame of this log.
     pub fn follow(&mut self, now: Time, frame: &[u8]) -> Result<(), String> {
         let packet = Packet::parse(frame)
             .map_err(|reason| format!("a frame of the fast path does not parse: {reason}"))?;

@@ -129,7 +129,7 @@ impl Link {
     }
 
     /// The fast path has sent the entries after `from`, up to `upto`. If this device is sending earlier entries again,
-    /// it continues with that.
+    /// the device continues with those entries.
     pub(super) fn followed(&mut self, now: Time, from: u64, upto: u64) {
         if upto > from && self.cursor > from && self.cursor <= upto {
             self.cursor = upto + 1;

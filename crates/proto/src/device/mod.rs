@@ -817,7 +817,7 @@ impl Device {
             Kind::Open | Kind::Update | Kind::End => {
                 return self.on_client_entry(now, from, packet, room, out);
             }
-            // A server without a chain record knows no token: its store was emptied, or is another one.
+            // A server without a chain record knows no token: the server's store was emptied, or is another store.
             Kind::StaleEpoch
                 if header.tag != self.chain.shard_token && from == self.config.next =>
             {

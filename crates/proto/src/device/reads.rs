@@ -98,7 +98,7 @@ type Keys = Option<u64>;
 pub(super) struct Outstanding {
     /// Bypasses with ids up to this one were answered, or are never executed.
     answered: u64,
-    /// Highest id of an outstanding bypass, and the keys that it and earlier outstanding ones may change.
+    /// Highest id of an outstanding bypass, and the keys that outstanding bypasses up to this id may change.
     bypass: Option<(u64, Keys)>,
     /// First and last seq of an update that falls back, and the keys that it changes.
     fallback: Option<(u64, u64, Keys)>,

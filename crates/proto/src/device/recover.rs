@@ -28,7 +28,7 @@ pub(super) struct Probe {
     nonce: u64,
     /// Time at which the question was last sent.
     at: Time,
-    /// The question was answered, so the next one has a new nonce.
+    /// The question was answered, so the next question has a new nonce.
     answered: bool,
 }
 
@@ -168,8 +168,8 @@ impl Device {
         recover.header(&self.stamp().tagged(0))
     }
 
-    /// Returns the hop to which this device sends RECOVERs, its own and those of others, in the notation of RECOVER; 0
-    /// without keys.
+    /// Returns the hop to which this device sends its own RECOVERs and those of other devices, in the notation of
+    /// RECOVER; 0 without keys.
     fn meant(&self) -> u64 {
         let keys = self.config.keys.as_ref();
         keys.map_or(0, |keys| keys::said(keys.next))

@@ -51,7 +51,7 @@ impl Row {
 /// Usage of all fronts, and the rows over their share.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    /// The row of each front that has one of its own.
+    /// The row of each front that does not share its row.
     of: FxHashMap<FrontId, u8>,
     rows: Vec<Row>,
     blocks: u64,

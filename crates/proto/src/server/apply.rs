@@ -356,7 +356,8 @@ impl Server {
             self.entries.applied = entry.append.order;
         }
         if self.entries.applied != applied {
-            // An earlier process of this server applied the rest, whose identities this process does not know.
+            // An earlier process of this server applied the other requests, whose identities this process does not
+            // know.
             self.entries.lately.clear();
             self.entries.applied = applied;
         }

@@ -1,5 +1,5 @@
-//! The waiting room of bypasses: which ones keep their place when there are more than fit (`docs/spec/protocol.md` §4,
-//! "The waiting room").
+//! The waiting room of bypasses: which bypasses keep their place when there are more than fit (`docs/spec/protocol.md`
+//! §4, "The waiting room").
 //!
 //! A request of one packet is complete at once, and leaves after one turn of the store. A long request that never
 //! becomes complete would stay. So incomplete bypasses may use only half of the room. If it becomes scarce, each front

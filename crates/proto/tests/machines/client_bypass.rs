@@ -1,5 +1,5 @@
-//! Bypasses of a client: one at a time, in order with the session's updates, long ones in windows
-//! (`docs/spec/protocol.md` §2 rule 8, §3).
+//! Bypasses of a client: only one is under way at a time, a bypass has its place in the order of the session's updates,
+//! and a long bypass travels in windows (`docs/spec/protocol.md` §2 rule 8, §3).
 
 use crate::support::client::Bench;
 use crate::support::{Sent, kinds, only};

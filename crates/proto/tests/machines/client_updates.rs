@@ -367,7 +367,7 @@ fn a_lower_epoch_is_ignored_and_a_higher_one_is_passed_on() {
         &[],
     );
     let call = bench.update();
-    // Each epoch may have another size of fragments, so the client asks for it.
+    // Each epoch may have another size of fragments, so the client asks for the size.
     let sent = bench.flush();
     assert_eq!(kinds(&sent), [Kind::Ping, Kind::Update]);
     assert!(sent.iter().all(|s| s.header.epoch == EPOCH + 1));

@@ -56,7 +56,7 @@ fn ask(members: &[Member], path: &[Member]) -> Decision {
     decide(members, path, EPOCH, APPLIED, true)
 }
 
-/// The members of the new chain, and the order up to which the last one must hold the log.
+/// The members of the new chain, and the order up to which the last member must hold the log.
 #[track_caller]
 fn changed(decision: Decision) -> (Vec<u32>, u64) {
     let Decision::Change { members, .. } = decision else {

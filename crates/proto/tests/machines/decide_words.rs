@@ -62,8 +62,8 @@ fn the_wrong_log_is_refused_as_what_it_is() {
     }
 }
 
-/// The record keeps two numbers of a device that comes back: its current incarnation, and the last one in which its log
-/// served. Later these numbers reveal an old copy of the device's log.
+/// For a device that comes back, the record keeps two numbers: the device's current incarnation, and the last
+/// incarnation in which its log served. Later these numbers reveal an old copy of the device's log.
 #[test]
 fn the_life_of_a_device_that_comes_back_is_remembered_and_no_other() {
     for device in 1..=3 {

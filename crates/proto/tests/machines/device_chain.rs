@@ -333,7 +333,7 @@ fn silence_of_the_next_hop_is_broken_by_sending_again_or_asking() {
     );
 }
 
-/// A device that joined an idle chain, or a store that moved, begins an epoch of which no write tells the devices before it.
+/// If a device joined an idle chain or a store moved, an epoch begins of which no write tells the earlier devices.
 #[test]
 fn a_device_that_nobody_uses_hears_of_a_later_epoch_from_its_next_hop() {
     for (chain, id) in [(1, 1), (3, 1), (3, 2), (3, 3)] {

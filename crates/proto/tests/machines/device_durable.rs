@@ -123,9 +123,9 @@ fn what_is_applied_is_committed_and_acknowledged_without_any_durable() {
     assert_eq!((ack.header.seq, ack.header.order), (1, 2));
 }
 
-/// If the server has applied an order that this log does not hold, the entry that arrives for this order may be another
-/// one: two histories. The log must send its entry to the server, which compares the two, and the hop before must not
-/// free its copy.
+/// If the server has applied an order that this log does not hold, another entry may arrive for this order: two
+/// histories. The log must send its entry to the server, which compares the two, and the hop before must not free its
+/// copy.
 #[test]
 fn a_follower_counts_nothing_as_applied_that_is_not_in_its_log_yet() {
     // The device is first the tail, then the device in the middle.

@@ -63,7 +63,7 @@ fn in_a_chain_what_was_followed_waits_for_the_others() {
     );
 }
 
-/// The work of a fast path whose next device holds orders up to `held`; orders up to `sent` were sent to it.
+/// The work of a fast path whose next device holds orders up to `held`; the fast path sent orders up to `sent`.
 fn hop_work(held: u64, sent: u64) -> HopWork {
     let mut work = HopWork {
         credit: 1_000,

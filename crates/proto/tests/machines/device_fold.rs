@@ -37,7 +37,7 @@ fn frame(order: u64) -> Vec<u8> {
 }
 
 /// Every session's seqs and every order depend on the position of a frame: a frame in a wrong place never counts as the
-/// one that belongs in that place.
+/// frame that belongs there.
 #[test]
 fn a_frame_of_another_order_is_refused() {
     for (kept, found) in [(0, 2), (1, 1), (1, 3), (2, 1)] {

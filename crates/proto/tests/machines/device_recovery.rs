@@ -494,9 +494,9 @@ fn its_place_in_the_chain_is_what_the_server_says() {
     );
 }
 
-/// The server recognises an old copy of the log by the incarnation in which it last served. So the server must know of
-/// a new incarnation before the device serves in it. Found: an old copy was started repeatedly while no server
-/// answered. The copy came with a higher incarnation than the right log, and was believed.
+/// The server recognises an old copy of the log by the incarnation in which it last served. So the server must know a
+/// new incarnation before the device serves in the new incarnation. Found: an old copy was started repeatedly while no
+/// server answered. The copy came with a higher incarnation than the right log, and was believed.
 #[test]
 fn it_serves_once_the_server_knows_that_its_log_is_marked() {
     let (mut bench, recover) = restarted();

@@ -201,8 +201,8 @@ fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
 }
 
 /// Messages that a NIC has acknowledged wait in slots while the epoch changes, and the client connects again before
-/// they are processed. Found: the end of the old connection was taken for that of the new one, and the session then
-/// counted no connection.
+/// they are processed. Found: the end of the old connection was taken for the end of the new connection, and the
+/// session then counted no connection.
 #[test]
 fn a_new_epoch_keeps_the_connections_of_a_session() {
     let config = DeviceConfig {

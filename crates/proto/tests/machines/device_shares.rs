@@ -153,7 +153,7 @@ impl Head {
         admitted
     }
 
-    /// Sends updates until one is refused; returns the number of admitted ones.
+    /// Sends updates until an update is refused; returns the number of admitted updates.
     fn flood(&mut self, who: &mut Client) -> u64 {
         (0..).take_while(|_| self.write(who)).count() as u64
     }

@@ -651,7 +651,7 @@ fn a_server_takes_entries_of_the_tail_only() {
         seq: 1,
         ..Header::new(Kind::Recover)
     };
-    // The RECOVER without a seal, the one that was led past the second device, and the genuine one.
+    // Three RECOVERs: one without a seal, one that was led past the second device, and the genuine one.
     let asking = CLUSTER.asking(SHARD, 2);
     let plain = recover.for_payload(&path);
     assert_eq!(bench.try_give(&plain, &path), Ok(vec![]));
@@ -1155,7 +1155,7 @@ fn a_session_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
 }
 
 /// The session for READs continues with the new key, too. (Simulator, seed 409 with keys: there were then two sessions
-/// for READs, and the first one was never ended.)
+/// for READs, and the earlier session was never ended.)
 #[test]
 fn a_session_for_reads_that_is_not_open_yet_goes_on_with_the_key_that_comes() {
     let (mut bench, _, _) = opened();

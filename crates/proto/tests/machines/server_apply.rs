@@ -158,7 +158,7 @@ fn a_batch_holds_of_what_is_staged_its_own_part_only() {
         .iter()
         .filter(|(key, _)| key.starts_with(b"stage/"));
     assert_eq!(staged.count(), 1);
-    // The server holds the parts that were staged before, and the new one in the queue and in the batch.
+    // The server holds the parts that were staged earlier; the new part is in the queue and in the batch.
     let parts = format!("{:?}", bench.server).matches("Part {").count();
     assert_eq!(parts, 101);
 }

@@ -114,8 +114,8 @@ fn what_is_received_and_not_in_the_store_is_not_called_applied() {
     assert_eq!(word(&mut bench), 3);
 }
 
-/// A confirmation is a promise. The server gives it for the update that the store has, not for a later one that the
-/// session has sent meanwhile.
+/// A confirmation is a promise. The server confirms the update that the store has, not a later update that the session
+/// has sent meanwhile.
 #[test]
 fn the_end_of_one_fallback_confirms_no_other_one() {
     let mut bench = Bench::new();
@@ -186,8 +186,8 @@ fn a_reply_goes_to_the_request_that_it_answers() {
     }
 }
 
-/// It is unknown whether the store executed the request: the server loads the records, they show that it did not, and
-/// the client asks again.
+/// The server does not know whether the store executed the request: it loads the records, which show that the store did
+/// not execute it, and the client asks again.
 #[test]
 fn a_failed_execution_is_asked_for_again() {
     let mut bench = Bench::new();
@@ -275,8 +275,8 @@ fn between_two_executions_the_entries_have_their_turn() {
     }
 }
 
-/// A request that the store cannot answer delays other requests only briefly: it is executed alone, and the others in
-/// between.
+/// A request that the store cannot answer delays other requests only briefly: the server executes this request alone,
+/// and the other requests in between.
 #[test]
 fn requests_beside_one_that_fails_are_answered() {
     let mut bench = Bench::new();

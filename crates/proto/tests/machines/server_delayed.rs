@@ -80,7 +80,7 @@ fn an_old_copy_does_not_take_the_place_of_what_waits() {
     sent.retain(|s| s.header.kind == Kind::Response);
     assert_eq!(only(sent).header.request, raw(2));
     assert_eq!(bench.store.executed, [b"NEW"]);
-    // An update as a fallback, and the confirmed fallback before it.
+    // An update that is sent as a fallback, and the confirmed fallback of an earlier update.
     let mut bench = Bench::new();
     let fallback = |bench: &Bench, barrier, seq| Header {
         flags: Flags::FALLBACK,

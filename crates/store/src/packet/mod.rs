@@ -177,8 +177,8 @@ impl<H: Holder> Served<H> {
             );
             cleared = match done {
                 Ok(removed) => removed > 0,
-                // A client that needs damaged data gets an error for it. The caller reports a full store after this
-                // call.
+                // A client that needs damaged data gets an error instead of the data. The caller reports a full store
+                // after this call.
                 Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => false,
                 Err(fault) => return Err(self.failed(fault)),
             };
@@ -387,7 +387,7 @@ impl<H: Holder> Store for Served<H> {
         });
         match done {
             Ok(due) => Ok(due),
-            // A client that needs damaged data gets an error for it.
+            // A client that needs damaged data gets an error instead of the data.
             Err(Fault::Corrupted(_) | Fault::Full | Fault::ReplyTooLong) => Ok(false),
             Err(fault) => Err(self.failed(fault)),
         }

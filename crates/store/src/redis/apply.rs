@@ -359,7 +359,7 @@ impl RedisStore {
     }
 }
 
-/// Checks whether an acknowledged update failed while others ran.
+/// Checks whether an acknowledged update failed in a batch in which other updates ran.
 ///
 /// # Errors
 /// `Fatal` with the first such update.

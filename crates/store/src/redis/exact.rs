@@ -139,7 +139,7 @@ const BOTH: &[&str] = &[
     "GEODIST",
     "GEOHASH",
     "GEOSEARCHSTORE",
-    // others
+    // other commands
     "ECHO",
     "PING",
     "PUBLISH",

@@ -593,8 +593,8 @@ impl RedisStore {
     }
 }
 
-/// Returns the error for requests of which Redis has executed only a part. The error names these requests by their
-/// records.
+/// Returns the error for requests of which Redis has executed only a part. The error names the records of these
+/// requests.
 pub(super) fn half_done(torn: &Torn, fields: &[&[u8]]) -> StoreError {
     let kept = if torn.recorded { "" } else { "not " };
     let (what, records) = match fields {

@@ -134,7 +134,7 @@ const APPLY_LUA: &str = concat!(
 /// A Redis or Valkey server that holds the data and the records of one shard, as the module's text describes.
 pub struct RedisStore {
     url: RedisUrl,
-    /// The Sentinels or nodes that name the Redis to connect to, if `url` asks for them.
+    /// If `url` asks for Sentinels or nodes, these name the Redis to connect to.
     masters: Option<Masters>,
     /// Slot of the records, if the Redis is a master of a Redis Cluster.
     home: Option<u16>,

@@ -305,7 +305,7 @@ impl RedisStore {
         Ok(found.into_iter().collect())
     }
 
-    /// Compares the loaded records with this process's knowledge of them.
+    /// Compares the loaded records with what this process knows of them.
     fn check_progress(&mut self, records: &[(RecordKey, Bytes)]) -> Result<(), StoreError> {
         let watermark = watermark_of(records);
         let hash = String::from_utf8_lossy(&self.hash);

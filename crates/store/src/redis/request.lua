@@ -274,7 +274,7 @@ local function call_guarded(name, arguments, ...)
   end
   return reply
 end
--- Raises an error in the client's function, which has called the function that calls this one.
+-- Raises an error in the client's function, which is the caller of the calling function.
 local function raise_at_caller(err)
   -- The position is empty if the client's function ended with this call.
   local _, at = pcall(error, '', 4)

@@ -1,9 +1,10 @@
 //! Requests of several clients that run between one MULTI and EXEC.
 //!
 //! A request whose reply a script cannot return unchanged (`exact`) costs three round trips to Redis and two syncs.
-//! Several such requests that wait at the same time share the cost of one. Each request keeps its own record and reply,
-//! and fails alone. If Redis refuses to queue a request, nothing has run yet; the request is left out, and the others
-//! are sent again. If memory is short, each request is sent alone, and gets Redis's error for itself.
+//! Several such requests that wait at the same time share the cost of one request. Each request keeps its own record
+//! and reply, and fails alone. If Redis refuses to queue a request, nothing has run yet; the request is left out, and
+//! the other requests are sent again. If memory is short, each request is sent alone, and gets Redis's error for
+//! itself.
 //!
 //! Some requests never run together:
 //! - transactions of clients, which take effect as a whole or not at all;

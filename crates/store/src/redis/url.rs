@@ -40,8 +40,8 @@ pub struct RedisUrl {
 }
 
 impl RedisUrl {
-    /// Returns the settings for another Redis at `host` and `port`. User and password stay the same; TLS expects the
-    /// name in that Redis's certificate.
+    /// Returns the settings for another Redis at `host` and `port`. User and password stay the same; for TLS, the other
+    /// Redis's certificate must name `host`.
     ///
     /// # Errors
     /// A sentence: no certificate can have that name.
@@ -398,8 +398,8 @@ mod tests {
         assert_eq!(login(&url.at("c", 2).unwrap()), both("u", "p"));
         assert_eq!(login(&url.guide(&place).unwrap()), both("s@", "q"));
         assert_eq!(url.wait_replicas, 1);
-        // If the URL names no user or password for Sentinels, no login is sent to them. In particular, they never get
-        // the password of Redis.
+        // If the URL names no user or password for Sentinels, no login is sent to the Sentinels. In particular, they
+        // never get the password of Redis.
         let url = read("redis+sentinel://u:@a/m", None).unwrap();
         assert_eq!(login(&url.guide(&place).unwrap()), (None, None));
         let url = read("redis+cluster://u:@a/0-9", None).unwrap();

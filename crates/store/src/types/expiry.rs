@@ -170,7 +170,7 @@ impl Conditions {
         Ok(found)
     }
 
-    /// Returns whether the conditions allow this new time of expiry in place of the old one (0: none).
+    /// Returns whether the conditions allow this new time of expiry in place of the old time (0: none).
     fn allow(&self, old: u64, new: i64) -> bool {
         let old = i64::try_from(old).ok().filter(|old| *old != 0);
         !(self.nx && old.is_some()

@@ -6,8 +6,7 @@ use crate::rows::{Fault, Row};
 
 /// Number of databases, as in a default Redis.
 pub const DATABASES: u32 = 16;
-/// First number that is given to a key space or a collection. The numbers below it are reserved for the first key
-/// spaces.
+/// First number that is given to a key space or a collection. Lower numbers are reserved for the first key spaces.
 pub const FIRST_ID: u64 = 1024;
 
 /// Most members of a sorted set that Redis keeps as a list (`zset-max-listpack-entries`).

@@ -1,5 +1,5 @@
 //! Long doubles as C on x86 reads, adds and writes them: 80 bits, `strtold` and `%.17Lf`. `INCRBYFLOAT` and
-//! `HINCRBYFLOAT` of Redis compute with them.
+//! `HINCRBYFLOAT` of Redis compute with long doubles.
 
 use std::cmp::Ordering;
 

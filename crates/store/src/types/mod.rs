@@ -109,7 +109,7 @@ impl Call<'_, '_> {
     }
 }
 
-/// Converts a count to an index. Everything that is counted here is in memory, so the count fits.
+/// Converts a count to an index. Everything that is counted here is in memory, so the count fits into the type.
 fn size(count: u64) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }

@@ -306,7 +306,7 @@ fn who_never_owned_the_records_reads_none_while_redis_takes_no_writes() {
         assert!(text.contains("answers nobody"), "{text}");
         assert_eq!(later.identity(), None);
     }
-    // No process has taken over from this one.
+    // No process has taken over from this process.
     load(&mut *before);
     redis.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     load(&mut *before);

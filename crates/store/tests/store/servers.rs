@@ -55,7 +55,7 @@ fn a_server_of_another_make_is_refused_with_what_is_known_of_it() {
     let Some(redis) = Redis::start(&["--appendonly", "no"]) else {
         return;
     };
-    // The reply to INFO begins with its length, so the new text must have the length of the old one.
+    // The reply to INFO begins with its length, so the new text must be as long as the old text.
     for (instead_of, says, told) in [
         ("\nrun_id:", "\nxun_id:", "has no run_id"),
         (

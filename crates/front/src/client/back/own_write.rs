@@ -16,8 +16,8 @@
 //! command of the connection takes effect after the SET, and this GET must take effect after that command. An update of
 //! another key is not an exception: between the orders of the two updates, another client may have written this key.
 //!
-//! Invariants: no write is remembered beyond its turn, so at most one write is remembered. A value shares the
-//! memory of the SET's payload, and counts as in flight once for each GET that waits for it.
+//! Invariants: no write is remembered beyond its turn, so at most one write is remembered. The value that a GET returns
+//! shares the memory of the SET's payload, and counts as in flight once for each GET that waits for the value.
 
 use bytes::Bytes;
 use pmnet_resp::{Arguments, reply};

@@ -96,7 +96,7 @@ impl Back {
 
     /// Answers a GET with the value that a SET of this turn gives to the key. Returns false if there is no such SET.
     fn read_own_write(&mut self, command: &Command<'_>, cx: &mut Context<'_>) -> bool {
-        // The commands of a pack or batch have no slots yet: the GET goes with them.
+        // The commands of a pack or batch have no slots yet, so the GET joins these commands.
         let facts = command
             .verdict
             .facts

@@ -158,8 +158,8 @@ impl Before {
         need.filter(|need| self.may_be_fresh(missed.epoch, *need))
     }
 
-    /// Whether the store may have been this fresh at the time of the reads. False once the store's record
-    /// shows that the store was older.
+    /// Whether the store may have been this fresh at the time of the reads. Becomes false when the store's record shows
+    /// that the store was older than the write.
     pub(super) fn may_be_fresh(&self, epoch: u32, need: u64) -> bool {
         self.record
             .is_none_or(|(of, watermark)| of == epoch && watermark >= need)

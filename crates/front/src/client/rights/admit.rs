@@ -32,7 +32,7 @@ pub(in crate::client) enum Admission {
     Admitted,
     /// The command is refused with this error.
     Denied(Bytes),
-    /// Redis would accept the command, and answer it with this error when it runs it.
+    /// Redis would accept the command, run the command later, and then answer with this error.
     FailsWhenRun(Bytes),
     /// The front answers the command with this reply.
     Answered(Bytes),

@@ -31,7 +31,7 @@ use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol};
 use server::RedisServer;
 
-/// Every wait of the tests ends after this.
+/// Every wait of the tests ends after this time.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A redis-server of this test. The server ends when the value is dropped.
@@ -630,7 +630,7 @@ impl Running {
             stopper,
             thread: Some(thread),
         };
-        // At its start the front asks once, without a request of a client.
+        // At its start the front asks once on its own, before any client sends a request.
         eventually("the front has asked", || running.knobs().sessions == (1, 1));
         let mut knobs = running.knobs();
         knobs.bypasses.clear();

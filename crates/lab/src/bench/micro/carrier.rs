@@ -70,6 +70,6 @@ pub trait Carrier {
     /// Returns a received datagram, if one has arrived.
     fn receive(&mut self, buffer: &mut Buffer) -> anyhow::Result<Option<Arrived>>;
 
-    /// Notes that the client waits for further datagrams after the last one that it received.
+    /// Notes that the client waits for datagrams that follow its last received datagram.
     fn unfinished(&mut self, client: usize);
 }

@@ -135,8 +135,8 @@ mod tests {
                 sockets.send(client, &[vec![7]]).unwrap();
                 from.push(far.recv_from(&mut buffer).unwrap().1);
             }
-            // Each client gets two datagrams: the second one follows if the first one does not
-            // complete the answer.
+            // Each client gets up to two datagrams: the second datagram follows if the first does not complete the
+            // answer.
             for part in 0..2 {
                 for (client, from) in from.iter().enumerate() {
                     let datagram = [u8::try_from(client).unwrap(), part];

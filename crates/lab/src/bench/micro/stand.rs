@@ -23,7 +23,7 @@ pub const START_MAX: Duration = Duration::from_secs(15);
 /// A system that has been set up. The fields are dropped in this order, so that all users of the
 /// network end before the network.
 pub struct Stand {
-    /// The running devices, the last one of the chain first.
+    /// The running devices; the last device of the chain is first.
     devices: Vec<(Role, Process)>,
     pinned: Vec<Pinned>,
     server: Option<Process>,

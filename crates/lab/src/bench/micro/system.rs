@@ -124,7 +124,7 @@ pub struct Recipe {
     pub client_takes_xdp: bool,
     /// The device to which clients send.
     pub device: Option<Device>,
-    /// The other devices of the device's chain, in order; the server at [`SERVER`] follows the last one.
+    /// The other devices of the device's chain, in order; the server at [`SERVER`] follows the last device.
     pub behind: &'static [Device],
     /// The address to which clients send.
     pub target: SocketAddrV4,

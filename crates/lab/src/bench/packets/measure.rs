@@ -269,7 +269,7 @@ fn set_queues(queues: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes one run: the client on the first core, the server on the last one.
+/// Makes one run: the client on the first core, the server on the last core.
 fn one(stand: &mut Stand, what: &Run, stop: &AtomicBool) -> anyhow::Result<One> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());

@@ -32,7 +32,7 @@ pub fn number(request: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*request.first_chunk()?))
 }
 
-/// Returns the one byte with which a request is filled; writing it costs the client little.
+/// Returns the byte with which a request is filled; a client fills a request quickly, since all bytes are equal.
 fn filling(number: u64) -> u8 {
     number.to_be_bytes()[NUMBER - 1] | 1
 }

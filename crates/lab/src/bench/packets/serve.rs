@@ -133,7 +133,7 @@ impl Server {
         }
     }
 
-    /// Makes all stored requests durable, and drops the oldest ones.
+    /// Makes all stored requests durable, and drops the oldest requests.
     fn persist(&mut self) -> anyhow::Result<()> {
         match (self.store, &mut self.log) {
             (Store::Buffers, _) => {

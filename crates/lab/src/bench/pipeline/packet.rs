@@ -102,7 +102,7 @@ impl Packet {
         }
     }
 
-    /// Returns the pipeline's counters after `count` packets of this kind and no others.
+    /// Returns the pipeline's counters after `count` packets of this kind and no other packets.
     #[must_use]
     pub fn counted(self, count: u64) -> Counted {
         let nothing = Counted::default();

@@ -312,7 +312,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Lets the state machine follow the pipeline's appends, and lets the server apply all of them.
+    /// Lets the state machine follow the pipeline's appends, and lets the server apply all these appends.
     pub fn apply(&mut self) -> anyhow::Result<()> {
         self.turn()?;
         let word = packet::Applied {

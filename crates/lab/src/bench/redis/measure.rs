@@ -52,7 +52,7 @@ pub struct Cell {
     pub of_limit: Option<f64>,
     /// Number of operations in all rounds that failed or had an unknown outcome.
     pub errors: u64,
-    /// The error text of one of these operations.
+    /// The text of the first error among these operations.
     pub first_error: Option<String>,
     /// Longest time in milliseconds from the end of the load until all operations were in the
     /// database.
@@ -190,8 +190,8 @@ fn one(
         let summary = scrape::beside(&stand.ports, work)?;
         Ok((summary, cpu_ns(std::process::id()).saturating_sub(own)))
     })?;
-    // Operations that were acknowledged early are applied later. This work belongs to the present
-    // measurement, and must not disturb the next one.
+    // Operations that were acknowledged early are applied later. This work belongs to the present measurement, and must
+    // not disturb the next measurement.
     let loaded = Instant::now();
     stand.running.settle()?;
     rounds.drain = rounds.drain.max(loaded.elapsed());

@@ -238,8 +238,8 @@ impl Pipeline {
         })
     }
 
-    /// Checks reply `index`. Error replies are kept. If a value differs from the one that the
-    /// previous command wrote, the run fails.
+    /// Checks reply `index`. Error replies are kept. If a value differs from the value that the previous command wrote,
+    /// the run fails.
     fn judge(
         &self,
         index: usize,

@@ -284,7 +284,7 @@ impl Row {
 /// The fraction of reads among the operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// This percentage of GETs; the others are SETs, in random order.
+    /// This percentage of the operations are GETs; the other operations are SETs, in random order.
     Percent(u8),
     /// `SET` of a key, then `GET` of the same key.
     Alternate,

@@ -39,8 +39,8 @@ pub struct Refused {
     pub reason: String,
 }
 
-/// Starts all rows and writes every key in each of them. Rows that need namespaces are left out if
-/// this machine cannot make any.
+/// Starts all rows, and writes every key in each row. Rows that need namespaces are left out if this machine cannot
+/// make any.
 pub fn start_all(
     plan: &Plan,
     folder: &Path,

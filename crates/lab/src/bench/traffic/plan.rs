@@ -222,7 +222,7 @@ impl Workload {
 pub struct Plan {
     /// The variants of the switch, each once.
     pub variants: Vec<Variant>,
-    /// The workloads, each once; workloads of one MTU are next to each other.
+    /// The workloads, each once; workloads with the same MTU are neighbours.
     pub workloads: Vec<Workload>,
     /// Duration of the measurement in one run.
     pub duration: Duration,

@@ -61,7 +61,7 @@ impl Default for Contention {
 /// State that the clients of one run, or of one group, share. No two groups use the same key.
 #[derive(Debug)]
 pub struct Shared {
-    /// Addresses of the fronts; each new client takes the next one.
+    /// Addresses of the fronts; each new client takes the next address.
     endpoints: Vec<SocketAddr>,
     contention: Contention,
     /// Number of the first slot in the names of keys.

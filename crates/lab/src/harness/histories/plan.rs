@@ -77,7 +77,7 @@ impl Plan {
         let latest = faults.saturating_sub(LAST).max(FIRST);
         for _ in 0..random.usize(FAULTS) {
             let at = between(&mut random, FIRST, latest);
-            // Short faults lead to retransmissions, long ones to timeouts.
+            // Short faults lead to retransmissions, long faults to timeouts.
             let long = if random.u8(0..4) == 0 { 900 } else { 300 };
             let end = (at + Duration::from_millis(random.u64(20..long))).min(faults);
             let hop = random.usize(1..way.len());

@@ -177,9 +177,9 @@ impl Question<'_> {
     }
 }
 
-/// Whether this can be the device's log in its registered state or a later one. An old copy is recognised by the last
-/// incarnation in which it was marked to serve, regardless of its number of starts: the server registered the newer
-/// mark before the device served.
+/// Whether this can be the device's log, in its registered state or in a later state. An old copy is recognised by the
+/// last incarnation in which it was marked to serve, regardless of its number of starts: the server registered the
+/// newer mark before the device served.
 pub(super) const fn lives_on(registered: &Member, now: &Member) -> bool {
     registered.incarnation <= now.incarnation && registered.served <= now.served
 }

@@ -175,7 +175,7 @@ impl Bench {
             .collect()
     }
 
-    /// Calls that ended, and the reason why their session closed after them.
+    /// Calls that ended, and the reason why their session closed afterwards.
     #[track_caller]
     pub fn closed(&mut self) -> (Vec<(CallId, Outcome)>, Closed) {
         let mut events = self.events();

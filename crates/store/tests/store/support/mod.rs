@@ -78,8 +78,8 @@ impl Redis {
         self.restart();
     }
 
-    /// Kills the server, appends these commands to its AOF, the last one without its last byte, and starts it: as if
-    /// Redis had died in the middle of that write.
+    /// Kills the server, appends these commands to its AOF without the last byte of the last command, and starts the
+    /// server: as if Redis had died in the middle of that write.
     pub fn tear_aof(&mut self, commands: &[&[&str]]) {
         self.kill();
         let mut torn = Vec::new();

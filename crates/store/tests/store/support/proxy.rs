@@ -77,7 +77,7 @@ impl Proxy {
         self.shared.lock().unwrap().replace = Some((from.into(), to.into()));
     }
 
-    /// When `needle` comes next, `deed` runs before Redis gets the last byte of it.
+    /// When `needle` comes next, `deed` runs before Redis gets the last byte of `needle`.
     pub fn before(&self, needle: &str, deed: impl FnOnce() + Send + 'static) {
         self.shared.lock().unwrap().before = Some((needle.into(), Box::new(deed)));
     }

@@ -1,4 +1,4 @@
-//! Random commands, wrong ones included.
+//! Random commands, of which some are wrong.
 //!
 //! A template is words separated by spaces. `<name>` is drawn from a pool, `[ a | b ]` is an option that may be left
 //! out, `{ a | b }` is a choice, and a `*` after either repeats it.

@@ -247,7 +247,7 @@ impl Pair {
         lines.into_iter().rev().collect()
     }
 
-    /// Empties both stores, so that one difference does not cause others.
+    /// Empties both stores, so that one difference does not cause further differences.
     fn start_over(&mut self) {
         self.history.clear();
         let flush = [vec![b"FLUSHALL".to_vec()]];

@@ -68,7 +68,7 @@ enum Comparison {
     Exact,
     /// Elements in any order.
     Unordered,
-    /// Pairs in any order: a map, or the flat array of one.
+    /// Pairs in any order: a map, or a flat array of the pairs.
     UnorderedPairs,
     /// Only types and numbers of elements, which are drawn at random.
     Shape,

@@ -33,8 +33,8 @@ pub(super) struct Direct {
     /// known by their order.
     pub(super) line: Line<Own>,
     pub(super) tls: Option<ClientTls>,
-    /// Bytes were written since the last command was put into the outbox, so the store may have executed a
-    /// part of it.
+    /// Bytes were written since the last command was put into the outbox, so the store may have executed a part of that
+    /// command.
     pub(super) used: bool,
     pub(super) database: u32,
     pub(super) protocol: Protocol,

@@ -45,7 +45,7 @@ impl Passing {
                 if !face.mode.watches()
                     && !matches!(passage.stage, Stage::Sent | Stage::Confirm { .. }) =>
             {
-                // The command needs another mark, and then a barrier after it.
+                // The command needs another mark, and after the mark a barrier.
                 if !matches!(passage.stage, Stage::Address(_)) {
                     passage.stage = Stage::Mark;
                 }
