@@ -29,9 +29,9 @@ const volatile __u16 pm_port_first;
 const volatile __u16 pm_port_last;
 
 /*
- * The most sockets that a port has in pm_sockets; a queue with a higher number has none. A socket gets only packets
- * that its own queue received, so each port needs queues of its own; a packet that another queue received passes. 0:
- * all ports have the same sockets.
+ * The maximum number of sockets of a port in pm_sockets; a queue with a higher number has no
+ * socket. A socket gets only packets that its own queue received, so each port needs queues of its
+ * own; a packet that another queue received passes. 0: all ports have the same sockets.
  */
 const volatile __u32 pm_stride;
 

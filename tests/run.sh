@@ -222,7 +222,8 @@ if [ "$what" = all ]; then
     # These turns mostly wait for deadlines, so some go side by side. Each lane takes the next turn
     # that no other lane has taken; the long turns come first.
     turns=(fleet testbed alerts three_boxes joining chain failovers compat wheel)
-    # Every module has its turn, also a new module; the modules that measure have a lane.
+    # Every module has its turn, also a new module; the modules that measure have a lane of their
+    # own.
     measures=(kernel kills demo)
     mapfile -t themes < <(sed -n 's/^mod \([a-z_]*\);$/\1/p' tests/e2e/main.rs | grep -vxE 'common|support|kernel|kills')
     turns+=("${themes[@]}")
@@ -274,7 +275,7 @@ if [ "$what" = all ]; then
             echo "$pid"
         done
     }
-    # What they run, and the next that they would run.
+    # Ends the suites that the lanes run, and keeps the lanes from starting further suites.
     # shellcheck disable=SC2046
     trap 'kill -STOP "${lanes[@]}"; kill $(for lane in "${lanes[@]}"; do below "$lane"; done); kill -KILL "${lanes[@]}"' EXIT
     wait "${lanes[@]}"

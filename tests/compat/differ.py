@@ -290,7 +290,8 @@ class Pair:
 
 
 def shrink(pair, found, rules):
-    """Reduces the difference to as few commands as possible, sent one by one if the difference still occurs."""
+    """Reduces the difference to as few commands as possible, which are sent one at a time if the
+    difference still occurs."""
     tries, until = 0, time.monotonic() + SHRINK_SECONDS_MAX
     wanted = found.signature()
 

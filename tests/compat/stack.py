@@ -61,7 +61,7 @@ def popen(command, **options):
 
 
 def stop_all():
-    """Ends all remaining processes, also those of other threads, and prevents new ones."""
+    """Ends all remaining processes, also processes of other threads, and prevents new processes."""
     STOPPING.set()
     for process in list(LIVE):
         end(process)

@@ -234,8 +234,8 @@ fn a_chain_grows_loses_a_device_and_shrinks_by_hand_while_clients_write() {
     let said = process.stderr();
     assert!(said.contains("its flags count"), "{said}");
     assert!(said.contains("is not a member of the chain"), "{said}");
-    // The first device may come back as a spare and take the place of another one, which leaves
-    // when the spare has everything.
+    // The first device may come back as a spare and take the place of another device, which leaves when the spare has
+    // everything.
     let process = world.cluster.process(Role::Device(0)).unwrap();
     process.set_flag("--join", None);
     let next = world.cluster.server().unwrap().to_string();

@@ -32,8 +32,7 @@ fn plan(seconds: u64, replacements: Vec<Replacement>, seed: u64) -> ChaosPlan {
     }
 }
 
-/// Loses and replaces devices of a chain under load; then loses all devices except the last one
-/// that joined.
+/// Loses and replaces devices of a chain under load; then loses all devices except the last device that joined.
 fn heal(name: &str, devices: usize, medium: Medium, seconds: u64, replacements: Vec<Replacement>) {
     let seed = seed();
     let topology = Topology::new(StoreKind::Redis, devices, medium);

@@ -235,7 +235,7 @@ fn a_chain_of_two() {
             kills += 1;
         });
         assert!(kills >= 2, "{kills} kills");
-        // A promise needs both devices: without the second one no update is acknowledged.
+        // A promise needs both devices: without the second device no update is acknowledged.
         world.kill("follower");
         let mut hasty = world.session(Duration::from_millis(300));
         hasty.set().unwrap_err();

@@ -50,7 +50,7 @@ impl Chain {
         }
     }
 
-    /// Loses the device with its log, and starts another one that declares the loss.
+    /// Loses the device with its log, and starts another device that declares the loss.
     fn lose_device(&mut self) {
         self.device.kill().unwrap();
         std::fs::remove_file(log(&self.scratch)).unwrap();

@@ -369,7 +369,7 @@ fn a_slot_that_moves_unannounced_is_waited_for() {
     // Commands for other slots go on.
     let counted = caller.call(&["INCR", "{k2}n"]);
     assert_eq!(counted, Answer::Reply(Reply::Integer(1)));
-    // The command is acknowledged early; it waits in the devices with all later ones.
+    // The command is acknowledged early; it waits in the devices with all later commands.
     let commands: [&[&str]; 2] = [&["SET", "k2", "new"], &["SET", "bar", "new"]];
     assert_eq!(caller.exchange(&commands), vec![Answer::Reply(ok()); 2]);
     let server = world.shards.clusters[0].process(Role::Server).unwrap();

@@ -76,8 +76,8 @@ impl World {
         }
     }
 
-    /// Kills the master, waits until the Sentinels name another one, and starts the old master
-    /// again with its old configuration.
+    /// Kills the master, waits until the Sentinels name another master, and starts the old master again with its old
+    /// configuration.
     fn fail_over(&mut self) -> (SocketAddr, SocketAddr) {
         let old = self.master();
         self.process(old).kill().unwrap();
@@ -256,7 +256,7 @@ fn the_master_is_killed_under_load_and_the_server_goes_on_at_the_next_one() {
             if run == runs {
                 break;
             }
-            // The next failover can begin only some time after the last one.
+            // The next failover can begin only some time after the last failover.
             eventually("both replicas are there", HEALED_MAX, || {
                 let info = call(&mut connect(new), "INFO replication").text().unwrap();
                 info.matches("state=online").count() == 2

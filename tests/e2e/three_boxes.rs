@@ -1,5 +1,5 @@
-//! The guide `three-boxes.md`, command by command: three machines (network namespaces), of which
-//! one is lost, and later another one.
+//! The guide `three-boxes.md`, command by command: three machines (network namespaces), of which one machine is lost,
+//! and later another machine.
 
 mod page;
 

@@ -1,5 +1,5 @@
-//! Two releases mixed under checked load (`docs/operate/upgrade.md`): each process in turn changes
-//! to the new build, and later back to the old one. `make upgrade` runs this test.
+//! Two releases mixed under checked load (`docs/operate/upgrade.md`): each process in turn changes to the new build,
+//! and later back to the old build. `make upgrade` runs this test.
 
 use std::path::PathBuf;
 use std::process::Command;

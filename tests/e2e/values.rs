@@ -320,8 +320,8 @@ fn any_command(random: &mut fastrand::Rng, out: &mut Vec<u8>) -> usize {
     1
 }
 
-/// Removes the line number from an error of a command in a script: a script inside another one does
-/// not learn it.
+/// Removes the line number from an error of a command in a script: a script inside another script does not learn the
+/// number.
 fn located(reply: &Reply) -> Reply {
     match reply {
         Reply::Error(text) => {
@@ -332,7 +332,7 @@ fn located(reply: &Reply) -> Reply {
     }
 }
 
-/// A pipeline of a thousand mixed commands gets the same replies as from Redis itself, one by one.
+/// A pipeline of a thousand mixed commands gets the same replies as single commands that are sent to Redis itself.
 #[test]
 fn pipelines_of_a_thousand_answer_as_redis_does() {
     let seed = seed();

@@ -34,7 +34,7 @@ sys.path.insert(0, str(HERE.parent))
 sys.dont_write_bytecode = True
 from guest import CACHE, QEMU, ROOT, Trouble, archive, call, download, install_qemu, is_known, libraries, unpack  # noqa: E402
 
-# Kernels that are tried without arguments; the second one only if apt knows it.
+# Kernels that are tried without arguments; the second kernel only if apt knows it.
 USUAL, OTHER = "linux-image-amd64", "linux-image-6.12-amd64"
 # Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BUILD_LIMIT, BOOT_LIMIT = 1200, 120

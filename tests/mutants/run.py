@@ -2,7 +2,7 @@
 """Changes the source in one place at a time, and checks whether a test notices.
 
 For changes that no tool makes by itself: the C of the pipeline, what is flushed and when, the order
-between two persists, a number in place of another one. Operators, values and match arms are
+between two persists, a number in place of another number. Operators, values and match arms are
 cargo-mutants' (`make cargo-mutants`); checks and statements that are left out are dropped.py's
 (`make dropped`). Changes of these kinds need no row.
 

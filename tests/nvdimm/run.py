@@ -105,7 +105,8 @@ class Client(threading.Thread):
         self.world, self.front, self.name = world, front, name
         self.key, self.list = f"key:{name}", f"list:{name}"
         self.number = 0
-        # The numbers that the key may have: the last acknowledged one, and later ones of unknown outcome.
+        # The numbers that the key may have: the last acknowledged number, and later numbers of
+        # unknown outcome.
         self.possible = {None}
         # Numbers of elements that were added to the list, certainly removed, and perhaps removed.
         self.filled = self.taken = self.perhaps = 0

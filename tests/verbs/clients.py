@@ -103,7 +103,7 @@ class Counter(Client):
         repeated commands."""
         value, left = redis.ask("GET", self.key), redis.ask("LLEN", self.list)
         lost, twice = [], []
-        # An update of unknown outcome may take effect after later ones of another session.
+        # An update of unknown outcome may take effect after later updates of another session.
         late = self.unknown > 0 and value is not None and int(value) <= self.number
         if value not in self.possible and not late:
             lost.append(f"{self.key} is {value}, acknowledged was one of {sorted(map(str, self.possible))}")

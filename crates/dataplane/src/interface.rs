@@ -18,7 +18,7 @@ const GET_STRINGS: u32 = 0x1b;
 const GET_STATS: u32 = 0x1d;
 /// `ETH_SS_STATS`: the set of counters.
 const STATS: u32 = 1;
-/// Most counters of a driver that are read.
+/// Maximum number of counters that are read from one driver.
 const COUNTERS_MAX: usize = 4096;
 /// Length of a counter's name, in words of eight bytes.
 const NAME_WORDS: usize = 4;

@@ -15,7 +15,7 @@ pub const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// server sends.
 const LINE_BYTES_MAX: usize = 17 * 1024 * 1024;
 
-/// Most bytes read from one socket before the other sockets get their turn.
+/// Maximum number of bytes read from one socket before the other sockets get their turn.
 pub(crate) const READ_BYTES_PER_TURN: usize = 256 * 1024;
 
 /// Limits of a client's requests.

@@ -24,10 +24,10 @@ use crate::upstream::Time;
 pub(crate) use keys::{Access, accessed_keys};
 pub(crate) use tracker::{Tracker, Wish};
 
-/// Most keys of which clients must be told, counted once for each client. The bound is that of
+/// Maximum number of keys of which clients must be told, counted once for each client. The bound is that of
 /// `tracking-table-max-keys` in Redis.
 const ITEMS_MAX: usize = 1_000_000;
-/// Most bytes of the names of those keys.
+/// Maximum number of bytes of the names of those keys.
 const NAME_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// A message to a client.
@@ -193,7 +193,8 @@ impl Tracking {
             self.name_bytes -= key.len();
             let told = Told::Keys(array(&[key]));
             for id in ids {
-                // A client that has changed to the mode BCAST in the meantime is told by its prefixes.
+                // If a client has changed to the mode BCAST in the meantime, its prefixes decide what the client is
+                // told.
                 let listens = |tracker: &Tracker| !tracker.broadcasts();
                 if self.clients.get(&id).is_some_and(listens) {
                     self.outbox.push((id, told.clone()));

@@ -4,7 +4,7 @@
 use crate::entry::InvalidSlot;
 use crate::layout::to_u64;
 
-/// Most damaged orders that [`Decision::Damaged`] lists.
+/// Maximum number of damaged orders that [`Decision::Damaged`] lists.
 pub const DAMAGED_ORDERS_LISTED_MAX: usize = 32;
 
 /// One slot of the metadata ring, as far as the decision needs it.
@@ -18,9 +18,9 @@ pub enum Slot {
     Valid {
         /// Order of the entry.
         order: u64,
-        /// Orders up to this one were durable when the entry was appended.
+        /// All orders up to this order were durable when the entry was appended.
         durable: u64,
-        /// Orders up to this one were reclaimed when the entry was appended.
+        /// All orders up to this order were reclaimed when the entry was appended.
         applied: u64,
         /// Epoch of the log when the entry was appended.
         epoch: u32,
@@ -32,9 +32,9 @@ pub enum Slot {
 /// The results of a scan that [`decide`] needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// From the superblock: orders up to this one need not be kept.
+    /// From the superblock: all orders up to this order need not be kept.
     pub applied: u64,
-    /// From the superblock: orders up to this one were durable; `applied ≤ durable ≤ applied + slots`.
+    /// From the superblock: all orders up to this order were durable; `applied ≤ durable ≤ applied + slots`.
     pub durable: u64,
     /// Epoch in the superblock.
     pub epoch: u32,
@@ -49,9 +49,9 @@ pub struct Summary {
 pub enum Decision {
     /// The entries in `applied + 1 ..= tail` are whole: keep them, erase the rest.
     Keep {
-        /// Orders up to this one need not be kept.
+        /// All orders up to this order need not be kept.
         applied: u64,
-        /// Orders up to this one are proven to have been durable; `applied ≤ proven ≤ tail`.
+        /// All orders up to this order are proven to have been durable; `applied ≤ proven ≤ tail`.
         proven: u64,
         /// Last order that is kept.
         tail: u64,

@@ -72,7 +72,7 @@ pub struct Entry {
     pub session: u64,
     /// Sequence number within the session.
     pub seq: u64,
-    /// This device's durable order when the entry was appended. The field proves that all orders up to this one were
+    /// This device's durable order when the entry was appended. The field proves that all orders up to this order were
     /// durable.
     pub durable: u64,
     /// Highest order that this device had reclaimed when the entry was appended.

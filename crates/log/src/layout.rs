@@ -18,7 +18,7 @@ pub const ENTRY_BYTES: usize = 64;
 pub const FRAME_ALIGN: usize = 64;
 /// Fewest entries of a log: one block of metadata.
 pub const ENTRIES_MIN: u64 = 64;
-/// Most entries of a log (4 GiB of metadata).
+/// Maximum number of entries of a log (4 GiB of metadata).
 pub const ENTRIES_MAX: u64 = 1 << 26;
 /// Smallest frame ring, in bytes.
 pub const FRAME_RING_BYTES_MIN: u64 = 4096;

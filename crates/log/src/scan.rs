@@ -10,7 +10,7 @@ use crate::layout::{Identity, Parameters, to_u64};
 use crate::media::Media;
 use crate::superblock::{self, CopyState, Superblock};
 
-/// Most findings that a report lists; further findings are only counted.
+/// Maximum number of findings that a report lists; further findings are only counted.
 pub const FINDINGS_MAX: usize = 64;
 
 /// The log that the caller expects to find.

@@ -46,9 +46,9 @@ pub(crate) struct Superblock {
     pub era: u32,
     /// Last incarnation that was about to serve; 0: none.
     pub served: u32,
-    /// Orders up to this one need not be kept.
+    /// All orders up to this order need not be kept.
     pub applied: u64,
-    /// Orders up to this one were durable when the superblock was written.
+    /// All orders up to this order were durable when the superblock was written.
     pub durable: u64,
 }
 
@@ -237,7 +237,7 @@ pub struct Heading {
 
 impl Heading {
     /// Returns whether an image with this heading is no newer than an image of the same log with heading `other`. If
-    /// the headings are equal, either image may be the newer one.
+    /// the headings are equal, either image may be the newer image.
     #[must_use]
     pub fn may_precede(&self, other: &Heading) -> bool {
         self.identity == other.identity

@@ -77,7 +77,7 @@ pub struct Loss {
     pub damages: Vec<Damage>,
 }
 
-/// Most damages that are listed.
+/// Maximum number of damages that are listed.
 pub const DAMAGES_LISTED_MAX: usize = 1000;
 
 impl std::fmt::Display for Loss {

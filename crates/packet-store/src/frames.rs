@@ -613,7 +613,7 @@ impl Frames {
         self.frames[index(frame)].first
     }
 
-    /// Returns the line after this one in its frame.
+    /// Returns the next line of the same frame.
     pub fn next_line(&self, slot: u32) -> u32 {
         self.lying[index(slot)].after
     }

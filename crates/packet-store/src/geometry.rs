@@ -25,11 +25,11 @@ pub const FRAME_BYTES: [u32; 2] = [2048, 4096];
 const LINES_UNIT: u32 = 64;
 /// Fewest lines of a store.
 pub const LINES_MIN: u32 = 128;
-/// Most lines of a store (64 GiB of them).
+/// Maximum number of lines of a store (64 GiB of lines).
 pub const LINES_MAX: u32 = 1 << 30;
 /// Fewest frames of a store.
 pub const FRAMES_MIN: u32 = 32;
-/// Most frames of a store.
+/// Maximum number of frames of a store.
 pub const FRAMES_MAX: u32 = 1 << 30;
 /// If only the size of a store is given, it gets one line for this many bytes of frames.
 const FRAME_BYTES_PER_LINE: u64 = 256;

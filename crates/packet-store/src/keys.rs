@@ -66,7 +66,7 @@ struct Key {
     head: u32,
     /// Index of the first link of the key.
     tower: u32,
-    /// Number of the key before this one in the list.
+    /// Number of the previous key in the list.
     before: u32,
     levels: u32,
     /// Whether the key has a record. A deleted key that is still in the list does not count.
@@ -228,12 +228,12 @@ impl Keys {
         some(self.last)
     }
 
-    /// Returns the key after this one.
+    /// Returns the next key.
     pub fn next(&self, key: u32) -> Option<u32> {
         some(self.link(key, 0).to)
     }
 
-    /// Returns the key before this one.
+    /// Returns the previous key.
     pub fn previous(&self, key: u32) -> Option<u32> {
         some(self.keys[index(key)].before)
     }

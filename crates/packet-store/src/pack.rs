@@ -14,7 +14,7 @@ use crate::transaction::Transaction;
 /// continued in another frame. If such packets were moved unchanged, they would leave more than a third of each frame
 /// unused, and would be packed again and again.
 const PACKET_FRACTION: usize = 3;
-/// Most frames that one step empties.
+/// Maximum number of frames that one step empties.
 const VICTIMS_MAX: usize = 64;
 
 impl<M: Media> PacketStore<M> {

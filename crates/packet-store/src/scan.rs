@@ -412,7 +412,7 @@ impl<M: Media> Scan<M> {
         stat
     }
 
-    /// Turns the image into a store. Every step is durable before the next one begins. After a crash at any point the
+    /// Turns the image into a store. Every step is durable before the next step begins. After a crash at any point the
     /// image can be repaired again.
     ///
     /// # Errors

@@ -62,7 +62,7 @@ pub struct PacketStore<M> {
     /// not committed.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
-    /// Lines from this one on were never used; nothing is kept in memory for them.
+    /// Lines from this line on were never used; nothing is kept in memory for them.
     pub(crate) fresh: u32,
     /// Lines that are dead since the last commit or longer, and are still on the medium.
     pub(crate) pending: Vec<u32>,
@@ -305,7 +305,7 @@ impl<M: Media> PacketStore<M> {
         fresh + self.free_lines.len() + self.pending.len()
     }
 
-    /// Notes that the lines below this one are in use, or free again.
+    /// Notes that all lines below this line are in use, or free again.
     pub(crate) fn set_fresh(&mut self, fresh: u32) {
         self.fresh = fresh;
         self.older.resize(index(fresh), NONE);

@@ -128,7 +128,7 @@ pub struct DeviceKeys {
 pub struct HopKeys {
     /// Key of packets that the hop itself sends.
     pub own: MacKey,
-    /// Keys of the device before the hop, one for each cluster key. The head has none.
+    /// Keys of the device before the hop, one for each cluster key. The head has no such keys.
     pub before: [Option<MacKey>; 2],
     /// Keys of the next hop, one for each cluster key.
     pub after: [Option<MacKey>; 2],
@@ -171,8 +171,8 @@ pub(crate) const fn goes_to_the_server(kind: Kind) -> bool {
     matches!(kind, Kind::Append | Kind::Bypass | Kind::Ping)
 }
 
-/// Most packets with another epoch than the receiver's that are verified in one burst. Each takes up to twenty
-/// derivations and MACs.
+/// Maximum number of packets with another epoch than the receiver's that are verified in one burst. Each takes up to
+/// twenty derivations and MACs.
 const STRANGERS_MAX: u32 = 8;
 
 /// Number of packets of another epoch that may still be verified in this burst. If a genuine packet is dropped, its

@@ -40,8 +40,8 @@ pub enum Word {
     None,
     /// The member was declared stopped. The stopped member may still belong to the chain.
     Stopped,
-    /// The member was left out in this epoch or an earlier one. From then on the device is no member, unless it joins
-    /// again.
+    /// The member was left out in this epoch or in an earlier epoch. From then on the device is no member, unless it
+    /// joins again.
     LeftOut(u32),
 }
 

@@ -116,7 +116,7 @@ impl Rules {
         off: 0,
     };
 
-    /// All rules but this one. For the simulator only: updates that such a machine acknowledges may be lost.
+    /// All rules except this rule. For the simulator only: updates that such a machine acknowledges may be lost.
     #[cfg(feature = "rules")]
     #[must_use]
     pub const fn without(rule: Rule) -> Rules {

@@ -31,7 +31,7 @@ impl Add<Nanos> for Time {
     }
 }
 
-/// Returns the earlier one of two optional times.
+/// Returns the earlier time of two optional times.
 #[must_use]
 pub fn earliest(a: Option<Time>, b: Option<Time>) -> Option<Time> {
     match (a, b) {

@@ -12,8 +12,8 @@ use pmnet_lab::resp::Reply;
 
 use crate::support::{Answer, Caller, eventually, launch};
 
-/// The server begins another epoch by itself, because its store is another process. The head must
-/// state something about this epoch, and no device can hear of it, because the tail is gone.
+/// The server begins another epoch by itself, because its store is another process. The head must state something about
+/// this epoch, which no device can learn, because the tail is gone.
 #[test]
 fn redis_is_restarted_just_while_a_tail_is_left_out() {
     let Some(mut world) = World::start("restarts", 2) else {
@@ -137,8 +137,7 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     let (more, ()) = world.under_load("d", |world| {
         world.cluster.kill(Role::Device(1)).unwrap();
         until_healed(world, 1);
-        // A server that is only stopped goes on after another one has taken over, and cannot write
-        // any more.
+        // A server that is only stopped goes on after another server has taken over, and cannot write any more.
         other.signal(Signal::STOP).unwrap();
         let three = caller.call(&["INCR", "n"]);
         assert_eq!(three, Answer::Reply(Reply::Integer(3)));
@@ -150,9 +149,8 @@ fn a_server_is_killed_and_the_one_that_stands_by_takes_over() {
     assert!(!other.stderr().contains("panicked"));
 }
 
-/// A server was stopped while another one served, and serves again later: it must not report its
-/// old state to any device. (Once it told the devices that the store had lost data, and all of them
-/// ended.)
+/// A server was stopped while another server served, and serves again later: it must not report its old state to any
+/// device. (Once it told the devices that the store had lost data, and all of them ended.)
 #[test]
 fn a_server_that_slept_through_the_turn_of_another_one_begins_anew_when_it_gets_its_own() {
     let Some(mut world) = World::start("sleeps", 2) else {

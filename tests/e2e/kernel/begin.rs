@@ -206,8 +206,7 @@ fn killed_at_any_moment_of_its_first_start() {
     }
 }
 
-/// Two processes start at once: one becomes the device, the other one reports this, and neither
-/// damages the log.
+/// Two processes start at once: one becomes the device, the other reports this fact, and neither damages the log.
 #[test]
 fn two_starts_at_once() {
     let Some((mut world, writer, orders)) = saved() else {

@@ -1,5 +1,5 @@
-//! Two devices of two shards at one interface, each with its process: while one of them fails in
-//! any way, the other one answers.
+//! Two devices of two shards at one interface, each with its process: while one device fails in any way, the other
+//! device answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -85,7 +85,7 @@ fn two_shards_at_one_interface() {
         for writer in &writers {
             world.check(writer);
         }
-        // The device that was attached first is taken out, and the other one takes its place.
+        // The device that was attached first is taken out, and the other device takes its place.
         let (taken_out, said) = world.device_with(&["--detach"]);
         assert!(!taken_out && said.contains("another process"), "{said}");
         // The process may be killed before the server has told it that the last entry is applied.

@@ -207,7 +207,7 @@ fn given_up_on_demand() {
     let (good, said) = world.device_with(&["--detach", "--discard"]);
     assert!(good && !said.contains("not applied: 0"), "{said}");
     is_gone(&world);
-    // A device without the log that was given up is not taken for the earlier one.
+    // A device without the log that was given up is not taken for the earlier device.
     world.process("server").relaunch().unwrap();
     world.wait_ready("server");
     world.start_device();

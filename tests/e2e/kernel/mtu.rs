@@ -257,7 +257,7 @@ fn shrinks(plan: Plan, ipv6: bool, who_says: &[&str]) {
             process.stderr().contains(text)
         });
     }
-    // Processes that have not heard of the change yet hear of it now.
+    // Processes that have not learned of the change yet learn of it now.
     eventually("it is over", CALL_MAX, || {
         write(1);
         let before = ip_fragments(&world);

@@ -81,7 +81,7 @@ fn world(ipv6: bool) -> Option<World> {
     World::without_device(plan)
 }
 
-/// Starts devices at these addresses of one machine. Each device sends to the next one, the last device to `end`.
+/// Starts devices at these addresses of one machine. Each device sends to the next device, the last device to `end`.
 fn wire(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     for (index, listen) in addresses.iter().enumerate() {
         let next = addresses.get(index + 1).unwrap_or(&end);

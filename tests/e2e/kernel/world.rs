@@ -42,7 +42,7 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The server processes, by shard.
 const SERVERS: [&str; 2] = ["server", "server2"];
-/// The processes of the devices after the first one.
+/// The processes of all devices except the first.
 const FOLLOWERS: [&str; 2] = ["follower", "follower2"];
 
 /// Additional ordinary devices.
@@ -67,7 +67,7 @@ pub struct Plan {
     pub place: Place,
     /// Whether all machines use IPv6.
     pub ipv6: bool,
-    /// Number of devices between this one and the server, at most 2.
+    /// Number of devices between this device and the server, at most 2.
     pub followers: usize,
     /// Whether these devices are in the kernel, too; otherwise they are ordinary relays.
     pub followers_in_kernel: bool,

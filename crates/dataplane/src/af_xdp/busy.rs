@@ -15,7 +15,7 @@ pub struct BusyPoll {
     /// Time in microseconds for which a call that may wait polls; any number but 0 switches polling on. A call that may
     /// not wait polls once.
     pub micros: u32,
-    /// Most packets that one poll receives.
+    /// Maximum number of packets that one poll receives.
     pub budget: u16,
 }
 

@@ -35,7 +35,7 @@ use super::umem::{Received, Umem};
 const BIND_MAX: Duration = Duration::from_secs(5);
 /// The pause between two tries of [`Queue::bind`].
 const BIND_AGAIN: Duration = Duration::from_millis(1);
-/// Most entries of a ring.
+/// Maximum number of entries of a ring.
 const RING_MAX: u32 = 1 << 15;
 
 /// Outcome of a wake-up.

@@ -51,7 +51,7 @@ impl<R: Region> Socket<R> {
         self.umem.free()
     }
 
-    /// Returns the bytes of a frame, which are also the length of the longest packet that can be sent.
+    /// Returns the number of bytes of a frame: the length of the longest packet that can be sent.
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         self.umem.frame_bytes()

@@ -12,7 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::frame::{Came, Mac};
 
-/// Most peers that are known at the same time. Packets to other peers go through the kernel's stack.
+/// Maximum number of peers that are known at the same time. Packets to other peers go through the kernel's stack.
 const NEIGHBOURS_MAX: usize = 4096;
 /// Time without a packet after which a peer may have moved. The kernel's stack knows the new path; to send through the
 /// stack costs a copy.

@@ -45,7 +45,7 @@ pub struct KernelConfig {
     pub own: Option<Own>,
     /// Size of the log; both numbers are powers of two.
     pub parameters: Parameters,
-    /// Most sessions that the pipeline serves; user space serves the others.
+    /// Maximum number of sessions that the pipeline serves; user space serves all other sessions.
     pub sessions_max: u32,
     /// Buckets of the index of READs, a power of two. If the device has another number of buckets, its process answers
     /// READs.

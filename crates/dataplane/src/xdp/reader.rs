@@ -18,7 +18,7 @@ use super::stage::check_whole;
 /// Time between two searches for a log that does not exist yet.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The log of a device, for reading. The device may start later, or be replaced by another one.
+/// The log of a device, for reading. The device may start later, or be replaced by another device.
 #[derive(Debug)]
 pub struct LogReader {
     name: String,

@@ -15,7 +15,7 @@ pub const TOOK_NS: usize = 32;
 /// Slots of [`Counters::took`].
 pub const TOOK_SLOTS: usize = 64;
 
-/// Most devices at one interface (known gap G67).
+/// Maximum number of devices at one interface (known gap G67).
 pub const DEVICES_MAX: usize = 16;
 
 /// Index of the word with the interface in [`Hops::next`] and similar fields. If this word is 0, the path is not known.
@@ -201,7 +201,7 @@ shared! {
         /// 1: this device is not the head, and takes entries from the previous hop. Written by user space, held, like
         /// all fields up to `names`.
         follows: AtomicU32,
-        /// Number of devices after this one.
+        /// Number of devices that follow this device in the chain.
         behind: AtomicU32,
         /// UDP port of the next hop, in network byte order; 0: the pipeline sends it nothing.
         next_port: AtomicU32,
@@ -217,16 +217,16 @@ shared! {
         before_low: AtomicU64,
         /// Number of entries that this device can receive at once.
         receive_window: AtomicU64,
-        /// Most entries in flight towards the next hop.
+        /// Maximum number of entries in flight towards the next hop.
         window: AtomicU64,
-        /// Device and incarnation of each device after this one, nearest first, as in a header.
+        /// Device and incarnation of each device that follows this device, nearest first, as in a header.
         names: [AtomicU64; 7],
         /// How frames reach the next hop: their first 12 bytes, and the interface (0: not known).
         /// Writers of this and all later fields: the pipeline, and user space while it holds.
         next: [AtomicU32; 4],
         /// How frames reach the previous hop.
         before: [AtomicU32; 4],
-        /// The order up to which each device after this one holds the log.
+        /// The order up to which each following device holds the log.
         orders: [AtomicU64; 7],
         /// Number of entries that the next hop can take, as it stated.
         credit: AtomicU64,
@@ -234,7 +234,7 @@ shared! {
         sent: AtomicU64,
         /// Highest committed order, at the head.
         committed: AtomicU64,
-        /// Orders up to this one may be committed without an acknowledgement from the pipeline.
+        /// Orders up to this order may be committed without an acknowledgement from the pipeline.
         skipped: AtomicU64,
         /// This device's order in the last DURABLE that the pipeline sent.
         told: AtomicU64,

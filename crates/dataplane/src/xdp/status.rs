@@ -41,7 +41,7 @@ pub struct Status {
     pub answers_until: Option<Time>,
     /// Number of devices of the chain; 0: the device never served, and shard, id, incarnation and epoch are 0 too.
     pub copies: u32,
-    /// Number of devices of the chain after this one.
+    /// Number of devices that follow this device in the chain.
     pub behind: u32,
     /// Whether the device follows another device.
     pub follows: bool,
@@ -55,7 +55,7 @@ pub struct Status {
     pub released: u64,
     /// Highest order that the pipeline sent to the next device; `None`: there is no next device.
     pub sent: Option<u64>,
-    /// Highest order that each device after this one holds, nearest first.
+    /// Highest order that each following device holds, nearest first.
     pub held: Vec<u64>,
     /// Counted events since the maps were made, summed over all CPUs.
     pub counters: Vec<(&'static str, u64)>,

@@ -407,7 +407,7 @@ impl Chain {
         }
     }
 
-    /// If the device has no process, a new one takes over.
+    /// If the device has no process, a new process takes over.
     fn restart(&mut self, place: usize) {
         if !self.nodes[place].lives() {
             self.net().sockets[place].clear();

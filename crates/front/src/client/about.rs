@@ -88,7 +88,7 @@ impl About {
         self.ask_after = now.saturating_add(pause);
     }
 
-    /// Takes the facts from an answer. Returns the `run_id` of the store that gave it.
+    /// Takes the facts from an answer. Returns the `run_id` of the store that gave this answer.
     fn take(&mut self, reply: &Bytes) -> Option<String> {
         let length = Scanner::new(REPLIES).poll(reply).ok()??;
         let info = String::from_utf8_lossy(read::bulk(&reply[..length])?).into_owned();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::upstream::Time;
 
-/// Most arrival times that are kept. Further bytes count as arrived with the last kept time.
+/// Maximum number of arrival times that are kept. Further bytes count as arrived with the last kept time.
 const MOMENTS_MAX: usize = 64;
 /// Bytes that arrive within `timeout / PARTS_PER_TIMEOUT` count as arrived together.
 const PARTS_PER_TIMEOUT: Time = 16;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 /// Bytes of a piece.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Most entries of the list of pieces for which an empty output keeps memory.
+/// Maximum number of entries of the list of pieces for which an empty output keeps memory.
 const KEPT_PLACES_MAX: usize = 64;
 
 #[derive(Default)]

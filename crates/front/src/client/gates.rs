@@ -41,7 +41,7 @@ impl Connection {
         command: &Command<'_>,
         env: &mut Env<'_>,
     ) -> Result<(), Stop> {
-        // This gate is the first one: a browser gets no answer, whatever its rights.
+        // This gate is the first gate: a browser gets no answer, whatever its rights.
         self.close_http(command)?;
         // This gate precedes all work for the command: a client that may not run the command learns nothing, and delays
         // no other client.
@@ -64,7 +64,7 @@ impl Connection {
         // The transaction checks the number of arguments itself, because a wrong number makes the transaction
         // fail.
         self.queue_in_multi(command, env)?;
-        // This gate is the last one, as in Redis: errors of the earlier gates come first.
+        // This gate is the last gate, as in Redis: errors of the earlier gates come first.
         self.look_at_arity(command, env)
     }
 

@@ -74,7 +74,7 @@ use rights::Rights;
 pub use shared::{Counters, Shared, lane};
 use tracking::Tracks;
 
-/// Most commands of one connection whose replies are outstanding.
+/// Maximum number of commands of one connection whose replies are outstanding.
 pub const SLOTS_MAX: usize = 1024;
 /// Bytes of one connection's replies that wait for an earlier reply. Above this bound, no further command is taken from
 /// the connection. A single reply may exceed the bound. If a client has more unread bytes than the bound, messages to

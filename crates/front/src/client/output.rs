@@ -26,7 +26,7 @@ pub enum Output {
     AskedHead(CallId),
     /// The client waits for the front's answer about its clients.
     Clients(ClientsAsk),
-    /// The client uses another session from now on, or none.
+    /// From now on the client uses another session, or no session.
     Session(Option<SessionHandle>),
     /// The client's next command must follow the changes of subscriptions that are under way.
     BehindSubscriptions,
@@ -35,7 +35,8 @@ pub enum Output {
     Subscribing(Option<u64>),
     /// Whether the client waits for keys of an embedded store.
     Waiting(Waiting),
-    /// The client needs a new connection to the store, with this number, or must have none.
+    /// The client needs a new connection to the store, with this number and address; `None`: it must have no
+    /// connection.
     Direct(Option<(u64, SocketAddr)>),
     /// These commands must be read from the store.
     Read(StoreRead),

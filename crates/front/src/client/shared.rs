@@ -20,8 +20,8 @@ use crate::users::{Access, Users};
 /// Reason in an error: the server has not named the address of Redis yet, so Redis cannot be asked.
 const UNNAMED: &str = "the pmnet server has not said yet where its store is: does it run, and does its device reach it?";
 
-/// Most remembered names of commands that the table does not have. Names that the store does not know count,
-/// too.
+/// Maximum number of remembered names of commands that the table does not have. Names that the store does not know
+/// count, too.
 const PROBED_MAX: usize = 1024;
 
 /// Numbers of reads by their source, and of closed clients, since the start of the front.
@@ -51,8 +51,8 @@ pub struct Counters {
 const SILENT_PAUSE: Time = 100_000_000;
 
 /// Changes of subscriptions of all clients that have no answer yet. The event loop numbers them
-/// (`shell/subscribing.rs`). As with a single Redis, a PUBLISH or PUBSUB of another client waits for the
-/// changes that were taken before it (`Hold::come_behind`).
+/// (`shell/subscribing.rs`). As with a single Redis, a PUBLISH or PUBSUB of another client waits for all changes that
+/// were taken earlier (`Hold::come_behind`).
 #[derive(Debug, Default)]
 pub struct Subscribing {
     /// Number of changes that have begun since the start.

@@ -88,7 +88,7 @@ const LOOK_EVERY: Time = 1_000_000_000;
 pub struct RouterConfig {
     /// Address on which the router listens for Redis clients.
     pub listen: SocketAddr,
-    /// Most clients at a time. A further client gets an error and is closed.
+    /// Maximum number of clients at a time. A further client gets an error and is closed.
     pub connections_max: usize,
     /// Microseconds of polling without sleeping after activity ([`pmnet_client::Spin`]).
     pub spin_micros: u64,

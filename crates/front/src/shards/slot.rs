@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 pub use pmnet_wire::slots::{SLOTS, parse_slots, slot_of};
 use pmnet_wire::slots::{SlotsError, shown};
 
-/// Most shards of one router.
+/// Maximum number of shards of one router.
 pub const SHARDS_MAX: usize = 256;
 
 /// Why these ranges of slots make no map.

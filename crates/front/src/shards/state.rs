@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use pmnet_resp::{Arguments, write_command};
 
-/// Most changes of one client that not all links have answered.
+/// Maximum number of changes of one client that not all links have answered.
 const ROUNDS_MAX: usize = 16;
 
 /// The change that a command makes to the settings if it succeeds.

@@ -14,9 +14,9 @@ use super::route::{CROSSSLOT, Command, Kind, Place, TRYAGAIN};
 use crate::client::EXECABORT;
 use crate::table::Sub;
 
-/// Most commands without keys before the first key of a transaction.
+/// Maximum number of commands without keys before the first key of a transaction.
 const EARLY_MAX: usize = 1024;
-/// Most bytes of commands without keys before the first key of a transaction.
+/// Maximum number of bytes of commands without keys before the first key of a transaction.
 const EARLY_BYTES_MAX: usize = 1024 * 1024;
 
 const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";

@@ -20,9 +20,9 @@ use super::{FIRST_CLIENT, Front, FrontError};
 use crate::client::Connection;
 use crate::upstream::{Time, Upstream};
 
-/// Most connections accepted in one turn.
+/// Maximum number of connections accepted in one turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Most connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// Pause after a failed accept, in nanoseconds.
 const ACCEPT_PAUSE: Time = 100_000_000;

@@ -21,7 +21,7 @@ const KEEPALIVE: Duration = Duration::from_secs(300);
 pub struct FrontConfig {
     /// Address on which the front listens for Redis clients.
     pub listen: SocketAddr,
-    /// Most clients at a time. A further client gets an error and is closed.
+    /// Maximum number of clients at a time. A further client gets an error and is closed.
     pub connections_max: usize,
     /// Microseconds of polling without sleeping after activity ([`pmnet_client::Spin`]).
     pub spin_micros: u64,

@@ -12,7 +12,7 @@ use super::wire::Wire;
 use super::{FIRST_CLIENT, Front};
 use crate::upstream::{Time, Upstream};
 
-/// Most time for connecting to the store, in nanoseconds.
+/// Maximum time for connecting to the store, in nanoseconds.
 const CONNECT_TIMEOUT: Time = 5_000_000_000;
 /// Time of silence after which the operating system checks that the store's machine still has the connection.
 /// A store that answers no client is noticed earlier.

@@ -5,7 +5,7 @@
 
 use crate::upstream::Time;
 
-/// Most bytes that are discarded: the longest argument that Redis itself accepts.
+/// Maximum number of bytes that are discarded: the longest argument that Redis itself accepts.
 const BYTES_MAX: usize = 512 * 1024 * 1024;
 /// How long a client may continue to send, in nanoseconds.
 const TIMEOUT: Time = 10_000_000_000;

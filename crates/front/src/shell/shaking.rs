@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use pmnet_udp::place_for;
 
-/// Most clients whose TLS handshake is under way.
+/// Maximum number of clients whose TLS handshake is under way.
 const HANDSHAKES_MAX: usize = 256;
 
 /// The clients whose TLS handshake is under way, in the order in which they connected.

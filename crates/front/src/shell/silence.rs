@@ -109,7 +109,7 @@ impl Class {
     }
 }
 
-/// Most calls under way that are timed. If there are more calls, the oldest calls are not timed.
+/// Maximum number of calls under way that are timed. If there are more calls, the oldest calls are not timed.
 const TIMED_MAX: usize = 1024;
 
 /// Calls under way, by their number modulo [`TIMED_MAX`]. Call numbers are consecutive.

@@ -102,7 +102,7 @@ mod tests {
 
     use super::{Ending, Flag, Wake};
 
-    /// Most schedules that are tried, depth first. With one stopper, fewer schedules exist.
+    /// Maximum number of schedules that are tried, depth first. With one stopper, fewer schedules exist.
     const SCHEDULES_MAX: usize = 200_000;
 
     impl Flag for AtomicBool {

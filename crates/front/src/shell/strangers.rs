@@ -5,7 +5,7 @@
 use super::Front;
 use crate::upstream::Upstream;
 
-/// Most bytes that all clients which still have to log in may have in their inputs together. The first
+/// Maximum number of bytes that all clients which still have to log in may have in their inputs together. The first
 /// [`FREE_BYTES`] of each client are not counted. Above this bound, a client that sends more is closed.
 const BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Bytes that each of these clients may always send.

@@ -20,7 +20,7 @@ const POKE_EVERY: Time = 1_000_000_000;
 const SILENCES_PER_TIMEOUT: Time = 3;
 /// Upper bound of the silence of Redis, in nanoseconds.
 const SILENCE_MAX: Time = 3_000_000_000;
-/// Most bytes read from the connection before the clients get their turn.
+/// Maximum number of bytes read from the connection before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
 /// A client that gets a message is closed if its unread bytes exceed this many times `--unread-max`.
 const UNREAD_TIMES_MAX: usize = 2;

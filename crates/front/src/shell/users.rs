@@ -21,7 +21,7 @@ use crate::upstream::{Time, Upstream};
 /// Interval of the questions for the list of users, in nanoseconds: half of the second within which a change
 /// must take effect.
 const POLL_EVERY: Time = 500_000_000;
-/// Most passwords that wait to be checked.
+/// Maximum number of passwords that wait to be checked.
 const LOGINS_MAX: usize = 1024;
 
 /// The connections, and the state of the questions.

@@ -11,7 +11,7 @@ use pmnet_tls::{ClientTls, ServerTls, Stream};
 
 use crate::upstream::Time;
 
-/// Most time for a client's TLS handshake, in nanoseconds.
+/// Maximum time for a client's TLS handshake, in nanoseconds.
 const HANDSHAKE_TIMEOUT: Time = 5_000_000_000;
 
 /// The state of a socket as an event reports it. Errors and closings become visible when the socket is used.

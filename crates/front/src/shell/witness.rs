@@ -24,7 +24,7 @@ use crate::store::rights::Ask;
 use crate::upstream::{Time, Upstream};
 use crate::users::{Credentials, DEFAULT};
 
-/// Most users with a witness. Each of these users has one witness.
+/// Maximum number of users with a witness. Each of these users has one witness.
 pub(super) const WITNESSES_MAX: usize = 256;
 /// Interval of the signs of life on a witness's connection, in nanoseconds. The interval is less than the shortest time
 /// after which Redis closes an idle connection (`timeout`).

@@ -35,7 +35,7 @@ use crate::limits::BULK_BYTES_MAX;
 use crate::shell::socket::Unwritten;
 use crate::upstream::Time;
 
-/// Most transactions without a reply.
+/// Maximum number of transactions without a reply.
 pub(crate) const TRANSACTIONS_MAX: usize = 4;
 /// Reads in a transaction after which no further client's reads are added.
 const READS_PER_TRANSACTION: usize = 512;

@@ -19,7 +19,7 @@ use crate::shell::socket::Unwritten;
 use crate::upstream::Time;
 use crate::users::{Credentials, Place, Ruling, Secret};
 
-/// Most questions without an answer.
+/// Maximum number of questions without an answer.
 const ASKED_MAX: usize = 256;
 /// The first Redis version that may give no answer to a wrong password.
 const SILENT_VERSION: (u32, u32) = (7, 2);

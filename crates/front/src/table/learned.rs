@@ -19,11 +19,11 @@ use super::{
     SUBCOMMANDS, WRITE, subcommands_of,
 };
 
-/// Most commands and subcommands of one store. Redis 8 with its modules has about 700.
+/// Maximum number of commands and subcommands of one store. Redis 8 with its modules has about 700.
 const COMMANDS_MAX: usize = 8192;
-/// Most key specifications of one command.
+/// Maximum number of key specifications of one command.
 const SPECS_MAX: usize = 16;
-/// Most kept names, over all stores. The bound also holds for specifications, and for facts.
+/// Maximum number of kept names, over all stores. The bound also holds for specifications, and for facts.
 const KEPT_MAX: usize = 32_768;
 
 /// The flags, each with Redis's name of the flag.

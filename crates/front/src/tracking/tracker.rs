@@ -21,7 +21,8 @@ const YES_NEEDS_OPTIN: &str =
     "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.";
 const NO_NEEDS_OPTOUT: &str =
     "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode.";
-/// Most prefixes of one client, and most bytes in all these prefixes. Each changed key is compared with each prefix.
+/// Maximum number of prefixes of one client, and maximum number of bytes in all these prefixes. Each changed key is
+/// compared with each prefix.
 const PREFIXES_MAX: usize = 1024;
 const PREFIX_BYTES_MAX: usize = 64 * 1024;
 

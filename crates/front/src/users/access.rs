@@ -15,7 +15,7 @@ pub enum Access {
     Redis,
     /// All clients with this password, with all rights of the pmnet server. Redis's users do not count.
     Password(Secret),
-    /// Every client, with all rights of the pmnet server.
+    /// All clients, without a password, with all rights of the pmnet server.
     Anyone,
 }
 

@@ -10,7 +10,7 @@ use crate::upstream::Time;
 const FAILURES_MAX: u32 = 20;
 /// Length of the window in nanoseconds.
 const WINDOW: Time = 1_000_000_000;
-/// Most addresses that are remembered. If there are more addresses, all of them are forgotten.
+/// Maximum number of addresses that are remembered. If there are more addresses, all of them are forgotten.
 const ADDRESSES_MAX: usize = 4096;
 
 /// Failed logins by address.

@@ -15,8 +15,8 @@ use crate::store::rights::About;
 use crate::table::{Facts, MODULE, MOVABLEKEYS, PUBSUB};
 use crate::upstream::Time;
 
-/// Most remembered answers of one user, for commands with their keys. If there are more answers, all of them are
-/// forgotten.
+/// Maximum number of remembered answers of one user, for commands with their keys. If there are more answers, all of
+/// them are forgotten.
 const RULINGS_MAX: usize = 4096;
 /// Longest command whose answer is remembered, in bytes, without its values.
 const RULING_BYTES_MAX: usize = 512;

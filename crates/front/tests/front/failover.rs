@@ -17,7 +17,7 @@ fn fail_over(front: &Running, to: &Redis) {
     front.knobs().moved = Some(to.address);
 }
 
-/// Waits until the store has no connection except the one that asks.
+/// Waits until the store has only the connection that asks this question.
 fn deserted(store: &Redis) {
     let mut direct = store.client();
     eventually("no connection is left", || {

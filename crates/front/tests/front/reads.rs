@@ -757,7 +757,7 @@ fn replies_that_are_too_long_together_come_by_bypass() {
     let quick = begun.elapsed() < Duration::from_secs(1);
     // The first pipeline is read from the store until its replies are too long. The second pipeline follows at once,
     // and is a bypass. If the machine is so busy that a second has passed, the second pipeline is read like the first
-    // one.
+    // pipeline.
     let counters = front.stop();
     let found = (counters.direct_reads, counters.bypassed_reads);
     assert!(found == (3, 7) || !quick && found == (6, 4), "{found:?}");
@@ -949,7 +949,7 @@ fn a_connection_that_breaks_is_made_again() {
             assert_eq!(client.ask("GET k"), bulk("v"));
             bypassed(&front).is_empty()
         });
-        // All connections except this one and the executor's, which were made first.
+        // All connections except this connection and the executor's, which were made first.
         let list = plain.ask("CLIENT LIST");
         let reader = list.lines().find(|line| line.contains("cmd=exec"));
         let id = reader.and_then(|line| line.split_once("id=")?.1.split(' ').next());

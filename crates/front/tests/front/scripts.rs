@@ -53,7 +53,7 @@ fn a_script_is_killed_through_the_front() {
             "{command}"
         );
     }
-    // SCRIPT KILL works on an existing connection of the client, and on a new one.
+    // SCRIPT KILL works on an existing connection of the client, and on a new connection.
     client.ask("BLPOP none 0.01");
     for mut client in [client, front.client()] {
         let hanging = hang(&redis, None, HANGS);

@@ -32,7 +32,7 @@ pub enum Joiner {
     Returned,
 }
 
-/// A device is lost for good, and another one joins.
+/// A device is lost for good, and another device joins.
 #[derive(Clone, Copy, Debug)]
 pub struct Replacement {
     /// The lost device's position in the chain, from 0.
@@ -286,7 +286,7 @@ pub fn drained(endpoint: SocketAddr) -> anyhow::Result<()> {
 /// Waits until `endpoint` gives the right answer to `command`, for at most this time.
 ///
 /// # Errors
-/// The last answer, or the reason why there was none.
+/// The last answer, or the reason why there was no answer.
 pub fn answered(
     endpoint: SocketAddr,
     wait: Duration,

@@ -170,7 +170,7 @@ pub struct Cluster {
     front: Option<SocketAddr>,
     /// Devices of the chain, head first: number in [`Role::Device`], and address.
     chain: Vec<(usize, SocketAddr)>,
-    /// The id of each device, also of former ones: the port on which it listened first.
+    /// The id of each present or former device: the port on which it listened first.
     ids: Vec<(usize, u16)>,
     server: Option<SocketAddr>,
     proxies: Vec<LossyProxy>,

@@ -13,7 +13,7 @@ pub const ZIPF_MAX: f64 = 3.0;
 #[derive(Debug)]
 pub struct Keys {
     count: u64,
-    /// For each key, the probability of this key or an earlier one, rising to 1; empty if all keys
+    /// For each key, the probability that an operation uses this key or an earlier key, rising to 1; empty if all keys
     /// are equally likely.
     at_most: Vec<f64>,
 }

@@ -44,7 +44,7 @@ impl Room {
 /// The persist in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
-    /// Orders up to this one are durable when the persist completes.
+    /// All orders up to this order are durable when the persist completes.
     upto: u64,
     /// `applied` as stated by the last two entries and the superblock of this persist, if it has them.
     witnesses: [Option<u64>; 3],

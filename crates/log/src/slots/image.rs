@@ -7,7 +7,7 @@ use crate::media::{Media, MediaError, persist_now};
 
 /// Fewest slots of a queue.
 pub const SLOTS_MIN: u32 = 4;
-/// Most slots of a queue, which is also the limit of shared receive queues of NICs.
+/// Maximum number of slots of a queue; NICs have the same limit for shared receive queues.
 pub const SLOTS_MAX: u32 = 1 << 15;
 /// Smallest slot, in bytes.
 pub const SLOT_BYTES_MIN: u32 = 128;

@@ -25,13 +25,13 @@ pub enum Kind {
 /// Limits of a test run.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Most images of whole lines at a moment; if there are more, samples are tried.
+    /// Maximum number of images of whole lines at a moment; if there are more, samples are tried.
     pub combinations: usize,
     /// Number of samples besides the corners.
     pub samples: usize,
-    /// Most combinations of words of one torn line; if there are more, this many samples are tried.
+    /// Maximum number of combinations of words of one torn line; if there are more, this many samples are tried.
     pub torn: usize,
-    /// Most lines that are torn at a moment, one at a time; if there are more, this many of them are torn.
+    /// Maximum number of lines that are torn at a moment, one at a time; if there are more, this many of them are torn.
     pub torn_lines: usize,
     /// How many times the process dies at each moment. After the first death every store is visible.
     pub kills: u32,

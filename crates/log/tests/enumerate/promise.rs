@@ -40,11 +40,11 @@ pub struct Facts {
     pub made: Made,
     /// Whether a log exists.
     pub contents: u64,
-    /// Orders up to this one were reported durable.
+    /// All orders up to this order were reported durable.
     pub promised: u64,
     /// The last order that the caller reclaimed, together with all earlier orders.
     pub applied: u64,
-    /// Orders up to this one were released: their reclaim is durable.
+    /// All orders up to this order were released: their reclaim is durable.
     pub released: u64,
     /// Highest order whose append was begun.
     pub last: u64,
@@ -60,7 +60,7 @@ pub struct Facts {
     pub era: u32,
     /// Order of a reset that is under way.
     pub resetting: Option<u64>,
-    /// Both superblocks state that orders up to this one were durable.
+    /// Both superblocks state that all orders up to this order were durable.
     pub stated: u64,
 }
 

@@ -63,7 +63,7 @@ pub struct Forgetful {
     dirty: BTreeSet<usize>,
     flight: Option<BTreeMap<usize, [u8; 8]>>,
     random: Random,
-    /// Number of persists that still succeed; the next one crashes.
+    /// Number of persists that still succeed; the next persist crashes.
     pub budget: Option<u64>,
     pub persists: u64,
     /// Number of bytes that persists covered.

@@ -9,7 +9,7 @@ use crate::support::{Content, Random};
 pub struct Promise {
     /// The store's contents after each number of applied orders, beginning with 0.
     pub contents: Arc<Vec<Content>>,
-    /// Orders up to this one were acknowledged.
+    /// All orders up to this order were acknowledged.
     pub durable: u64,
     /// The store has applied up to one of these two orders, and has the contents that belong to that order.
     pub applied: [u64; 2],

@@ -45,7 +45,7 @@ pub(super) struct Transfer {
 struct Assembly {
     crc: u64,
     parts: Vec<Option<Bytes>>,
-    /// Bytes of each part except the last one, once a part has shown them.
+    /// Bytes of each part except the last part, once a part has shown this size.
     part_bytes: Option<usize>,
     contiguous: usize,
 }

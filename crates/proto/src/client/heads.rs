@@ -47,8 +47,8 @@ impl Heads {
         }
     }
 
-    /// Replaces the addresses. There must be at least one address. The present head stays, if its address is among the
-    /// new ones.
+    /// Replaces the addresses. There must be at least one address. The present head stays if its address is among the
+    /// new addresses.
     pub(super) fn look_among(&mut self, given: impl Iterator<Item = Peer>) {
         let head = self.current();
         self.peers = Heads::new(given).peers;

@@ -43,11 +43,11 @@ pub struct ClientConfig {
     pub others: Vec<Peer>,
     /// Shard that the head serves.
     pub shard: u32,
-    /// Most update packets of one session that may be in flight.
+    /// Maximum number of update packets of one session that may be in flight.
     pub window_max: u32,
-    /// Most waiting calls of one session; further calls are refused as `Busy`.
+    /// Maximum number of waiting calls of one session; further calls are refused as `Busy`.
     pub queue_max: usize,
-    /// Most sessions.
+    /// Maximum number of sessions.
     pub sessions_max: usize,
     /// Shortest retransmission timeout of updates.
     pub update_timeout_floor: Nanos,

@@ -23,7 +23,7 @@ const IDLE: Nanos = 45 * SECOND;
 /// Shortest time between two replacements of the session. A replacement adds entries to the log, and a replica that has
 /// these entries shows that it has the effect of an answered request.
 const ANEW_EVERY: Nanos = 100 * MILLISECOND;
-/// Most READs under way.
+/// Maximum number of READs under way.
 const READS_MAX: usize = 4096;
 
 /// The answer to a READ.
@@ -94,7 +94,7 @@ pub(super) struct Reads {
     next: Option<Time>,
     /// Time of the last READ, as long as the session exists.
     used: Option<Time>,
-    /// The session must be replaced by a new one.
+    /// The session must be replaced by a new session.
     anew: bool,
     /// The session is not replaced before this time.
     anew_after: Time,

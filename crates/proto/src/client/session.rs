@@ -652,7 +652,7 @@ impl Session {
     }
 
     /// Whether a PONG shows that the path to the head loses large packets: the head lacks the oldest packet, which is
-    /// large and was sent several times, but it receives small ones.
+    /// large and was sent several times, but the head receives small packets.
     pub(super) fn loses_large(&self, pong: &Header) -> bool {
         let expected = Pong::read(pong).expected;
         self.direct.fallback.is_none()

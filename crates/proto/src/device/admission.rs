@@ -95,7 +95,7 @@ impl Device {
         out: &mut Outbox,
     ) -> Verdict {
         let header = &packet.header;
-        // With keys an OPEN names its front; without keys it names none.
+        // With keys an OPEN names its front; without keys an OPEN names no front.
         let keyed = self.has_keys();
         let right = |said: &Identity| said.token == header.tag && said.front.is_some() == keyed;
         let said = Identity::read(packet.payload).filter(right);

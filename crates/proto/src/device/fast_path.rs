@@ -43,11 +43,11 @@ pub struct SessionState {
 pub struct ChainState {
     /// Position of this device; 0 is the head.
     pub position: usize,
-    /// The devices after this one, nearest first, and the orders that they are known to hold.
+    /// The devices that follow this device, nearest first, and the orders that they are known to hold.
     pub behind: Vec<DurableRow>,
-    /// Address of the device before this one, once it is known.
+    /// Address of the previous device, once it is known.
     pub before: Option<Peer>,
-    /// The next hop: a device, or, for the last one, the server.
+    /// The next hop: the next device, or, for the last device, the server.
     pub next: Peer,
     /// Highest committed order.
     pub committed: u64,
@@ -72,7 +72,7 @@ pub struct ChainState {
 /// A fast path's work with the neighbour hops. All numbers except the credit only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopWork {
-    /// Orders that the devices after this one hold, nearest first.
+    /// Orders that the following devices hold, nearest first.
     pub orders: [u64; CHAIN_MAX - 1],
     /// Entries that the next hop can take.
     pub credit: u64,
@@ -80,8 +80,8 @@ pub struct HopWork {
     pub sent: u64,
     /// Highest order that the fast path knows to be committed.
     pub committed: u64,
-    /// The fast path has acknowledged all committed orders above this one itself. For this order and lower orders, the
-    /// acknowledgement is not certain.
+    /// The fast path itself has acknowledged all committed orders above this order. For this order and lower orders,
+    /// the acknowledgement is not certain.
     pub skipped: u64,
     /// This device's order in the last DURABLE that the fast path sent to the hop before.
     pub told: u64,
@@ -92,7 +92,7 @@ pub struct HopWork {
 pub(super) struct Ledger {
     /// Sessions whose changes the fast path must be told.
     changed: Vec<u64>,
-    /// Incarnations of the devices after this one, as the fast path was told.
+    /// Incarnations of the following devices, as the fast path was told.
     told_behind: Vec<u32>,
     /// The fast path must be told the chain again.
     untold: bool,

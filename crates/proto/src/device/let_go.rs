@@ -16,13 +16,13 @@ use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// Most ended sessions that are remembered, for clients that ask.
+/// Maximum number of ended sessions that are remembered, for clients that ask.
 const GONE_MAX: usize = 65_536;
-/// Most clients whose last start is remembered.
+/// Maximum number of clients whose last start is remembered.
 const CLIENTS_MAX: usize = 4096;
-/// Most sessions that are ended at a time to make room.
+/// Maximum number of sessions that are ended at a time to make room.
 const MADE_ROOM_MAX: usize = 1024;
-/// Most sessions that are ended in one burst, so that sessions in use are served in between.
+/// Maximum number of sessions that are ended in one burst, so that sessions in use are served in between.
 const ENDED_MAX: usize = 256;
 /// Shortest time between two searches of all sessions for the same reason: a search takes time, and clients decide when
 /// they cause one.

@@ -62,9 +62,9 @@ pub struct DeviceConfig {
     pub shard: u32,
     /// The next hop: the next device, or the server.
     pub next: Peer,
-    /// Most sessions.
+    /// Maximum number of sessions.
     pub sessions_max: usize,
-    /// Most unapplied entries of one session in the log.
+    /// Maximum number of unapplied entries of one session in the log.
     pub session_entries_max: u64,
     /// Silence after which a session is ended.
     pub session_idle: Nanos,
@@ -75,7 +75,7 @@ pub struct DeviceConfig {
     pub link_timeout_floor: Nanos,
     /// Longest retransmission timeout towards the next hop.
     pub link_timeout_ceiling: Nanos,
-    /// Most entries in flight towards the next hop.
+    /// Maximum number of entries in flight towards the next hop.
     pub link_window_max: u64,
     /// Number of entries that this device can take in at once. The hop before is told this number.
     pub receive_window: u64,
@@ -388,7 +388,7 @@ enum Phase {
 /// State of a device that serves.
 #[derive(Debug)]
 struct Serving {
-    /// Durable orders of the devices after this one, nearest first.
+    /// Durable orders of the following devices, nearest first.
     downstream: Vec<DurableRow>,
     /// Sessions whose clients must be sent an acknowledgement at the end of the burst.
     touched: Vec<u64>,
@@ -461,7 +461,7 @@ pub struct Device {
 
 /// Time after which the same gap is asked for again.
 const RETRANS_GUARD: Nanos = MILLISECOND;
-/// Most questions of other devices whose replies may pass back through this device.
+/// Maximum number of questions of other devices whose replies may pass back through this device.
 const RELAYED_MAX: usize = 32;
 
 impl Device {

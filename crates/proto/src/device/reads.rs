@@ -19,7 +19,7 @@ use pmnet_wire::{Flags, FragmentSize, Header, Packet};
 pub(super) enum Answer {
     /// The reader must see the update with this order.
     Hit(u64),
-    /// The store must have applied all orders up to this one.
+    /// The store must have applied all orders up to this order.
     Miss(u64),
 }
 
@@ -47,8 +47,8 @@ pub struct Bucket {
     pub shown_above: u64,
     /// Number of outstanding bypasses that may change a key of this bucket.
     pub closed: u32,
-    /// All answered requests without an order that changed a key of this bucket were executed before an entry with this
-    /// order or a later one is applied.
+    /// All answered requests without an order that changed a key of this bucket were executed before the store applies
+    /// an entry with this order or a later order.
     pub behind: u64,
 }
 
@@ -96,7 +96,7 @@ type Keys = Option<u64>;
 /// Requests of a session that have passed, may change state, and are not answered.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
-    /// Bypasses with ids up to this one were answered, or are never executed.
+    /// Bypasses up to this id were answered, or are never executed.
     answered: u64,
     /// Highest id of an outstanding bypass, and the keys that outstanding bypasses up to this id may change.
     bypass: Option<(u64, Keys)>,

@@ -19,7 +19,8 @@ use pmnet_wire::{Flags, FragmentSize, Header, Life, Packet, Payloads};
 const PROBE_EVERY: Nanos = SECOND;
 /// Number of parts of a session table that are requested at a time.
 const PARTS_AHEAD: usize = 16;
-/// Most replies to one question that may pass back before the question comes again: the requested parts, several times.
+/// Maximum number of replies to one question that may pass back before the question comes again: the requested parts,
+/// several times.
 const REPLIES_DUE_MAX: u32 = 64;
 
 /// A question of [`Device::probe`].
@@ -136,7 +137,7 @@ impl Recovering {
 }
 
 impl Device {
-    /// The next hop has sent a packet that contradicts an earlier one. Asks the server, without leaving service,
+    /// The next hop has sent a packet that contradicts an earlier packet. Asks the server, without leaving service,
     /// whether this device's log and the server's store still belong together. Only a refusal has consequences, because
     /// the contradiction may come from an old packet.
     pub(super) fn probe(&mut self, now: Time, out: &mut Outbox) {

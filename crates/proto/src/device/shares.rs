@@ -13,8 +13,8 @@ use crate::time::{Nanos, SECOND};
 use pmnet_wire::{FrontId, HEADER_LEN, Header};
 use rustc_hash::FxHashMap;
 
-/// Most rows: one bit each in a 64-bit number. The first row is for sessions without a front, and for fronts that find
-/// no free row.
+/// Maximum number of rows: one bit each in a 64-bit number. The first row is for sessions without a front, and for
+/// fronts that find no free row.
 const ROWS_MAX: usize = 64;
 /// Row of sessions that have no row of their own.
 pub(super) const COMMON: u8 = 0;

@@ -55,7 +55,7 @@ struct Changed {
     last_seq: u64,
     /// Number of earlier staged fragments that stay: all of them, or none.
     kept: usize,
-    /// Fragments that this batch stages, after the earlier ones.
+    /// Fragments that this batch stages, after the fragments that were staged earlier.
     added: Vec<Part>,
 }
 

@@ -87,7 +87,7 @@ pub(super) struct Recent {
     reply: Bytes,
 }
 
-/// Most long replies that are kept.
+/// Maximum number of long replies that are kept.
 const RECENT_MAX: usize = 1024;
 /// Returns the reply, or an error instead of a reply that is too long to send. An earlier process of this server may
 /// have stored such a reply.
@@ -420,7 +420,7 @@ impl Server {
             self.counters.executed += 1;
             self.turns.suspects.remove(&id);
             let reply = bounded(reply);
-            // The client may have abandoned this request and sent another one meanwhile.
+            // The client may have abandoned this request and sent another request meanwhile.
             let waiting = self
                 .room
                 .waiting

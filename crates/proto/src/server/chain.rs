@@ -89,7 +89,7 @@ impl Refused {
     }
 }
 
-/// Most devices whose refusals are counted one by one.
+/// Maximum number of devices whose refusals are counted one by one.
 const REFUSED_MAX: usize = 64;
 /// Number under which the refusals of all further devices count. No device has this number.
 const OTHER_DEVICES: u32 = 0;
@@ -302,7 +302,7 @@ impl Server {
         out.seal(self.asking_seal(), to, &refused, text);
     }
 
-    /// The new chain record is durable, so its devices may now hear of it.
+    /// The new chain record is durable, so from now on the devices of the chain may learn the new chain.
     pub(super) fn chain_written(&mut self, chain: Chain, out: &mut Outbox) {
         self.enter(Some(chain));
         self.recovers.next_chain = None;
@@ -313,7 +313,7 @@ impl Server {
     }
 
     /// Makes the chain in the store's record the present one, after this process has written or read the record.
-    /// Packets of an earlier epoch do not count in the new one.
+    /// Packets of an earlier epoch do not count in the new epoch.
     pub(super) fn enter(&mut self, chain: Option<Chain>) {
         let epoch = chain.as_ref().map_or(0, |chain| chain.epoch);
         let head = |chain: &Chain| {

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 
-/// Most doubts that wait, and most that were settled. Further questions are dropped, and come again.
+/// Maximum number of waiting doubts, and maximum number of settled doubts. Further questions are dropped, and come
+/// again.
 const DOUBTS_MAX: usize = 64;
 
 /// A question that needs fresh records.

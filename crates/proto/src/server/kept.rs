@@ -39,7 +39,7 @@ impl Kept {
         self.bytes
     }
 
-    /// Replaces a session's reply by this one.
+    /// Replaces a session's reply by a new reply.
     pub(super) fn give(&mut self, id: u64, session: &mut Session, request: u64, reply: Bytes) {
         self.take(session);
         if reply.len() > FRAGMENT_BYTES {

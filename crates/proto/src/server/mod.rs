@@ -39,22 +39,22 @@ use std::collections::{BTreeSet, VecDeque};
 pub struct ServerConfig {
     /// Number of the shard.
     pub shard: u32,
-    /// Most entries in one batch.
+    /// Maximum number of entries in one batch.
     pub batch_entries_max: usize,
-    /// Most payload bytes in one batch.
+    /// Maximum number of payload bytes in one batch.
     pub batch_bytes_max: usize,
-    /// Most entries that are received and not applied. The tail gets the remaining number as credit.
+    /// Maximum number of entries that are received and not applied. The tail gets the remaining number as credit.
     pub queue_max: usize,
-    /// Most bypasses that wait for their barrier.
+    /// Maximum number of bypasses that wait for their barrier.
     pub waiting_max: usize,
-    /// Most bytes of waiting bypasses.
+    /// Maximum number of bytes of waiting bypasses.
     pub waiting_bytes_max: usize,
-    /// Most bytes of long replies that are kept until their clients have fetched them.
+    /// Maximum number of bytes of long replies that are kept until their clients have fetched them.
     pub replies_bytes_max: usize,
-    /// Most bytes of long replies to bypasses that change state, in memory; after the next step of the store, also on
-    /// record.
+    /// Maximum number of bytes of long replies to bypasses that change state, in memory; after the next step of the
+    /// store, also on record.
     pub kept_bytes_max: usize,
-    /// Most requests that are executed at once.
+    /// Maximum number of requests that are executed at once.
     pub execute_max: usize,
     /// Largest size of fragments, whatever the paths carry.
     pub size_max: FragmentSize,
@@ -156,7 +156,7 @@ pub struct Counters {
 /// Identity of an entry, which must be equal whenever its order arrives: session, seq, checksum of the payload.
 type Identity = (u64, u64, u32);
 
-/// Most applied entries whose identity is remembered (known gap G19).
+/// Maximum number of applied entries whose identity is remembered (known gap G19).
 const APPLIED_LATELY_MAX: usize = 4096;
 
 #[derive(Clone, Debug)]
@@ -646,7 +646,7 @@ impl Server {
         }
         if header.epoch > chain.epoch {
             let known = chain.epoch;
-            // Another server may have worked while this one stood still.
+            // Another server may have worked while this server stood still.
             if rules.hold(Rule::FreshRecords) && !self.doubts.is_settled(Doubt::Epoch(header.epoch))
             {
                 self.counters.dropped += 1;

@@ -56,8 +56,8 @@ fn a_word_of_a_later_life_counts_from_its_first_packet_on() {
     assert_eq!(says(&mut bench, 2, 2), Verdict::Done);
     assert_eq!(bench.device.cursors().2, 2);
     assert_eq!(seqs(&bench.finish()), [1]);
-    // The new incarnation may also hold less than the earlier one: only entries that the new incarnation holds are
-    // copies.
+    // The new incarnation may also hold less than the earlier incarnation: only entries that the new incarnation holds
+    // are copies.
     let mut bench = ahead_of_its_follower();
     assert_eq!(says(&mut bench, 1, 2), Verdict::Done);
     assert_eq!(says(&mut bench, 2, 1), Verdict::Done);

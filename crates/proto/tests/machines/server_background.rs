@@ -356,7 +356,7 @@ fn what_needs_an_answer_only_is_never_work() {
         bench.give(&bypass(&bench, seq, 1), b"INCR");
         assert_eq!(bench.server.next_work(bench.now), Ok(None), "seq {seq}");
     }
-    // The request has been executed, by this process or by an earlier one. Only its reply is asked for.
+    // The request has been executed, by this process or by an earlier process. Only its reply is asked for.
     for restarts in [false, true] {
         let mut bench = Bench::new();
         bench.give(&bypass(&bench, 0, 1), b"INCR");

@@ -383,7 +383,7 @@ fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     assert_eq!(bench.store.executed, Vec::<Vec<u8>>::new());
 }
 
-/// Another server ran while this one stood still, and applied more. (Found: the device was refused: "the store lost
+/// Another server ran while this server stood still, and applied more. (Found: the device was refused: "the store lost
 /// data. Restore it".)
 #[test]
 fn nobody_is_refused_because_of_what_a_server_remembers() {

@@ -256,7 +256,7 @@ fn another_store_begins_another_epoch_before_anything_is_executed_in_it() {
     assert_eq!(&named[..], b"b");
 }
 
-/// A controller asks for a new epoch: reports of the old one then let no device join (protocol.md §14).
+/// A controller asks for a new epoch: reports of the old epoch then let no device join (protocol.md §14).
 #[test]
 fn an_epoch_that_is_ended_is_followed_by_one_with_the_same_members_and_no_old_joiner_joins() {
     let joins = |bench: &mut Bench| {

@@ -43,7 +43,7 @@ local function each_run(f)
   end
 end
 local function error_of(reply) return type(reply) == 'table' and reply.err and string.gsub(reply.err, '^-', '') end
--- Most SETs in one MSET: Lua's stack holds about 8,000 values.
+-- Maximum number of SETs in one MSET: Lua's stack holds about 8,000 values.
 local TOGETHER = 2000
 -- Calls f for each piece of a run of SETs: number of its first command from 0, number of its commands, index of its arguments.
 local function each_piece(count, at, f)

@@ -22,7 +22,7 @@ use super::{Link, RedisStore, WATERMARK, promise};
 /// once, so the batch is usually sent again once. More attempts are needed only if Redis's answers change.
 const RESENDS_MAX: usize = 4;
 
-/// Most updates that an error names when only a part of a batch was executed.
+/// Maximum number of updates that an error names when only a part of a batch was executed.
 const SHOWN_MAX: usize = 8;
 
 /// An effect that is to be sent.

@@ -11,7 +11,7 @@ use pmnet_wire::guard;
 use pmnet_resp::parse_integer;
 use pmnet_resp::read::{elements, integer, text};
 
-/// Most arguments that a script passes to one command (Lua's C stack holds about 8,000).
+/// Maximum number of arguments that a script passes to one command (Lua's C stack holds about 8,000).
 pub const SCRIPT_ARGUMENTS_MAX: usize = 4000;
 /// Longest command or subcommand name that is read, in bytes; longer names count as unknown.
 const NAME_BYTES_MAX: usize = 1024;

@@ -242,7 +242,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns the next reply, raw.
+    /// Returns the bytes of the next reply, unchanged.
     ///
     /// # Errors
     /// `Retry` on any failure, on a timeout, and on bytes that are not RESP.

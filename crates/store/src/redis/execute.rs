@@ -32,16 +32,16 @@ use super::{LOST_REPLY, Link, RedisStore};
 const GROUP_BYTES_MAX: usize = 1 << 20;
 /// A group is sent as soon as it has this many requests.
 const GROUP_REQUESTS_MAX: usize = 1024;
-/// Most scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more scripts, the process
-/// forgets all of them, and checks each of them again.
+/// Maximum number of scripts of `EVAL_RO` that this process remembers as kept in Redis. If there are more scripts, the
+/// process forgets all of them, and checks each of them again.
 const READ_SCRIPTS_MAX: usize = 10_000;
-/// Most scripts that Redis keeps for clients, as in `request.lua`.
+/// Maximum number of scripts that Redis keeps for clients, as in `request.lua`.
 const SCRIPTS_MAX: usize = 10_000;
 /// Lua script that keeps the text of a client's script.
 const KEEP_LUA: &str = include_str!("keep.lua");
 /// Reply to a transaction of which Redis refused a command.
 const EXECABORT: &[u8] = b"-EXECABORT Transaction discarded because of previous errors.\r\n";
-/// Most attempts to send a transaction again without commands that Redis refused while queueing.
+/// Maximum number of attempts to send a transaction again without commands that Redis refused while queueing.
 const RESENDS_MAX: usize = 4;
 
 /// Returns whether Redis would run this `EVAL_RO`, given its number of keys.

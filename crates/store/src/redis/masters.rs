@@ -19,7 +19,7 @@ use super::url::RedisUrl;
 use super::{cluster, sentinel};
 use crate::OpenError;
 
-/// Most Sentinels or nodes that a URL may name.
+/// Maximum number of Sentinels or nodes that a URL may name.
 pub const ASKED_MAX: usize = 16;
 /// Pause between two rounds of questions.
 const PAUSE: Duration = Duration::from_millis(250);

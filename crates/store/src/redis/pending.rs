@@ -21,7 +21,7 @@ const PARTLY: &str = "PARTLY ";
 /// First word of the request script's error if nothing has happened and the refusal does not come from Redis. The text
 /// after this word may come from a client.
 const RAISED: &str = "RAISED ";
-/// Most bytes of an answer that a message shows.
+/// Maximum number of bytes of an answer that a message shows.
 const SHOWN_BYTES_MAX: usize = 64;
 /// Answer to a command that was sent as a read although it may write.
 const NO_READ: &[u8] = b"-ERR pmnet: this command cannot be sent as a read\r\n";

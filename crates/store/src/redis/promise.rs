@@ -25,7 +25,7 @@ const ASSUMABLE: [&[u8]; 8] = [
 ];
 /// Databases that a Redis can have at most (`databases`).
 pub const DATABASES_MAX: u32 = i32::MAX.unsigned_abs();
-/// Most bytes of a key that a text shows.
+/// Maximum number of bytes of a key that a text shows.
 const SHOWN_BYTES_MAX: usize = 64;
 
 /// Returns whether a front acknowledges this command without knowing the data, because Redis always accepts the command

@@ -11,8 +11,8 @@ use super::config::WaitFor;
 use super::owner::{FENCED, RECORDS_LUA, taken_over};
 use super::{LOST_REPLY, Link, RedisStore, WATERMARK};
 
-/// Most bytes of owed records that one call writes, if it writes several records. The bound keeps the call short,
-/// because the call must end within its deadline.
+/// Maximum number of bytes of owed records that one call writes, if it writes several records. The bound keeps the call
+/// short, because the call must end within its deadline.
 const CALL_BYTES_MAX: usize = 16 << 20;
 
 /// A change of a record that belongs to commands that a Redis has executed.
@@ -102,8 +102,8 @@ impl Owed {
         Some(value.clone().unwrap_or_default())
     }
 
-    /// Called when the connected Redis may not be the process that executed the commands. If the connected process is
-    /// another one, keeps only the changes that can be written to it; it has `records`.
+    /// Called when the connected Redis may not be the process that executed the commands. If another process is
+    /// connected, keeps only the changes that can be written to it; it has `records`.
     fn move_on(&mut self, run_id: &str, records: &[(RecordKey, Bytes)]) {
         if self.run_id == run_id {
             return;

@@ -70,8 +70,8 @@ struct Run<'a> {
 /// Number of values that describe a run: the facts that its commands share, and the number of commands.
 const RUN_HEADER: usize = 2;
 
-/// Most arguments in one piece of a command that is too long for a script, without the name and the arguments that
-/// every piece repeats.
+/// If a command is too long for a script, one piece of it has at most this number of arguments, without the name and
+/// the arguments that every piece repeats.
 const PIECE: usize = 2000;
 
 /// Returns the number of arguments that each piece of this command repeats, if the command can be divided. The other

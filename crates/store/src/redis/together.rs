@@ -26,8 +26,8 @@ use super::record::unrecorded;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{LOST_REPLY, Link, RedisStore};
 
-/// Most requests that run together. The number bounds the time for which other requests wait, and the number of replies
-/// that a crash can lose.
+/// Maximum number of requests that run together. The number bounds the time for which other requests wait, and the
+/// number of replies that a crash can lose.
 const TOGETHER_MAX: usize = 128;
 /// Bytes of arguments above which no further request joins.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;

@@ -11,7 +11,7 @@
 //!
 //! - Redis 7 and newer begin another file when a rewrite starts. At the end of its file the open transaction is
 //!   dropped, whether the rewrite succeeds or not. (If the rewrite fails, the next start of Redis fails once, because
-//!   the file to be cut is not the last one. The failed start cuts the file, and the start after it succeeds.)
+//!   the file to be cut is not the last file. The failed start cuts the file, and the start after it succeeds.)
 //!
 //! - Redis 6.2 has one file, so the rewrite has to end.
 //!

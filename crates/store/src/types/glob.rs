@@ -1,6 +1,6 @@
 //! Patterns of `KEYS` and `MATCH`, as Redis 7.0 reads them.
 
-/// Most nested stars that are tried. A pattern that needs more nested stars matches nothing.
+/// Maximum number of nested stars that are tried. A pattern that needs more nested stars matches nothing.
 const DEPTH_MAX: u32 = 1000;
 
 /// Returns whether a text matches a pattern of `*`, `?`, `[a-c]`, `[^a]` and `\`.

@@ -23,7 +23,7 @@ const LOOKED_AT: usize = 16;
 /// Longest string that a command may build from several arguments, in bytes. `GET` can return such a string, alone and
 /// in a transaction.
 pub const STRING_BYTES_MAX: usize = crate::REPLY_BYTES_MAX - 64;
-/// Most unreachable rows that one transaction removes.
+/// Maximum number of unreachable rows that one transaction removes.
 pub const SWEPT_ROWS: usize = 512;
 
 /// Function that is called with keys and their heads.

@@ -9,7 +9,7 @@ pub const DATABASES: u32 = 16;
 /// First number that is given to a key space or a collection. Lower numbers are reserved for the first key spaces.
 pub const FIRST_ID: u64 = 1024;
 
-/// Most members of a sorted set that Redis keeps as a list (`zset-max-listpack-entries`).
+/// Maximum number of members of a sorted set that Redis keeps as a list (`zset-max-listpack-entries`).
 pub const SMALL_COUNT_MAX: u64 = 128;
 /// Longest member of such a set, in bytes (`zset-max-listpack-value`).
 pub const SMALL_MEMBER_BYTES_MAX: usize = 64;

@@ -15,9 +15,9 @@ use super::members::shown_score;
 use super::waiting::{Arrivals, Watched};
 use crate::rows::Order;
 
-/// Most positions that are remembered.
+/// Maximum number of positions that are remembered.
 const CURSORS_MAX: usize = 4096;
-/// Most bytes of names in the remembered positions.
+/// Maximum number of bytes of names in the remembered positions.
 const CURSOR_BYTES_MAX: usize = 16 << 20;
 /// Number of elements on a page if the client gives no COUNT.
 const COUNT: i64 = 10;

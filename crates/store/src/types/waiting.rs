@@ -16,11 +16,11 @@ use super::table::Context;
 use super::{Keyspace, Reply};
 use crate::rows::Fault;
 
-/// Most keys that are watched at a time. If there are more keys, all of them are forgotten.
+/// Maximum number of keys that are watched at a time. If there are more keys, all of them are forgotten.
 const WATCHED_MAX: usize = 65_536;
-/// Most bytes of the names of watched keys. If more are added, all are forgotten.
+/// Maximum number of bytes of the names of watched keys. If more are added, all are forgotten.
 const WATCHED_BYTES_MAX: usize = 32 << 20;
-/// Most new lists and sorted sets that are remembered.
+/// Maximum number of new lists and sorted sets that are remembered.
 const ARRIVALS_MAX: usize = 4096;
 /// Value in place of an arrival's number if the arrivals are unknown.
 const ANY: i64 = 0;

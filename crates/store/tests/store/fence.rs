@@ -50,8 +50,8 @@ fn fatal(result: Result<impl std::fmt::Debug, StoreError>, says: &str) {
     }
 }
 
-/// `commands` arrive late, and are sent again by the same server or by the next one (`new_server`). The late bytes run
-/// before the commands are sent again (`overtakes`), or after. There must be one reply and one effect.
+/// `commands` arrive late, and are sent again by the same server or by the next server (`new_server`). The late bytes
+/// run before the commands are sent again (`overtakes`), or after. There must be one reply and one effect.
 fn once(form: Form, commands: &[&str], wanted: &str, new_server: bool, overtakes: bool) {
     let Some(redis) = Redis::start(&[]) else {
         return;

@@ -12,7 +12,7 @@ use crate::upstream::{CallId, Calls, Time};
 
 /// If the commands of a batch have more bytes than this, the batch takes no further command.
 pub const BATCH_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of all replies of a batch together. A pack of bypasses has the same bound.
+/// Maximum number of bytes of all replies of a batch together. A pack of bypasses has the same bound.
 pub const BATCH_REPLY_BYTES_MAX: usize = BULK_BYTES_MAX;
 
 /// Reads of one connection that are answered together.

@@ -80,7 +80,7 @@ const ANY_LENGTH_RESP2: [&str; 13] = [
     "ZREVRANGEBYLEX",
     "ZREVRANGEBYSCORE",
 ];
-/// Most reads in a row that join packs. A longer row of reads is faster if it is sent separately.
+/// Maximum number of reads in a row that join packs. A longer row of reads is faster if it is sent separately.
 const IN_A_ROW_MAX: usize = 16;
 
 /// Whether this read travels with the writes before it.

@@ -25,11 +25,11 @@ use crate::limits::REQUESTS;
 use crate::table::{self, Action, Table};
 use crate::upstream::{Call, Outcome, Submit, Time};
 
-/// Most parts (commands or transactions) of a pack. Limits how long other requests wait for a pack at the store, and
-/// how many replies travel together.
+/// Maximum number of parts (commands or transactions) of a pack. Limits how long other requests wait for a pack at the
+/// store, and how many replies travel together.
 pub const PACK_PARTS_MAX: u32 = 256;
-/// Most bytes of commands in one bypass, unless it has only one command. A session has one bypass under way at a time,
-/// so a smaller bound would cost more round trips to the store. A larger bound would save nothing.
+/// Maximum number of bytes of commands in one bypass, unless it has only one command. A session has one bypass under
+/// way at a time, so a smaller bound would cost more round trips to the store. A larger bound would save nothing.
 pub const PACK_BYTES_MAX: usize = 48 * FRAGMENT_BYTES;
 
 /// Kinds of packs.

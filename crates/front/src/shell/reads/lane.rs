@@ -31,7 +31,7 @@ const MAKING_PER_SILENCE: Time = 4;
 const WAITS_PER_TIMEOUT: Time = 2;
 /// Longest pause before a lost connection is made again, in nanoseconds.
 const PAUSE_MAX: Time = 2_000_000_000;
-/// Most bytes read from one of the connections before the clients get their turn.
+/// Maximum number of bytes read from one of the connections before the clients get their turn.
 const READ_BYTES_PER_TURN: usize = 1024 * 1024;
 
 /// The connection for one version of RESP.

@@ -23,7 +23,7 @@ use lane::Lane;
 
 /// While there are reads, the server is asked at this interval, in nanoseconds, which store it works on.
 const NAME_EVERY: Time = 1_000_000_000;
-/// Most replicas of the store that are read from (known gap G36).
+/// Maximum number of replicas of the store that are read from (known gap G36).
 pub(super) const REPLICAS_MAX: usize = 4;
 /// Number of connections to replicas.
 pub(super) const REPLICA_TOKENS: usize = 2 * REPLICAS_MAX;

@@ -184,7 +184,7 @@ pub struct Knobs {
     pub hold_bypasses: bool,
     /// Duration of each bypass.
     pub delay: Duration,
-    /// Most calls outstanding; 0: no limit.
+    /// Maximum number of calls outstanding; 0: no limit.
     pub queue_max: usize,
     /// If set, calls end with this outcome and are not executed.
     pub outcome: Option<Outcome>,
@@ -208,7 +208,7 @@ pub struct Knobs {
     pub greetings: u32,
     /// Number of sessions opened and ended.
     pub sessions: (u32, u32),
-    /// Most parts of a pack that are executed; 0: no limit.
+    /// Maximum number of parts of a pack that are executed; 0: no limit.
     pub parts_max: usize,
     /// Longest reply to a bypass, in bytes; 0: no limit.
     pub reply_max: usize,

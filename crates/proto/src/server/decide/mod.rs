@@ -185,8 +185,8 @@ pub(super) const fn lives_on(registered: &Member, now: &Member) -> bool {
 }
 
 /// Whether this member holds all entries that were acknowledged in earlier epochs and are not applied. A joined member
-/// does so once it holds, or the store has applied, all orders up to the one in its record. `tail`: last order of the
-/// member's log.
+/// does so once each order up to the order in its record is held by the member or applied by the store. `tail`: last
+/// order of the member's log.
 const fn is_synced(registered: &Member, tail: u64, applied: u64) -> bool {
     let joined = registered.flags & Member::JOINED != 0;
     !joined || applied >= registered.tail || tail >= registered.tail

@@ -113,7 +113,7 @@ impl Redis {
         self.server.wait_ready();
     }
 
-    /// Returns the file to which Redis appends: the newest of several, or the only one (before Redis 7).
+    /// Returns the file to which Redis appends: the newest of several files, or the only file (before Redis 7).
     fn last_aof(&self) -> PathBuf {
         let directory = self.server.directory();
         let Ok(files) = std::fs::read_dir(directory.join("appendonlydir")) else {
@@ -128,7 +128,7 @@ impl Redis {
         files.max_by_key(number).expect("an AOF")
     }
 
-    /// Kills the server and starts it until it serves: if an AOF file before the last one is torn, Redis ends at the
+    /// Kills the server and starts it until it serves: if an AOF file that is not the last is torn, Redis ends at the
     /// first start.
     pub fn restart_patiently(&mut self) {
         for _ in 0..2 {

@@ -23,7 +23,7 @@ const SCHEMES: [&str; 2] = ["packet", "region"];
 const COMMANDS: usize = 20_000;
 /// Commands that are sent together.
 const BATCH: usize = 50;
-/// Most commands of a transaction.
+/// Maximum number of commands of a transaction.
 const TOGETHER: usize = 4;
 /// Number of batches between two comparisons of all keys.
 const BETWEEN_LOOKS: usize = 40;

@@ -98,7 +98,7 @@ fn comparison(name: &[u8]) -> Comparison {
     }
 }
 
-/// Most milliseconds that the clocks of both sides may be apart.
+/// Maximum number of milliseconds that the clocks of both sides may be apart.
 const APART_MS: i64 = 3000;
 
 fn sorted(node: Node, pairs: bool) -> Node {

@@ -23,9 +23,9 @@ use crate::client::output::Waiting;
 use crate::limits::REQUESTS;
 use crate::upstream::{Call, CallId, Calls, Outcome, Submit, Time};
 
-/// Most keys that a client may watch, or wait for, at an embedded store.
+/// Maximum number of keys that a client may watch, or wait for, at an embedded store.
 const KEYS_MAX: usize = 1024;
-/// Most bytes of the names of all watched keys.
+/// Maximum number of bytes of the names of all watched keys.
 const WATCHED_BYTES_MAX: usize = 256 * 1024;
 
 /// Keys that a client watches.
