@@ -44,7 +44,7 @@ static __always_inline void set_destination(struct pm_packet *pkt, __u64 high, _
  * Decides whether this program forwards the order that was just appended. If an earlier order has
  * not been forwarded, or the next hop has no room, user space forwards this order and all that
  * follow until it has caught up. User space also forwards an IPv6 packet without a UDP checksum,
- * because a new checksum is derived from the old one.
+ * because a new checksum is derived from the old checksum.
  */
 static __always_inline enum pm_verdict
 forward_in_order(struct pm_packet *pkt, const struct pm_shard *shard, struct pm_hops *hops)

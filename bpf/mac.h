@@ -192,7 +192,8 @@ struct pm_seals {
 };
 
 /*
- * Was the packet sealed with `from`, and is it unchanged? If so, @seals gets the entry's tag.
+ * Was the packet sealed with `from`, and is it unchanged? If the packet passes, @seals gets the
+ * entry's tag.
  */
 __attribute__((noinline)) bool verify_and_make(struct xdp_md *ctx, __u32 offset, __u32 length,
 					       struct pm_seals *seals)

@@ -118,7 +118,8 @@ static __always_inline struct pm_header *frame_in(void *image, __u64 at)
 	return image + 2 * PM_BLOCK_BYTES + pm_entries * PM_ENTRY_BYTES + at;
 }
 
-/* Is the update of this order in the log, and of the key of the READ? If so, @read describes it. */
+/* Is the update of this order in the log, and of the key of the READ? If there is such an update,
+ * @read describes it. */
 static __always_inline bool show(void *image, const struct pm_shard *shard, __u64 order,
 				 struct pm_read *read)
 {

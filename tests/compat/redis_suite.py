@@ -123,8 +123,8 @@ class Unit:
         """Returns (direct results, results through the front).
 
         A failure can make other tests fail, because it leaves a connection in MULTI, or a script that never ends. A
-        test that fails only through the front is therefore tried alone, unless its failure is expected. Then the other
-        tests run again without those that failed alone.
+        test that fails only through the front is therefore tried alone, unless its failure is
+        expected. Then the other tests run again, without the tests that failed alone.
         """
         direct, front = self.run(False), self.run(True)
         culprits = {}

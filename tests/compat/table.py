@@ -70,7 +70,8 @@ class Peer:
             self.ask(*shlex.split(line), shown=shown)
 
     def send(self, *words):
-        """Sends a command without reading: as words, or as one string."""
+        """Sends a command, which is given as words or as one string, and does not read the
+        reply."""
         self.raw(request(list(map(encoded, shlex.split(words[0]) if len(words) == 1 else words))))
 
     def raw(self, payload, seconds=ANSWER_SECONDS_MAX):

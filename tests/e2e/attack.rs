@@ -34,7 +34,7 @@ fn withstands(mode: Mode, devices: u8) {
     assert!(report.is_clean(), "{report}");
     assert!(report.sent() >= 60_000, "{report}");
     for role in &report.roles {
-        // Each role received packets of each trick, and counted those that it dropped.
+        // Each role received packets of each trick, and counted the packets that it dropped.
         assert!(role.sent.len() >= 5, "{report}");
         assert!(role.dropped.values().sum::<u64>() > 1_000, "{report}");
         assert_eq!(role.uncounted(), 0, "{report}");

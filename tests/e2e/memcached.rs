@@ -120,7 +120,7 @@ fn in_a_region_the_answers_are_those_of_memcached() {
 struct Seen {
     /// The last value that was acknowledged for each key, and the values sent since whose outcome is unknown.
     values: BTreeMap<String, (Option<u64>, Vec<u64>)>,
-    /// Counts that were answered, and those that may have happened.
+    /// Counts that were answered, and counts that may have happened.
     counts: Vec<u64>,
     unknown: u64,
 }

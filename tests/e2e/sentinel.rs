@@ -141,7 +141,7 @@ struct Done {
     pushed: Vec<String>,
     counted: i64,
     unknown: u64,
-    /// Number of EXECs that succeeded, and number of those with an unknown outcome.
+    /// Number of EXECs that succeeded, and number of EXECs with an unknown outcome.
     transactions: (i64, i64),
     popped: usize,
 }

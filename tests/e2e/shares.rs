@@ -73,7 +73,7 @@ fn front_with(cluster: &Cluster, name: &str, key: &Path) -> (Process, SocketAddr
     (front, listen)
 }
 
-/// Sends SETs until `over`, and counts those that are acknowledged.
+/// Sends SETs until `over`, and counts the SETs that are acknowledged.
 fn write(mut options: Options, name: &str, acknowledged: &AtomicU64, over: &AtomicBool) {
     options.duration = DEADLINE;
     options.deadline = DEADLINE;
@@ -115,9 +115,9 @@ fn checked(cluster: &Cluster) -> Ledger {
     ledger
 }
 
-/// The store stands still, so the server answers no client: all acknowledgements are those of devices. The flood uses
-/// the space that no other front needs, and is refused beyond that. The other front goes on. When the store is back,
-/// all clients continue.
+/// The store stands still, so the server answers no client: all acknowledgements come from devices. The flood uses the
+/// space that no other front needs, and is refused beyond that. The other front goes on. When the store is back, all
+/// clients continue.
 #[test]
 fn a_flood_of_one_front_leaves_the_others_their_share() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));

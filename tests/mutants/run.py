@@ -326,7 +326,7 @@ def main():
     if not chosen:
         sys.exit("no mutant has such a name")
 
-    # On SIGTERM it ends its processes and removes its scratch directory.
+    # On SIGTERM this program ends its processes and removes its scratch directory.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     end = time.monotonic() + options.minutes * 60
     results = []

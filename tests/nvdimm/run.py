@@ -54,8 +54,8 @@ from guest import ROOT, Machine, Redis, Trouble, alone, download, free_port, ins
 OUT = ROOT / "target" / "nvdimm"
 KERNEL = "linux-image-amd64"
 MODULES = ("crc32c_generic", "nfit", "nd_pmem", "dax_pmem", "device_dax", "ext4", "virtio_pci", "virtio_net")
-# Size of each NVDIMM. Without its labels it is a multiple of 16 MiB, and so is the address of the
-# second NVDIMM.
+# Size of each NVDIMM. Without its labels an NVDIMM's size is a multiple of 16 MiB, and so is the
+# address of the second NVDIMM.
 NVDIMM_MIB, LABELS_MIB = 258, 2
 # Time limits in seconds. On a busy machine, an emulated kernel needs up to a minute to start.
 BOOT_LIMIT, CHECKS_LIMIT, SETTLE_LIMIT, START_LIMIT = 180, 400, 120, 30

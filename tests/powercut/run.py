@@ -3,11 +3,12 @@
 
 A guest (Debian's kernel, emulated) makes a file system on a disk that dm-log-writes records: every write, flush and FUA
 write, in the order in which they are durable. In the guest, a process writes a log or a packet store through the medium
-`file`. After each persist it reports what is durable; this becomes a mark in the record. Afterwards the record is
-replayed outside of the guest. This gives the disk as it was at *every* flush, FUA write and mark, and states between
-two marks, in which only a part of the writes of the persist under way has reached the disk, down to single sectors.
-pmnet's own recovery reads and repairs the file in each state, and the result is compared with the last mark. Some
-states are also booted: first the file system itself must recover, then its contents.
+`file`. After each persist the process reports what is durable; this report becomes a mark in the
+record. Afterwards the record is replayed outside of the guest. This gives the disk as it was at
+*every* flush, FUA write and mark, and states between two marks, in which only a part of the writes
+of the persist under way has reached the disk, down to single sectors. pmnet's own recovery reads
+and repairs the file in each state, and the result is compared with the last mark. Some states are
+also booted: first the file system itself must recover, then its contents.
 
   tests/powercut/run.py              4 recordings: a log and a packet store, each on ext4 and xfs
   tests/powercut/run.py --runs 40    10 of each

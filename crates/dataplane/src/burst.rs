@@ -179,7 +179,7 @@ fn peer(name: &libc::sockaddr_storage) -> Option<Peer> {
             Some(SocketAddr::from((address, u16::from_be(name.sin_port))))
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the same conditions hold as for the previous pointer.
             let name = unsafe { &*(&raw const *name).cast::<libc::sockaddr_in6>() };
             let address = Ipv6Addr::from(name.sin6_addr.s6_addr);
             let port = u16::from_be(name.sin6_port);

@@ -58,8 +58,8 @@ pub struct PacketStore<M> {
     /// Whether the store's lines may state prefixes of keys.
     pub(crate) prefixes: bool,
     pub(crate) pieces: Pieces,
-    /// For each line below `fresh`: the version before it, while a snapshot needs that version or the transaction is
-    /// not committed.
+    /// For each line below `fresh`: the line of the previous version, while a snapshot needs that version or the
+    /// transaction is not committed.
     pub(crate) older: Vec<u32>,
     pub(crate) free_lines: Vec<u32>,
     /// Lines from this line on were never used; nothing is kept in memory for them.

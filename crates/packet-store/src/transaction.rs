@@ -1,7 +1,7 @@
 //! Transactions: many changes, one durable step (`docs/spec/packet-store.md` §4, §5).
 //!
-//! Changes are stored in free space, and the holder of the transaction sees them at once. Before the commit they have
-//! no effect on the medium, so a dropped transaction is undone without a store.
+//! Changes are stored in free space, and the holder of the transaction sees them at once. Before the commit the changes
+//! have no effect on the medium, so a dropped transaction is undone without a store.
 
 use std::ops::Range;
 

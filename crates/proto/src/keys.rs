@@ -1,6 +1,6 @@
 //! The keys that seal packets to send, and the keys that verify received ones (`docs/spec/keys.md` §3).
 //!
-//! Without keys the tag of a packet is a token. With keys it is a MAC. A machine verifies the MAC first, and then
+//! Without keys the tag of a packet is a token. With keys the tag is a MAC. A machine verifies the MAC first, and then
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
 
 use crate::rules::{Rule, Rules};
@@ -187,7 +187,7 @@ impl Default for Strangers {
 }
 
 impl Strangers {
-    /// Whether one more packet may be verified. If so, it is counted.
+    /// Whether one more packet may be verified. If the packet may be verified, it is counted.
     pub(crate) const fn admit(&mut self) -> bool {
         let admits = self.0 > 0;
         self.0 = self.0.saturating_sub(1);

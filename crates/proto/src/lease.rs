@@ -13,8 +13,9 @@ use crate::time::Nanos;
 /// Bound of the clocks' rate errors: a clock is faster or slower than true time by at most one part in this number.
 pub const DRIFT: u64 = 100;
 
-/// The time that a device subtracts from its lease, and that a controller waits after the end of a lease. After it the
-/// device is silent, however the clocks of device, lease store and controller differ within [`DRIFT`].
+/// The time that a device subtracts from its lease, and that a controller waits after the end of a lease. After its
+/// shortened lease the device is silent, however the clocks of device, lease store and controller differ within
+/// [`DRIFT`].
 #[must_use]
 pub const fn margin(length: Nanos) -> Nanos {
     length.div_ceil(DRIFT)

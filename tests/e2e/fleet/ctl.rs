@@ -9,7 +9,7 @@ use super::heal::{HEALED_MAX, World, tell};
 use crate::status::{get, place};
 use crate::support::{self, Said, eventually};
 
-/// Until an idle device has heard of an epoch: it asks once a second.
+/// Longest time until an idle device learns of an epoch: the device asks once a second.
 const HEARD_MAX: Duration = Duration::from_secs(3);
 
 fn ctl(world: &World, args: &[&str]) -> Said {

@@ -83,8 +83,8 @@ fn a_fleet_heals_and_is_changed_through_an_etcd_with_tls_and_users() {
         begun.elapsed()
     );
 
-    // The certificate of the roles has expired. On new connections all roles report it, and devices
-    // stop answering when their leases expire.
+    // The certificate of the roles has expired. On new connections all roles report this, and devices stop answering
+    // when their leases expire.
     renew("old");
     world.etcds.kill(0);
     world.etcds.relaunch(0);

@@ -192,8 +192,8 @@ fn full(mut plan: Plan) {
 }
 
 /// The server is away for `seconds` while clients go on, each with one call after the other. The
-/// device acknowledges as many updates as the log can hold, and receives all others. Afterwards it
-/// can hold as many again: no buffer is lost.
+/// device acknowledges as many updates as the log can hold, and receives all others. Afterwards the device can hold as
+/// many updates again: no buffer is lost.
 fn away(seconds: u64) {
     const CLIENTS: usize = 16;
     let mut plan = plan(Place::Router, "dram");

@@ -144,7 +144,7 @@ fn loaded(network: &Network, options: &Options) -> anyhow::Result<(Summary, Ledg
     Ok((summary, ledger))
 }
 
-/// A session that sets keys of its own and keeps those that were acknowledged.
+/// A session that sets keys of its own and keeps the acknowledged keys.
 pub struct Writer {
     /// The session; `None` after its end.
     session: Option<Session>,

@@ -15,7 +15,7 @@ const DEADLINE_MS: u32 = 5_000;
 /// Longest wait of a client.
 const CALL_MAX: Duration = Duration::from_secs(30);
 
-/// Value sizes around those of one fragment, and some of many fragments.
+/// Value sizes around the size of one fragment, and some sizes of many fragments.
 const SIZES: [usize; 12] = [
     1,
     100,

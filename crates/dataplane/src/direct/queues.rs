@@ -75,7 +75,7 @@ unsafe impl Region for FrameMemory {
 struct Share {
     /// Buffers that the kernel may have for one queue.
     receive: usize,
-    /// Buffers that are never live: those for all queues, and those to send from.
+    /// Buffers that are never live: buffers for all queues, and buffers to send from.
     never_live: u64,
 }
 

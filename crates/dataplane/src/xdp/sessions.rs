@@ -100,8 +100,8 @@ impl Sessions {
         self.rows.take(id)
     }
 
-    /// Writes the fields that never change, and those that the pipeline changes too. Call it only while the pipeline is
-    /// held.
+    /// Writes the fields that never change, and the fields that the pipeline changes, too. Call it only while the
+    /// pipeline is held.
     pub(super) fn write(&self, row: u32, state: &SessionState, crcs: &BaseCrcs) {
         let session = self.row(row);
         session.id.store(state.id, Relaxed);

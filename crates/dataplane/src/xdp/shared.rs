@@ -222,7 +222,7 @@ shared! {
         /// Device and incarnation of each device that follows this device, nearest first, as in a header.
         names: [AtomicU64; 7],
         /// How frames reach the next hop: their first 12 bytes, and the interface (0: not known).
-        /// Writers of this and all later fields: the pipeline, and user space while it holds.
+        /// This field and all later fields are written by the pipeline, and by user space while it holds the shard.
         next: [AtomicU32; 4],
         /// How frames reach the previous hop.
         before: [AtomicU32; 4],

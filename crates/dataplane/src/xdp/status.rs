@@ -26,7 +26,8 @@ pub struct Status {
     pub name: String,
     /// Interfaces to which its program is attached.
     pub interfaces: Vec<String>,
-    /// Whether the pipeline admits updates. If not, the device's process admits them, if it lives.
+    /// Whether the pipeline admits updates. If the pipeline does not admit updates, the device's process admits them,
+    /// if it lives.
     pub admits: bool,
     /// The shard under which the device writes.
     pub shard: u32,

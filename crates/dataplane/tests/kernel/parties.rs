@@ -143,8 +143,8 @@ pub fn key(token: u64, seq: u64) -> u64 {
     }
 }
 
-/// A READ, with two numbers of updates that were acknowledged before it and that the reader must see: those of its key,
-/// and those of unknown keys.
+/// A READ, with two numbers of updates that were acknowledged earlier and that the reader must see: updates of its key,
+/// and updates of unknown keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     pub key: u64,

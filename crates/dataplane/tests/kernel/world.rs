@@ -214,7 +214,7 @@ pub struct World {
     pub own: Option<SocketAddr>,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
-    /// The READs among these: those with HIT, and those with MISS.
+    /// The READs among these: number of READs with HIT, and number of READs with MISS.
     pub reads: (u64, u64),
     /// Both devices agreed so far, but now release space at different times. From then on their released space is not
     /// compared.

@@ -29,8 +29,8 @@ enum Takes {
 enum Sends {
     #[default]
     On,
-    /// The client has closed its sending side. `read`: everything that it had sent was received. `since`: when the
-    /// front, while the client waited, first saw that the client had closed its sending side.
+    /// The client has closed its sending side. `read`: the front has received everything that the client had sent.
+    /// `since`: when the front, while the client waited, first saw that the client had closed its sending side.
     Closed { read: bool, since: Option<Time> },
 }
 

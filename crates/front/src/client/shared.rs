@@ -114,7 +114,8 @@ pub struct Shared {
     pub call_timeout: Time,
     /// Address of the store, once known. Pass-through connections go to this address.
     pub store: Option<StoreAddress>,
-    /// Whether `store` was given by the operator. If so, only the identity of the store at that address is compared.
+    /// Whether `store` was given by the operator. If the operator gave it, only the identity of the store at that
+    /// address is compared.
     store_fixed: bool,
     /// The store is known to be no Redis.
     pub(super) embedded: bool,

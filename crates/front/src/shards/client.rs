@@ -149,8 +149,8 @@ impl Client {
         !matches!(self.phase, Phase::Serves)
     }
 
-    /// Notes an event of one of the client's sockets. `socket`: 0 is the client's own socket; the numbers from 1 on are
-    /// those of the links to the shards.
+    /// Notes an event of one of the client's sockets. `socket`: 0 is the client's own socket; the sockets from number 1
+    /// on belong to the links to the shards.
     pub(super) fn note(&mut self, socket: usize, seen: &Seen) {
         match socket.checked_sub(1).map(|shard| self.backs.link(shard)) {
             None => self.socket.note(seen),

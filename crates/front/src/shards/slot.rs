@@ -139,7 +139,7 @@ impl SlotMap {
         usize::from(*number).checked_sub(1)
     }
 
-    /// Returns the ranges of a shard; for `None`, those that no shard serves.
+    /// Returns the ranges of a shard; for `None`, the ranges that no shard serves.
     #[must_use]
     pub fn ranges(&self, shard: Option<usize>) -> Vec<RangeInclusive<u16>> {
         joined((0..SLOTS).filter(|slot| self.shard(*slot) == shard))

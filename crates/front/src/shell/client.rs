@@ -23,9 +23,9 @@ pub(super) struct Client {
     pub(super) direct: Option<DirectSocket>,
     /// Session by which the front finds this client.
     pub(super) session: Option<SessionHandle>,
-    /// The client is in the list of those that the endpoint refused.
+    /// The client is in the list of clients that the endpoint refused.
     pub(super) waiting: bool,
-    /// The client was taken from the list of those that the endpoint refused. If it does not need the endpoint, it
+    /// The client was taken from the list of clients that the endpoint refused. If it does not need the endpoint, it
     /// passes its turn to the next client.
     pub(super) woken: bool,
     /// The change of the client's subscriptions that is under way.
@@ -34,7 +34,7 @@ pub(super) struct Client {
     pub(super) ticket: Option<u64>,
     /// Bytes of this client that count towards the bound for clients that still have to log in.
     pub(super) stranger_bytes: usize,
-    /// The client is in the list of those that must be written to.
+    /// The client is in the list of clients that must be written to.
     pub(super) dirty: bool,
 }
 

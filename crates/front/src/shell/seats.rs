@@ -1,5 +1,4 @@
-//! The clients of a loop, each at its own index, and the queue of those that have something to do in the next
-//! turn.
+//! The clients of a loop, each at its own index, and the queue of clients that have something to do in the next turn.
 //!
 //! The front has one `Seats`, and the router has one.
 

@@ -26,10 +26,10 @@ impl Shaking {
         self.clients.remove(&id);
     }
 
-    /// Returns whether a new handshake may begin, beside `clients` clients of at most `clients_max`. If not, the oldest
-    /// client of the host with the most handshakes must be closed. So one host cannot keep other hosts out. The new
-    /// client is refused if its own host has the most handshakes, because that host's handshakes under way shall end
-    /// first.
+    /// Returns whether a new handshake may begin, beside `clients` clients of at most `clients_max`. If no handshake
+    /// may begin, the oldest client of the host with the most handshakes must be closed. So one host cannot keep other
+    /// hosts out. The new client is refused if its own host has the most handshakes, because that host's handshakes
+    /// under way shall end first.
     pub(crate) fn admits(&self, newcomer: IpAddr, clients: usize, clients_max: usize) -> Admits {
         let begun = self.clients.len();
         let no_seat = clients >= clients_max && begun * 2 >= clients_max;

@@ -1,8 +1,8 @@
 //! Checks the store on behalf of clients that wait for it.
 //!
 //! While a client waits for something that the store may send much later, the front regularly asks two
-//! questions. On its own connection it asks the store for a sign of life. With a barrier on its own session
-//! it asks the server which store it uses. Each question is asked once for all clients.
+//! questions. On its own connection the front asks the store for a sign of life. With a barrier on its own session the
+//! front asks the server which store it uses. Each question is asked once for all clients.
 
 use bytes::Bytes;
 use mio::Registry;

@@ -1,8 +1,8 @@
 //! The connection on which Redis reports every changed key to the front, without its socket.
 //!
 //! First the front asks which Redis is at the other end: only the Redis that the pmnet server uses counts.
-//! Then it asks for reports about all keys (CLIENT TRACKING ON BCAST). Once Redis has answered the request for reports,
-//! no change is missed. From time to time the front asks for a sign of life.
+//! Then the front asks for reports about all keys (CLIENT TRACKING ON BCAST). Once Redis has answered the request for
+//! reports, no change is missed. From time to time the front asks for a sign of life.
 
 use std::net::SocketAddr;
 

@@ -1,9 +1,9 @@
 //! One connection to Redis on which the front asks about users, without its socket.
 //!
 //! First the front logs in as itself and asks which store is at the other end: only the Redis that the pmnet
-//! server uses knows the users. Then it asks one question after the other. The front has two of these connections.
-//! Passwords are checked on the second connection, because a connection that is logged in as a client has only that
-//! client's rights.
+//! server uses knows the users. Then the front asks one question after the other. The front has two of these
+//! connections. Passwords are checked on the second connection, because a connection that is logged in as a client has
+//! only that client's rights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

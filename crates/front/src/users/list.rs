@@ -4,7 +4,7 @@
 //! So a user with such a rule counts as restricted, and Redis is asked about each of its commands.
 
 /// A key for questions to Redis. This key replaces the key of a SORT, to learn whether the command is allowed by a
-/// selector with the right to read every key. Only a pattern without other bytes can match it.
+/// selector with the right to read every key. Only a pattern without other bytes can match this key.
 pub(super) const PROBE_KEY: &[u8] = &[1; 16];
 
 /// The rules of one user.

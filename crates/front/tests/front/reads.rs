@@ -533,7 +533,7 @@ fn what_the_head_cannot_know_is_a_bypass() {
     let mut client = front.client();
     assert_eq!(client.ask("GET k"), "$-1\r\n");
     assert_eq!(bypassed(&front), []);
-    // A call with an unknown outcome may still take effect. Only a bypass surely follows it.
+    // A call with an unknown outcome may still take effect. Only a bypass surely follows this call.
     front.knobs().outcome = Some(Outcome::Unknown);
     assert!(client.ask("SET k 1").contains("outcome unknown"));
     front.knobs().outcome = Some(Outcome::Failed("no answer"));

@@ -649,7 +649,7 @@ fn rights_that_were_given_for_a_moment_are_gone_too() {
             client.ask(&format!("{name} {name} 1")) == no_command(name)
         });
     }
-    // No client waits for the next list only because there were no clients for a time.
+    // For a time there were no clients; a new client need not wait for the next list for that reason.
     drop(client);
     assert_eq!(login(&front, "eve pw").ask("GET k"), "$-1\r\n");
 }

@@ -6,8 +6,8 @@
 //! number is therefore first *claimed* among all processes of the machine (strictly, of the network
 //! namespace, as ports are). The claim is an abstract Unix socket whose name contains the number.
 //! The claim lasts as long as [`Port`] lives, and the kernel removes the socket even if its owner is killed. The
-//! numbers are below those that the kernel assigns automatically. Otherwise a client's socket could take the port of a
-//! process that is killed and restarts.
+//! numbers are below the range that the kernel assigns automatically. Otherwise a client's socket could take the port
+//! of a process that is killed and restarts.
 //!
 //! A claim separates only processes that use claims. A process that waits for a server must still
 //! check that it reaches the server that it started.

@@ -154,7 +154,7 @@ impl Linked {
     }
 
     fn start_redis(&mut self, address: SocketAddr) -> anyhow::Result<()> {
-        // Only the other namespace can reach it.
+        // Only the other namespace can reach this Redis.
         let open = ["--protected-mode", "no"].map(String::from);
         let spec = redis_spec(&Binaries::own()?, address, self.scratch.disk(), &open)?;
         let redis = spec.program.as_deref().context("a Redis is a program")?;

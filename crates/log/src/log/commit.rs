@@ -32,8 +32,8 @@ impl<M: Media> Log<M> {
             || bytes >= parameters.frame_bytes / RELEASE_FRACTION;
     }
 
-    /// Returns whether the next persist writes a superblock that frees space. If so, the fast path must not append from
-    /// the start of that persist until it knows the persist's result.
+    /// Returns whether the next persist writes a superblock that frees space. If it does, the fast path must not append
+    /// from the start of that persist until the fast path knows the persist's result.
     #[must_use]
     pub fn gives_back(&self) -> bool {
         self.release_wanted && self.applied > self.released

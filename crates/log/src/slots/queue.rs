@@ -279,7 +279,7 @@ impl<M: Media> SlotQueue<M> {
         self.kept
     }
 
-    /// Returns the medium. In the simulator the NIC uses it to store messages.
+    /// Returns the medium. In the simulator the NIC uses this medium to store messages.
     pub fn media_mut(&mut self) -> &mut M {
         &mut self.media
     }

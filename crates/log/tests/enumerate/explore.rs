@@ -33,7 +33,7 @@ pub struct Counts {
     pub sampled_points: u64,
     /// Deaths of the process without a loss of power.
     pub kills: u64,
-    /// Recoveries that were crashed again at each of their moments.
+    /// Recoveries that were repeated with a crash at each of their moments.
     pub crashed_again: u64,
     /// Recoveries from all images and kills.
     pub recoveries: u64,

@@ -12,7 +12,7 @@ use pmnet_wire::packet::{Hit, Miss, READ_KEYS_MAX, ReadKeys, Stamp, write_hashes
 use pmnet_wire::{FragmentSize, Kind, Packet};
 use std::collections::VecDeque;
 
-/// Longest time for which a READ is repeated. After it, asking the server is faster.
+/// Longest time for which a READ is repeated. After this time, asking the server is faster.
 pub const READ_TIMEOUT: Nanos = 20 * MILLISECOND;
 /// A READ without an answer is sent again after this long.
 const AGAIN_AFTER: Nanos = 4 * MILLISECOND;

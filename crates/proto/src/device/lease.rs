@@ -73,7 +73,7 @@ impl Device {
     }
 
     /// Returns the epoch in which this joining device has an empty log and only waits to be wired. `None`: the device
-    /// does not join, or has not erased its log yet. Only the server decides whether it may join.
+    /// does not join, or has not erased its log yet. Only the server decides whether the device may join.
     #[must_use]
     pub const fn ready_to_join(&self) -> Option<u32> {
         let recovers = matches!(self.phase, Phase::Recovering(_));

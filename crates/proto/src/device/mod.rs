@@ -773,8 +773,8 @@ impl Device {
         self.tell_chain();
     }
 
-    /// Returns the token of an OPEN for the field of answers beside their tag. Without keys it is 0, because the tag
-    /// itself is the token.
+    /// Returns the token of an OPEN for the field of answers beside their tag. Without keys this token is 0, because
+    /// the tag itself is the token.
     const fn token_beside_tag(&self, token: u64) -> u64 {
         if self.has_keys() { token } else { 0 }
     }

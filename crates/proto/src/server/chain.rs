@@ -370,8 +370,8 @@ impl Server {
         self.recovers.next_chain = Some(next);
     }
 
-    /// **The next epoch, with the same members**, if `epoch` is the present one and no other change is pending. After
-    /// it, reports of devices from the old epoch allow no join, and statements about the old epoch do not count
+    /// **The next epoch, with the same members**, if `epoch` is the present one and no other change is pending. In the
+    /// new epoch, reports of devices from the old epoch allow no join, and statements about the old epoch do not count
     /// (protocol.md §14).
     pub fn end_epoch(&mut self, epoch: u32) {
         let Some(chain) = self.chain.as_ref().filter(|chain| chain.epoch == epoch) else {

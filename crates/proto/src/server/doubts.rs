@@ -2,8 +2,8 @@
 //! them").
 //!
 //! A server that stood still or was cut off does not know whether another server has worked meanwhile. The server's
-//! memory of the store is then old. So it refuses a device, or stops the shard, only because of records that were read
-//! or written after the question came.
+//! memory of the store is then old. So the server refuses a device, or stops the shard, only because of records that
+//! were read or written after the question came.
 
 use std::collections::VecDeque;
 
@@ -30,8 +30,8 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// Whether the records were accessed since this question was first asked. If not, the records will be accessed, and
-    /// the sender asks again. Each access settles a doubt for one answer.
+    /// Whether the records were accessed since this question was first asked. If the records were not accessed, they
+    /// will be accessed, and the sender asks again. Each access settles a doubt for one answer.
     pub(super) fn is_settled(&mut self, doubt: Doubt) -> bool {
         let found = self.settled.iter().position(|one| *one == doubt);
         if let Some(at) = found {

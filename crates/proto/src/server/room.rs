@@ -39,7 +39,7 @@ impl WaitingRoom {
 
 impl Server {
     /// Whether there is room for `bytes` more of this session's bypass, after other bypasses were dropped if necessary.
-    /// If not, the packet is counted and must be dropped. `long`: the bypass has several fragments.
+    /// If there is no room, the packet is counted and must be dropped. `long`: the bypass has several fragments.
     pub(super) fn make_room(&mut self, now: Time, id: u64, bytes: usize, long: bool) -> bool {
         if self.has_room(id, bytes, long) {
             return true;

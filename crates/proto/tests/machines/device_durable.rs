@@ -213,8 +213,8 @@ fn two_histories_that_differ_in_a_payload_stop_the_shard() {
     }
 }
 
-/// The device stopped because its log must be kept for inspection. Until then it passes no device's question on to the
-/// server: no chain may form through it.
+/// The device stopped because its log must be kept for inspection. Until then the device passes no other device's
+/// question on to the server: no chain may form through the device.
 #[test]
 fn a_device_that_stopped_takes_nobody_to_the_server_and_no_reply_back() {
     let mut bench = Bench::serving(1, 1);

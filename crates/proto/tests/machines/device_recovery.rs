@@ -66,8 +66,8 @@ fn only_member(recover: &Sent) -> Member {
     path[0]
 }
 
-/// A controller's order names its epoch (`docs/spec/protocol.md` §14). In another epoch it has no effect, however often
-/// the device is refused.
+/// A controller's order names its epoch (`docs/spec/protocol.md` §14). In another epoch the order has no effect,
+/// however often the device is refused.
 #[test]
 fn a_word_that_names_its_epoch_is_about_no_other() {
     let mut config = config(1, server());

@@ -153,8 +153,8 @@ fn bench_found_silent() -> Bench {
     bench
 }
 
-/// The head decides to end the silent session. Before the head ends it, an update arrives from the fast path, which was
-/// held too late to stop the update.
+/// The head decides to end the silent session. Before the head ends the session, an update arrives from the fast path,
+/// which was held too late to stop the update.
 #[test]
 fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
     let mut bench = bench_found_silent();
@@ -164,7 +164,7 @@ fn a_session_that_speaks_at_the_last_moment_is_not_ended() {
     bench.admit(&update(2), b"the session goes on");
 }
 
-/// The head decides to end the silent session. Before the head ends it, the client's own END arrives.
+/// The head decides to end the silent session. Before the head ends the session, the client's own END arrives.
 #[test]
 fn a_session_is_ended_once() {
     let mut bench = bench_found_silent();

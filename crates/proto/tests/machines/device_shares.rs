@@ -210,7 +210,8 @@ fn a_front_that_floods_leaves_the_others_their_share() {
     assert!(more <= 4, "{more}");
 }
 
-/// An END frees a place, and takes one entry for each session. So it is admitted even if its front is over its share.
+/// An END frees a place, and takes one entry for each session. So an END is admitted even if its front is over its
+/// share.
 #[test]
 fn an_end_of_a_front_over_its_share_is_taken() {
     let mut head = Head::new(keyed(1, 1));

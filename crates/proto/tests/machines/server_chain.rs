@@ -345,7 +345,7 @@ fn nothing_is_decided_before_the_records_are_loaded() {
 }
 
 /// The store reported a failure after it had written the change: the epoch begins with the load. Found: a bypass of the
-/// old epoch still waited. After a declared loss it was executed for the session that got the same id.
+/// old epoch still waited. After a declared loss this bypass was executed for the session that got the same id.
 #[test]
 fn an_epoch_that_begins_with_a_load_has_nobody_waiting() {
     let mut bench = Bench::new();

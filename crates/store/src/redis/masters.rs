@@ -164,7 +164,7 @@ impl Masters {
         StoreError::Retry(format!("PM2509 none of the {} has answered yet", self.kind))
     }
 
-    /// Returns the current address of the master. From now on it counts as the address in use.
+    /// Returns the current address of the master. From now on this address counts as the address in use.
     ///
     /// # Errors
     /// `Retry`: no majority names a master.

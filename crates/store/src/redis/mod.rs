@@ -7,10 +7,10 @@
 //! use all slots that the master serves; before anything else they check that it serves the slots they need. A
 //! transaction has keys of only one slot, and scripts inside the transaction change the records.
 //!
-//! **A batch** (`apply`) is one script. First it tries, for the whole batch, every step that could fail (rights,
-//! SELECT, the needs of a flush). Then the records change, and then the effects happen. Redis writes a script's effects
-//! to its AOF as one transaction, and drops a torn transaction when it loads (for good only if it then rewrites the
-//! AOF: [`torn`]). So effects and records are kept or lost together.
+//! **A batch** (`apply`) is one script. First the script tries, for the whole batch, every step that could fail
+//! (rights, SELECT, the needs of a flush). Then the records change, and then the effects happen. Redis writes a
+//! script's effects to its AOF as one transaction, and drops a torn transaction when it loads (for good only if it then
+//! rewrites the AOF: [`torn`]). So effects and records are kept or lost together.
 //! - If Redis refuses a command for a temporary reason (memory, read-only, rights, …), the batch fails and nothing has
 //!   run. A command that is refused for good (unknown command) is left out, and the rest is sent again. If a command
 //!   fails while it runs (wrong type, …), the other commands still take effect.

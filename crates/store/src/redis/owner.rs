@@ -89,7 +89,8 @@ return 'OK'";
 pub struct Owner {
     process: String,
     loads: u64,
-    /// Whether this process was once the owner. If so, any other owner has taken over later.
+    /// Whether this process was once the owner. If this process was once the owner, any other owner has taken over
+    /// later.
     was: bool,
 }
 

@@ -32,8 +32,9 @@ pub fn is_not_now(error: &str) -> bool {
     not_now!().split(' ').any(|word| word == code(error))
 }
 
-/// Returns whether an error for a command that must not get lost may be temporary. If so, the whole batch waits and is
-/// tried again, in order. `NOPERM` counts as temporary: a mistake in an operator's ACL must not lose promised updates.
+/// Returns whether an error for a command that must not get lost may be temporary. If the error may be temporary, the
+/// whole batch waits and is tried again, in order. `NOPERM` counts as temporary: a mistake in an operator's ACL must
+/// not lose promised updates.
 #[must_use]
 pub fn is_passing(error: &str) -> bool {
     is_not_now(error) || code(error) == "NOPERM"

@@ -28,7 +28,8 @@ use crate::Passwords;
 /// Host and port of a Redis or Sentinel.
 type Place = (String, u16);
 
-/// Milliseconds for which a master that hands over waits for its replica. After this time it remains the master.
+/// Milliseconds for which a master that hands over waits for its replica. After this time the old master remains the
+/// master.
 const HAND_OVER_MILLISECONDS: u64 = 10_000;
 /// Longest time until the master counts a following replica as online.
 const ONLINE_MAX: Duration = Duration::from_secs(5);
@@ -39,7 +40,7 @@ const ONLINE_LOOK: Duration = Duration::from_millis(100);
 struct Seen {
     place: Place,
     is_master: bool,
-    /// For a replica: it is connected to its master, and has completed its first synchronisation.
+    /// For a replica: whether the replica is connected to its master and has completed its first synchronisation.
     follows: bool,
     /// Bytes of the replication stream that the replica has received.
     offset: i64,
@@ -244,7 +245,7 @@ impl Promotion {
     /// Returns the progress of the promotion.
     ///
     /// # Errors
-    /// A sentence: the promotion has failed.
+    /// If the promotion has failed, a sentence that says why.
     pub fn look(&self) -> Result<Progress, String> {
         let place = match &self.way {
             Way::Sentinels { guides, name, .. } => match named(guides, name, &self.url) {

@@ -307,7 +307,7 @@ end
 local function guarded(raise)
   return function(...)
     if aborted then error('stopped', 0) end
-    -- The arguments include those that are nil.
+    -- The arguments include all that are nil.
     local arguments = {n = select('#', ...), ...}
     local name = type(arguments[1]) == 'string' and string.upper(arguments[1]) or ''
     local reply

@@ -44,7 +44,7 @@ impl RedisUrl {
     /// Redis's certificate must name `host`.
     ///
     /// # Errors
-    /// A sentence: no certificate can have that name.
+    /// If no certificate can have that name, a sentence that says so.
     pub fn at(&self, host: &str, port: u16) -> Result<RedisUrl, String> {
         let renamed = |tls: &ClientTls| match self.tls_name {
             None => tls.named(host),

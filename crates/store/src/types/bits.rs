@@ -42,7 +42,8 @@ pub fn setbit(call: &mut Call<'_, '_>) -> Outcome {
     }
     let old = value[byte] & mask != 0;
     if old == bit && !grows {
-        // Nothing is written, but the key counts as unchanged.
+        // The bit has this value already, and the value does not grow: nothing is written, and the key counts as
+        // unchanged.
         call.reply.flag(old);
         return Ok(());
     }

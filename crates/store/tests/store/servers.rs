@@ -149,8 +149,8 @@ fn with_everysec_the_user_says_what_waits_for_the_sync() {
             let start = Instant::now();
             assert_eq!(ask(&mut *store, "INCR n"), ":1\r\n");
             assert_eq!(ask(&mut *store, "INCR n"), ":2\r\n");
-            // A script runs in a MULTI, and its reply is recorded in a second write. Only the second write is waited
-            // for.
+            // A script runs in a MULTI, and its reply is recorded in a second write. The store waits only for the
+            // second write.
             let script = arguments(&[b"EVAL", b"return redis.call('INCR', KEYS[1])", b"1", b"n"]);
             assert_eq!(ask_for(&mut *store, script), ":3\r\n");
             assert_eq!(waits(&redis) - before, waits_of_replies, "{name} {sync:?}");

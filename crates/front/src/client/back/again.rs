@@ -18,8 +18,8 @@ use crate::client::face::Pending;
 use crate::client::replies::Slot;
 use crate::upstream::{Call, Outcome, Submit};
 
-/// Returns whether the outcome of the call at `index` requires that its commands are sent one by one. If so,
-/// replaces the call by its commands.
+/// Returns whether the outcome of the call at `index` requires that its commands are sent one by one. If the commands
+/// must be sent one at a time, this function replaces the call by its commands.
 pub(in crate::client) fn unpack(
     pending: &mut Pending,
     index: usize,

@@ -395,7 +395,7 @@ impl Server {
     }
 }
 
-/// Returns the words of a template. Random words replace those in braces.
+/// Returns the words of a template. Random words replace the words in braces.
 pub fn filled(template: &str, random: &mut Random) -> Vec<String> {
     let fill = |word: &str, random: &mut Random| -> String {
         let owner = random.of(&["a", "a", "b", "b", "c"]);

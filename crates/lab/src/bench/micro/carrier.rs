@@ -64,7 +64,7 @@ pub trait Carrier {
     /// client sends these datagrams.
     fn prepare(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<()>;
 
-    /// Sends datagrams; returns the number of those that could not be sent now.
+    /// Sends datagrams; returns the number of datagrams that could not be sent now.
     fn send(&mut self, client: usize, datagrams: &[Vec<u8>]) -> anyhow::Result<u64>;
 
     /// Returns a received datagram, if one has arrived.

@@ -20,7 +20,7 @@ const READ_TRIES: u32 = 10;
 const REGISTER: char = 'r';
 /// Length of a SET value of several packets, in bytes.
 const LONG_BYTES: usize = 4_000;
-/// Distance between the client numbers of one group and those of the next group.
+/// Distance between the client numbers of one group and the client numbers of the next group.
 const GROUP_CLIENTS: u64 = 1_000_000;
 /// Number of the first final reader; the numbers of all other clients are smaller.
 const READER: u64 = 1 << 40;

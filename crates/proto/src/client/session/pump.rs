@@ -232,8 +232,8 @@ impl Session {
         goes.then_some(next.deadline)
     }
 
-    /// Sends a fence: a bypass without effect that the store records. After it no older bypass is executed, even after
-    /// a restart.
+    /// Sends a fence: a bypass without effect that the store records. After the fence no older bypass is executed, even
+    /// after a restart.
     fn begin_fence(&mut self, deadline: Time, size: FragmentSize) {
         self.begin_bypass(None, barrier().into(), 0, false, deadline, size);
     }

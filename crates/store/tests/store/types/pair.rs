@@ -32,7 +32,7 @@ pub struct Pair {
     pub answered: BTreeSet<Vec<u8>>,
     /// Commands that changed something since both stores were empty, with their databases.
     history: Vec<(u32, Command)>,
-    /// Number of transactions of a client that watched a key, and number of those that did not run.
+    /// Number of transactions of a client that watched a key, and number of transactions that did not run.
     pub watched: usize,
     pub aborted: usize,
     /// Texts of the differences that were found.

@@ -47,8 +47,8 @@ impl Open {
 pub struct Ours {
     open: Option<Open>,
     url: String,
-    /// Numbers of strings that stayed where the log had them, and of those that were copied, before the last time that
-    /// the store was opened.
+    /// Number of strings that stayed where the log had them, and number of strings that were copied, before the last
+    /// time that the store was opened.
     counts: [u64; 2],
     _directory: tempfile::TempDir,
 }
@@ -87,7 +87,7 @@ impl Ours {
         });
     }
 
-    /// Returns the number of strings that stayed where the log had them, and of those that were copied.
+    /// Returns the number of strings that stayed where the log had them, and the number of strings that were copied.
     pub fn counts(&self) -> [u64; 2] {
         match &self.open {
             Some(Open::Region(store)) => {

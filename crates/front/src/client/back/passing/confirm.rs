@@ -71,8 +71,8 @@ impl Passing {
         }
     }
 
-    /// Returns whether `call` asked for a confirmation. If so, the client gets the reply, or the error that
-    /// its outcome is unknown.
+    /// Returns whether `call` asked for a confirmation. If `call` did, the client gets the reply, or the error that its
+    /// outcome is unknown.
     pub(super) fn confirm(
         &mut self,
         face: &mut Face,

@@ -148,10 +148,10 @@ impl Direct {
         }
     }
 
-    /// Returns whether the next added command runs as the client. If not, logs in as the client as soon as
-    /// all earlier questions are answered, because some Redis versions report no wrong password while an
-    /// answer is still to be sent. The answer must be awaited: a command that follows a failed login would
-    /// run as the front.
+    /// Returns whether the next added command runs as the client. If the command runs as the front, this function logs
+    /// in as the client as soon as all earlier questions are answered, because some Redis versions report no wrong
+    /// password while an answer is still to be sent. The answer must be awaited: a command that follows a failed login
+    /// would run as the front.
     pub(super) fn acts_as_client(&mut self) -> bool {
         if self.client.is_empty() || self.is_client {
             return true;
@@ -221,7 +221,7 @@ impl Direct {
         asked.contains(&Own::Info) || asked.contains(&Own::Owner)
     }
 
-    /// Returns whether `value` answers a command of the front. If so, takes the answer in.
+    /// Returns whether `value` answers a command of the front. If `value` is such an answer, this function takes it in.
     ///
     /// # Errors
     /// The reason why the connection is unusable.

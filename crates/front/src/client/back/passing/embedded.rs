@@ -232,8 +232,8 @@ impl Passing {
         Ok(())
     }
 
-    /// Returns whether `call` belonged to a command at an embedded store. If so, advances the command with
-    /// its outcome.
+    /// Returns whether `call` belonged to a command at an embedded store. If `call` did, this function advances the
+    /// command with the call's outcome.
     pub(super) fn embedded_answered(
         &mut self,
         face: &mut Face,
