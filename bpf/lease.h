@@ -8,8 +8,8 @@
  * the pipeline only compares the time with it. So a pipeline without a process stops answering by
  * itself.
  *
- * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. May not: set the deadline, or
- * decide what needs a lease otherwise than `ANSWERS` in crates/proto/src/device/lease.rs does.
+ * Spec: docs/spec/pipeline.md §3, "Leases", and docs/spec/protocol.md §14. May not: set the
+ * deadline; differ from `ANSWERS` in crates/proto/src/device/lease.rs about what needs a lease.
  */
 #pragma once
 

@@ -313,9 +313,9 @@ int release(struct xdp_md *ctx)
 }
 
 /*
- * Run by user space before it sleeps. The program takes the lock. So when the program returns, user
- * space sees all that was appended before, and any CPU that appends later sees that user space
- * sleeps.
+ * User space runs this program before it sleeps. The program takes the lock. So when the program
+ * returns, user space sees all that was appended before, and any CPU that appends later sees that
+ * user space sleeps.
  */
 SEC("xdp")
 int wake_me(struct xdp_md *ctx)

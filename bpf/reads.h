@@ -245,9 +245,9 @@ static __always_inline bool resize(struct xdp_md *ctx, int more, __u8 *headers, 
 }
 
 /*
- * Is the update whole, although it was copied without the lock? If it is not released yet, it is
- * whole. The frame of a released update may have been overwritten meanwhile, so its check takes the
- * lock.
+ * Is the update whole, although it was copied without the lock? If the update is not released yet,
+ * it is whole. The frame of a released update may have been overwritten meanwhile, so its check
+ * takes the lock.
  */
 static __always_inline bool is_still_whole(const struct pm_packet *pkt, const struct pm_maps *m,
 					   const struct pm_read *read)

@@ -81,7 +81,7 @@ def install_qemu():
 
 
 def is_known(package):
-    """Whether apt can download it."""
+    """Whether apt can download this package."""
     return package in call(["apt-cache", "pkgnames", package], 60).split()
 
 

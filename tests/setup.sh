@@ -27,7 +27,7 @@ packages() {
     command -v tmux >/dev/null 2>&1 || missing="$missing tmux"
     command -v ethtool >/dev/null 2>&1 || missing="$missing ethtool"
     command -v tshark >/dev/null 2>&1 || missing="$missing tshark"
-    # The programs in bpf/ need it.
+    # The programs in bpf/ need clang.
     command -v clang >/dev/null 2>&1 || missing="$missing clang"
     [ -e /usr/include/bpf/bpf_helpers.h ] || missing="$missing libbpf-dev"
     [ -e /usr/include/linux/bpf.h ] || missing="$missing linux-libc-dev"

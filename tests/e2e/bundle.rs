@@ -12,7 +12,7 @@ use crate::common;
 use crate::status::{place, shown};
 use crate::support::{front, ok};
 
-/// Each secret is in another place. No secret is part of any other text.
+/// Each secret is in a different place. No secret is part of any other text.
 const SECRETS: [&str; 12] = [
     "inConfigRequirepass77",
     "inStoreUrl/88+x",

@@ -1,7 +1,6 @@
-//! Commands that pass through to Redis, when another Redis takes its place or Redis is stopped; and
-//! the reads that a client gets in a pipeline. The front's own tests have the single cases
-//! (`crates/front/tests/front/{failover,deadlines,order}.rs`). In this module all processes are
-//! real.
+//! Commands that pass through to Redis, while another Redis takes the place of the first, or while Redis is stopped;
+//! and the reads that a client gets in a pipeline. The front's own tests have the single cases
+//! (`crates/front/tests/front/{failover,deadlines,order}.rs`). In this module all processes are real.
 
 use std::net::SocketAddr;
 

@@ -199,7 +199,7 @@ fn a_script_that_hangs_redis_is_not_executed_again_for_a_client_that_has_gone() 
         );
     };
     front(&cluster).call(&["SET", "k", "v"]).unwrap();
-    // An operator kills it as often as its client requests it.
+    // An operator kills the script as often as its client requests it.
     send_and_leave(
         &cluster,
         &["EVAL", "while true do redis.call('GET', 'k') end", "0"],

@@ -21,7 +21,7 @@ use crate::failover::{call, replica};
 use crate::promote::{promote, said};
 use crate::support::{Answer, CALL_MAX, Caller, SetOnDrop, connect, eventually, seed};
 
-/// Half of the registers are set; the others are incremented, which has no order.
+/// Half of the registers are set; the other half are incremented, and increments may take effect in any order.
 const REGISTERS: usize = 8;
 const READERS: usize = 3;
 

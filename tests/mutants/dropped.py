@@ -190,7 +190,7 @@ def limited(seconds):
 
 
 def tried(program, number, folder, seconds):
-    """(exit code, or None if it was ended; seconds of CPU time)."""
+    """(exit code, or None if the program was ended; seconds of CPU time)."""
     environment = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), RUST_BACKTRACE="0", **{NUMBER: str(number)})
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(

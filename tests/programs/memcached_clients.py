@@ -16,7 +16,8 @@ PLACES = [(host, int(port)) for host, port in (place.rsplit(":", 1) for place in
 
 
 def told(answer):
-    """An answer as it is compared: uniques differ, and connections have other ports."""
+    """An answer in the form in which it is compared: uniques differ, and connections have other
+    ports."""
     if isinstance(answer, Exception):
         return type(answer).__name__, str(answer).split("127.0.0.1")[0].split(" from ")[0]
     return answer

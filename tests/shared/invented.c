@@ -2,8 +2,8 @@
 /*
  * Commands that pmnet does not know: a module of the tests, for Redis 6.2 and newer, and Valkey.
  *
- * pmnet must treat each of them correctly by the server's description alone. Redis's functions are declared in this
- * file, because a module gets each of them by its name.
+ * pmnet must treat each of these commands correctly by the server's description alone. Redis's
+ * functions are declared in this file, because a module gets each of them by its name.
  */
 #include <stddef.h>
 #include <stdint.h>

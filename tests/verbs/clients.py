@@ -47,7 +47,8 @@ class Client(threading.Thread):
             self.trouble = f"{self.name}: {error!r}"
 
     def ask(self, front, *words):
-        """A command by a front: "ok", "none" (it had no effect) or "unknown", and the reply. The connection is made again if the front was killed."""
+        """A command by a front: "ok", "none" (the command had no effect) or "unknown", and the
+        reply. The connection is made again if the front was killed."""
         begun = time.monotonic()
         try:
             if front not in self.connections:

@@ -221,7 +221,8 @@ def cut_off(machine, world):
 
 
 def judge(arguments, world, name):
-    """At the end: a sentence, and what was wrong."""
+    """Judges the run after its end. Returns a sentence about the run, and a list of what was
+    wrong."""
     world.end()
     lost, twice = world.compare()
     good, history = linearizable(arguments, world, name)

@@ -105,7 +105,7 @@ impl Bursts {
             header.msg_controllen = size_of_val(&place.control);
         }
         // SAFETY: every header points to a name, a vector, a slot and a control buffer that live until the end of this
-        // function, with their true lengths. Nothing else uses them during the call.
+        // function, with their true lengths. Nothing else uses the buffers during the call.
         let received = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),

@@ -14,7 +14,7 @@ const UPDATES: u8 = 2;
 /// The time at which the pipeline reads and clears the word by which a process states that it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Looks {
-    /// While it holds the lock under which it appends.
+    /// While the CPU holds the lock under which it appends.
     UnderTheLock,
     /// After the release of the lock: the pipeline reads the word, and clears it in another step.
     Outside,
@@ -25,7 +25,7 @@ enum Cpu {
     Idle,
     Inside,
     Appended,
-    /// The CPU has released the lock. The flag: it has to wake the process.
+    /// The CPU has released the lock. The flag says whether the CPU has to wake the process.
     Left(bool),
     Looked,
     /// The record is in the ring, but the sleeper is not notified yet.

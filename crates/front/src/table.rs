@@ -247,8 +247,7 @@ impl Entry {
         }
     }
 
-    /// Whether the command stays in the table if the store does not name it. All commands except plain reads and writes
-    /// stay.
+    /// Whether the command stays in the table if the store does not name it. Only plain reads and writes do not stay.
     fn is_ours(&self) -> bool {
         !matches!(self.decision.rule, Rule::Read | Rule::Write)
     }

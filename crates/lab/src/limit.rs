@@ -94,7 +94,7 @@ impl Limit {
         })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address at which the server listens.
     ///
     /// # Errors
     /// Fails if the kernel gives no answer.
@@ -108,7 +108,7 @@ impl Limit {
         Arc::clone(&self.waker)
     }
 
-    /// Serves until it is stopped.
+    /// Serves until the server is stopped.
     ///
     /// # Errors
     /// Fails if the sockets cannot be polled. An error of one connection ends only that connection.

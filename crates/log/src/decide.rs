@@ -76,7 +76,7 @@ pub enum Decision {
 /// Decides which entries are kept (`docs/spec/recovery.md` §4).
 ///
 /// # Panics
-/// If the summary breaks the bounds that its fields state. (A scan has checked them.)
+/// If the summary breaks the bounds that its fields state. (A scan has checked these bounds.)
 #[must_use]
 pub fn decide(summary: &Summary) -> Decision {
     let count = to_u64(summary.slots.len());

@@ -1,4 +1,4 @@
-//! The decision: by a table, and over every summary of a ring of four slots.
+//! Tests of the decision: a table of cases, and every possible summary of a ring of four slots.
 
 use super::*;
 

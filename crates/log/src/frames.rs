@@ -59,8 +59,8 @@ impl FrameRing {
         Some(at)
     }
 
-    /// Allocates `bytes` at the head of an empty ring. Recovery uses it to place the oldest frame, which may begin
-    /// anywhere.
+    /// Allocates `bytes` at the head of an empty ring. Recovery uses this function to place the oldest frame, which may
+    /// begin anywhere.
     pub(crate) fn first(&mut self, bytes: usize) -> Option<usize> {
         let at = self.head;
         (bytes <= self.size - at).then_some(())?;

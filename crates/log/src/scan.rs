@@ -126,8 +126,8 @@ impl<M: Media> Scan<M> {
         Scan::open_with(media, expected, Payloads::Checked)
     }
 
-    /// Does the same as [`Scan::open`], but checks payloads only if `payloads` demands it. The simulator can leave them
-    /// unchecked.
+    /// Does the same as [`Scan::open`], but checks payloads only if `payloads` demands it. The simulator can leave
+    /// payloads unchecked.
     ///
     /// # Errors
     /// The errors of [`Scan::open`].

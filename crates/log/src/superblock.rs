@@ -30,8 +30,8 @@ const VERSION_BUFFERS: u32 = 2;
 const MAGIC: [u8; 8] = *b"PMNETLOG";
 const CRC_AT: usize = 12;
 const USED_BYTES: usize = 100;
-/// Limit of counters. A higher counter is refused, because it could not be increased further. No log is written so
-/// often.
+/// Limit of counters. A higher counter is refused, because it could not be increased further. No log is written often
+/// enough to reach this limit.
 const COUNTER_MAX: u64 = u64::MAX / 2;
 
 /// Contents of a superblock.

@@ -1,6 +1,6 @@
 //! `trait Rows`: the interface that the data types of Redis need from a store. The interface has only ordered rows.
 //!
-//! A row is a key, a kind, an expiry and a value. The store does not interpret them; `types` does, as
+//! A row is a key, a kind, an expiry and a value. The store does not interpret rows; `types` does, as
 //! `docs/spec/embedded-store.md` describes. All calls on one [`Rows`] are one transaction: they see the transaction's
 //! earlier writes, and take effect together, durably, or not at all.
 

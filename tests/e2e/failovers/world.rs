@@ -34,8 +34,8 @@ const FRONTS: usize = 2;
 const ETCDS: usize = 3;
 /// Maximum number of characters of a log line that a message quotes.
 const SAID_CHARS: usize = 300;
-/// Texts with which a device ends when the chain goes on without it. The service manager then
-/// restarts it with --join.
+/// Texts with which a device ends when the chain goes on without it. The service manager then restarts the device with
+/// --join.
 const LEFT_OUT: [&str; 4] = [
     "is not a member of the chain",
     // The device hears of the new chain while it does not reach etcd.

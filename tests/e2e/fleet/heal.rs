@@ -222,7 +222,7 @@ fn a_head_and_then_a_tail_are_lost_and_a_spare_takes_a_place_without_a_person() 
     });
     world.nothing_is_lost(&acknowledged);
 
-    // The front does not know the spare, or any other later tail.
+    // The front's list of addresses contains neither the spare nor any other device that becomes the tail later.
     let (more, killed) = world.under_load("t", |world| {
         let killed = Instant::now();
         spare.kill().unwrap();

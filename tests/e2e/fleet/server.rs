@@ -78,8 +78,8 @@ fn a_spare_that_is_lost_just_while_it_joins_is_left_out_and_may_join_again() {
     });
 }
 
-/// Returns two servers with the same store on different addresses, of which the cluster's own
-/// serves, and a client.
+/// Starts a second server, with the same store and another address. Returns that server and a client; the cluster's own
+/// server serves.
 fn two_servers(world: &mut World) -> (Process, Caller) {
     let server = world.cluster.process(Role::Server).unwrap();
     server.set_flag("--standby", None);

@@ -274,7 +274,7 @@ fn a_file_beside_maps_that_went_on_is_an_old_copy() {
     Pins::existing(world.name()).remove().unwrap();
     world.process("server").relaunch().unwrap();
     world.wait_ready("server");
-    // Restores the file, as if it had never been put aside.
+    // Restores the file, as if the file had never been put aside.
     std::fs::write(world.spill(), file).unwrap();
     for _ in 0..3 {
         world.start_device();

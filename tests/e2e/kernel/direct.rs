@@ -176,8 +176,8 @@ fn full(mut plan: Plan) {
         short.set().unwrap_err();
     }
     world.restart("server");
-    // Ten times as many updates as there are buffers. Some of them find the log full again, and go
-    // to the server.
+    // Ten times as many updates as there are buffers. Some of these updates find the log full again, and go to the
+    // server.
     for _ in 0..2_500 {
         writer.set().unwrap();
     }
@@ -233,7 +233,7 @@ fn away(seconds: u64) {
     assert!((100..=152).contains(&logged), "{logged} were acknowledged");
     world.restart("server");
     world.settle();
-    // Some of them find the log full again, and go to the server.
+    // Some of these updates find the log full again, and go to the server.
     for _ in 0..2_000 {
         writer.set().unwrap();
     }

@@ -279,9 +279,9 @@ fn linearizable(plan: Plan, seconds: u64, every: Duration) -> Option<(Vec<Record
     Some((records, kills))
 }
 
-/// The last two replies of a key are reads, through the front and from the database. Changes the
-/// first of them to an earlier value. Returns `None` if the earlier value would be allowed: after
-/// an operation of unknown outcome, or without a write.
+/// The last two replies of a key are reads, through the front and from the database. Changes the first of these two
+/// reads to an earlier value. Returns `None` if the earlier value would be allowed: after an operation of unknown
+/// outcome, or without a write.
 fn broken(records: &[&Record]) -> Option<Vec<Record>> {
     let known = records
         .iter()

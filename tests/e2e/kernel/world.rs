@@ -674,8 +674,8 @@ impl World {
         all[0].clone()
     }
 
-    /// Runs the device's command line with further arguments. Returns whether it succeeded, and its
-    /// output. An option that the command line has gets the new value.
+    /// Runs the device's command line with further arguments. Returns whether the command succeeded, and its output. An
+    /// option that the command line has gets the new value.
     pub fn device_with(&self, more: &[&str]) -> (bool, String) {
         let mut args = self.device_args();
         let mut more = more.iter().map(OsString::from).peekable();

@@ -262,7 +262,7 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
     }
 }
 
-/// Runs a command, and kills it after this time. Returns its stderr, without its stdout.
+/// Runs a command, and kills its process after this time. Returns its stderr, without its stdout.
 pub fn killed_after(longest: Duration, command: &mut Command) -> Output {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();

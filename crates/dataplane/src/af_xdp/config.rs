@@ -10,7 +10,7 @@ pub enum Mode {
     /// Zero copy if the driver supports it, else copy. [`Socket::is_zero_copy`](super::Socket::is_zero_copy) says which
     /// mode is used.
     PreferZeroCopy,
-    /// Zero copy, or an error.
+    /// Zero copy; an error if the driver does not support it.
     ZeroCopy,
 }
 

@@ -50,9 +50,9 @@ enum Place {
     Free,
     /// A holder.
     Held,
-    /// The kernel, which receives into it.
+    /// The kernel, which receives into the frame.
     Receiving,
-    /// The kernel, which sends it.
+    /// The kernel, which sends the frame.
     Sending,
 }
 
@@ -275,7 +275,7 @@ impl<R: Region> Umem<R> {
     pub fn bytes(&self, frame: &Frame) -> &[u8] {
         let at = self.held(frame);
         // SAFETY: whole frames are inside the region, whose memory is valid as long as `self`. This frame is held, so
-        // the kernel does not use it. A write to it needs a mutable borrow of `self`.
+        // the kernel does not use it. A write to this frame needs a mutable borrow of `self`.
         unsafe {
             let start = self.region.start().add(at * self.frame_bytes);
             std::slice::from_raw_parts(start, self.frame_bytes)

@@ -116,7 +116,7 @@ pub(super) struct Queues {
     umem: Umem<FrameMemory>,
     buffer_bytes: usize,
     bound: Vec<Bound>,
-    /// Number of packets for which no buffer or no entry of a ring was free. The protocol sends them again.
+    /// Number of packets for which no buffer or no entry of a ring was free. The protocol sends these packets again.
     send_dropped: u64,
 }
 

@@ -74,7 +74,7 @@ impl Dispatcher {
         })
     }
 
-    /// Returns the program, to attach it.
+    /// Returns the program, so that the caller can attach it.
     pub(super) fn program(&mut self) -> Result<&mut Xdp, KernelError> {
         program(&mut self.ebpf, NAME)
     }

@@ -63,7 +63,7 @@ impl Media for MapMedia {
     }
 
     fn persist_start(&mut self, _ranges: &[Range<usize>]) -> Result<(), MediaError> {
-        // The stores are already in the shared pages. The fence orders them before a later acknowledgement.
+        // The stores are already in the shared pages. The fence orders these stores before a later acknowledgement.
         fence(Ordering::SeqCst);
         Ok(())
     }

@@ -3,8 +3,8 @@
 //! - Life of a device: `open`, `detach`, `stage`, `spill`, `pins`.
 //! - The pipeline: `load`, `kernel` (runs its programs), `fast_path` (the device's interface).
 //! - At interfaces: `attach`, `beside` (the devices at one interface), `dispatcher`, `links`.
-//! - State that it shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`, `chain`,
-//!   `reads` (the index), `image` (the log).
+//! - State that the pipeline shares with user space: `shared` (the fields), `names`, `maps`, `sessions` and `rows`,
+//!   `chain`, `reads` (the index), `image` (the log).
 //! - Readers in other processes: `status`, `reader`.
 //!
 //! Spec: `docs/spec/pipeline.md`. May not: decide anything that the machine decides.

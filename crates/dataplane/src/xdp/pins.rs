@@ -15,7 +15,7 @@ use super::names::IMAGE;
 const USUAL: &str = "/sys/fs/bpf";
 /// `f_type` of a BPF file system (linux/magic.h).
 const MAGIC: u64 = 0xcafe_4a11;
-/// Mounts of the first process. Any user may read them, unless `/proc` is restricted.
+/// Mounts of the first process. Any user may read this list, unless `/proc` is restricted.
 const FIRST_MOUNTS: &str = "/proc/1/mountinfo";
 /// The first PID namespace, that of the machine itself (linux/proc_ns.h).
 const PROCESSES: &str = "/proc/self/ns/pid";

@@ -136,7 +136,7 @@ shared! {
         order_places: AtomicU32,
         /// Contribution of `room_known` to a header's checksum.
         room_places: AtomicU32,
-        /// The lock: 1 while a CPU holds it. User space takes it only through the programs that it runs.
+        /// The lock: 1 while a CPU holds it. User space takes the lock only through the programs that it runs.
         taken: AtomicU32,
         /// Longest payload of an update that is shown to a reader: the shard's size of fragments. Written by user
         /// space, held.

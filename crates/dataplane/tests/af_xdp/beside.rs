@@ -271,7 +271,7 @@ impl Side {
         }
     }
 
-    /// The last order up to which the server has every entry. Entries after it are sent again.
+    /// The last order up to which the server has every entry. Entries after this order are sent again.
     fn without_gap(&self) -> u64 {
         let together = (1..).zip(self.entries.keys());
         together.take_while(|(next, order)| next == *order).count() as u64

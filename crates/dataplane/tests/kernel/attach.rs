@@ -21,7 +21,7 @@ const PORT: u16 = 52_000;
 const OTHER: u16 = 52_500;
 /// A datagram arrives within this time.
 const ARRIVES: Duration = Duration::from_secs(10);
-/// More steps than a change of attachment has.
+/// A number that exceeds the steps of a change of attachment.
 const STEPS_MAX: usize = 64;
 
 /// A device with a loaded pipeline; the test is its process.
@@ -79,7 +79,7 @@ impl Device {
     }
 
     /// Attaches the device to these interfaces and detaches it from all others. `die`: number of the step, from 0,
-    /// before which the process is killed. Returns whether it was killed.
+    /// before which the process is killed. Returns whether the process was killed.
     fn attach_or_die(&self, link: &Link, names: &[&str], die: Option<usize>) -> bool {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut number = 0;

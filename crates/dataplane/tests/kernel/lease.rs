@@ -139,7 +139,7 @@ fn update(session: u64, seq: u64) -> Vec<u8> {
     written(header, b"value")
 }
 
-/// Returns the pipeline's answer to a packet. `None`: it sends nothing.
+/// Returns the pipeline's answer to a packet. `None`: the pipeline sends nothing.
 fn sends(bench: &Bench, from: Peer, bytes: &[u8]) -> Option<Header> {
     match run(&bench.node.kernel, from, address(), bytes) {
         Passed::Out(_, bytes) => Some(Packet::parse(&bytes).unwrap().header),

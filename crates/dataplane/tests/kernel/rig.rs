@@ -37,9 +37,9 @@ pub fn kill() -> ! {
 /// Fate of a frame in the pipeline.
 #[derive(Debug)]
 pub enum Passed {
-    /// The pipeline sent it: the receiver, and the datagram.
+    /// The pipeline sent this datagram to this receiver.
     Out(Peer, Vec<u8>),
-    /// The pipeline passed it to the process.
+    /// The pipeline passed the packet to the process.
     Up,
     /// The pipeline dropped the packet.
     Gone,
@@ -220,7 +220,7 @@ impl Node {
         &self.scratch.0
     }
 
-    /// Lets a new process take over. The error states why it cannot.
+    /// Lets a new process take over. The error states why the process cannot.
     pub fn restart(&mut self, now: Time) -> Result<(), String> {
         self.process = None;
         let (pins, starts) = (self.scratch.0.clone(), self.starts);
@@ -249,7 +249,7 @@ impl Node {
         process.device.heard_next()
     }
 
-    /// Takes the steps of the process before a wait. Returns the time until which it may wait.
+    /// Takes the steps of the process before a wait. Returns the time until which the process may wait.
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let process = self.process.as_mut().expect("it lives");
         process
@@ -258,7 +258,7 @@ impl Node {
             .expect("the fast path can be asked")
     }
 
-    /// Runs one turn of the process. Returns the packets that it sends; none if it was killed.
+    /// Runs one turn of the process. Returns the packets that the process sends; none if the process was killed.
     pub fn turn(
         &mut self,
         now: Time,

@@ -10,7 +10,7 @@ use pmnet_wire::{Header, Kind, Packet};
 use crate::load::{TOKEN, addresses, open};
 use crate::world::{SHARD, World, frame, skipped};
 
-/// Longer than the largest frame of a test run, which is a page without the part that the kernel uses.
+/// Longer than the largest frame of a test run. (Such a frame fills a page, except the part that the kernel uses.)
 const OUT_BYTES: usize = 4096;
 /// Bytes of an Ethernet header: a test run accepts no shorter frame.
 const ETHERNET_BYTES: usize = 14;

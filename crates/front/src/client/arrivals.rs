@@ -19,7 +19,7 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Notes that the input has `len` bytes now. `timeout`: the time that a command has.
+    /// Notes that the input has `len` bytes now. `timeout`: the time within which a command must be answered.
     pub(super) fn note(&mut self, len: usize, now: Time, timeout: Time) {
         let more = len.saturating_sub(self.bytes);
         if more == 0 {

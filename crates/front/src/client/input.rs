@@ -60,7 +60,8 @@ impl Input {
         self.starved
     }
 
-    /// Notes that all bytes of the buffer had arrived at `now`. `timeout`: the time that a command has.
+    /// Notes that all bytes of the buffer had arrived at `now`. `timeout`: the time within which a command must be
+    /// answered.
     pub(super) fn note_arrivals(&mut self, now: Time, timeout: Time) {
         self.arrivals.note(self.bytes.len(), now, timeout);
     }

@@ -110,7 +110,7 @@ impl Replies {
         })
     }
 
-    /// Sets the bound of unread bytes. Above it no further command is taken.
+    /// Sets the bound of unread bytes. Above this bound no further command is taken.
     pub(super) fn set_unread_max(&mut self, bytes: usize) {
         self.unread_max = bytes;
     }
@@ -141,8 +141,8 @@ impl Replies {
         };
     }
 
-    /// Adds a GET of a value that an update under way sets. `call`: the update. `reply`: the reply to the GET
-    /// if the update is committed.
+    /// Adds a GET of a value that an update under way sets. `call`: the call of that update. `reply`: the reply to the
+    /// GET if the update is committed.
     pub(super) fn await_update(&mut self, call: CallId, reply: Bytes) {
         self.flight_bytes += reply.len();
         self.slots.push_back(Slot::OwnWrite { call, reply });

@@ -50,7 +50,7 @@ pub struct Counters {
 /// Time without questions to the head after it did not answer a READ, in nanoseconds.
 const SILENT_PAUSE: Time = 100_000_000;
 
-/// Changes of subscriptions of all clients that have no answer yet. The event loop numbers them
+/// Changes of subscriptions of all clients that have no answer yet. The event loop numbers these changes
 /// (`shell/subscribing.rs`). As with a single Redis, a PUBLISH or PUBSUB of another client waits for all changes that
 /// were taken earlier (`Hold::come_behind`).
 #[derive(Debug, Default)]

@@ -281,7 +281,7 @@ impl Transaction {
             Action::Local(
                 local @ (Local::Exec | Local::Discard | Local::Multi | Local::Quit | Local::Reset),
             ) => return Handled::Runs(local),
-            // The transaction does not fail with this error: Redis continues it.
+            // The transaction does not fail with this error: Redis continues the transaction.
             Action::Pass(Pass::Watch) => reply::error("ERR WATCH inside MULTI is not allowed"),
             Action::Local(Local::Unwatch) => self.add_own(Own::Command(frame.to_vec())),
             Action::Local(Local::Client) if may_queue_client(verdict.sub, arguments) => {

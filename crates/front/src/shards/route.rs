@@ -14,7 +14,7 @@ use crate::table::{Facts, NEW, OPAQUE, STATE, Sub, Verdict, keys, named};
 pub(super) enum Kind {
     /// Sends the command to the shard of its keys, or to the first shard if the command has no keys.
     Keys,
-    /// Sends it to the first shard.
+    /// The router sends the command to the first shard.
     Home,
     /// Sends the command to all shards.
     All(Merge),

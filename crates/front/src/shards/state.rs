@@ -23,7 +23,7 @@ pub(super) enum Effect {
     },
     /// CLIENT SETNAME.
     Name(Box<[u8]>),
-    /// CLIENT TRACKING ON, as it was sent, or OFF.
+    /// CLIENT TRACKING ON, as the client sent it, or OFF.
     Tracking(Option<Bytes>),
     /// RESET.
     Reset,

@@ -114,7 +114,7 @@ impl Tally {
         self.counters.set(counters);
     }
 
-    /// Counts a command by how it was handled.
+    /// Counts a command by the way in which it was handled.
     pub(super) fn note(&self, done: &Result<Option<Wait>, Stop>) {
         let answered = |counters: &mut RouterCounters, answer: &Bytes| {
             *match answer {

@@ -10,7 +10,8 @@ use crate::upstream::Upstream;
 /// The limits that can be changed while the front runs. [`FrontConfig`] explains each limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A new value counts for clients that connect later. Clients above it that are connected already stay connected.
+    /// A new value counts for clients that connect later. Clients above this number that are connected already stay
+    /// connected.
     pub connections_max: usize,
     /// A new value counts for later commands. A command that was already sent keeps its deadline.
     pub call_timeout: Duration,

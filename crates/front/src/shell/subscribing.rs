@@ -44,7 +44,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// Ends the change with this number. The clients that waited for it get a turn.
+    /// Ends the change with this number. The clients that waited for this change get a turn.
     pub(super) fn subscription_over(&mut self, number: u64) {
         self.shared.subscribing.end(number);
         for index in std::mem::take(&mut self.behind_subscriptions) {

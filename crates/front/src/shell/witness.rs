@@ -1,13 +1,12 @@
 //! A connection to Redis for each logged-in user (a witness). The witness shows when Redis deletes the user.
 //!
 //! Purpose: if a user is deleted and created again under the same name, the list of users does not show that.
-//! But Redis closes the connections of a user that it deletes. (An operator can close them too: CLIENT KILL,
-//! ACL LOAD.) So the front logs in once as each user that it serves. If Redis closes that connection, the
-//! front closes the connections of the user's clients, as Redis would have done.
-//! Invariants: a connection that ends together with the Redis process, or because of the front, proves
-//! nothing about its user. Only clients that logged in before their user's witness was closed are closed.
-//! Only the first [`WITNESSES_MAX`] users have a witness. For other users, a deletion is noticed only if a
-//! list of users does not name them.
+//! But Redis closes the connections of a user that it deletes. (An operator can close these connections too: CLIENT
+//! KILL, ACL LOAD.) So the front logs in once as each user that it serves. If Redis closes that connection, the front
+//! closes the connections of the user's clients, as Redis would have done. Invariants: a connection that ends together
+//! with the Redis process, or because of the front, proves nothing about its user. Only clients that logged in before
+//! their user's witness was closed are closed. Only the first [`WITNESSES_MAX`] users have a witness. For other users,
+//! a deletion is noticed only if a list of users does not name them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -242,7 +241,7 @@ impl<U: Upstream> Front<U> {
         self.witnesses.places = places;
     }
 
-    /// Serves a witness. Returns whether it can still be used.
+    /// Serves a witness. Returns whether the witness can still be used.
     fn keep_witness(&mut self, witness: &mut Witness) -> bool {
         let now = self.shared.now;
         for (ask, answer) in std::mem::take(&mut witness.answers) {

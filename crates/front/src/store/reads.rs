@@ -380,9 +380,9 @@ impl Member {
 }
 
 impl Round {
-    /// Takes the next value from the store. Of EXEC's reply it first takes the head, then each part. Returns whether
-    /// the value was the last value of the transaction. `run_id`: the run id of the store at the other end, or of its
-    /// master if that store is a replica.
+    /// Takes the next value from the store. Of EXEC's reply this function first takes the head, then each part. Returns
+    /// whether the value was the last value of the transaction. `run_id`: the run id of the store at the other end, or
+    /// of its master if that store is a replica.
     ///
     /// # Errors
     /// The reply is unexpected, or the records name another store.

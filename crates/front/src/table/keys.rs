@@ -152,7 +152,7 @@ pub(crate) fn named<'a>(facts: &Facts, arguments: &Arguments<'a>) -> Option<Name
 }
 
 /// Returns all keys of a command, keys that are read and keys that are written, in the order of its arguments. Empty if
-/// it has no keys, or if their places are unknown.
+/// the command has no keys, or if their places are unknown.
 #[must_use]
 pub fn keys<'a>(verdict: &Verdict, arguments: &Arguments<'a>) -> Vec<&'a [u8]> {
     let facts = match (verdict.sub, verdict.facts) {

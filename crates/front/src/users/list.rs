@@ -31,7 +31,7 @@ pub(super) struct Rules {
 /// Whether the user may read every key; SORT with BY or GET needs that right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reads {
-    /// With each command that it may run, the user may read every key.
+    /// With each command that the user may run, the user may read every key.
     All,
     /// With a command that it may run on [`PROBE_KEY`], the user may read every key.
     Some,

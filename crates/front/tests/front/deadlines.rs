@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::common::{Client, Redis, Running, command, eventually};
 
-/// A command's time in tests that wait for its end.
+/// Deadline of a command in tests that wait until the deadline passes.
 const SHORT: Duration = Duration::from_millis(400);
-/// A command's time in tests that never wait for its end.
+/// Deadline of a command in tests that never wait until the deadline passes.
 const LONG: Duration = Duration::from_secs(600);
 
 fn start(redis: &Redis, timeout: Duration) -> Running {

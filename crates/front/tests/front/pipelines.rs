@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{Redis, Running, command};
 use pmnet_wire::command::Form;
 
-/// A command's time in tests that wait for its end.
+/// Deadline of a command in tests that wait until the deadline passes.
 const SHORT: Duration = Duration::from_millis(400);
 /// A command's time that many commands exceed together.
 const MEDIUM: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ fn who_takes_no_replies_for_long_gets_them_all_in_the_end() {
     let mut client = front.client();
     let large = "x".repeat(100_000);
     assert_eq!(client.ask(&format!("SET k {large}")), "+OK\r\n");
-    // Reads with a PING between them travel alone.
+    // Reads with a PING between two of them travel alone.
     let lines = ["GET k", "PING"].repeat(400);
     client.send(&pipeline(&lines));
     std::thread::sleep(deadline * 2);

@@ -415,7 +415,7 @@ fn hello_says_that_redis_cannot_be_asked_and_not_that_a_password_is_missing() {
     }
 }
 
-/// Valkey 9.1 has rules about databases. `PMNET_TEST_REDIS` must name it for this test.
+/// Valkey 9.1 has rules about databases. `PMNET_TEST_REDIS` must name a Valkey 9.1 or later for this test.
 #[test]
 fn rules_about_databases_hold_in_each_database() {
     let Some(redis) = redis() else { return };
@@ -469,7 +469,7 @@ fn rules_about_databases_hold_in_each_database() {
             }
         }
         // The commands of the transaction are allowed in the database where it begins, but not in the database where
-        // they run. Valkey refuses it at EXEC, the front at once.
+        // they run. Valkey refuses such a transaction at EXEC, the front at once.
         let begins = if number == 3 { "SELECT 1" } else { "SELECT 0" };
         both.ask(begins);
         for client in [&mut both.front, &mut both.redis] {

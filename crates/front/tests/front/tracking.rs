@@ -465,7 +465,7 @@ impl Caching {
         }
     }
 
-    /// Returns the next reply. Messages before it take effect on the cache.
+    /// Returns the next reply. Messages that come before the reply take effect on the cache.
     fn reply(&mut self) -> String {
         loop {
             let text = self.client.text();

@@ -17,7 +17,7 @@ const LIMIT: &str = "resp-limit (no data)";
 /// A note about this set-up.
 const LIMIT_NOTE: &str = "resp-limit: a process that answers SET and GET at once and keeps nothing: what is left of a \
      server of Redis's protocol on this machine, with this client, that does nothing else";
-/// Redis on the loopback interface, the baseline of pmnet on the loopback interface.
+/// Redis on the loopback interface, with which pmnet on the loopback interface is compared.
 const DIRECT: &str = "Redis, appendfsync always (direct)";
 /// A note about the set-ups over links.
 const LINKS: &str = "NIC, switch: the log is memory of the kernel, and an XDP program acknowledges; client and \

@@ -244,7 +244,7 @@ impl Fleet {
         sum
     }
 
-    /// Kills a process (`kill -9`). Returns false if it did not run.
+    /// Kills a process (`kill -9`). Returns false if the process did not run.
     ///
     /// # Errors
     /// Fails if the fleet has no such process, the process had ended by itself, or the kernel refuses the operation.
@@ -301,7 +301,7 @@ impl Fleet {
         self.namespaces.heal(from, to)
     }
 
-    /// Takes the link of a machine down. Returns false if it was down.
+    /// Takes the link of a machine down. Returns false if the link was down.
     ///
     /// # Errors
     /// Fails if the fleet has no such machine, or the kernel refuses the operation.

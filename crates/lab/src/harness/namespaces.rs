@@ -216,7 +216,7 @@ impl Namespaces {
         Ok(())
     }
 
-    /// Takes the link of a node down. Returns false if it was down already.
+    /// Takes the link of a node down. Returns false if the link was down already.
     ///
     /// # Errors
     /// Fails if `ip` fails.

@@ -217,8 +217,8 @@ impl Process {
         Ok(())
     }
 
-    /// Asks the process to end (SIGTERM), and kills it after five seconds. Returns true if it ended
-    /// by itself with exit code 0.
+    /// Asks the process to end (SIGTERM), and kills it after five seconds. Returns true if the process ended by itself
+    /// with exit code 0.
     ///
     /// # Errors
     /// Fails if the kernel refuses the operation.

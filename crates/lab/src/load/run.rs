@@ -27,7 +27,7 @@ pub struct Pending {
     pub replicas: u8,
     /// The reply to the command itself, while the reply to its `WAIT` is missing.
     pub first: Option<Reply>,
-    /// Whether it counts for the percentiles.
+    /// Whether the operation counts for the percentiles.
     measured: bool,
 }
 

@@ -54,8 +54,8 @@ pub fn sweep() -> anyhow::Result<()> {
 
 impl Linked {
     /// Makes the network of `system` and starts the processes of a Redis client's path: front and
-    /// load at the client; `system`'s device, server and Redis at the server. A system without a
-    /// device has Redis alone, or the bound. `name` and `number` distinguish several set-ups.
+    /// load at the client; `system`'s device, server and Redis at the server. A system without a device has Redis
+    /// alone, or the server that is the upper bound. `name` and `number` distinguish several set-ups.
     ///
     /// The calling thread must outlive the set-up, because the processes end with this thread.
     ///

@@ -192,7 +192,7 @@ impl Running {
 /// A front that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndedFront {
-    /// Whether it ended by itself with exit code 0.
+    /// Whether the front ended by itself with exit code 0.
     pub clean: bool,
     /// Log output of the process since its start.
     pub log: String,

@@ -21,7 +21,7 @@ const FRAME_BYTES_MAX: usize = 1532;
 /// Bytes of a prepared packet: the length of its frame, then the frame (`pm_prepared`).
 const PREPARED_BYTES: usize = 4 + FRAME_BYTES_MAX;
 /// The frame on which the programs are run; its length is the shortest that the kernel accepts.
-/// Each run turns it into a prepared packet.
+/// Each run turns this frame into a prepared packet.
 const FIRST_FRAME: [u8; 64] = [0; 64];
 
 /// The program that is tail-called for each packet.

@@ -31,7 +31,7 @@ pub struct Tail {
 impl<M: Media> Log<M> {
     /// Takes over the entries up to `upto`. The fast path appended them to the image by the rules of this log, in
     /// memory that needs no flush, but without their checksums, which this call fills in (`docs/spec/ordered-log.md`
-    /// §10). The entries are durable when it returns.
+    /// §10). The entries are durable when this call returns.
     ///
     /// # Errors
     /// [`LogError::Followed`]: this log could not have appended the entry.

@@ -284,7 +284,7 @@ impl<M: Media> SlotQueue<M> {
         &mut self.media
     }
 
-    /// Returns the medium. The NIC must not use it any more.
+    /// Returns the medium. The NIC must not use the medium any more.
     #[must_use]
     pub fn into_media(self) -> M {
         self.media

@@ -99,7 +99,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Returns a medium that holds `image`. If it has a tape, it records each call.
+    /// Returns a medium that holds `image`. If the medium has a tape, the medium records each call.
     pub fn new(image: Vec<u8>, tape: Option<Tape>) -> Recorder {
         Recorder {
             image,

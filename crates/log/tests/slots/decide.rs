@@ -1,4 +1,4 @@
-//! The decision after a crash which messages in slots count (`docs/spec/verbs.md` §5). The tests make the decision
+//! The decision after a crash: which messages in slots count (`docs/spec/verbs.md` §5). The tests make the decision
 //! themselves; in the product the device's state machine makes it.
 
 use std::collections::BTreeMap;

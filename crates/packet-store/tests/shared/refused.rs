@@ -106,7 +106,7 @@ fn in_a_region_of_the_version_before_what_has_a_prefix_is_copied() {
 #[test]
 fn a_small_value_is_copied_and_its_frame_comes_back() {
     let mut shared = opened(made(&GEOMETRY));
-    // Five times the number of frames.
+    // The number of rounds is five times the number of frames.
     for round in 0..200_u8 {
         whole(&mut shared, &entry::put(round % 10, 50, 1)).unwrap();
     }

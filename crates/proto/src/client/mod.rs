@@ -150,7 +150,7 @@ pub enum Refused {
 /// Why a session closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The session's caller ended it.
+    /// The session's caller ended the session.
     Ended,
     /// The device does not know the session: it has expired, or the loss of its chain was declared.
     Refused,

@@ -357,7 +357,7 @@ impl Session {
 
     // ---- inputs ----
 
-    /// Takes in an OPEN-REPLY. Returns true if it has just opened the session.
+    /// Takes in an OPEN-REPLY. Returns true if the packet has just opened the session.
     pub(super) fn on_open_reply(
         &mut self,
         now: Time,

@@ -243,8 +243,9 @@ impl Device {
         ledger.is_some_and(|ledger| ledger.told_over != over)
     }
 
-    /// Whether this packet may be admitted or move a session; then the fast path must be held first. If the fast path
-    /// knows that the front is over its share, an update of the front is only refused, so no hold is needed.
+    /// Whether this packet may be admitted or move a session. If so, the fast path must be held before the packet is
+    /// handled. If the fast path knows that the front is over its share, an update of the front is only refused, so no
+    /// hold is needed.
     #[must_use]
     pub fn may_admit(&self, header: &Header) -> bool {
         match header.kind {

@@ -39,7 +39,7 @@ impl Device {
         }
     }
 
-    /// Returns the end of this device's lease, by its own clock. `None`: it has had no lease since its start.
+    /// Returns the end of this device's lease, by its own clock. `None`: the device has had no lease since its start.
     #[must_use]
     pub const fn deadline(&self) -> Option<Time> {
         self.deadline

@@ -259,7 +259,7 @@ counters! {
     unexpected,
     /// Dropped and answered: the sender's epoch is lower.
     stale_epoch,
-    /// Dropped: the address to which it should be passed is unknown.
+    /// Dropped: the address to which the packet should be passed is unknown.
     no_route,
     /// Sessions that were ended because of their silence.
     expired_sessions,

@@ -450,9 +450,10 @@ impl Server {
     }
 
     /// The store has not answered these requests. One of these requests may be the cause; the other requests were only
-    /// executed together with it. From now on each of them is executed alone, and after the entries. No request is
-    /// repeated without a new packet: otherwise a request that takes longer than the adaptor's timeout, or that kills
-    /// the store, would occupy the shard for ever. A client that still wants the answer sends its request again.
+    /// executed together with it. From now on each of these requests is executed alone, and after the entries. No
+    /// request is repeated without a new packet: otherwise a request that takes longer than the adaptor's timeout, or
+    /// that kills the store, would occupy the shard for ever. A client that still wants the answer sends its request
+    /// again.
     pub(super) fn unanswered(&mut self, executing: &[Executing]) {
         for failed in executing {
             self.turns.suspects.insert(failed.session);

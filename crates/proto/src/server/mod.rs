@@ -101,7 +101,7 @@ pub enum Work {
 #[error("{0}")]
 pub struct Stop(pub String);
 
-/// A packet for the server's shard, whose tag is a token. With keys, it was sealed by a sender that may send it
+/// A packet for the server's shard, whose tag is a token. With keys, the packet was sealed by a sender that may send it
 /// ([`Server::check`]).
 pub struct Genuine<'a>(Packet<'a>);
 

@@ -181,8 +181,8 @@ fn an_idle_session_says_that_it_is_still_wanted() {
     assert_eq!(kinds(&bench.after(9 * SECOND)), [], "any packet counts");
 }
 
-/// The head ended the session by itself. If it knew all acknowledged seqs, nothing is lost, also in a later epoch. If
-/// it knew fewer, the difference is lost.
+/// The head ended the session by itself. If the head knew all acknowledged seqs, nothing is lost, also in a later
+/// epoch. If the head knew fewer seqs, the difference is lost.
 #[test]
 fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
     for (epoch, end, expected) in [

@@ -21,8 +21,9 @@ fn judge(ids: &[u32], origin: Member, virgin: bool) -> Decision {
     decide(&members, &path, EPOCH, applied, !virgin)
 }
 
-/// A log that is not the registered one, or an old copy of the registered log, is refused as what it is: at every place
-/// in the chain, before and after the first entry, and with every operator's order except that the data is lost.
+/// A log that is not registered, and an old copy of the registered log, are refused with the right reason: at every
+/// place in the chain, before and after the first entry, and with every operator's order except the order that declares
+/// the data lost.
 #[test]
 fn the_wrong_log_is_refused_as_what_it_is() {
     type Change = fn(&mut Member);

@@ -93,7 +93,8 @@ fn a_word_of_an_earlier_life_that_another_device_passes_on_commits_nothing() {
     assert_eq!(seqs(&bench.finish()), [1]);
 }
 
-/// A follower has all its entries from the hop before it. If it holds more, the two logs have different histories.
+/// A follower has all its entries from the hop before it. If a follower holds more, the two logs have different
+/// histories.
 #[test]
 fn a_follower_that_holds_more_than_this_device_stops_the_shard() {
     let mut bench = ahead_of_its_follower();

@@ -288,7 +288,7 @@ fn who_was_started_again_ends_the_sessions_of_its_former_start_and_no_others() {
     let present = open(&mut bench, FRONT, 6);
     assert_eq!(ended(&mut bench), former);
     assert_eq!(bench.device.counters().succeeded_sessions, 2);
-    // A late packet of the earlier start ends nothing. The session that it opens ends at the next search.
+    // A late packet of the earlier start ends nothing. The session that this packet opens ends at the next search.
     let late = open(&mut bench, FRONT, 5);
     assert_eq!(ended(&mut bench), []);
     // A copy of the front's machine at another address is no successor.

@@ -135,7 +135,7 @@ impl Head {
         }
     }
 
-    /// The client sends an update, in a burst of its own. False: it was refused.
+    /// The client sends an update, in a burst of its own. False: the update was refused.
     fn write(&mut self, who: &mut Client) -> bool {
         self.send(who, Kind::Update)
     }

@@ -226,8 +226,8 @@ impl RedisStore {
         !has(wanted) && !has(&self.served_slots)
     }
 
-    /// Checks whether the node serves the slots of its shard. If it does not, a server that is starting refuses the
-    /// master. A running server continues, and commands that need a missing slot wait.
+    /// Checks whether the node serves the slots of its shard. If the node does not, a server that is starting refuses
+    /// the master. A running server continues, and commands that need a missing slot wait.
     pub(super) fn check_slots(&mut self, link: &mut Connection) -> Result<(), StoreError> {
         let Some(Wanted::Slots(wanted)) = self.url.guides.as_ref().map(|guides| &guides.wanted)
         else {

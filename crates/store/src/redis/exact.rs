@@ -8,7 +8,7 @@
 //! (`execute`).
 
 /// The replies of these commands are integers, statuses, strings, nulls, or arrays of these, in both protocols.
-/// `request.lua` runs them under RESP2.
+/// `request.lua` runs these commands under RESP2.
 const BOTH: &[&str] = &[
     // strings
     "APPEND",

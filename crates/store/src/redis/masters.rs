@@ -137,7 +137,7 @@ impl Shared {
     }
 }
 
-/// The processes that know one master. A thread asks them until this value is dropped.
+/// The processes that know one master. A thread asks these processes until this value is dropped.
 pub struct Masters {
     shared: Arc<Shared>,
     kind: &'static str,

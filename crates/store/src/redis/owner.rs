@@ -41,8 +41,8 @@ const PIECE_BYTES: usize = 4 << 20;
 /// First word of the error of pmnet's scripts if the records have another owner.
 pub const FENCED: &str = "FENCED";
 /// Takes the hash over from the owner ARGV[1] (empty: none) for ARGV[2], and notes that its Redis has had ARGV[3]
-/// databases. Returns the watermark of the hash. HDEL comes first: Redis permits it when memory is short, and then
-/// permits all that follows.
+/// databases. Returns the watermark of the hash. HDEL comes first: Redis permits HDEL when memory is short, and then
+/// permits all commands that follow.
 const CLAIM_LUA: &str = "if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then
   return {err = 'TRYAGAIN another process loads the records, too'}
 end

@@ -2,7 +2,7 @@
 //!
 //! Every value passed to a script and every command that the script calls has a cost. So values that all commands of a
 //! run share are passed once, and a run of plain SETs is called as one MSET. The order of the commands is kept. This
-//! module does not check the commands: [`super::plan`] has checked them.
+//! module does not check the commands: [`super::plan`] has checked the commands.
 
 use pmnet_wire::command::Arguments;
 use pmnet_wire::promise::is_promised;

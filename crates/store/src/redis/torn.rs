@@ -2,10 +2,10 @@
 //!
 //! Suppose that Redis dies while it writes a transaction (`MULTI`, effects, `EXEC`) to its AOF. The next start applies
 //! nothing of the transaction. But with `aof-load-truncated yes` it cuts the file after the last whole *command*, so
-//! the open `MULTI` and the first effects stay in the file. Later writes follow them, and the next `EXEC` ends the old
-//! transaction. A further start of Redis then applies the old effects, although they were never part of the data. If
-//! pmnet has applied the same effects again in the meantime, they take effect twice. (Redis up to 8 and Valkey up to
-//! pull request 4342 do this. If no `EXEC` follows, the start drops everything after the open `MULTI`.)
+//! the open `MULTI` and the first effects stay in the file. Later writes follow these effects, and the next `EXEC` ends
+//! the old transaction. A further start of Redis then applies the old effects, although they were never part of the
+//! data. If pmnet has applied the same effects again in the meantime, they take effect twice. (Redis up to 8 and Valkey
+//! up to pull request 4342 do this. If no `EXEC` follows, the start drops everything after the open `MULTI`.)
 //!
 //! So pmnet writes nothing after such an end of the file:
 //!

@@ -158,7 +158,7 @@ impl Call<'_, '_> {
     }
 
     /// Stores a sorted set of these members at a key, in place of any earlier value, and replies with their number.
-    /// `large`: Redis makes it a skip list at once.
+    /// `large`: `large`: Redis makes the set a skip list at once.
     pub(super) fn store_scored(&mut self, key: &[u8], members: &[Scored], large: bool) -> Outcome {
         let mut set = self.keys.create(self.database, key, Kind::SortedSet)?;
         set.large = large;

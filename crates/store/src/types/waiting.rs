@@ -91,7 +91,7 @@ impl Watched {
         }
     }
 
-    /// Notes that all keys of a database are removed. Keys that did not exist have not changed.
+    /// Notes that all keys of a database are removed. Keys that did not exist count as unchanged.
     pub fn emptied(&mut self, database: u32) {
         let (mut gone, mut bytes) = (0, 0);
         if let Some(keys) = self.of(database) {

@@ -14,7 +14,7 @@ use pmnet_resp::write_command;
 use pmnet_server::{Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol, preamble};
 
-/// Number of tries during which a reason lasts.
+/// Number of tries during which the reason to refuse lasts.
 const TRIES: usize = 3;
 
 /// Kind of a request. A request's single effect adds one to the key `n`, or publishes one message.

@@ -106,7 +106,7 @@ fn a_rewrite_of_a_whole_aof_keeps_nobody_waiting() {
     fill(&redis);
     let mut store = redis.store();
     load(&mut *store);
-    // The store requested this rewrite. Another server waits for it, too.
+    // The store requested this rewrite. Another server waits for this rewrite, too.
     for mut store in [store, redis.store()] {
         assert!(rewriting(&redis));
         store.load().unwrap();

@@ -126,8 +126,8 @@ fn a_renamed_command_is_refused_under_its_new_name() {
     assert!(!store.load().unwrap().is_empty());
 }
 
-/// Found: the command's time counted for all requests in its transaction. If it took longer than a call may, no client
-/// got a reply.
+/// Found: the command's time counted for all requests in its transaction. If the command took longer than a call may,
+/// no client got a reply.
 #[test]
 fn a_slow_command_of_a_module_loses_no_reply_but_its_own() {
     let directory = tempfile::tempdir().expect("a directory");

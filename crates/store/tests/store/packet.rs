@@ -127,8 +127,8 @@ fn in_a_full_store_there_is_room_in_place_of_what_is_there() {
     }
 }
 
-/// A full store refuses a part of a pack with an error for that part alone. The parts after it take effect when they
-/// are sent again.
+/// A full store refuses a part of a pack with an error for that part alone. The later parts take effect when they are
+/// sent again.
 #[test]
 fn in_a_full_store_a_pack_goes_on_behind_what_has_no_room() {
     let made = made("?size=1M&media=file");
@@ -437,7 +437,7 @@ fn keys_whose_time_is_over_take_no_room() {
     assert!(left.records < 20, "{left:?}");
 }
 
-/// New sessions are refused before they take the space of existing sessions, and of deletes.
+/// New sessions are refused before they take the space that existing sessions and deletes need.
 #[test]
 fn sessions_do_not_crowd_a_full_store_out() {
     let made = made("?size=4M&media=file");

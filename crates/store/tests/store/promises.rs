@@ -83,8 +83,8 @@ fn a_database_that_redis_has_no_longer_is_waited_for() {
     assert_eq!(crate::support::read(&mut *store, request), "$4\r\nnine\r\n");
 }
 
-/// Found: one such acknowledged update stopped the whole shard. Each batch with it was refused, and sent again for
-/// ever.
+/// Found: one such acknowledged update stopped the whole shard. Each batch with this update was refused, and sent again
+/// for ever.
 #[test]
 fn an_update_for_a_database_that_redis_never_had_is_dropped() {
     let in_database =

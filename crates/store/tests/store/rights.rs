@@ -82,8 +82,8 @@ impl Rig {
     }
 }
 
-/// Applies the effects without some rights, and checks that the effects do not happen. Then applies them with all
-/// rights.
+/// Applies the effects without some rights, and checks that the effects do not happen. Then applies the effects with
+/// all rights.
 fn wait_for_rights(missing: &str, says: &str, effects: &[Bytes]) -> Option<Rig> {
     let rig = Rig::start()?;
     let mut store = rig.store();

@@ -1,5 +1,6 @@
-//! Settings and rights with which Redis would refuse acknowledged writes. A server that finds them at its start reports
-//! them and ends. A running server that finds them waits. Clients cannot change these settings and rights.
+//! Settings and rights with which Redis would refuse acknowledged writes. A server that finds such settings or rights
+//! at its start reports them and ends. A running server that finds them waits. Clients cannot change these settings and
+//! rights.
 
 use std::time::{Duration, Instant};
 

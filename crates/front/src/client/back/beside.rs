@@ -12,7 +12,7 @@ use super::reads::Reads;
 use crate::client::command::Command;
 use crate::upstream::Time;
 
-/// Commands whose replies are integers, scores or names of types. The store runs them in the script of the
+/// Commands whose replies are integers, scores or names of types. The store runs these commands in the script of the
 /// writes (`exact` in `crates/store`).
 const SHORT: [&str; 20] = [
     "BITCOUNT",

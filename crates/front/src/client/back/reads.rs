@@ -447,7 +447,7 @@ impl Reads {
         }
     }
 
-    /// Drops the batch. No answer to it is awaited any longer.
+    /// Drops the batch. No answer to the batch is awaited any longer.
     pub(in crate::client) fn drop_batch(&mut self) {
         self.batch = None;
         self.drop_before();

@@ -303,7 +303,7 @@ impl Rights {
     }
 }
 
-/// Whether the command needs no rights: Redis runs it without checking them, or refuses it to every client.
+/// Whether the command needs no rights: Redis runs the command without checking rights, or refuses it to every client.
 fn is_free(verdict: &Verdict, arguments: &Arguments<'_>) -> bool {
     let free = |facts: &Facts| FREE.contains(&facts.name);
     verdict.facts.is_some_and(free) || !verdict.arity_fits(arguments)

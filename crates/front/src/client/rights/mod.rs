@@ -150,7 +150,7 @@ impl Rights {
         self.take_ruling();
     }
 
-    /// Notes that the command is over. A later answer about it is ignored.
+    /// Notes that the command is over. A later answer about this command is ignored.
     pub(super) fn command_over(&mut self) {
         self.stage = Asking::Nothing;
         self.asks_others = false;

@@ -97,7 +97,7 @@ impl Lane {
         self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
-    /// Notes an event, if it is about this connection.
+    /// Notes an event, if the event is about this connection.
     pub(super) fn note(&mut self, event: &Event) {
         if self.token == event.token()
             && let Some(open) = &mut self.open

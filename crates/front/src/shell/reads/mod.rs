@@ -32,7 +32,7 @@ pub(super) const REPLICA_TOKENS: usize = 2 * REPLICAS_MAX;
 pub(super) struct StoreReads {
     /// The connections to the store itself, for RESP2 and for RESP3.
     lanes: [Lane; 2],
-    /// The connections to its replicas, for RESP2 and for RESP3. A replica keeps its index.
+    /// The connections to the store's replicas, for RESP2 and for RESP3. A replica keeps its index.
     replicas: [Option<[Lane; 2]>; REPLICAS_MAX],
     first_replica_token: usize,
     /// Index of the replica to which the next read goes, if that replica can answer.

@@ -27,7 +27,7 @@ impl ClientIo {
         }
     }
 
-    /// Returns a sentence that describes it.
+    /// Returns a sentence that describes this kind of client.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ pub type Buffer = [u8; DATAGRAM_BYTES_MAX + 1];
 /// A received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrived {
-    /// The client that receives it.
+    /// The client that receives the datagram.
     pub client: usize,
     /// Length of the datagram in the buffer, in bytes.
     pub length: usize,

@@ -1,5 +1,5 @@
-//! A system that has been set up: its network, programs and processes. All of them are removed when the value is
-//! dropped.
+//! A system that has been set up: its network, programs and processes. A system that has been set up: its network,
+//! programs and processes.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -102,7 +102,7 @@ pub enum Answers {
 /// A device and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub struct Device {
-    /// The namespace in which it runs.
+    /// The namespace in which the program runs.
     pub node: &'static str,
     /// Flags of the device, without the flags for the log.
     pub flags: &'static [&'static str],

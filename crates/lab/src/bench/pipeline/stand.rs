@@ -42,7 +42,7 @@ const PORT: u16 = 51_000;
 const CLIENT_PORT: u16 = 40_001;
 /// Maximum number of turns until the device sends no more packets.
 const TURNS_MAX: u32 = 64;
-/// Duration of the lease; it exceeds that of a measurement.
+/// Duration of the lease, which exceeds the duration of a measurement.
 const LEASE: Nanos = 24 * 3600 * SECOND;
 /// Time that passes with each turn, in nanoseconds; all timers of a start expire within this time.
 const TURN: u64 = 300_000_000;

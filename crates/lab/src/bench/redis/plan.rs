@@ -52,7 +52,7 @@ pub enum Row {
     #[value(name = "relay-2-scraped")]
     #[serde(rename = "relay-2-scraped")]
     Relay2Scraped,
-    /// pmnet with three devices, processes.
+    /// pmnet with three devices that are processes.
     #[value(name = "relay-3")]
     #[serde(rename = "relay-3")]
     Relay3,

@@ -13,7 +13,7 @@ use crate::testbed::Network;
 
 /// Longest wait for the first acknowledgement, which usually takes far less even on a busy machine.
 const FIRST_MAX: Duration = Duration::from_secs(10);
-/// Interval at which it is checked.
+/// Interval between two looks for the first acknowledgement.
 const LOOK: Duration = Duration::from_millis(5);
 /// Time after which the load ends without being stopped; it exceeds every run.
 const LOAD_MAX: Duration = Duration::from_secs(600);

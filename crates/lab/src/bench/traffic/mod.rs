@@ -2,8 +2,8 @@
 //! program, with a program that lets everything pass, and with a device at its ports.
 //!
 //! All variants of one MTU are set up at the same time and measured in turn, in several rounds and
-//! both orders; figures that are compared come from the same round. The benchmark asserts nothing:
-//! it succeeds if it could measure. The benchmark leaves no processes, networks or programs.
+//! both orders; figures that are compared come from the same round. The benchmark asserts nothing: it succeeds if the
+//! measurements could be made. The benchmark leaves no processes, networks or programs.
 
 mod load;
 mod measure;

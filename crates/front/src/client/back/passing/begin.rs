@@ -114,7 +114,7 @@ impl Passing {
             face.mode.passed_multi(),
             matches!(effect, Effect::Subscribe(_)),
         );
-        // Inside a passed MULTI, Redis only queues commands. The barrier before EXEC covers them.
+        // Inside a passed MULTI, Redis only queues commands. The barrier before EXEC covers these commands.
         let queued = in_multi && !matches!(effect, Effect::Exec { .. } | Effect::Discard);
         // A subscribed RESP2 client cannot write, so there is no write for which a barrier would wait. The client's
         // last write came before its first subscription, and the barrier of that subscription covered the write.

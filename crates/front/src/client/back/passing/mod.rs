@@ -200,7 +200,7 @@ impl Passing {
         self.direct.as_ref().is_some_and(|direct| direct.has_state)
     }
 
-    /// Gives up the passed command. The store may still execute it.
+    /// Gives up the passed command. The store may still execute the command.
     pub(in crate::client) fn drop_passage(&mut self) -> Option<Passage> {
         let passage = self.passage.take()?;
         self.unanswered |= passage.marks == Marks::Yes && matches!(passage.stage, Stage::Sent);
