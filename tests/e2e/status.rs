@@ -99,7 +99,7 @@ impl Metrics {
         found.iter().sum()
     }
 
-    /// Returns how much a counter has grown since `before`.
+    /// Returns the growth of a counter since `before`.
     pub fn since(&self, before: &Metrics, name: &str, labels: &[&str]) -> u64 {
         let grown = self.sum(name, labels) - before.sum(name, labels);
         assert!(grown >= 0.0, "{name}: {grown}");

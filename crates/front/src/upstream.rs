@@ -151,7 +151,7 @@ pub trait Upstream: Calls {
     /// Handles timers that are due, and sends all packets that are ready, in as few system calls as possible.
     fn flush(&mut self, now: Time);
 
-    /// Returns when `flush` must be called again although nothing arrives; `None`: not needed.
+    /// Returns the time when `flush` must be called again although nothing arrives; `None`: not needed.
     fn next_timeout(&self) -> Option<Time>;
 
     /// Returns the addresses that the endpoint sends to, as text for the log.

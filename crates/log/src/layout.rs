@@ -16,7 +16,7 @@ pub const BLOCK_BYTES: usize = 4096;
 pub const ENTRY_BYTES: usize = 64;
 /// Alignment of every frame in the frame ring, in bytes: one cache line.
 pub const FRAME_ALIGN: usize = 64;
-/// Fewest entries of a log: one block of metadata.
+/// Minimum number of entries of a log: one block of metadata.
 pub const ENTRIES_MIN: u64 = 64;
 /// Maximum number of entries of a log (4 GiB of metadata).
 pub const ENTRIES_MAX: u64 = 1 << 26;
@@ -27,7 +27,7 @@ pub const FRAME_RING_BYTES_MAX: u64 = 1 << 38;
 
 /// Possible sizes of a packet buffer, in bytes: those that AF_XDP accepts.
 pub const BUFFER_BYTES: [u32; 2] = [2048, 4096];
-/// Fewest packet buffers of a log.
+/// Minimum number of packet buffers of a log.
 pub const BUFFERS_MIN: u64 = 16;
 
 const BLOCK_BYTES_U64: u64 = 4096;

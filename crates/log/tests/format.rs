@@ -98,7 +98,7 @@ fn an_entry_is_exactly_the_bytes_of_the_specification() {
     assert_eq!(raw, entry(&frame, 70, |_| ()));
 }
 
-/// Returns how the scan classifies a slot.
+/// Returns the class that the scan gives a slot.
 fn seen(medium: Forgetful, slot: u64) -> Result<bool, InvalidSlot> {
     let scan = Scan::open(medium, Some(EXPECTED)).unwrap();
     let why = scan

@@ -23,11 +23,11 @@ pub const LINE_BYTES: usize = 64;
 pub const FRAME_BYTES: [u32; 2] = [2048, 4096];
 /// The number of lines is a multiple of this, so that lines fill whole blocks.
 const LINES_UNIT: u32 = 64;
-/// Fewest lines of a store.
+/// Minimum number of lines of a store.
 pub const LINES_MIN: u32 = 128;
 /// Maximum number of lines of a store (64 GiB of lines).
 pub const LINES_MAX: u32 = 1 << 30;
-/// Fewest frames of a store.
+/// Minimum number of frames of a store.
 pub const FRAMES_MIN: u32 = 32;
 /// Maximum number of frames of a store.
 pub const FRAMES_MAX: u32 = 1 << 30;

@@ -1,4 +1,4 @@
-//! The keys that seal packets to send, and the keys that verify received ones (`docs/spec/keys.md` §3).
+//! The keys that seal packets to send, and the keys that verify received packets (`docs/spec/keys.md` §3).
 //!
 //! Without keys the tag of a packet is a token. With keys the tag is a MAC. A machine verifies the MAC first, and then
 //! replaces it by the token that the packet would have without keys. So all later steps are the same in both modes.
@@ -32,7 +32,7 @@ impl Seal {
 pub struct ClusterKeys {
     /// The key under which devices and server send.
     pub present: ClusterKey,
-    /// A second key that devices and server accept: the next or the previous one.
+    /// A second key that devices and server accept: the next key or the previous key.
     pub other: Option<ClusterKey>,
     /// Fronts whose keys are no longer valid. Each OPEN is compared with the whole list.
     pub refused: Vec<FrontId>,

@@ -102,7 +102,7 @@ pub enum Rule {
 /// Whether rules can be switched off in this program: only if it was built for the simulator (feature `rules`).
 pub const CAN_BE_SWITCHED_OFF: bool = cfg!(feature = "rules");
 
-/// The rules that hold: all of them. With the feature `rules`: all, or all but one.
+/// The rules that hold: all of them. With the feature `rules`, one rule may be switched off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     #[cfg(feature = "rules")]

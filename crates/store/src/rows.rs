@@ -133,7 +133,7 @@ pub trait Rows {
         About::default()
     }
 
-    /// Returns how many rows are in a range, without visiting them.
+    /// Returns the number of rows in a range, without visiting the rows.
     fn count(&self, range: Range<'_>) -> u64;
 
     /// Removes the row of `key` if it exists.

@@ -80,7 +80,7 @@ impl World {
         Some(world)
     }
 
-    /// Returns how often the two controllers together did this step.
+    /// Returns the number of times that the two controllers together did this step.
     pub fn done(&self, part: &str) -> usize {
         let said = self.controllers.iter().map(Process::stdout);
         let all = said.chain([self.past.clone()]);

@@ -96,7 +96,7 @@ fn socket(world: &World, beside: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Sends one datagram into the circle. Returns when the datagram has stopped.
+/// Sends one datagram into the circle. Waits until the datagram has stopped.
 fn comes_to_rest(world: &mut World, addresses: &[SocketAddr], end: SocketAddr) {
     let tap = Tap::new(world);
     wire(world, addresses, end);

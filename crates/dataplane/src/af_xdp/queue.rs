@@ -147,8 +147,8 @@ impl Queue {
         self.zero_copy
     }
 
-    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` free frames. Returns how many
-    /// the kernel got.
+    /// Gives the kernel up to `wanted` free frames to receive into, but leaves `reserve` free frames. Returns the
+    /// number of frames that the kernel got.
     ///
     /// # Errors
     /// [`AfXdpError::Ring`].

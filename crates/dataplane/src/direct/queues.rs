@@ -20,7 +20,7 @@ use crate::af_xdp::{
 const RECEIVE_RING: u32 = 1024;
 /// Entries of the TX and completion rings of a queue.
 const SEND_RING: u32 = 1024;
-/// Least number of buffers that each queue has to receive into when the log is full.
+/// Minimum number of buffers that each queue has to receive into when the log is full.
 const RECEIVE_MIN: u64 = 64;
 /// If there are several queues, this share of all buffers is divided among them in equal parts, each at least
 /// [`RECEIVE_MIN`] buffers and at most the buffers of a ring. A single queue can use all buffers that are not live.

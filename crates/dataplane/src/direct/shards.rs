@@ -84,7 +84,7 @@ impl Part {
         (u32::from(self.index)..queues_of(interface)).step_by(step)
     }
 
-    /// Returns how many packet buffers the shard's log needs, at least, to receive from the shard's queues of
+    /// Returns the minimum number of packet buffers that the shard's log needs to receive from the shard's queues of
     /// these interfaces.
     #[must_use]
     pub fn buffers_needed(&self, interfaces: &[String]) -> u64 {

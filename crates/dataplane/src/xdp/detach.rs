@@ -112,7 +112,7 @@ pub fn detach(
     })
 }
 
-/// Returns how many entries a start from this image would keep.
+/// Returns the number of entries that a start from this image would keep.
 fn kept(image: MapMedia) -> Result<u64, OpenError> {
     match Scan::open(image, None)?.decide() {
         Decision::Keep { applied, tail, .. } => Ok(tail - applied),

@@ -65,7 +65,7 @@ impl Buckets {
         unsafe { std::slice::from_raw_parts(self.closed.as_ptr().cast::<Closed>(), self.count) }
     }
 
-    /// Resets all buckets to their initial state. Allowed only while the pipeline is held.
+    /// Resets all buckets to their initial state. This call is allowed only while the pipeline is held.
     fn clear(&self) {
         for bucket in self.buckets() {
             bucket.newest.store(0, Relaxed);
@@ -107,7 +107,7 @@ impl Kernel {
         self.tell_reads_beside(state, changed);
     }
 
-    /// Writes the fields that user space alone writes. Allowed at any time.
+    /// Writes the fields that user space alone writes. This call is allowed at any time.
     pub(super) fn tell_reads_beside(&self, state: &ReadState, changed: &[(usize, device::Bucket)]) {
         let shard = self.shard();
         let closed = if state.buckets == self.buckets.count {

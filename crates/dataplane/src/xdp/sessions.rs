@@ -118,8 +118,8 @@ impl Sessions {
         }
     }
 
-    /// Writes the fields that user space alone changes. Allowed at any time. `new`: the row belonged to another
-    /// session.
+    /// Writes the fields that user space alone changes. This call is allowed at any time. `new`: the row belonged to
+    /// another session.
     pub(super) fn refresh(&self, row: u32, state: &SessionState, address: SocketAddr, new: bool) {
         let session = self.row(row);
         session.until.store(state.until, Relaxed);

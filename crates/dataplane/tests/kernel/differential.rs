@@ -388,7 +388,8 @@ impl<W: Pair> Run<W> {
 }
 
 /// Sends `packets` packets, in stories with a seed each; `step` sends one packet. The kernel must process a fair share
-/// of these packets by itself (`did`). Returns how many READs the kernel answered with HIT, and with MISS.
+/// of these packets by itself (`did`). Returns the number of READs that the kernel answered with HIT, and the number
+/// that it answered with MISS.
 pub fn compared<R>(
     packets: u64,
     did: &str,

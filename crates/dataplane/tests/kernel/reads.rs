@@ -277,7 +277,7 @@ fn from_before_the_barrier_until_the_process_has_said_so_every_read_goes_up() {
     assert_eq!(head.read(&[KEY]), Hit(newer, b"newer".to_vec()));
 }
 
-/// Returns how many READs the pipeline has passed to the process.
+/// Returns the number of READs that the pipeline has passed to the process.
 fn reads_up(head: &Head) -> u64 {
     let name = head.bench.node.pins().folder().file_name().unwrap();
     let status = pmnet_dataplane::xdp::Status::read(&name.to_string_lossy()).unwrap();

@@ -494,7 +494,7 @@ impl World {
         &self.scratch.0
     }
 
-    /// Returns how many packets the kernel has dropped as forged; 0 without keys.
+    /// Returns the number of packets that the kernel has dropped as forged; 0 without keys.
     fn forged_by_kernel(&self) -> u64 {
         if self.keys.is_none() {
             return 0;

@@ -52,7 +52,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns when the byte at the head of the input arrived.
+    /// Returns the time when the byte at the head of the input arrived.
     pub(super) fn oldest(&self) -> Option<Time> {
         self.moments.front().map(|(_, at)| *at)
     }

@@ -53,12 +53,12 @@ impl Life {
         self.pending = pending;
     }
 
-    /// Returns when the client connected.
+    /// Returns the time when the client connected.
     pub(super) fn begun(&self, now: Time) -> Time {
         self.begun.unwrap_or(now)
     }
 
-    /// Returns when input of the client came last.
+    /// Returns the time when input of the client came last.
     pub(super) fn heard(&self) -> Time {
         self.heard
     }

@@ -90,8 +90,8 @@ impl End {
         matches!(self.client, Sends::Closed { .. })
     }
 
-    /// To be called for a client that waits. Returns when the front first saw that the client had closed its sending
-    /// side; `None` if it has not.
+    /// To be called for a client that waits. Returns the time when the front first saw that the client had closed its
+    /// sending side; `None` if it has not.
     pub(super) fn closed_since(&mut self, now: Time) -> Option<Time> {
         match &mut self.client {
             Sends::On => None,

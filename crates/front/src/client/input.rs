@@ -78,7 +78,7 @@ impl Input {
         Ok(status)
     }
 
-    /// Returns when the complete command arrived.
+    /// Returns the time when the complete command arrived.
     pub(super) fn arrived(&self) -> Option<Time> {
         self.arrivals.oldest()
     }

@@ -212,7 +212,7 @@ impl Connection {
         self.face.end.cut_off();
     }
 
-    /// Returns how many bytes a client that still has to log in has sent and the front has not parsed.
+    /// Returns the number of bytes that a client which still has to log in has sent and the front has not parsed.
     pub(crate) fn stranger_bytes(&self, users: &Users) -> usize {
         if self.rights.may_be_stranger(users) && !self.rights.is_admitted() {
             self.input.len()

@@ -38,7 +38,7 @@ impl Pause {
         self.until.is_some_and(|until| now < until) && (self.all || may_change(verdict, mode))
     }
 
-    /// Returns when the pause ends.
+    /// Returns the time when the pause ends.
     pub(crate) fn until(&self) -> Option<Time> {
         self.until
     }

@@ -244,7 +244,7 @@ impl Shared {
         self.name = Some(name.clone());
     }
 
-    /// Returns why Redis could not be asked about its users, as far as that is known.
+    /// Returns the reason why Redis could not be asked about its users, as far as the reason is known.
     pub(super) fn why_users_are_unknown(&self) -> &str {
         let trouble = &self.users.trouble;
         if trouble.is_empty() && self.name.is_none() {

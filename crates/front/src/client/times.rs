@@ -35,13 +35,13 @@ impl Times {
         self.begun = self.since(arrived);
     }
 
-    /// Returns when the present command's time began.
+    /// Returns the time when the deadline of the present command began to run.
     pub(super) fn begun(&self) -> Time {
         self.begun
     }
 
-    /// Returns when the time of a command begins that arrived at `arrived`. The time does not begin before the last
-    /// answer, because the command waited for that answer.
+    /// Returns the time when the deadline of a command that arrived at `arrived` begins to run. The time does not begin
+    /// before the last answer, because the command waited for that answer.
     pub(super) fn since(&self, arrived: Time) -> Time {
         arrived.max(self.answered)
     }
@@ -51,7 +51,7 @@ impl Times {
         std::mem::replace(&mut self.begun, begun)
     }
 
-    /// Returns when a command was last answered in time.
+    /// Returns the time when a command was last answered in time.
     pub(super) fn answered(&self) -> Time {
         self.answered
     }

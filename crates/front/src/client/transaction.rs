@@ -58,7 +58,7 @@ pub(super) struct Rest {
 }
 
 impl Transaction {
-    /// Returns how many commands are queued.
+    /// Returns the number of queued commands.
     pub(super) fn count(&self) -> usize {
         self.commands + self.own.len()
     }

@@ -158,13 +158,13 @@ impl Client {
         }
     }
 
-    /// Notes that another map is used from now on. Returns how many of the client's commands were taken
-    /// before and have no reply.
+    /// Notes that another map is used from now on. Returns the number of the client's commands that were taken earlier
+    /// and have no reply.
     pub(super) fn note_map(&mut self) -> usize {
         self.replies.note_map()
     }
 
-    /// Returns how many of the commands that were taken before the last change of the map have no reply yet.
+    /// Returns the number of commands that were taken before the last change of the map and have no reply yet.
     pub(super) fn taken_before(&self) -> usize {
         self.replies.taken_before()
     }

@@ -152,13 +152,13 @@ impl Replies {
         (self.slots, self.changes) = (VecDeque::new(), 0);
     }
 
-    /// Notes that the map has changed. Returns how many outstanding commands were taken before.
+    /// Notes that the map has changed. Returns the number of outstanding commands that were taken earlier.
     pub(super) fn note_map(&mut self) -> usize {
         self.taken_before = self.slots.len();
         self.taken_before
     }
 
-    /// Returns how many commands that were taken before the last change of the map have no reply.
+    /// Returns the number of commands that were taken before the last change of the map and have no reply.
     pub(super) fn taken_before(&self) -> usize {
         self.taken_before
     }

@@ -115,7 +115,7 @@ pub(super) const TRYAGAIN: Bytes = Bytes::from_static(
     b"-TRYAGAIN pmnet: the slot is being moved to another shard; the command was not executed\r\n",
 );
 
-/// Returns how the router treats a command.
+/// Returns the kind of treatment that the router gives a command.
 pub(super) fn kind(verdict: &Verdict, arguments: &Arguments<'_>) -> Kind {
     let Some(facts) = verdict.facts else {
         // The places of the command's keys are unknown, so the command could reach a wrong shard.

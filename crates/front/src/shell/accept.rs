@@ -203,9 +203,9 @@ const FILES_OF_A_CLIENT: u64 = 2;
 /// Files of a router's client for each shard: both sockets of a pair, and the connection to the store.
 const FILES_IN_A_SHARD: u64 = 3;
 
-/// Returns how many clients a process with at most `files` open files can serve. This includes all
-/// connections that each client's commands may need (`WATCH`, `BLPOP`). `shards`: number of shards with a
-/// router; 0: no router.
+/// Returns the number of clients that a process with at most `files` open files can serve. This includes all
+/// connections that each client's commands may need (`WATCH`, `BLPOP`). `shards`: number of shards with a router; 0: no
+/// router.
 #[must_use]
 pub fn clients_within(files: u64, shards: usize) -> usize {
     let shards = u64::try_from(shards).unwrap_or(u64::MAX);

@@ -103,7 +103,7 @@ impl Patience {
         self.silence
     }
 
-    /// Returns when Redis last sent something.
+    /// Returns the time when Redis last sent something.
     pub(super) fn heard(&self) -> Time {
         self.heard
     }

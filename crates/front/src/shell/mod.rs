@@ -271,8 +271,8 @@ impl<U: Upstream> Front<U> {
         self.stopper.clone()
     }
 
-    /// Serves until stopped, and ends its sessions then. Acknowledged writes stay acknowledged. Returns how
-    /// many reads were answered by each source.
+    /// Serves until stopped, and ends its sessions then. Acknowledged writes stay acknowledged. Returns the number of
+    /// reads that each source answered.
     ///
     /// # Errors
     /// [`FrontError::Loop`] if the operating system's event queue fails.
@@ -379,7 +379,7 @@ impl<U: Upstream> Front<U> {
         Ok(self.counters())
     }
 
-    /// Returns how long the loop may sleep if nothing arrives; `None`: no limit.
+    /// Returns the longest time for which the loop may sleep if nothing arrives; `None`: no limit.
     fn sleep(&self) -> Option<Duration> {
         let accept = self.door.as_ref().and_then(Door::due);
         let connect = self.connecting.front().map(|(time, ..)| *time);
@@ -455,7 +455,7 @@ impl<U: Upstream> Front<U> {
         }
         let mut again = turn == Turn::More;
         if woken && turn != Turn::Busy {
-            // The client may not have used the free place in the endpoint for which it was woken.
+            // A free place in the endpoint was the reason to wake the client, but the client may not have used it.
             self.wake_waiting();
         }
         self.note_stranger(index);

@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// Returns how the loop must wait at this time. `asleep` computes how long the loop may sleep.
+    /// Returns the way in which the loop must wait at this time. `asleep` computes how long the loop may sleep.
     pub(crate) fn waits(
         &self,
         now: Time,

@@ -29,7 +29,7 @@ impl<C> Seats<C> {
         }
     }
 
-    /// Returns how many indices are reserved.
+    /// Returns the number of reserved indices.
     pub(crate) fn count(&self) -> usize {
         self.seats.len() - self.free.len()
     }
@@ -105,7 +105,7 @@ impl<C> Seats<C> {
         }
     }
 
-    /// Returns how many turns must be taken.
+    /// Returns the number of turns that must be taken.
     pub(crate) fn turns(&self) -> usize {
         self.queue.len()
     }

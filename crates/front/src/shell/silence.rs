@@ -180,7 +180,7 @@ impl Listening {
         self.said.take().is_some()
     }
 
-    /// Returns when the silence must be logged next.
+    /// Returns the time when the silence must be logged next.
     fn due(&self) -> Option<Time> {
         let silent = self.asked.filter(|_| self.asks_again)?;
         let again = self.said.map_or(0, |said| said.saturating_add(AGAIN_AFTER));

@@ -63,7 +63,7 @@ impl TrackingWire {
         self.open.as_ref().is_some_and(Dialed::has_more)
     }
 
-    /// Returns when something is due although nothing arrives, if a client needs the connection.
+    /// Returns the time when something is due although nothing arrives, if a client needs the connection.
     pub(super) fn next_timeout(&self, shared: &Shared) -> Option<Time> {
         if !shared.tracking.is_wanted(shared.now) {
             // A waiting client is checked in time anyway.

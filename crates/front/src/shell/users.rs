@@ -58,7 +58,7 @@ impl UserLinks {
         }
     }
 
-    /// Returns when something is due although nothing arrives. `clients`: there are clients; `named`: the
+    /// Returns the time when something is due although nothing arrives. `clients`: there are clients; `named`: the
     /// address of Redis is known.
     fn next_timeout(&self, clients: bool, named: bool) -> Option<Time> {
         let lanes = [&self.rights, &self.logins];
@@ -83,7 +83,7 @@ impl UserLinks {
 }
 
 impl<U: Upstream> Front<U> {
-    /// Returns when the list of users must be fetched again.
+    /// Returns the time when the list of users must be fetched again.
     pub(super) fn next_question(&self) -> Option<Time> {
         let users = &self.shared.users;
         if !users.are_asked_for() || users.has_none() {

@@ -96,7 +96,7 @@ impl Waiting {
         }
     }
 
-    /// Returns when there is something to do.
+    /// Returns the time when there is something to do.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let end = self.ends.first().map(|(until, _)| *until);
         let question = (!self.waiters.is_empty() && self.call.is_none()).then_some(self.due);

@@ -126,7 +126,7 @@ impl Wire {
         }
     }
 
-    /// Returns when the TLS handshake of a just accepted connection must be complete; `None` without TLS.
+    /// Returns the time when the TLS handshake of a just accepted connection must be complete; `None` without TLS.
     pub(crate) fn handshake_until(&self, now: Time) -> Option<Time> {
         let until = now.saturating_add(HANDSHAKE_TIMEOUT);
         self.is_handshaking().then_some(until)

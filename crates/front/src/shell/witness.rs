@@ -95,7 +95,7 @@ impl Witnesses {
         }
     }
 
-    /// Returns when a witness is due although nothing arrives.
+    /// Returns the time when a witness is due although nothing arrives.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.next_look
     }

@@ -99,7 +99,7 @@ impl Heart {
         Ok(())
     }
 
-    /// Returns when the store last gave a sign of life on this connection, or when the connection was begun.
+    /// Returns the time when the store last gave a sign of life on this connection, or when the connection was begun.
     pub(crate) fn proof(&self) -> Time {
         self.proof
     }

@@ -13,7 +13,7 @@ fn ran(redis: &Redis, name: &str) -> bool {
     stats.contains(&format!("cmdstat_{name}:"))
 }
 
-/// Returns how many marks were opened, and how many ended.
+/// Returns the number of opened marks, and the number of ended marks.
 fn marks(front: &Running) -> (u32, u32) {
     front.knobs().marks
 }

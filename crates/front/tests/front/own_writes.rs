@@ -19,7 +19,7 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Returns how many bypasses the front has sent since the last call of this function.
+/// Returns the number of bypasses that the front has sent since the last call of this function.
 fn bypasses(front: &Running) -> usize {
     std::mem::take(&mut front.knobs().bypasses).len()
 }

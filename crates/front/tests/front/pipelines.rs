@@ -19,7 +19,7 @@ fn pipeline(lines: &[&str]) -> Vec<u8> {
     lines.iter().flat_map(|line| command(line)).collect()
 }
 
-/// Returns how many updates and bypasses were sent.
+/// Returns the number of updates and the number of bypasses that were sent.
 fn sent(front: &Running) -> (usize, usize) {
     let knobs = front.knobs();
     (knobs.updates.len(), knobs.bypasses.len())

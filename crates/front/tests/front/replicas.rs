@@ -74,7 +74,7 @@ fn until_from_replica(client: &mut Client) {
     eventually("a replica answers", || client.ask("GET k") == FROM_REPLICA);
 }
 
-/// Returns how many calls the server has executed since the last call of this function.
+/// Returns the number of calls that the server has executed since the last call of this function.
 fn bypasses(front: &Running) -> usize {
     let mut bypasses = std::mem::take(&mut front.knobs().bypasses);
     bypasses.retain(|bypass| bypass.1 != Form::Barrier);

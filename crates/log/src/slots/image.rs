@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::layout::{Identity, take, to_u64};
 use crate::media::{Media, MediaError, persist_now};
 
-/// Fewest slots of a queue.
+/// Minimum number of slots of a queue.
 pub const SLOTS_MIN: u32 = 4;
 /// Maximum number of slots of a queue; NICs have the same limit for shared receive queues.
 pub const SLOTS_MAX: u32 = 1 << 15;

@@ -8,7 +8,7 @@ use crate::geometry::{FRAMES_MAX, FRAMES_MIN, Geometry, to_u64};
 use crate::scan::Scan;
 use crate::superblock::{self, Identity};
 
-/// Fewest frames that the store must have besides the log's frames.
+/// Minimum number of frames that the store must have besides the log's frames.
 const STORE_FRAMES_MIN: u32 = 16;
 
 /// Reason why a region cannot be created or opened. The image is unchanged, unless a medium failed. One exception: a

@@ -248,7 +248,7 @@ impl Transfer {
         Some(Bytes::from(whole))
     }
 
-    /// Returns when to try again with this timeout.
+    /// Returns the time of the next try with this timeout.
     pub(super) fn due(&self, timeout: Nanos) -> Option<Time> {
         self.last_sent.map(|sent| sent + timeout)
     }

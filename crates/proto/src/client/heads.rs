@@ -108,7 +108,7 @@ impl Heads {
         earliest(self.unanswered, self.unserved)
     }
 
-    /// Returns when all addresses must be asked.
+    /// Returns the time when all addresses must be asked.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let since = self.waits_since().filter(|_| self.peers.len() > 1)?;
         let Some(asked) = self.asked else {

@@ -515,7 +515,7 @@ impl Client {
         self.events.pop_front()
     }
 
-    /// Returns when [`Client::flush`] must be called again at the latest.
+    /// Returns the time when [`Client::flush`] must be called again at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         let session = self.timers.first().map(|(time, _)| *time);

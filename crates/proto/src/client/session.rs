@@ -925,7 +925,7 @@ impl Session {
         self.state = State::Closed;
     }
 
-    /// Returns when [`Session::on_timer`] has something to do.
+    /// Returns the time when [`Session::on_timer`] has something to do.
     pub(super) fn next_timer(&mut self, config: &ClientConfig) -> Option<Time> {
         let update_timeout = self.update_rto.timeout();
         let bypass_timeout = self.bypass_rto.timeout();

@@ -83,7 +83,7 @@ impl Size {
         }
     }
 
-    /// Returns when the head must be asked, if a session is open.
+    /// Returns the time when the head must be asked, if a session is open.
     pub(super) fn next_timeout(&self, epoch: u32) -> Option<Time> {
         let due = self.asked.map_or(Time(0), |at| at + ASK_EVERY);
         (self.told_in != epoch).then_some(due)

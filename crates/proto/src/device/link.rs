@@ -168,7 +168,7 @@ impl Link {
         !self.hurry
     }
 
-    /// Returns when waiting entries are sent in any case.
+    /// Returns the time when waiting entries are sent at the latest.
     pub(super) fn lingers_until(&self, linger: Nanos) -> Option<Time> {
         self.held_since.map(|since| since + linger)
     }

@@ -952,7 +952,7 @@ impl Device {
         }
     }
 
-    /// Returns when [`Device::tick`] must be called at the latest.
+    /// Returns the time when [`Device::tick`] must be called at the latest.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
         match &self.phase {

@@ -261,7 +261,7 @@ struct WaitingRoom {
     waiting: FxHashMap<u64, Waiting>,
     /// Complete bypasses: barrier and session.
     ready: BTreeSet<(u64, u64)>,
-    /// Bytes of all bypasses (`bytes`), and of the incomplete ones (`partial_bytes`).
+    /// Bytes of all bypasses (`bytes`), and of the incomplete bypasses (`partial_bytes`).
     bytes: usize,
     partial_bytes: usize,
     /// Time of the last search for bypasses that can be dropped.

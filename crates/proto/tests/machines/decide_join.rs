@@ -270,8 +270,8 @@ fn no_input_breaks_the_rules_of_joining() {
     assert!(changes > 1_000, "{changes}");
 }
 
-/// Decides about this path over these members, with every report that its devices may make. Returns how often the chain
-/// changes.
+/// Decides about this path over these members, with every report that its devices may make. Returns the number of
+/// changes of the chain.
 fn paths(members: &[Member], path: &[u32]) -> u32 {
     let mut changes = 0;
     for flags in [

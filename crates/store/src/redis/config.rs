@@ -143,7 +143,7 @@ struct Aof {
 }
 
 impl Persistence {
-    /// Returns how durable an effect is when the server replies.
+    /// Returns the durability of an effect at the moment when the server replies.
     ///
     /// An AOF that was switched on while Redis runs protects nothing until its first rewrite has ended. INFO does not
     /// show whether a rewrite is the first rewrite. (`aof_base_size` is also 0 in a new AOF. If the AOF was off for a

@@ -79,7 +79,8 @@ local function begin()
   return begun
 end
 local OOM = "OOM command not allowed when used memory > 'maxmemory'."
--- Whether Redis would refuse commands that need memory. A write checks it, but only if INFO shows a shortage: a script that has written cannot be killed.
+-- Whether Redis would refuse commands that need memory. This function checks that by a write, but
+-- only if INFO shows a shortage: a script that has written cannot be killed.
 local function lacks_memory()
   local info = redis.call('INFO', 'memory')
   local used, most = string.match(info, '\nused_memory:(%d+)'), string.match(info, '\nmaxmemory:(%d+)')

@@ -32,7 +32,7 @@ impl Call<'_, '_> {
         Ok(found)
     }
 
-    /// Returns how many members the collection at a key has.
+    /// Replies with the number of members of the collection at a key.
     pub(super) fn reply_length(&mut self, kind: Kind) -> Outcome {
         let head = self.find(self.arguments[0], kind)?;
         self.reply.count(head.map_or(0, |head| head.count));

@@ -134,7 +134,7 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Returns how many members are in a range of scores or members.
+    /// Returns the number of members in a range of scores or members.
     fn count(&self, call: &Call<'_, '_>, set: &Head) -> Outcome<u64> {
         if let Place::Between(low, high) = self.place(call, set)? {
             let range = (

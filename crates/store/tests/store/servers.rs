@@ -41,7 +41,7 @@ fn ask_for(store: &mut dyn Store, payload: Bytes) -> String {
     String::from_utf8_lossy(&replies[0]).into_owned()
 }
 
-/// Returns how often Redis was asked to wait for a sync.
+/// Returns the number of times that Redis was asked to wait for a sync.
 fn waits(redis: &Redis) -> u32 {
     let stats = redis.call(&["INFO", "commandstats"]);
     let calls = stats

@@ -69,7 +69,7 @@ impl Purpose {
         }
     }
 
-    /// Returns how many commands travel in this bypass; `None` if the call is not a bypass.
+    /// Returns the number of commands that travel in this bypass; `None` if the call is not a bypass.
     pub(in crate::client) fn bypassed(&self) -> Option<u32> {
         match self {
             Purpose::Bypass { replies, .. } => Some(*replies),
@@ -85,7 +85,7 @@ impl Purpose {
         }
     }
 
-    /// Returns how many replies of unknown length the call will bring.
+    /// Returns the number of replies of unknown length that the call will bring.
     pub(in crate::client) fn replies_expected(&self) -> usize {
         match self {
             Purpose::Bypass { replies, .. } => usize::try_from(*replies).unwrap_or(1),

@@ -19,7 +19,7 @@ pub(in crate::client) enum Listing {
     Scan,
 }
 
-/// Returns how the reply to this command lists keys; `None` if it does not list the keys of its database.
+/// Returns the form in which the reply to this command lists keys; `None` if it does not list the keys of its database.
 pub(in crate::client) fn listing(facts: &Facts, arguments: &Arguments<'_>) -> Option<Listing> {
     match (facts.name, arguments.len()) {
         ("KEYS", 2) => Some(Listing::Keys),

@@ -48,7 +48,7 @@ pub(super) struct Lane {
     patience: Patience,
 }
 
-/// Returns how long the store may be silent, and how long a read may wait.
+/// Returns the longest silence of the store, and the longest wait of a read.
 fn times(replica: Option<SocketAddr>, call_timeout: Time) -> (Time, Time) {
     let (silence_max, wait_max) = match replica {
         None => (SILENCE_MAX, Time::MAX),

@@ -86,7 +86,7 @@ impl StoreReads {
         tokens.contains(&token.0)
     }
 
-    /// Returns when the next read has waited too long.
+    /// Returns the time when the next read has waited too long.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         self.all().filter_map(Lane::due).min()
     }

@@ -654,7 +654,7 @@ impl Running {
 }
 
 impl Running {
-    /// Ends the front. Returns how reads were answered.
+    /// Ends the front. Returns the counts of reads by the way in which they were answered.
     pub fn stop(mut self) -> Counters {
         self.stopper.stop();
         let thread = self.thread.take().expect("it runs");
