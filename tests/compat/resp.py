@@ -74,7 +74,7 @@ class Client:
         self.data, self.out, self.replies, self.finished, self.broken = b"", b"", [], None, None
 
     def begin(self, payload, finished):
-        """Takes the bytes that `both` will send."""
+        """Takes the bytes that the function `both` will send."""
         self.out, self.replies, self.finished, self.broken = payload, [], finished, None
 
     def waits(self):

@@ -1,4 +1,5 @@
-"""pymemcache and pylibmc, unmodified: what an application does with them, at the front and at a memcached. All answers are the same.
+"""The libraries pymemcache and pylibmc, unmodified, with the operations of an application: once
+with the front, once with a memcached. All answers are the same.
 
 OURS THEIRS: HOST:PORT of the front, and of a memcached.
 """

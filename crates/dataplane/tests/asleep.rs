@@ -37,7 +37,7 @@ enum Process {
     /// The process drains the ring, before it reads `last`.
     Follows,
     Drained,
-    /// The process waits for the lock, to state that it sleeps.
+    /// The process waits for the lock under which it states that it sleeps.
     Asks,
     Inside,
     Asked,

@@ -498,7 +498,7 @@ impl Alone {
         self.node.turn(self.now, burst).unwrap()
     }
 
-    /// Answers the device as the server.
+    /// Answers the device as the server would.
     fn serve(&mut self) {
         let next = server(self.node.address);
         for _turn in 0..16 {

@@ -180,8 +180,8 @@ impl Driver<'_, '_> {
         let unknown = text == "outcome unknown";
         let pending = connection.give_up(now_ns());
         if unknown || !pending.is_empty() {
-            // The outcome of this client's last operation is unknown. A new logical client goes on,
-            // so that "its operations took effect in order" holds exactly for each client.
+            // The outcome of this client's last operation is unknown. From then on the connection counts as a new
+            // logical client, so that "its operations took effect in order" holds exactly for each client.
             connection.client = self.run.new_client();
             connection.lane = Lane::default();
         }

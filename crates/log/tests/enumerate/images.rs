@@ -27,7 +27,7 @@ pub enum Kind {
 pub struct Effort {
     /// Maximum number of images of whole lines at a moment; if there are more, samples are tried.
     pub combinations: usize,
-    /// Number of samples besides the corners.
+    /// Number of random samples, in addition to the extreme cases.
     pub samples: usize,
     /// Maximum number of combinations of words of one torn line; if there are more, this many samples are tried.
     pub torn: usize,

@@ -550,7 +550,7 @@ fn long_replies_that_are_kept_have_a_bound_and_each_front_its_own() {
         let key = [&b"reply/"[..], &session.to_be_bytes()].concat();
         bench.store.records[&key].len() > 4000
     };
-    // The first reply is the other front's. The other front's reply is kept, however many replies follow.
+    // The first reply belongs to the other front. The other front's reply is kept, however many replies follow.
     for session in [2, 5, 6, 7, 8] {
         let sent = ask(&mut bench, &of(session), b"EVAL");
         assert!(sent.iter().any(|sent| sent.header.kind == Kind::Response));

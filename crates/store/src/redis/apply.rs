@@ -407,7 +407,7 @@ fn kept(commands: &Commands<'_>, error: &str) -> StoreError {
     ))
 }
 
-/// Returns a text for people with the first of these effects.
+/// Returns a text that shows the first of these effects to an operator.
 fn shown(items: &[usize], effects: &[Option<Effect<'_>>]) -> String {
     let shown: Vec<String> = items
         .iter()

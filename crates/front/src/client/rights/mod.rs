@@ -283,7 +283,7 @@ impl Rights {
         Some((&login.credentials, login.number))
     }
 
-    /// Returns the client's next question to Redis about itself. Returns each question once.
+    /// Returns the client's next question to Redis about the client's own user. Returns each question once.
     pub(super) fn take_question(&mut self, connection: u64) -> Option<Question> {
         if !matches!(self.stage, Asking::New(_)) {
             return None;
