@@ -29,7 +29,7 @@ ABOUT = """\
  pmnet acknowledges a write of Redis as soon as it is durable on its way to
  Redis. Applications, client libraries and Redis stay as they are. Every
  acknowledged write is applied exactly once and in order."""
-# Which architecture of Debian and of RPM a machine is.
+# The names of a machine's architecture in Debian and in RPM.
 ARCHITECTURES = {"x86_64": ("amd64", "x86_64-linux-gnu"), "aarch64": ("arm64", "aarch64-linux-gnu")}
 
 ROLES = [

@@ -311,7 +311,7 @@ class Machine:
             self.door = None
 
     def finish(self, limit):
-        """Lets the guest turn its machine off; what it said."""
+        """Lets the guest turn its machine off; keeps the guest's output."""
         said = self.wait(["guest: done\n"], limit)
         try:
             self.process.wait(limit)

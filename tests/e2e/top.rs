@@ -189,7 +189,7 @@ fn it_names_a_device_that_is_lost() {
     ends_by_a_signal(&scratch, &at);
 }
 
-/// A signal ends it as `q` does, and with colours switched off it uses none.
+/// A signal ends `pmnet top` as the key `q` does; with colours switched off, `pmnet top` uses no colours.
 fn ends_by_a_signal(scratch: &Scratch, at: &str) {
     let begin = |name: &str, prefix: &str| {
         let command = and_then_says(&format!("{prefix}{}", top(at)));

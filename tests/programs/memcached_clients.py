@@ -128,7 +128,7 @@ def hashed(place):
 
 
 def pickled(place):
-    """Objects, compressed if they are long: the client keeps what they are in the flags."""
+    """Objects, compressed if they are long: the client keeps their kind in the flags."""
     client = Client(place, serde=pymemcache.serde.compressed_serde, allow_unicode_keys=True, key_prefix=b"p:", timeout=20)
     for name, value in {"text": "grüße", "number": 42, "list": [1, {"two": 2.5}], "none": None, "long": "ab" * 50_000}.items():
         yield name, lambda: (client.set("ö" + name, value, noreply=False), client.get("ö" + name))

@@ -321,7 +321,7 @@ impl Known {
         pieces.iter().flat_map(render).collect()
     }
 
-    /// An answer without what differs by nature.
+    /// Returns an answer without the parts that always differ between two servers.
     pub fn normalise(&mut self, answer: &[u8]) -> String {
         let mut out = String::new();
         let mut rest = answer;

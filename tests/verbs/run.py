@@ -183,7 +183,7 @@ def counters(said):
 
 
 def blocked(said):
-    """How often the oldest slot was open for too long."""
+    """Number of times that the oldest slot was open for too long."""
     return len(re.findall(r"PM1706", said))
 
 

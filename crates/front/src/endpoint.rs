@@ -11,8 +11,8 @@ use crate::upstream::{
     Call, CallId, Calls, Event, Refused, SessionHandle, Submit, Time, Upstream, UpstreamCounters,
 };
 
-/// How long the end of a session may take to reach the devices, in nanoseconds. If the message about its end
-/// is lost, the session expires at the devices.
+/// The longest time that the end of a session may take to reach the devices, in nanoseconds. If the message about its
+/// end is lost, the session expires at the devices.
 const END_TIMEOUT: Time = 5_000_000_000;
 
 /// The endpoint could not be set up.

@@ -26,7 +26,7 @@ pub struct UpstreamCounters {
 /// Nanoseconds since the start of the front.
 pub type Time = u64;
 
-/// How a call is carried out.
+/// The way in which a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submit {
     /// The call is acknowledged when it is durable ([`Outcome::Committed`]).
@@ -46,7 +46,7 @@ pub struct Call<'a> {
     pub payload: &'a Bytes,
     /// Hash of the only key that the call is about; 0 if there is no such key.
     pub key_hash: u64,
-    /// How the call is carried out.
+    /// The way in which the call is carried out.
     pub how: Submit,
     /// Deadline of the call.
     pub deadline: Time,

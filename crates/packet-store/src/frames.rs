@@ -101,7 +101,8 @@ pub enum Room {
 }
 
 impl Room {
-    /// Returns the number of frames or lines of a reserve, and of the part set apart for records, that must stay free.
+    /// Returns the number of frames or lines that must stay free if `reserve` frames or lines are in the reserve and
+    /// `records` are set apart for records of the protocol.
     pub(crate) const fn leaves(self, reserve: usize, records: usize) -> usize {
         match self {
             Room::Ordinary => reserve + records,

@@ -215,7 +215,7 @@ impl<R: Region> Umem<R> {
         }
     }
 
-    /// Turns a free frame into a kept one. Returns the number of the frame.
+    /// Turns a free frame into a kept frame. Returns the number of the frame.
     pub fn surrender(&mut self) -> Option<u32> {
         let number = self.free.pop()?;
         self.places[Umem::<R>::at(number)] = Place::Kept;

@@ -27,7 +27,7 @@ use crate::world::{SHARD, config, server, settings, skipped};
 
 /// Number of steps in one story (the part of the test with one seed).
 const STEPS: u64 = 3_000;
-/// How many packets of `PMNET_PACKETS` count as one step, and the default of `PMNET_PACKETS`.
+/// Number of packets of `PMNET_PACKETS` that count as one step, and the default of `PMNET_PACKETS`.
 const STEP_PACKETS: u64 = 20;
 const PACKETS_ALL: u64 = 240_000;
 /// Number of turns in which the chain must settle once there are no more faults.

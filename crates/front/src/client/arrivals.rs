@@ -1,4 +1,4 @@
-//! When the bytes of a client's input arrived. A command's time begins with the arrival of its bytes.
+//! The times when the bytes of a client's input arrived. A command's time begins with the arrival of its bytes.
 
 use std::collections::VecDeque;
 

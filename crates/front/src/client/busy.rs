@@ -17,9 +17,9 @@ use super::replies::Slot;
 use crate::table::{Action, Facts, Local, Pass};
 use crate::upstream::Time;
 
-/// How long the last BUSY counts, in nanoseconds: several of the front's questions.
+/// Time for which the last BUSY counts, in nanoseconds: several of the front's questions.
 const HEARD_FOR: Time = 1_000_000_000;
-/// How long a BUSY reply may be under way after Redis has stopped being busy, in nanoseconds.
+/// The longest time for which a BUSY reply may be under way after Redis has stopped being busy, in nanoseconds.
 const UNDER_WAY_FOR: Time = 50_000_000;
 /// Time without an answer to a call after which the front asks whether Redis is busy, in nanoseconds.
 const DOUBT_AFTER: Time = 500_000_000;

@@ -1,4 +1,4 @@
-//! Which of the front's clients a CLIENT LIST or CLIENT KILL selects.
+//! The conditions by which a CLIENT LIST or CLIENT KILL selects some of the front's clients.
 //!
 //! Server versions differ in the conditions that they know. The front knows the conditions of all versions
 //! that it supports. If a condition is newer than Redis 7.0, or is unknown to the front, the store is asked,
@@ -106,7 +106,7 @@ fn names_address(arguments: &Arguments<'_>) -> bool {
     (2..arguments.len()).any(|at| arguments.is(at, "LADDR") || arguments.is(at, "NOT-LADDR"))
 }
 
-/// Where a condition that no client of the store meets is added to the command.
+/// The place at which a condition that no client of the store meets is added to the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nobody {
     /// Before the other conditions, none of which is of the same kind.

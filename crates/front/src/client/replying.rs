@@ -2,7 +2,7 @@
 
 use pmnet_resp::Arguments;
 
-/// Which replies a client gets.
+/// The replies that a client gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Replying {
     /// All replies.

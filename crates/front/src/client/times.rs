@@ -1,12 +1,12 @@
-//! When the time of a connection's commands begins ([`super::back::passing`]).
+//! The times when the deadlines of a connection's commands begin to run ([`super::back::passing`]).
 
 use crate::upstream::Time;
 
 #[derive(Default)]
 pub(super) struct Times {
-    /// When a command was last answered; 0 after a command had no answer in time.
+    /// The time when a command was last answered; 0 after a command had no answer in time.
     answered: Time,
-    /// When the present command's time began.
+    /// The time when the deadline of the present command began to run.
     begun: Time,
     /// A passed command is over, and the commands after it continue. The time of these later commands begins when
     /// `resume` is called.

@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// Hands on confirmations of subscriptions. Returns what remains to be sent after the last confirmation.
+    /// Hands on confirmations of subscriptions. Returns the bytes that remain to be sent after the last confirmation.
     fn subscribed(&mut self, change: &mut Change, silent: bool) -> Option<Bytes> {
         while let Some(shard) = change.next(self.backs.len()) {
             let frame = self.reply_of(shard)?;

@@ -1,6 +1,6 @@
 //! How a client's connection ends, from either side.
 
-/// When a client's connection is closed.
+/// The moment at which a client's connection is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum When {
     /// The connection is not closed: the client may send commands.
@@ -12,7 +12,7 @@ pub(super) enum When {
     Written,
 }
 
-/// How a client's connection is closed.
+/// The way in which a client's connection is closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum How {
     #[default]

@@ -135,8 +135,8 @@ pub struct Router {
     stopper: Stopper,
     /// A map that will replace the present one.
     next_map: Arc<Mutex<Option<SlotMap>>>,
-    /// How many commands that were taken before the last change of the map still wait for their replies.
-    /// `None`: no such command is left, and nothing is left to report.
+    /// Number of commands that were taken before the last change of the map and still wait for their replies. `None`:
+    /// no such command is left, and nothing is left to report.
     taken_before: Option<usize>,
     pace: Pace,
     now: Time,
@@ -148,7 +148,7 @@ pub struct Router {
     clients: Seats<Client>,
     shaking: Shaking,
     clients_ever: u64,
-    /// How many slots no shard serves, and how many are moving.
+    /// Number of slots that no shard serves, and number of slots that are moving.
     slots: (usize, usize),
     /// Time of the next check of the clients with a deadline; `None`: no client has one.
     next_look: Option<Time>,

@@ -54,7 +54,7 @@ pub(super) struct Slot {
     pub(super) wait: Wait,
     /// The command's reply is not sent (CLIENT REPLY).
     pub(super) silent: bool,
-    /// When the command was taken.
+    /// The time when the command was taken.
     pub(super) taken: Time,
 }
 

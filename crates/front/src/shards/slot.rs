@@ -150,13 +150,13 @@ impl SlotMap {
         joined((0..SLOTS).filter(|slot| self.shard(*slot).is_some()))
     }
 
-    /// How many slots no shard serves.
+    /// Returns the number of slots that no shard serves.
     #[must_use]
     pub fn unserved(&self) -> usize {
         self.shards.iter().filter(|shard| **shard == 0).count()
     }
 
-    /// How many slots are being moved.
+    /// Returns the number of slots that are being moved.
     #[must_use]
     pub fn moving_count(&self) -> usize {
         self.moving.len()

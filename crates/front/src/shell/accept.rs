@@ -32,7 +32,7 @@ const PATIENCE: Time = 10_000_000_000;
 const TOO_MANY_SHAKE: &str = "too many at a time";
 /// Reply to a client above the limit.
 const TOO_MANY: &[u8] = b"-ERR max number of clients reached\r\n";
-/// How often the operating system probes a silent client before it closes the connection; as in Redis.
+/// Number of times that the operating system probes a silent client before it closes the connection; as in Redis.
 const KEEPALIVE_RETRIES: u32 = 3;
 
 /// A listening socket, and the time of the next accept.

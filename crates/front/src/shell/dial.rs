@@ -63,7 +63,7 @@ impl<L: Unwritten> Dialed<L> {
     }
 }
 
-/// How long Redis may be silent on a connection, and when a lost connection is made again.
+/// The longest silence of Redis on a connection, and the pause before a lost connection is made again.
 pub(super) struct Patience {
     /// Longest silence of Redis.
     silence: Time,

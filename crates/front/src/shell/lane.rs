@@ -39,7 +39,7 @@ pub(super) struct Broken {
     pub(super) how: How,
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     /// No process listens at the address.

@@ -7,7 +7,7 @@ use crate::upstream::Time;
 
 /// Maximum number of bytes that are discarded: the longest argument that Redis itself accepts.
 const BYTES_MAX: usize = 512 * 1024 * 1024;
-/// How long a client may continue to send, in nanoseconds.
+/// The longest time for which a client may continue to send, in nanoseconds.
 const TIMEOUT: Time = 10_000_000_000;
 
 /// The bytes and the time that a lingering client has left.

@@ -17,11 +17,11 @@ use crate::upstream::{Call, CallId, Calls, Outcome, SessionHandle, Time, Upstrea
 
 /// Interval of the checks whether the mark is still needed, in nanoseconds.
 const LOOK_EVERY: Time = 500_000_000;
-/// How long the mark is kept when no client needs it, in nanoseconds. A client that passes one command often
+/// Time for which the mark is kept when no client needs it, in nanoseconds. A client that passes one command often
 /// passes another.
 const KEPT: Time = 1_000_000_000;
-/// How long the mark is kept after a passed command got no answer, in nanoseconds. The command may still be
-/// in the store's socket.
+/// Time for which the mark is kept after a passed command got no answer, in nanoseconds. The command may still be in
+/// the store's socket.
 const KEPT_UNANSWERED: Time = 60_000_000_000;
 /// Interval of the confirmations, in nanoseconds.
 const CONFIRM_EVERY: Time = 60_000_000_000;
@@ -37,7 +37,7 @@ pub(super) struct Marks {
     session: Option<SessionHandle>,
     /// The mark is kept at least until this time.
     kept_until: Time,
-    /// When the mark was last known to be open.
+    /// The time when the mark was last known to be open.
     confirmed: Time,
     /// The call of the present confirmation, and the time of its submission.
     asked: Option<(CallId, Time)>,

@@ -151,7 +151,7 @@ struct Listening {
     asked: Option<Time>,
     /// A call was submitted since the silence was last logged.
     asks_again: bool,
-    /// When the silence was last logged.
+    /// The time when the silence was last logged.
     said: Option<Time>,
     /// An answer has come since the start of the front.
     heard: bool,

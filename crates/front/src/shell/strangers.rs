@@ -1,4 +1,4 @@
-//! Bounds the input of all clients together that still have to log in.
+//! Bounds the total input of all clients that still have to log in.
 //!
 //! A single client that still has to log in can send little (`client::input`), but there may be many of these clients.
 

@@ -11,7 +11,7 @@ use super::Front;
 use super::client::Client;
 use crate::upstream::{Time, Upstream};
 
-/// How long a client may read nothing while the front waits for it, in nanoseconds.
+/// The longest time for which a client may read nothing while the front waits for it, in nanoseconds.
 const PATIENCE: Time = 1_000_000_000;
 /// If all clients together leave too many bytes unread for this time, in nanoseconds, one client is closed.
 /// This time is longer than [`PATIENCE`]. So a client that read something just before can be found idle, too,

@@ -34,10 +34,10 @@ pub(super) struct Vigil {
     /// Time of the next check of the clients; `None`: no client has a deadline.
     pub(super) next_look: Option<Time>,
     next_beat: Time,
-    /// When a client was last seen waiting; `None`: no questions are asked.
+    /// The time when a client was last seen waiting; `None`: no questions are asked.
     waited: Option<Time>,
-    /// When it was last doubtful that the store takes commands. While the store's state is doubtful, only the store is
-    /// asked.
+    /// The last time when the front doubted that the store takes commands. While the store's state is doubtful, only
+    /// the store is asked.
     doubted: Option<Time>,
     heart: Option<Dialed<Heart>>,
     session: Option<SessionHandle>,

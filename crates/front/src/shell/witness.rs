@@ -37,7 +37,7 @@ pub(super) struct Witnesses {
     places: Vec<Option<Witness>>,
     /// Something has happened since the witnesses were last checked.
     touched: bool,
-    /// When the next witness is due.
+    /// The time when the next witness is due.
     next_look: Option<Time>,
 }
 

@@ -24,7 +24,7 @@ pub(super) enum Begin {
     Keyword(&'static str, i32),
 }
 
-/// Which arguments are keys, from the beginning of the search on.
+/// The arguments that are keys, from the beginning of the search on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Find {
     /// Every `step`-th argument up to `last`. A `last` of 0 or more counts from the first key. A negative `last` counts

@@ -73,7 +73,7 @@ pub(crate) struct Users {
     open: Option<(u64, u64)>,
     /// The default user needs no password in the present list.
     is_open: bool,
-    /// When the list was last known to be equal to Redis's own list.
+    /// The time when the list was last known to be equal to Redis's own list.
     confirmed: Time,
     /// The store has no users.
     without: bool,

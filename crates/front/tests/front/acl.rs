@@ -19,7 +19,7 @@ use words::{Random, Server, filled, is_loose};
 const OF_ONE: usize = 60;
 /// Number of commands in the short form of the test.
 const COMMANDS: usize = 2500;
-/// How many of 100 steps begin with a change of a user's rights.
+/// Number of steps, of 100, that begin with a change of a user's rights.
 const CHANGES_PERCENT: usize = 2;
 /// Number of lines of a conversation that are shown on failure.
 const SHOWN: usize = 70;
@@ -34,7 +34,7 @@ struct Twins {
     /// Clients of the two Redis servers, with all rights.
     admins: [Client; 2],
     server: Server,
-    /// How often the test has waited until the front knew that rights were taken away.
+    /// Number of times that the test has waited until the front knew that rights were taken away.
     canaries: usize,
 }
 

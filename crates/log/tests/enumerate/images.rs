@@ -11,7 +11,7 @@ pub type Lines = Vec<(usize, Line)>;
 /// Function that takes one image.
 pub type Visit<'a> = dyn FnMut(Kind, &[(usize, Line)]) + 'a;
 
-/// How an image was made.
+/// The way in which an image was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Every line holds the state after one of its stores.
@@ -33,7 +33,7 @@ pub struct Effort {
     pub torn: usize,
     /// Maximum number of lines that are torn at a moment, one at a time; if there are more, this many of them are torn.
     pub torn_lines: usize,
-    /// How many times the process dies at each moment. After the first death every store is visible.
+    /// Number of times that the process dies at each moment. After the first death every store is visible.
     pub kills: u32,
     /// One of this many recoveries is crashed again: from a whole image, from a sample, from a torn image, and from an
     /// image of a recovery.

@@ -65,7 +65,7 @@ struct Asked {
     last_sent: Option<Time>,
 }
 
-/// Which updates a HIT may show.
+/// The updates that a HIT may show.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hits {
     /// A HIT may also show applied updates.

@@ -65,8 +65,8 @@ pub(super) struct Snapshot {
     per_part: usize,
 }
 
-/// How often RECOVERs of each device were refused in the present epoch. Any process that has recorded old RECOVERs can
-/// repeat them, so the operator is told of a refusal more and more rarely.
+/// Number of times that RECOVERs of each device were refused in the present epoch. Any process that has recorded old
+/// RECOVERs can repeat them, so the operator is told of a refusal more and more rarely.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     epoch: u32,

@@ -18,8 +18,9 @@ use super::runs::Runs;
 use super::transaction::{Items, Outcome, Torn, Transaction};
 use super::{Link, RedisStore, WATERMARK, promise};
 
-/// How often a batch is sent again without effects that Redis refused to queue. Redis names all of these effects at
-/// once, so the batch is usually sent again once. More attempts are needed only if Redis's answers change.
+/// Maximum number of times that a batch is sent again without effects that Redis refused to queue. Redis names all of
+/// these effects at once, so the batch is usually sent again once. More attempts are needed only if Redis's answers
+/// change.
 const RESENDS_MAX: usize = 4;
 
 /// Maximum number of updates that an error names when only a part of a batch was executed.

@@ -31,7 +31,7 @@ use super::{LOST_REPLY, Link, RedisStore};
 const TOGETHER_MAX: usize = 128;
 /// Bytes of arguments above which no further request joins.
 const TOGETHER_BYTES_MAX: usize = 1 << 20;
-/// How often the requests are sent again without the commands that Redis refused to queue.
+/// Maximum number of times that the requests are sent again without the commands that Redis refused to queue.
 const RESENDS_MAX: usize = 4;
 
 /// A request that cannot run in a script.

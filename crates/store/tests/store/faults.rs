@@ -11,7 +11,7 @@ use bytes::Bytes;
 use pmnet_server::{Batch, Request, Store, StoreError};
 use pmnet_wire::command::{Form, Protocol};
 
-/// How often Redis is killed in the middle of a stream.
+/// Number of times that Redis is killed in the middle of a stream.
 const KILLS: usize = 12;
 
 fn signal(pid: u32, name: &str) {

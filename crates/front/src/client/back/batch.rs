@@ -20,12 +20,12 @@ pub(in crate::client) struct Batch {
     /// Number of the batch's question to the store, which distinguishes it from earlier questions of this connection.
     pub(super) question: u64,
     pub(super) stage: BatchStage,
-    /// When the time of the first command began.
+    /// The time when the deadline of the first command began to run.
     pub(super) begun: Time,
     /// The bytes of all commands, and the end of each command in them.
     pub(super) commands: Vec<u8>,
     pub(super) ends: Vec<usize>,
-    /// How many of the commands are answered, or sent as bypasses.
+    /// Number of commands that are answered or were sent as bypasses.
     pub(super) done: usize,
     /// Bytes of the replies that came from the store.
     pub(super) reply_bytes: usize,
@@ -85,13 +85,13 @@ pub struct StoreRead {
     pub commands: Bytes,
     /// Number of commands.
     pub count: usize,
-    /// How fresh the store must be.
+    /// The freshness that the store must have.
     pub freshness: Freshness,
     /// Whether the commands are read from a replica of the store.
     pub replica: bool,
 }
 
-/// How fresh a store must be to be read from.
+/// The freshness that a store must have to be read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
     /// The epoch and order that the head named.

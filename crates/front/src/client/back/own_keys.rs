@@ -10,7 +10,7 @@ use pmnet_wire::promise::RECORDS_PREFIX;
 
 use crate::table::Facts;
 
-/// How a reply lists keys.
+/// The form in which a reply lists keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::client) enum Listing {
     /// The reply is a list of keys.

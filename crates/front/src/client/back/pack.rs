@@ -76,7 +76,7 @@ pub(in crate::client) struct Pack {
     /// Replies that the front itself gives, each with the number of parts before it.
     own: Vec<(u32, Vec<u8>)>,
     key_hash: u64,
-    /// When the time of the first command began.
+    /// The time when the deadline of the first command began to run.
     begun: Time,
 }
 
@@ -127,7 +127,7 @@ pub(in crate::client) struct Packs {
     open: Option<Pack>,
     /// A pack is under way, and a part of it may have to be sent again before any other command.
     is_out: bool,
-    /// How many of the last commands in packs could have been sent by themselves: reads, and writes that are
+    /// Number of the last commands in packs that could have been sent by themselves: reads, and writes that are
     /// acknowledged early.
     in_a_row: usize,
 }
@@ -173,7 +173,7 @@ impl Packs {
         self.in_a_row = 0;
     }
 
-    /// How many of the last commands in packs could have been sent by themselves.
+    /// Returns the number of the last commands in packs that could have been sent by themselves.
     pub(in crate::client) fn detours(&self) -> usize {
         self.in_a_row
     }

@@ -15,9 +15,9 @@ use crate::upstream::Time;
 /// up to [`LAGS_MAX`] times.
 const LAG_PAUSE: Time = 1_000_000;
 const LAGS_MAX: u32 = 7;
-/// How often the store is asked for its replicas, in nanoseconds.
+/// Time between two questions to the store for its replicas, in nanoseconds.
 const FIND_EVERY: Time = 1_000_000_000;
-/// How long the master's answer about its replicas counts, in nanoseconds. A replica that the master has not
+/// Time for which the master's answer about its replicas counts, in nanoseconds. A replica that the master has not
 /// named for longer than this may have left.
 const KNOWN_FOR: Time = 3_000_000_000;
 

@@ -224,7 +224,7 @@ pub struct Knobs {
     pub asked_replicas: u64,
     /// The hashes of all READs.
     pub reads: Vec<Vec<u64>>,
-    /// How often a call was refused.
+    /// Number of times that a call was refused.
     pub refused: usize,
     /// User and password with which the server logs in to the store.
     pub login: Option<&'static str>,

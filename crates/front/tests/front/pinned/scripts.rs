@@ -233,7 +233,7 @@ struct Stage {
     reads: VecDeque<StoreRead>,
     /// Bytes to the client, and to the store.
     sent: [Vec<u8>; 2],
-    /// How often bytes were sent to the store.
+    /// Number of times that bytes were sent to the store.
     parts: usize,
 }
 

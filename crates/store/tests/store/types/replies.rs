@@ -63,7 +63,7 @@ pub fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     found
 }
 
-/// How replies of a command are compared.
+/// The way in which replies of a command are compared.
 enum Comparison {
     Exact,
     /// Elements in any order.

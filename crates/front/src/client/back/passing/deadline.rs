@@ -19,7 +19,7 @@ use crate::client::face::Face;
 use crate::client::mode::Mode;
 use crate::upstream::Time;
 
-/// How long a client that has closed its sending side, and may be gone, still waits for an answer, in
+/// The longest time for which a client that has closed its sending side, and may be gone, still waits for an answer, in
 /// nanoseconds.
 pub const HALF_CLOSED_TIMEOUT: Time = 1_000_000_000;
 

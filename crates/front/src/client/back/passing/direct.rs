@@ -43,7 +43,7 @@ pub(super) struct Direct {
     asked: Found,
     /// Bytes came from the store since [`Direct::proof`] was updated.
     pub(super) heard: bool,
-    /// When the store was last known to answer.
+    /// The time when the store was last known to answer.
     pub(super) proof: Time,
     /// Number of subscribed channels and patterns.
     pub(super) subscribed: u64,

@@ -93,8 +93,8 @@ pub(super) enum Stage {
 pub(in crate::client) struct Passage {
     pub(super) effect: Effect,
     pub(super) stage: Stage,
-    /// When the command's time began. When that time is over, the command must have been sent and, unless it
-    /// blocks, answered.
+    /// The time when the command's deadline began to run. When that time is over, the command must have been sent and,
+    /// unless it blocks, answered.
     pub(super) begun: Time,
     pub(super) marks: Marks,
     /// The command may block: it may wait for other clients before it answers.
