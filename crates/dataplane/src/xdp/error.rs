@@ -31,7 +31,7 @@ pub enum KernelError {
          with that version (the same command line with --spill FILE --detach), then start this one with --spill FILE"
     )]
     OtherVersion(PathBuf),
-    /// The pinned maps are no complete device: not yet, or no longer.
+    /// The pinned maps are not yet, or no longer, a complete device.
     #[error(
         "PM1404 the device in {0} is not complete: a process makes it or takes it out just now, or was killed while it did; start it \
          again, or take it out with --detach"

@@ -37,7 +37,7 @@ pub(super) struct Transaction {
     database: Option<u32>,
     /// The protocol at the end of the transaction, if a HELLO names one.
     protocol: Option<Protocol>,
-    /// At EXEC, if the user's rights have changed: the check of the queued commands.
+    /// The check of the queued commands, which takes place at EXEC if the user's rights have changed.
     recheck: Option<Recheck>,
 }
 

@@ -47,7 +47,7 @@ impl<U: Upstream> Watched<U> {
         self.under_way.is_some()
     }
 
-    /// Returns since when calls have been outstanding without any answer.
+    /// Returns the time since which calls have been outstanding without any answer.
     pub(super) const fn unanswered_since(&self) -> Option<Time> {
         self.listening.asked
     }

@@ -312,8 +312,8 @@ impl Users {
         }
     }
 
-    /// Whether the default user needed no password when `asked` lists had been asked for; `None`: not known
-    /// yet.
+    /// Whether the default user needed no password at the time when the front had asked for `asked` lists; `None`: not
+    /// known yet.
     pub(crate) fn was_open(&self, asked: u64) -> Option<bool> {
         let run = self
             .open

@@ -2,8 +2,8 @@
 //!
 //! Fault model (`docs/spec/ordered-log.md` §2): stores between two completed persists have no order. Every 64-byte line
 //! that was stored to and is not covered by a completed persist may hold the state after any prefix of its stores; any
-//! of its 8-byte words may be newer than the others. After a completed persist, each line that it covered holds at
-//! least its contents at the start of that persist.
+//! of its 8-byte words may be newer than the others. After a completed persist, each line that the persist covered
+//! holds its contents at the start of that persist, or newer contents.
 //!
 //! A persist covers the lines that the flush loop of persistent memory (`pmnet_media::flush`) flushes before its fence,
 //! and not the ranges that the log asks for.

@@ -400,7 +400,7 @@ struct Serving {
 
 impl Phase {
     /// # Panics
-    /// If the device does not serve. The caller must have checked that.
+    /// If the device does not serve. The caller must have checked that the device serves.
     fn serving(&mut self) -> &mut Serving {
         match self {
             Phase::Serving(serving) => serving,

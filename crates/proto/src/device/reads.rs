@@ -39,8 +39,8 @@ pub struct Bucket {
     pub order: u64,
     /// Mixed hash of that update's key; 0: the update must not be shown.
     pub hash: u64,
-    /// A request without an order was executed before this order, or never will be. Entries below this order are not
-    /// shown.
+    /// A request without an order was executed before this order, or will never be executed. Entries below this order
+    /// are not shown.
     pub passed: u64,
     /// Entries at or below this order are not shown, because a request without an order may have been executed after
     /// them.
@@ -320,7 +320,7 @@ impl Reads {
         }
     }
 
-    /// A request without an order was executed before this order, or never will be.
+    /// A request without an order was executed before this order, or will never be executed.
     fn passed(&mut self, keys: Keys, order: u64) {
         self.note(keys);
         match keys {

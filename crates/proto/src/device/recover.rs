@@ -19,8 +19,8 @@ use pmnet_wire::{Flags, FragmentSize, Header, Life, Packet, Payloads};
 const PROBE_EVERY: Nanos = SECOND;
 /// Number of parts of a session table that are requested at a time.
 const PARTS_AHEAD: usize = 16;
-/// Maximum number of replies to one question that may pass back before the question comes again: the requested parts,
-/// several times.
+/// Maximum number of replies to one question that may pass back before the question comes again. (Each reply is a
+/// requested part, and each part may come several times.)
 const REPLIES_DUE_MAX: u32 = 64;
 
 /// A question of [`Device::probe`].
