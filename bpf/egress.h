@@ -78,9 +78,8 @@ static __always_inline __u16 udp6_checksum(const struct pm_packet *pkt, const st
 }
 
 /*
- * For a packet that may go on as an APPEND over IPv6: takes the fields that will change out of the
- * packet's UDP checksum (RFC 1624). The payload is not summed up again, so a wrong checksum stays
- * wrong.
+ * Takes the fields that will change out of the UDP checksum of a packet that may go on as an APPEND
+ * over IPv6 (RFC 1624). The payload is not summed up again, so a wrong checksum stays wrong.
  */
 static __always_inline void leave_out_of_checksum(struct pm_packet *pkt)
 {

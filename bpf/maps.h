@@ -24,8 +24,8 @@ const volatile __u32 pm_session_mask;	/* a session's preferred row: these bits o
 const volatile __u32 pm_bucket_mask;	/* a key's bucket: these bits of its mixed hash */
 
 /*
- * In switch mode: address of the device's own socket, to which the pipeline passes packets for user
- * space. The neighbouring hops send to this address.
+ * In switch mode, the address of the device's own socket, to which the pipeline passes packets for
+ * user space. The neighbouring hops send to this address.
  */
 const volatile __u32 pm_own_address;	/* IPv4, as in packets; 0: not in switch mode */
 const volatile __u8 pm_own_mac[8];

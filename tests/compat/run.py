@@ -65,7 +65,8 @@ class Suite:
         self.name, self.version = name, version
         self.direct, self.front, self.notes = {}, {}, []
         self.seconds = 0
-        # For the differential tester: the compared amount, and how often each rule was needed.
+        # For the differential tester, the compared amount, and the number of times that each rule
+        # was needed.
         self.replies, self.kinds = 0, []
 
     def keep(self, path, binary):

@@ -113,7 +113,7 @@ fn full(
     for key in kept[1_000..].iter().step_by(29) {
         assert!(found(&mut client, key), "{key}");
     }
-    // SETs are acknowledged early again, after as many SETs as found no space before.
+    // SETs are acknowledged early again, after the same number of SETs that found no space before.
     std::thread::sleep(Duration::from_millis(300));
     for number in 0..kept.len() {
         let key = format!("more:{number}");

@@ -34,7 +34,7 @@ class Change:
     end: int
     to: str
     what: str
-    # For a bound: the end of the value that it bounds.
+    # For a bound, the end of the value that is bounded.
     middle: int = 0
 
     def name(self):

@@ -158,7 +158,7 @@ other.rpush("q", "two", "three")
 assert second.wait() == ("q", "two"), second.answer
 assert other.lrange("q", 0, -1) == ["three"]
 other.delete("q")
-# Several elements at once wake as many clients.
+# If several elements arrive at once, the same number of clients wakes.
 waiters = [Waiter("BLPOP", "many", 20) for _ in range(8)]
 rests()
 other.rpush("many", *range(6))

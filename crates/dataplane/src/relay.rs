@@ -156,9 +156,9 @@ impl Relay {
         self.socket.local_address()
     }
 
-    /// Lets a wait end when `latest` has other keys than the device. If it already has, the first turn passes them to
-    /// the device as a later turn does, because a fast path, or a server beside the device, has begun with the device's
-    /// keys.
+    /// Lets a wait end when `latest` has other keys than the device. If `latest` already has other keys, the first turn
+    /// passes them to the device as a later turn does, because a fast path, or a server beside the device, has begun
+    /// with the device's keys.
     fn follow_keys(&mut self, own: &DeviceKeys, latest: &Latest<ClusterKeys>) {
         let print = own.cluster.print();
         let mut latter = latest.follow_on(|present| present.print() == print);

@@ -16,7 +16,7 @@ const UPDATES: u8 = 2;
 enum Looks {
     /// While the CPU holds the lock under which it appends.
     UnderTheLock,
-    /// After the release of the lock: the pipeline reads the word, and clears it in another step.
+    /// After the release of the lock. The pipeline reads the word, and clears it in another step.
     Outside,
 }
 

@@ -1,7 +1,7 @@
 //! Turns a [`Scan`] into a [`Log`], which is the only destructive step of recovery (`docs/spec/recovery.md` §5).
 //!
 //! Five steps, each durable before the next step begins. So a crash at any point leaves an image from which the same
-//! decision follows, or one that keeps as much:
+//! decision follows, or an image that keeps the same entries:
 //!
 //! 1. persist both superblock copies as they are, and all kept entries that were not proven durable (a killed process
 //!    leaves stores that are visible and not yet durable);

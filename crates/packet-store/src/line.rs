@@ -40,7 +40,7 @@ const CRC_AT: usize = 60;
 /// Kind of the bytes in the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Key, then value. If they do not fit into this frame, pieces hold the remaining bytes.
+    /// Key, then value. If key and value do not fit into this frame, pieces hold the remaining bytes.
     Plain,
     /// A packet's payload with key and value somewhere in it.
     Packet,
@@ -55,8 +55,8 @@ pub(crate) enum Form {
 pub(crate) struct Line {
     /// Commit that wrote the line.
     pub born: u64,
-    /// Order in the log. For a piece: its index (from 0) in the upper half, and the slot of its record in the lower
-    /// half.
+    /// Order in the log. Order in the log. A piece has in its place its index (from 0) in the upper half, and the slot
+    /// of its record in the lower half.
     pub order: u64,
     /// Time at which the packet was received, in microseconds since 1970; 0: unknown.
     pub received_us: u64,

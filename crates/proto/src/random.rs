@@ -1,7 +1,7 @@
 //! Randomness as an argument: a small generator (SplitMix64) seeded by the caller.
 //!
-//! Without keys, tokens and nonces are no secrets for an attacker who sees the packets. If they are seeded from the
-//! operating system, an attacker who does not see the packets cannot guess them.
+//! Without keys, tokens and nonces are no secrets for an attacker who sees the packets. If tokens and nonces are seeded
+//! from the operating system, an attacker who does not see the packets cannot guess them.
 
 /// A seeded random number generator.
 #[derive(Clone, Debug)]

@@ -90,9 +90,8 @@ pub struct Plan {
     pub relay: bool,
     /// MTU of every interface, in place of 1500.
     pub mtu: Option<u16>,
-    /// Number of shards, at most 2, each with a server of its own. With two shards one device
-    /// serves both, and every interface at its link has as many queues; in the kernel
-    /// [`World::start_beside`] starts another device instead.
+    /// Number of shards, at most 2, each with a server of its own. With two shards one device serves both, and every
+    /// interface at its link has two queues; in the kernel [`World::start_beside`] starts another device instead.
     pub shards: u32,
 }
 

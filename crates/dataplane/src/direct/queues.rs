@@ -106,9 +106,9 @@ pub(super) struct Queues {
     // and passes them to the kernel's stack.
     _part: Part,
     queues: Vec<Queue>,
-    /// For each queue: it has submitted frames, and its kernel has to be woken.
+    /// For each queue, whether it has submitted frames and its kernel has to be woken.
     asleep: Vec<bool>,
-    /// For each queue: the number of buffers that the kernel has to receive into.
+    /// For each queue, the number of buffers that the kernel has to receive into.
     filled: Vec<usize>,
     share: Share,
     /// Whether the drivers are polled.

@@ -41,7 +41,7 @@ const ENTRIES_MAX: u64 = 1 << 22;
 pub struct KernelConfig {
     /// Address and port to which clients send.
     pub address: SocketAddr,
-    /// In switch mode: the device's own address, with the same port.
+    /// In switch mode, the device's own address, with the same port.
     pub own: Option<Own>,
     /// Size of the log; both numbers are powers of two.
     pub parameters: Parameters,

@@ -318,7 +318,7 @@ shared! {
         sessions_unknown: AtomicU64,
         /// Among these: updates with wrong checksums or fixed fields.
         odd: AtomicU64,
-        /// With keys: packets that were dropped because the right sender has not sealed them, or because they were
+        /// With keys, packets that were dropped because the right sender has not sealed them, or because they were
         /// changed.
         forged: AtomicU64,
         /// Packets that went to user space because another CPU had the lock for too long.

@@ -16,7 +16,7 @@ use crate::world::{
     without_kept,
 };
 
-/// Number of entries in both logs; there is room for as many frames of the longest size.
+/// Number of entries in both logs; the logs have room for the same number of frames of the longest size.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
 /// There are so many buffers that the buffers for copies (one in 32) hold all entries. Then the ENDs of many sessions

@@ -43,7 +43,7 @@ pub struct Net {
     /// The packet that stated a frame's order, for messages.
     pub said: HashMap<u64, String>,
     pub orders: HashMap<(u64, u64), u64>,
-    /// For each bypass: its session, and the highest order that had been acknowledged to any client when the bypass was
+    /// For each bypass, its session, and the highest order that had been acknowledged to any client when the bypass was
     /// sent.
     pub barriers: HashMap<u64, (u64, u64)>,
     /// The network loses, repeats and reorders packets, and processes are killed.

@@ -210,7 +210,7 @@ pub struct World {
     /// The dispatcher at the interface, if there are several devices: it gets all frames.
     pub front: Option<Arc<Mutex<Dispatcher>>>,
     pub address: SocketAddr,
-    /// In a switch: the switch's own address, to which the neighbouring hops send.
+    /// In a switch, the switch's own address, to which the neighbouring hops send.
     pub own: Option<SocketAddr>,
     /// Packets that the kernel answered by itself.
     pub answered: u64,
@@ -469,7 +469,8 @@ impl World {
         assert_eq!(Some(Time(told)), deadline, "the kernel's word");
     }
 
-    /// Without a lease the kernel withholds as many answers as user space does. Returns the number of withheld answers.
+    /// Without a lease, kernel and user space withhold the same number of answers. Returns the number of withheld
+    /// answers.
     pub fn compare_silence(&self) -> u64 {
         let name = self.scratch.0.folder().file_name().unwrap();
         let status = Status::read(&name.to_string_lossy()).unwrap();

@@ -61,8 +61,8 @@ impl Times {
         self.answered = now;
     }
 
-    /// Notes that a command had no answer in time. Later commands that have waited as long must not wait for a further
-    /// whole deadline.
+    /// Notes that a command had no answer in time. Later commands that have waited for the same time must not wait for
+    /// a further whole deadline.
     pub(super) fn fail(&mut self) {
         self.answered = 0;
     }

@@ -43,7 +43,7 @@ pub enum MapError {
 /// count from 1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotMap {
-    /// For each slot the number of its shard plus 1; 0: no shard.
+    /// For each slot, the number of its shard plus 1; 0: no shard.
     shards: Vec<u16>,
     /// Slots that are being moved to another shard. Commands for their keys are refused meanwhile.
     moving: BTreeSet<u16>,

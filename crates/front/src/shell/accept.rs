@@ -104,7 +104,7 @@ impl Door {
         self.due().is_some_and(|due| now >= due)
     }
 
-    /// If it is time, accepts a bounded number of waiting clients.
+    /// Accepts a bounded number of waiting clients, if it is time.
     pub(crate) fn accept(&mut self, now: Time) -> Vec<(TcpStream, SocketAddr)> {
         let mut came = Vec::new();
         if !self.is_due(now) {

@@ -25,8 +25,8 @@ pub(super) struct Client {
     pub(super) session: Option<SessionHandle>,
     /// The client is in the list of clients that the endpoint refused.
     pub(super) waiting: bool,
-    /// The client was taken from the list of clients that the endpoint refused. If it does not need the endpoint, it
-    /// passes its turn to the next client.
+    /// The client was taken from the list of clients that the endpoint refused. A client that does not need the
+    /// endpoint passes its turn to the next client.
     pub(super) woken: bool,
     /// The change of the client's subscriptions that is under way.
     pub(super) subscribing: Option<Change>,

@@ -98,7 +98,7 @@ impl<U: Upstream> Front<U> {
         count
     }
 
-    /// At the end of a turn: if a pause has ended, the clients that waited for its end continue.
+    /// Called at the end of a turn. If a pause has ended, the clients that waited for its end continue.
     pub(super) fn end_pause(&mut self) {
         if !self.shared.pause.take_over(self.shared.now) {
             return;

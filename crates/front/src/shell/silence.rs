@@ -147,7 +147,7 @@ impl UnderWay {
 /// The state of the answers to calls, and what was logged about them.
 #[derive(Debug, Default)]
 struct Listening {
-    /// If calls are outstanding and no answer has come since: when the first of these calls was submitted.
+    /// The time when the first outstanding call was submitted, if no answer has come since then.
     asked: Option<Time>,
     /// A call was submitted since the silence was last logged.
     asks_again: bool,

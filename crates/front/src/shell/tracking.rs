@@ -140,7 +140,8 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// At the end of a turn: makes or ends the connection, asks the due questions, and tells clients.
+    /// Called at the end of a turn. Makes or ends the connection, asks the due questions, and tells clients about
+    /// changed keys.
     pub(super) fn keep_tracking(&mut self) {
         let now = self.shared.now;
         if self.shared.tracking.is_wanted(now) {

@@ -110,7 +110,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// At the end of a turn: asks the due questions, gives up what takes too long, and hands out the answers.
+    /// Called at the end of a turn. Asks the due questions, gives up what takes too long, and hands out the answers.
     pub(super) fn keep_users(&mut self) {
         if !self.shared.users.are_asked_for() || self.shared.users.has_none() {
             return self.spread_news();

@@ -168,7 +168,7 @@ impl From<Ended> for Silent {
 }
 
 impl<U: Upstream> Front<U> {
-    /// If it is time, checks all clients with a deadline.
+    /// Checks all clients with a deadline, if it is time.
     pub(super) fn keep_vigil(&mut self) {
         let now = self.shared.now;
         let Some(due) = self.vigil.next_look.filter(|due| *due <= now) else {

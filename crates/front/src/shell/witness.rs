@@ -56,7 +56,7 @@ enum Watched {
     /// The connection is logged in at the Redis process with this run id.
     Stands { run_id: String },
     /// The Redis process with this run id has closed the connection, or has ended. The front asks which
-    /// process answers now. If it is the same process, the clients of the first `logins` logins are closed.
+    /// process answers now. If the same process answers, the clients of the first `logins` logins are closed.
     Closed { run_id: String, logins: u64 },
 }
 
@@ -216,7 +216,7 @@ impl Witness {
 }
 
 impl<U: Upstream> Front<U> {
-    /// At the end of a turn: logs in as new users, and closes the clients of deleted users.
+    /// Called at the end of a turn. Logs in as new users, and closes the clients of deleted users.
     pub(super) fn keep_witnesses(&mut self) {
         let now = self.shared.now;
         let new = std::mem::take(&mut self.shared.users.logged_in);
@@ -281,7 +281,7 @@ impl<U: Upstream> Front<U> {
         }
     }
 
-    /// After the list of users was fetched: removes the witnesses of users without clients.
+    /// Called after the list of users was fetched. Removes the witnesses of users without clients.
     pub(super) fn forget_idle_users(&mut self) {
         let clients = self.clients.iter();
         let users = clients

@@ -17,7 +17,7 @@ const ADDRESSES_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     total: u64,
-    /// For each address: the beginning of its window, and the number of failures since then.
+    /// For each address, the beginning of its window, and the number of failures since then.
     recent: FxHashMap<IpAddr, (Time, u32)>,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Fault model: a crash leaves each aligned 8-byte word that was stored, and is not covered by a completed persist,
 //! with its old or its new value. Each word (or each 64-byte line) is independent, and a word may reach the medium at
-//! any time before. A persist in flight has no reliable effect until it is complete. When it is complete, the medium
-//! has the contents of the persist's start, or newer contents. `crash` is a loss of power. `kill` is the death of the
-//! process alone: every store stays visible, and no unpersisted store has become durable.
+//! any time before. A persist in flight has no reliable effect until it is complete. When the persist is complete, the
+//! medium has the contents of the persist's start, or newer contents. `crash` is a loss of power. `kill` is the death
+//! of the process alone: every store stays visible, and no unpersisted store has become durable.
 
 #![allow(dead_code)] // Each test binary uses its part.
 

@@ -45,7 +45,7 @@ pub struct Counts {
 struct Explorer<W> {
     effort: Effort,
     counts: Counts,
-    /// By the key of an image and its promise: whether the recovery from this image was crashed again.
+    /// Whether the recovery from an image was crashed again, by the key of the image and its promise.
     seen: FxHashMap<u64, bool>,
     world: std::marker::PhantomData<W>,
 }

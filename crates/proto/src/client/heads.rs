@@ -1,8 +1,8 @@
 //! Finds the head among the addresses that the client was given (`docs/spec/protocol.md` §3).
 //!
-//! The client sends to one address, and accepts answers from all. If it waits too long, it sends a question to all
-//! addresses, and takes the device that answers for the head. A device that is not the head drops a client's packets,
-//! so a question only costs time.
+//! The client sends to one address, and accepts answers from all. If the client waits too long, it sends a question to
+//! all addresses, and takes the device that answers for the head. A device that is not the head drops a client's
+//! packets, so a question only costs time.
 
 use crate::time::{MILLISECOND, Nanos, SECOND, earliest};
 use crate::{Peer, Time};

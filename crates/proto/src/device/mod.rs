@@ -891,8 +891,9 @@ impl Device {
         None
     }
 
-    /// Tells the device the largest fragments that its paths to the neighbour hops carry. If they are smaller than the
-    /// shard's size, the device asks the server, which begins an epoch with a smaller size (protocol.md §7).
+    /// Tells the device the largest fragments that its paths to the neighbour hops carry. If these fragments are
+    /// smaller than the shard's size, the device asks the server, which begins an epoch with a smaller size
+    /// (protocol.md §7).
     pub fn set_path(&mut self, now: Time, size: FragmentSize, out: &mut Outbox) {
         self.path = if self.loses_large {
             FragmentSize::MIN

@@ -258,7 +258,7 @@ impl Device {
     }
 
     /// Returns the place that an OPEN of this front does not find, because of the front's share or because no place is
-    /// left. If it helps, sessions are ended to make room in the table.
+    /// left. If the end of sessions would help, sessions are ended to make room in the table.
     pub(super) fn finds_no_place(
         &mut self,
         now: Time,
@@ -289,8 +289,8 @@ impl Device {
         }
     }
 
-    /// Returns the front that was refused most often for being over its share, and the number of refusals. For people:
-    /// the counters have only the sum of all fronts.
+    /// Returns the front that was refused most often for being over its share, and the number of refusals. The result
+    /// is for a text to an operator: the counters have only the sum of all fronts.
     #[must_use]
     pub fn most_over_share(&self) -> Option<(FrontId, u64)> {
         self.table.shares.most_refused()

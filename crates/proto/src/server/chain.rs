@@ -398,8 +398,8 @@ impl Server {
         self.path = self.path.min(size);
     }
 
-    /// Tells the server the largest fragments that its path to the tail carries. If they are smaller than the shard's
-    /// size, the next epoch begins, with the same members and the smaller size (protocol.md §7).
+    /// Tells the server the largest fragments that its path to the tail carries. If these fragments are smaller than
+    /// the shard's size, the next epoch begins, with the same members and the smaller size (protocol.md §7).
     pub fn set_path(&mut self, size: FragmentSize) {
         let size = size.min(self.config.size_max);
         self.path = size;

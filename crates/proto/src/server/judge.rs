@@ -133,8 +133,8 @@ pub(super) enum Judgement {
     Confirm,
     /// The bypass was executed, and its reply is sent again. Replies to reads are known only if they were errors.
     Repeat,
-    /// The session has continued without this bypass (its caller's deadline passed). If it were executed now, it would
-    /// come after later requests of the session.
+    /// The session has continued without this bypass (its caller's deadline passed). If the bypass were executed now,
+    /// it would come after later requests of the session.
     Overtaken,
     /// Earlier updates of the session are missing, so its client is told the seq with which to continue. The head that
     /// stamped the bypass was lost with updates that were not durable yet, and their orders were given to other

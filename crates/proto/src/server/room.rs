@@ -2,8 +2,8 @@
 //! §4, "The waiting room").
 //!
 //! A request of one packet is complete at once, and leaves after one turn of the store. A long request that never
-//! becomes complete would stay. So incomplete bypasses may use only half of the room. If it becomes scarce, each front
-//! may use an equal part of that half, and silent bypasses lose their place.
+//! becomes complete would stay. So incomplete bypasses may use only half of the room. If room becomes scarce, each
+//! front may use an equal part of that half, and silent bypasses lose their place.
 
 use super::bypass::Waiting;
 use super::{Server, WaitingRoom};

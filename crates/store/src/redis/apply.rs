@@ -127,7 +127,7 @@ impl RedisStore {
         )))
     }
 
-    /// In a Redis Cluster: returns the reason why these keys can never be written in this shard. There are two such
+    /// Returns the reason why these keys of a Redis Cluster can never be written in this shard. There are two such
     /// reasons. The first: the keys' slot is not one of this shard's, and the master did not serve it when it was
     /// connected. The second: one command has keys of several slots.
     fn misplaced(&self, link: &Link, commands: &Commands<'_>) -> Option<String> {

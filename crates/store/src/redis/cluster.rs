@@ -80,8 +80,8 @@ pub fn waits_for(slot: u16, why: &str) -> String {
     )
 }
 
-/// In a Redis Cluster: returns the slot of the keys that a transaction names, if it names keys. The inner error is the
-/// client's reply if the keys are in several slots, or in a slot at another node.
+/// Returns the slot of the keys that a transaction names, if the store is a Redis Cluster and the transaction names
+/// keys. The inner error is the client's reply if the keys are in several slots, or in a slot at another node.
 ///
 /// # Errors
 /// `Retry`: Redis does not name the slot's node.

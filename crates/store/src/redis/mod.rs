@@ -157,7 +157,7 @@ pub struct RedisStore {
     in_flight: Option<Bytes>,
     /// The highest number of databases that a Redis of this shard had, as far as is known.
     databases: u32,
-    /// In a Redis Cluster: the slots that the master served when it was connected.
+    /// In a Redis Cluster, the slots that the master served when it was connected.
     served_slots: Vec<RangeInclusive<u16>>,
     seen_records: bool,
     /// Whether the configured Redis has once passed all checks.

@@ -50,7 +50,7 @@ pub enum Pending {
         skip: usize,
         field: RecordKey,
         prefix: Bytes,
-        /// In a Redis Cluster: slots that the script checks.
+        /// In a Redis Cluster, the slots that the script checks.
         slots: Vec<u16>,
     },
 }

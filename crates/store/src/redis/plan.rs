@@ -40,7 +40,7 @@ pub struct Plan<'a> {
     pub database: u32,
     /// The commands of the request, checked.
     pub items: Vec<Item<'a>>,
-    /// For a pack: most parts that this plan runs. The reply is the array of their replies.
+    /// For a pack, the maximum number of parts that this plan runs. The reply is the array of their replies.
     pub parts: Option<usize>,
 }
 

@@ -526,7 +526,7 @@ fn a_function_runs_once_whatever_rights_are_missing_meanwhile() {
     }
 }
 
-/// Redis checks rights again at EXEC. If it then executes a command, but not the write of its record, the command
+/// Redis checks rights again at EXEC. If Redis then executes a command, but not the write of its record, the command
 /// counts as executed, and its record is written before anything else.
 #[test]
 fn what_was_executed_without_its_record_is_not_executed_again() {

@@ -33,7 +33,7 @@ pub(in crate::client) struct Batch {
     pub(super) store_failed: bool,
     /// Different hashes of the commands' keys: at most [`READ_KEYS_MAX`] + 1.
     hashes: Vec<u64>,
-    /// If all commands are GETs of one key: this key.
+    /// The key, if all commands are GETs of one key.
     pub(super) key: Option<Vec<u8>>,
     /// The commands that list the keys of database 0, by index.
     pub(super) listings: Vec<(usize, Listing)>,

@@ -391,7 +391,7 @@ impl Packs {
         pack.key_hash = 0;
     }
 
-    /// Whether a transaction of this many bytes fits into the open pack. If no pack is open: whether other
+    /// Whether a transaction of this many bytes fits into the open pack. If no pack is open, returns whether other
     /// commands could travel with the transaction.
     pub(in crate::client) fn has_room_for_transaction(&self, bytes: usize) -> bool {
         let whole = bytes + 2 * (MULTI.len() + EXEC.len());

@@ -218,7 +218,7 @@ impl Lane {
         })
     }
 
-    /// At the end of a turn: makes the connection, sends the waiting reads, and gives up what takes too long.
+    /// Called at the end of a turn. Makes the connection, sends the waiting reads, and gives up what takes too long.
     /// `asks_role`: the store must also be asked for its replicas. Returns whether the store was asked for its
     /// replicas.
     pub(super) fn flush(

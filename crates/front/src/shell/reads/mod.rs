@@ -184,7 +184,7 @@ impl<U: Upstream> Front<U> {
         self.shared.replicas.fit = any;
     }
 
-    /// At the end of a turn: sends the collected reads, and gives up what takes too long.
+    /// Called at the end of a turn. Sends the collected reads, and gives up what takes too long.
     pub(super) fn send_store_reads(&mut self) {
         let mut told = std::mem::take(&mut self.reads.told);
         let mut sought = self.shared.replicas.are_sought(self.shared.now);

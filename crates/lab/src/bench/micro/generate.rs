@@ -134,8 +134,8 @@ impl<'a> Turn<'a> {
         })
     }
 
-    /// Receives a datagram, if one has arrived. If it completes an update, begins the next update,
-    /// unless the time is over.
+    /// Receives a datagram, if one has arrived. If the datagram completes an update, begins the next update, unless the
+    /// time is over.
     fn step<C: Carrier>(
         &mut self,
         carrier: &mut C,

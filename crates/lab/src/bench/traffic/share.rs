@@ -42,9 +42,9 @@ impl Share {
     }
 }
 
-/// Of `count` sorted figures, returns how many lie below the 95 % interval of their median; as many
-/// lie above it. Each figure lies on either side of the true median with equal probability. The result is therefore the
-/// largest number for which the two tails of the binomial distribution have at most 5 %.
+/// Of `count` sorted figures, returns the number of figures below the 95 % interval of their median; the same number
+/// lies above the interval. Each figure lies on either side of the true median with equal probability. The result is
+/// therefore the largest number for which the two tails of the binomial distribution have at most 5 %.
 fn beyond(count: usize) -> usize {
     let mut beyond = 0;
     let mut chance = (0..count).fold(1.0, |chance, _| chance / 2.0);

@@ -33,8 +33,8 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Sets a variant up. If it has a device, waits until the device serves. `number` distinguishes
-    /// several stands.
+    /// Sets a variant up. If the variant has a device, waits until the device serves. `number` distinguishes several
+    /// stands.
     ///
     /// The calling thread must outlive the stand, because the processes end with this thread.
     ///

@@ -2,9 +2,9 @@
 //!
 //! The time of a command begins when the front has read it. If the command waits for earlier commands of its client,
 //! its time begins when the previous command is answered, so a pipeline may be long. If a command gets no answer in
-//! time, it fails, and later commands that have waited as long fail at the same time and are not sent. So the times of
-//! several commands do not add up. Two kinds of waits do not count: waits for a command that blocks, and waits for a
-//! client that does not read its replies ([`crate::client::arrivals`]).
+//! time, it fails. Later commands that have waited for the same time fail at the same moment and are not sent. So the
+//! times of several commands do not add up. Two kinds of waits do not count: waits for a command that blocks, and waits
+//! for a client that does not read its replies ([`crate::client::arrivals`]).
 //!
 //! A passed command has a deadline for being sent and, unless it blocks, one for its answer. A blocking command, a
 //! subscriber and a monitor may wait while the store is alive. The store counts as dead when its process has answered

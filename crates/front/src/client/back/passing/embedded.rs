@@ -147,8 +147,8 @@ fn with_arguments<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> T) -> Op
 }
 
 impl Passing {
-    /// For a store that is no Redis: if calls can serve the passed command, prepares the calls and returns true;
-    /// otherwise returns false.
+    /// Handles the passed command at a store that is no Redis. If calls can serve the command, prepares the calls and
+    /// returns true; otherwise returns false.
     pub(super) fn serve_embedded(&mut self) -> bool {
         let Some(passage) = &mut self.passage else {
             return false;

@@ -52,8 +52,8 @@ impl Passing {
         self.drop_direct();
     }
 
-    /// Ends the passage without an answer. Later commands that have waited as long must not wait for a further whole
-    /// deadline. A blocking command is an exception: it made the later commands wait.
+    /// Ends the passage without an answer. Later commands that have waited for the same time must not wait for a
+    /// further whole deadline. A blocking command is an exception: it made the later commands wait.
     fn end_unanswered(&mut self, face: &mut Face) -> Option<Passage> {
         let passage = self.drop_passage()?;
         let waited = matches!(passage.stage, Stage::Sent | Stage::Confirm { .. });
