@@ -33,7 +33,7 @@ pub struct Script {
 }
 
 const KEYS: &[&str] = &["a", "b", "counter", "k:4"];
-/// A key in base64, which is used only so.
+/// A key that is used only in its base64 form.
 const BINARY_KEY: &str = "Zm9vIGJhcg==";
 const NUMBERS: &[&str] = &[
     "0",

@@ -248,7 +248,7 @@ fn datagrams_to_the_shard_with_options_or_in_fragments() {
     for len in [1_473, 4_000, 60_000] {
         arrives(&from, &device, &bytes(len));
     }
-    // Packets of pmnet that are damaged, or no updates of a known session.
+    // Packets of pmnet that are damaged, or that are not updates of a known session.
     for packet in [
         update(1),
         update(u64::MAX),

@@ -145,8 +145,8 @@ impl Sessions {
         self.index.insert(id.to_be(), row, 0).map_err(index_error)
     }
 
-    /// Removes a session that is over, and frees its row. If the shard has keys, call it only while the pipeline is
-    /// held.
+    /// Removes a session that is over, and frees its row. If the shard has keys, call this function only while the
+    /// pipeline is held.
     pub(super) fn remove(&mut self, id: u64) -> Result<(), KernelError> {
         if let Some(row) = self.rows.give_back(id) {
             self.clear_row(row);

@@ -249,7 +249,7 @@ impl Connection {
         rest.merge(theirs, |frame| self.answer_own(frame, shared))
     }
 
-    /// Returns the reply to a command of a transaction that the front answers.
+    /// Returns the front's own reply to a command of a transaction.
     fn answer_own(&mut self, frame: &[u8], shared: &mut Shared) -> Bytes {
         let mut parser = Parser::new(REQUESTS);
         let Ok(Status::Complete) = parser.poll(frame) else {

@@ -24,7 +24,7 @@ const LINKS: &str = "NIC, switch: the log is memory of the kernel, and an XDP pr
      server are network namespaces joined by a veth pair, with front and load at the client's end. They are compared \
      with a Redis at the other end of such a link (no switch in between, which is in its favour). CPU time of the program \
      in the kernel is part of whoever's packet it was";
-/// Redis over a link, the baseline of pmnet over links.
+/// Redis over a link, with which pmnet over links is compared.
 const DIRECT_LINK: &str = "Redis, always (direct, over a link)";
 
 /// One set-up that is measured.
