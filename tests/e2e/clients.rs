@@ -1,5 +1,5 @@
-//! Unmodified programs of others with the front: redis-cli, redis-benchmark, redis-py, and a client
-//! in another language.
+//! The front with other people's programs, unmodified: redis-cli, redis-benchmark, redis-py, and a client in another
+//! language.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

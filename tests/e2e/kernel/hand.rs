@@ -1,5 +1,5 @@
-//! `pmnet ctl --via`: a device in the kernel, or one that bypasses the network stack, gets another
-//! next hop while it runs.
+//! `pmnet ctl --via`: a device in the kernel, or a device that bypasses the network stack, gets another next hop while
+//! it runs.
 
 use super::CALL_MAX;
 use super::world::{Place, Plan, READY_MAX, World};

@@ -34,7 +34,7 @@ type Fields = (
     &'static [(&'static str, &'static str, usize)],
 );
 
-/// A number to be raised when a field's meaning or a locking rule changes but the layout does not.
+/// A number that must be raised when the meaning of a field or a locking rule changes and the layout stays the same.
 const RULES: u64 = 3;
 
 /// A hash of all names, types and offsets below, and of [`RULES`]. Versions that differ in any of these have different

@@ -75,7 +75,7 @@ impl Replies {
         }
     }
 
-    /// Puts a message before the reply at `index`. If there is no slot at `index`, puts it after all replies.
+    /// Puts a message before the reply at `index`. If there is no slot at `index`, the message goes after all replies.
     pub(super) fn insert(&mut self, index: usize, message: &Bytes) {
         if index == 0 {
             self.output.push(message);

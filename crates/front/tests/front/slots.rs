@@ -20,7 +20,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 
 #[test]
 fn slots_are_those_of_redis_cluster() {
-    // The default port of its bus, 10,000 higher, may be in use by another process.
+    // The default port of the server's bus, which is 10,000 higher, may be in use by another process.
     let bus = Port::claim().expect("a port");
     let bus = bus.number().to_string();
     let options = ["--cluster-enabled", "yes", "--cluster-port", &bus];

@@ -24,7 +24,7 @@ impl Keys {
     /// Makes the key files in this folder.
     ///
     /// # Errors
-    /// `pmnet key` refuses; the error has its message.
+    /// `pmnet key` refuses to make the keys; the error contains the message of `pmnet key`.
     pub fn make(binaries: &Binaries, folder: &Path) -> anyhow::Result<Keys> {
         let (cluster, front) = (folder.join("cluster.key"), folder.join("front.key"));
         run(binaries, ["new".as_ref(), cluster.as_path()])?;

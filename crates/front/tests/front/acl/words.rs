@@ -290,7 +290,7 @@ pub struct Change {
 }
 
 impl Server {
-    /// Returns a change of the rights of a user that already has some.
+    /// Returns a change of the rights of a user that already has rights.
     pub fn change(&self, random: &mut Random) -> Change {
         let (words, gives_only) = match random.below(6) {
             0 => (self.rules(random), false),

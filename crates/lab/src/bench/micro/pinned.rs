@@ -34,7 +34,7 @@ fn remove(name: &str) -> Result<(), KernelError> {
 /// # Errors
 /// Fails if the BPF file system cannot be used.
 pub fn sweep() -> Result<(), KernelError> {
-    // Opening creates the folder, so that the other folders in its parent can be listed.
+    // Opening creates the folder; afterwards the other folders in the same parent can be listed.
     let own = Pins::open(&format!("{PREFIX}{}-sweep", std::process::id()))?;
     let neighbours = own.folder().parent().map(std::fs::read_dir);
     for entry in neighbours.into_iter().flatten().flatten().flatten() {
