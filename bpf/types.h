@@ -115,7 +115,7 @@ struct pm_packet {
 	bool wake;		/* user space must be woken for this packet */
 	__u64 seq;
 	struct pm_bucket *bucket;	/* of an update of one key */
-	/* Of a DURABLE that is to be sent. */
+	/* Fields of a DURABLE that must be sent. */
 	__be64 persisted_be, room_be;
 	/* The destination of the packet, if it does not go back to its sender. */
 	__u64 to_high, to_low;	/* address, as in pm_address_high and pm_address_low */

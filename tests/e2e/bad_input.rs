@@ -294,7 +294,7 @@ fn a_front_that_is_wired_wrongly_says_so() {
         ];
         let args = [&fixed[..], options].concat();
         let front = launch(name, &folder.0, &args);
-        // The front says it by itself; a client is used only to make a call fail.
+        // The front logs its message without a client; if options are given, a client makes a call fail.
         if !options.is_empty() {
             eventually("the front serves", CALL_MAX, || {
                 TcpStream::connect(address).is_ok()

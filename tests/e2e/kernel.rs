@@ -88,8 +88,8 @@ fn killed_every_second() {
     assert!(kills >= 2, "{kills} kills");
 }
 
-/// Sessions that open and end make the process hold the fast path again and again. The process is
-/// killed at random moments of this, also before it serves.
+/// Sessions that open and end make the process hold the fast path again and again. The test kills the process at random
+/// moments of this work, also before the process serves.
 #[test]
 fn killed_while_sessions_come_and_go() {
     let Some(mut world) = World::start(Plan::new(Place::Nic)) else {

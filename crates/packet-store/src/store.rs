@@ -636,7 +636,7 @@ pub struct Stat {
     pub frames_used: u32,
     /// Bytes of records.
     pub bytes_live: u64,
-    /// Bytes in frames with records that belong to no record.
+    /// In frames that hold records: the number of bytes that belong to no record.
     pub bytes_dead: u64,
 }
 

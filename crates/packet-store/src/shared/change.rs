@@ -132,7 +132,7 @@ impl<'r, M: Media> Change<'r, M> {
         Ok(())
     }
 
-    /// Copies a record that is not in the log, or not in this form.
+    /// Copies a record whose bytes are not in the log, or are there in another form.
     ///
     /// # Errors
     /// The errors of [`put`](crate::Transaction::put).

@@ -30,7 +30,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    /// Begins with these addresses. There must be at least one address.
+    /// Returns the state of a client that was given these addresses. There must be at least one address.
     pub(super) fn new(given: impl Iterator<Item = Peer>) -> Heads {
         let mut peers = Vec::new();
         for peer in given {
