@@ -46,8 +46,8 @@ class Expected:
         return "servers" not in row or any(fits(self.server or "redis-server", name) for name in row["servers"])
 
     def own(self, rows):
-        """The rows that a run with this server must need. With another server than this machine's, these are only the
-        rows that name it."""
+        """The rows that a run with this server must need. For another server than this machine's,
+        only the rows that name that server are used."""
         return [row for row in rows if self.server is None or "servers" in row]
 
     def why(self, suite, test):

@@ -3,7 +3,7 @@
 //! Purpose: moves bytes between sockets and [`Connection`](crate::client::Connection)s, and calls between
 //! connections and the endpoint. The loop works in turns: it reads from all ready sockets, submits all commands, sends
 //! once, and writes to each client once. After activity the loop polls without sleeping for some time (`spin`), because
-//! waking up costs more than a command. When idle, it sleeps until something arrives or a timer of the endpoint is due.
+//! waking up costs more than a command. An idle loop sleeps until something arrives or a timer of the endpoint is due.
 //! Invariants: bounded work for each client in a turn; at most `connections_max` clients.
 
 pub(crate) mod accept;

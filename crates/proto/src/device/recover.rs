@@ -506,7 +506,7 @@ impl Device {
     /// are folded over the server's session table, and later forwarded like other entries.
     ///
     /// # Errors
-    /// A text: why a frame cannot belong to this log.
+    /// A text that says why a frame cannot belong to this log.
     pub fn serve<'a>(
         &mut self,
         now: Time,
