@@ -47,7 +47,7 @@ class Expected:
 
     def own(self, rows):
         """The rows that a run with this server must need. For another server than this machine's,
-        only the rows that name that server are used."""
+        only the rows that name that server are among them."""
         return [row for row in rows if self.server is None or "servers" in row]
 
     def why(self, suite, test):
