@@ -73,9 +73,10 @@ Stores:
                          with TLS to all of them. name=NAME if their
                          certificates have one name; sentinel_user=NAME if
                          Sentinels have users
-  packet:PATH            pmnet's own store. size=BYTES for a new one, media=file,
-                         dram or pmem (default: what suits the path)
-  null:                  forgets everything; for measurements
+  packet:PATH            pmnet's own store. size=BYTES for a new one,
+                         media=file, dram or pmem (default: depends on
+                         the path)
+  null:                  stores nothing; for measurements
 
 Settings follow the address: ?NAME=VALUE&NAME=VALUE. One server serves one shard. The store keeps the server's \
 position in the log, and changes it in the same transaction as the data.
