@@ -84,8 +84,8 @@ The same as three processes, which can also be on three machines
   pmnet redis  --listen 127.0.0.1:6380 --via 127.0.0.1:51000 &
   redis-cli -p 6380 SET greeting hello
 
-Every flag of a role has an environment variable: PMNET_DEVICE_LISTEN is --listen of pmnet device. A flag overrides \
-its variable, and the variable overrides the file. Flags by which an operator states a fact once, such as \
+A flag of a role can also be set by an environment variable: PMNET_DEVICE_LISTEN is --listen of pmnet device. A flag \
+overrides its variable, and the variable overrides the file. Flags by which an operator states a fact once, such as \
 --declare-data-loss, have no variable.
 
 Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…). A warning or an error \

@@ -268,8 +268,9 @@ impl RedisArgs {
 pub(super) enum ReadFromArg {
     /// Only the database to which the server applies updates.
     Master,
-    /// Also its replicas, if they have every update that the head's answer says the read must see. A write by another
-    /// program, which bypasses pmnet, may become visible on a replica later than on the master.
+    /// Also the replicas of this database. The head's answer states which updates the read must see, and a replica
+    /// answers only if it has them. A write by another program, which bypasses pmnet, may become visible on a replica
+    /// later than on the master.
     Any,
 }
 
