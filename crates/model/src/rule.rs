@@ -1,5 +1,5 @@
-//! The rules that can be switched off: the eight of protocol.md §2, the answers to the lines of its §8 (numbered as in
-//! the design's table of 16 lines), and the rules of reads.md and verbs.md.
+//! The rules that can be switched off: the eight rules of protocol.md §2 and their parts, rules of its other sections
+//! (§), and the rules of reads.md, keys.md and verbs.md.
 
 use crate::rule_table::{About, TABLE};
 
@@ -8,7 +8,7 @@ use crate::rule_table::{About, TABLE};
 pub enum Rule {
     /// Rule 1: an update is identified by (session, seq). Without: by its hash.
     Identity,
-    /// Rule 2: the head admits seq = last + 1 only. Without: any higher seq. Also line 8.
+    /// Rule 2: the head admits seq = last + 1 only. Without: any higher seq.
     SessionOrder,
     /// Rule 3: an entry is forwarded only when it is durable. Without: when it is appended.
     WriteAhead,
@@ -16,7 +16,7 @@ pub enum Rule {
     InOrder,
     /// Rule 5: an update is acknowledged when all devices of the chain hold it. Without: when the head does.
     AckWhenAllHold,
-    /// Rule 6: effects, table and A change in one step. Without: first the effect, then the rest. Also line 3.
+    /// Rule 6: effects, table and A change in one step. Without: first the effect, then the rest.
     ApplyAtomically,
     /// Rule 7: APPLIED waits until all replicas of the server have the state. Without: only until the primary has it.
     ReclaimEverywhere,
@@ -25,31 +25,31 @@ pub enum Rule {
     RecoverReplicated,
     /// Rule 8: a bypass waits until A has reached its barrier. Without: it is executed at once.
     Barrier,
-    /// Line 1: the head sends one ack for all copies. Without: every device sends an ack, and the client counts them.
+    /// Rule 5: the head sends one ack for all copies. Without: every device sends an ack, and the client counts them.
     OneAckForAll,
-    /// Line 2: entries are freed by their order. Without: by a hash of the update.
+    /// Rule 7: entries are freed by their order. Without: by a hash of the update.
     ReclaimByOrder,
-    /// Line 4: a session's id is the order of its OPEN. Without: a small number that is used again.
+    /// Rule 1: a session's id is the order of its OPEN. Without: a small number that is used again.
     SessionNeverReused,
-    /// Line 5: the checksum covers the whole entry. Without: a torn entry passes recovery.
+    /// §8: the checksum covers the whole entry. Without: a torn entry passes recovery.
     EntryChecksum,
-    /// Line 6: a bypass waits for its own session's updates. Without: it may overtake them.
+    /// Rule 8: a bypass waits for its own session's updates. Without: it may overtake them.
     OwnUpdatesFirst,
-    /// Line 7: one order for all clients. Without: the server keeps only each session's order.
+    /// Rule 8: one order for all clients. Without: the server keeps only each session's order.
     OneOrder,
-    /// Line 9: a primary that has lost its replica continues only in a new epoch, and APPLIED of an older epoch frees
+    /// Rule 7: a primary that has lost its replica continues only in a new epoch, and APPLIED of an older epoch frees
     /// nothing.
     FencedReclaim,
-    /// Line 11: a device with a replaced medium is refused until the loss is declared. Without: the medium is taken for
+    /// §5: a device with a replaced medium is refused until the loss is declared. Without: the medium is taken for
     /// the old one.
     LossDeclared,
-    /// Line 12: a fallback carries its update's (session, seq). Without: it is a write without identity.
+    /// §4: a fallback carries its update's (session, seq). Without: it is a write without identity.
     FallbackIdentity,
-    /// Line 13: a device serves an epoch only after the server has persisted it.
+    /// §5: a device serves an epoch only after the server has persisted it.
     ServerFirst,
-    /// Line 13: a new head answers no client before the old head's lease is over. Without: at once.
+    /// §14: a new head answers no client before the old head's lease is over. Without: at once.
     Lease,
-    /// Line 13: before that moment no bypass, fallback or read passes the new head either. Without: only acks wait.
+    /// §14: before that moment no bypass, fallback or read passes the new head either. Without: only acks wait.
     LeaseCoversReads,
     /// §14: a device answers only until its lease is over by its own clock. Without: for ever.
     LeaseDeadline,
@@ -59,22 +59,22 @@ pub enum Rule {
     /// §14: a member that was declared stopped gets no lease before it has joined again. Without: it gets one at any
     /// time.
     StoppedForGood,
-    /// Line 13: the last member of a chain is removed only when it is stopped and its remaining entries are applied or
+    /// §5: the last member of a chain is removed only when it is stopped and its remaining entries are applied or
     /// declared lost.
     LastMemberStopped,
-    /// Line 14: a device that joins erases its log first. Without: it keeps the log.
+    /// §5: a device that joins erases its log first. Without: it keeps the log.
     EraseOnJoin,
-    /// Line 14: a device that joined is promoted only when it has caught up. Without: at any time.
+    /// §5: a device that joined is promoted only when it has caught up. Without: at any time.
     Synced,
     /// §5, joining: the device before the joiner stands still when the order up to which the joiner must catch up is
     /// noted. Without: that device continues to serve the previous epoch.
     StandsStill,
-    /// Line 15: an answer waits until all replicas of the server have the state that it shows. Without: the answer is
+    /// Rule 7: an answer waits until all replicas of the server have the state that it shows. Without: the answer is
     /// sent at once.
     RepliesReplicated,
     /// §4: a session whose payloads the server does not take is not begun.
     TakenPayloads,
-    /// Line 16: only what cannot fail is acknowledged early. Without: everything is.
+    /// §8: only what cannot fail is acknowledged early. Without: everything is.
     NilextOnly,
     /// §2, rule 8: the reply of a bypass that changes state is stored under its request id. Without: the bypass may be
     /// executed twice.
@@ -127,7 +127,7 @@ pub enum Rule {
     ReadSettled,
     /// reads.md §3: the epoch of the store's record must be that of the MISS.
     ReadEpoch,
-    /// reads.md §3: the store's A must have reached `need`. Also line 10.
+    /// reads.md §3: the store's A must have reached `need`.
     ReadWatermark,
     /// reads.md §3: all replicas of the store must have the state that a read shows.
     ReadDurable,

@@ -27,12 +27,7 @@ const fn about(
 /// All rules, in the order of the specification.
 pub(crate) const TABLE: &[About] = &[
     about(Rule::Identity, "identity", "rule 1", "one-device"),
-    about(
-        Rule::SessionOrder,
-        "session-order",
-        "rule 2, line 8",
-        "pipelined",
-    ),
+    about(Rule::SessionOrder, "session-order", "rule 2", "pipelined"),
     about(Rule::WriteAhead, "write-ahead", "rule 3", "one-device"),
     about(Rule::InOrder, "in-order", "rule 4", "one-device"),
     about(
@@ -44,7 +39,7 @@ pub(crate) const TABLE: &[About] = &[
     about(
         Rule::ApplyAtomically,
         "apply-atomically",
-        "rule 6, line 3",
+        "rule 6",
         "one-device",
     ),
     about(
@@ -60,56 +55,66 @@ pub(crate) const TABLE: &[About] = &[
         "reads-recover",
     ),
     about(Rule::Barrier, "barrier", "rule 8", "one-device"),
-    about(Rule::OneAckForAll, "one-ack-for-all", "line 1", "head-lost"),
+    about(
+        Rule::OneAckForAll,
+        "one-ack-for-all",
+        "rule 5, one ack",
+        "head-lost",
+    ),
     about(
         Rule::ReclaimByOrder,
         "reclaim-by-order",
-        "line 2",
+        "rule 7, order",
         "one-device",
     ),
     about(
         Rule::SessionNeverReused,
         "session-never-reused",
-        "line 4",
+        "rule 1, session ids",
         "sessions",
     ),
     about(
         Rule::EntryChecksum,
         "entry-checksum",
-        "line 5",
+        "§8, checksums",
         "one-device",
     ),
     about(
         Rule::OwnUpdatesFirst,
         "own-updates-first",
-        "line 6",
+        "rule 8, own updates",
         "pipelined",
     ),
-    about(Rule::OneOrder, "one-order", "line 7", "one-device"),
+    about(
+        Rule::OneOrder,
+        "one-order",
+        "rule 8, one order",
+        "one-device",
+    ),
     about(
         Rule::FencedReclaim,
         "fenced-reclaim",
-        "line 9",
+        "rule 7, epochs",
         "server-replica",
     ),
     about(
         Rule::LossDeclared,
         "loss-declared",
-        "line 11",
+        "§5, declared loss",
         "medium-replaced",
     ),
     about(
         Rule::FallbackIdentity,
         "fallback-identity",
-        "line 12",
+        "§4, fallback",
         "fallback",
     ),
-    about(Rule::ServerFirst, "server-first", "line 13", "head-lost"),
-    about(Rule::Lease, "lease", "line 13", "reads-lease"),
+    about(Rule::ServerFirst, "server-first", "§5, epochs", "head-lost"),
+    about(Rule::Lease, "lease", "§14, former head", "reads-lease"),
     about(
         Rule::LeaseCoversReads,
         "lease-covers-reads",
-        "line 13 (reads)",
+        "§14, former head, reads",
         "reads-lease",
     ),
     about(
@@ -133,19 +138,19 @@ pub(crate) const TABLE: &[About] = &[
     about(
         Rule::LastMemberStopped,
         "last-member-stopped",
-        "line 13",
+        "§5, last member",
         "last-removed",
     ),
-    about(Rule::EraseOnJoin, "erase-on-join", "line 14", "return"),
-    about(Rule::Synced, "synced", "line 14", "join"),
+    about(Rule::EraseOnJoin, "erase-on-join", "§5, joining", "return"),
+    about(Rule::Synced, "synced", "§5, joining", "join"),
     about(Rule::StandsStill, "stands-still", "§5, joining", "join"),
     about(
         Rule::RepliesReplicated,
         "replies-replicated",
-        "line 15",
+        "rule 7, replies",
         "server-replica",
     ),
-    about(Rule::NilextOnly, "nilext-only", "line 16", "conditional"),
+    about(Rule::NilextOnly, "nilext-only", "§8, nilext", "conditional"),
     about(
         Rule::TakenPayloads,
         "taken-payloads",
@@ -270,7 +275,7 @@ pub(crate) const TABLE: &[About] = &[
     about(
         Rule::ReadWatermark,
         "read-watermark",
-        "line 10, reads.md §3",
+        "reads.md §3",
         "reads",
     ),
     about(

@@ -33,11 +33,12 @@ const PLACES_MAX: usize = 256;
 /// Processes, by the addresses of their status ports.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Processes {
-    /// Processes of any role, by the addresses of their status ports (--status): HOST:PORT, unix:PATH, http://HOST:PORT or
+    /// Addresses of the status ports (--status) of processes of any role: HOST:PORT, unix:PATH, http://HOST:PORT or
     /// https://HOST:PORT?ca=FILE&cert=FILE&key=FILE, with commas between them.
     #[arg(long, value_name = "HOST:PORT,…")]
     pub at: Option<String>,
-    /// The processes of this configuration file: status of section [run], or without it that of each other section.
+    /// Configuration file of the processes. Their status ports are status in section [run], or, without it, status in
+    /// each other section.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -80,7 +81,7 @@ impl Processes {
 }
 
 /// Help of the option for TLS with the processes of a fleet.
-pub const TLS_HELP: &str = "Certificates for status ports of the fleet with https://: ca=FILE&cert=FILE&key=FILE, as after the address of --at";
+pub const TLS_HELP: &str = "Certificates for the fleet's status ports with https://: ca=FILE&cert=FILE&key=FILE, as after an address of --at";
 
 /// Returns a client of etcd, and the state of a shard that etcd has.
 ///

@@ -56,40 +56,43 @@ Examples:
 
 The exit code is 1 if anything is `fail`.
 
---bundle: a support case. Into FILE go these checks; version, kernel, processors, memory, network interfaces; the configuration and the \
-variables PMNET_…; state and metrics of the processes of --at and --config; the headers of the logs of --log (no keys and values); and the last \
-lines of the journal or of text files. Passwords, keys and tokens are removed. Names of hosts, addresses, paths and names of users stay in. It is \
-said what is in the file: look at it before you send it. A part that cannot be had is named in manifest.json, with the reason.";
+--bundle: FILE becomes a support case. It contains the results of these checks; version, kernel, processors, memory, \
+network interfaces; the configuration and the variables PMNET_…; state and metrics of the processes of --at and \
+--config; the headers of the logs of --log (no keys and values); and the last lines of the journal or of text files. \
+Passwords, keys and tokens are removed. Names of hosts, addresses, paths and names of users are not removed. The \
+command prints what the file contains: check the file before you send it. manifest.json names each missing part, \
+with the reason.";
 
 /// Options of `pmnet doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
-    /// Folder in which a log on an ordinary file would live.
+    /// Folder for a log on an ordinary file.
     #[arg(long, default_value = ".", value_name = "PATH")]
     log_folder: PathBuf,
-    /// A log, there or not, or a devdax device: which medium suits the path, how a write becomes durable there, what an
-    /// acknowledgement survives.
+    /// Path of a log, which need not exist, or of a devdax device. The check finds the suitable medium, how a write
+    /// becomes durable there, and which failures an acknowledged write survives.
     #[arg(long, value_name = "PATH")]
     log: Vec<PathBuf>,
-    /// A network interface for a device in the kernel: driver, queues, what it can do with XDP.
+    /// Network interface for a device in the kernel. The check shows its driver, its queues and its support of XDP.
     #[arg(long, value_name = "IF", value_delimiter = ',')]
     dev: Vec<String>,
-    /// Another process of a shard, to which packets are to go: what the path to it carries.
+    /// Address of another process of a shard. The check finds the longest packet that the path to it carries.
     #[arg(long, value_name = "HOST:PORT")]
     peer: Vec<String>,
-    /// An RDMA device and its address, NAME@ADDRESS: can it be used for --mode verbs? Sends 2000 messages to itself.
+    /// An RDMA device and its address, NAME@ADDRESS. The check sends 2000 messages from the device to itself, to find
+    /// whether --mode verbs can use it.
     #[arg(long, value_name = "NAME@ADDRESS")]
     verbs: Vec<String>,
     #[command(flatten)]
     etcd: EtcdArgs,
-    /// UDP ports that are to be used.
+    /// UDP ports that pmnet is to use.
     #[arg(long, value_name = "PORT", default_values_t = [51_000, 51_500])]
     port: Vec<u16>,
     /// TCP port of the front.
     #[arg(long, default_value_t = 6380, value_name = "PORT")]
     front_port: u16,
-    /// One JSON array on stdout.
+    /// Print one JSON array on stdout.
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -36,10 +36,9 @@ Examples:
   pmnet-sim --without barrier
   pmnet-sim --without all
 
-The production client, device and server run in a virtual world with loss, duplication,
-reordering, crashes and lost devices; the same seed gives the same story every time. Exit code 1
-on any violation. With --without a rule of the protocol is switched off, and the exit code is 1
-if nobody notices.";
+The production client, device and server run in a virtual world with loss, duplication, reordering, crashes and lost \
+devices. A seed gives the same trace every time. The exit code is 1 on any violation. With --without, a rule of the \
+protocol is switched off, and the exit code is 1 if no check finds a violation.";
 
 /// Runs the deterministic simulator.
 #[derive(Debug, Parser)]
@@ -48,47 +47,48 @@ struct SimCommand {
     /// Logs on stderr as JSON, one object a line.
     #[arg(long)]
     log_json: bool,
-    /// How many seeds [default: 100; with --without: as many as the rule may take].
+    /// Number of seeds [default: 100; with --without: the most that the rule may need].
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
-    /// The first one.
+    /// The first seed.
     #[arg(long, alias = "first", default_value_t = 1, value_name = "SEED")]
     from: u64,
-    /// Only this one.
+    /// Run only this seed.
     #[arg(long, conflicts_with_all = ["seeds", "from"])]
     seed: Option<u64>,
-    /// With --seed: tell the story, one line an event.
+    /// With --seed: print the trace, one line for each event.
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Aim at one cell of the failure matrix: MOMENT/FAULT.
     #[arg(long, value_name = "CELL")]
     only: Option<Cell>,
-    /// Switch a rule of the protocol off, to see that the checks notice; `all`: one after the
+    /// Switch a rule of the protocol off, to test that the checks find a violation; `all`: every rule, one after the
     /// other.
     #[arg(long, value_name = "RULE")]
     without: Option<String>,
-    /// With --without: try the seed in this file first, where the rule was noticed before; then all, as ever.
+    /// With --without: file of --note. Try first the seed in which the rule's violation was found before, then all
+    /// others.
     #[arg(long, value_name = "FILE", requires = "without")]
     noticed: Option<PathBuf>,
-    /// With --without: write there where each rule was noticed.
+    /// With --without: file to which the seed is written in which each rule's violation was found.
     #[arg(long, value_name = "FILE", requires = "without")]
     note: Option<PathBuf>,
-    /// The packet store is under the server in every world, not only in a quarter of them.
+    /// Give the server the packet store in every world, not only in a quarter of the worlds.
     #[arg(long, conflicts_with = "without")]
     packet_store: bool,
-    /// The same, and the store says now and then that it is short of room.
+    /// As --packet-store, and the store sometimes reports that it is short of space.
     #[arg(long, conflicts_with = "without")]
     short_store: bool,
-    /// Packets are sealed with keys, and an adversary sees, keeps, changes, redirects and repeats everything.
+    /// Seal packets with keys, with an adversary that sees, keeps, changes, redirects and repeats all packets.
     #[arg(long)]
     keyed: bool,
-    /// Run every seed twice: both must tell the same story.
+    /// Run every seed twice, and compare the traces.
     #[arg(long, conflicts_with_all = ["without", "trace"])]
     twice: bool,
-    /// Threads [default: one for each core].
+    /// Number of threads [default: one for each core].
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// The result as one JSON object on stdout.
+    /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

@@ -142,14 +142,14 @@ fn dead(source: &dyn Source, alive: &mut Alive, now: Instant) -> Option<String> 
 pub(crate) const ALIVE: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_alive",
-    "Whether the loop turns, or waits for something to do (/livez).",
+    "1 if the loop makes progress or waits for something to do (/livez), 0 if it hangs.",
 );
 
 /// Whether the loop is ready.
 pub(crate) const READY: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_ready",
-    "Whether the loop is ready (/readyz).",
+    "1 if the loop is ready (/readyz), 0 if not.",
 );
 
 /// The build of the program.

@@ -250,7 +250,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
 
         "PING" => local(
             Local::Ping,
-            "says that the front is alive, not that the store is",
+            "shows that the front is alive, but not the store",
         ),
         "ECHO" => local(Local::Echo, ""),
         "HELLO" => local(Local::Hello, "2 and 3, AUTH, SETNAME"),
@@ -258,7 +258,10 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             Local::Auth,
             "the front asks Redis whether the password is right: see [users](users-and-tls.md#users)",
         ),
-        "SELECT" => local(Local::Select, "a database is checked with the store once"),
+        "SELECT" => local(
+            Local::Select,
+            "the front asks the store once whether a database exists",
+        ),
         "QUIT" => local(Local::Quit, ""),
         "RESET" => local(Local::Reset, ""),
         "CLIENT" => local(
@@ -279,7 +282,7 @@ pub(super) fn decide(facts: &Facts) -> Decision {
         ),
         "WAIT" | "WAITAOF" => pass(
             Pass::Wait,
-            "counts replicas that have everything acknowledged before",
+            "counts replicas that have all writes that were acknowledged before",
         ),
         "MONITOR" => pass(
             Pass::Monitor,
@@ -302,10 +305,11 @@ pub(super) fn decide(facts: &Facts) -> Decision {
             "passed through with BLOCK",
         ),
 
-        "PUBLISH" | "SPUBLISH" => (Rule::Write, "after everything this connection wrote before"),
-        "EVAL" | "EVALSHA" | "FCALL" => {
-            (Rule::Write, "with the script's effects in one atomic step")
-        }
+        "PUBLISH" | "SPUBLISH" => (Rule::Write, "after all earlier writes of this connection"),
+        "EVAL" | "EVALSHA" | "FCALL" => (
+            Rule::Write,
+            "the script's effects take place in one atomic step",
+        ),
         "SORT" => (Rule::ReadUnless(&["STORE"]), "a write with STORE"),
         "GEORADIUS" | "GEORADIUSBYMEMBER" => (
             Rule::ReadUnless(&["STORE", "STOREDIST"]),
@@ -328,12 +332,12 @@ fn decide_administrative(facts: &Facts) -> Row {
             &[
                 "CAT", "DRYRUN", "GENPASS", "GETUSER", "HELP", "LIST", "USERS", "WHOAMI",
             ],
-            "about Redis's users; WHOAMI says who the client is",
+            "about Redis's users; WHOAMI returns the client's user",
         ),
         "COMMAND" => container(&["*"], ""),
         "CONFIG" => container(
             &["GET", "HELP"],
-            "the store's configuration; what acknowledged writes rest on cannot be weakened",
+            "the store's configuration; settings on which acknowledged writes depend cannot be weakened",
         ),
         "FUNCTION" => (
             Rule::Scripts {

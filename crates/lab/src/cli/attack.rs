@@ -13,33 +13,34 @@ Examples:
   pmnet-lab attack
   pmnet-lab attack --mode kernel --devices 3 --packets 10000000
 
-Starts a front, a chain with keys, a server and a Redis in network namespaces, with an adversary in each link, who sees all packets, has the key
-of another front, and forges, changes, redirects and repeats. Exit code 1 if any packet had an effect that it must not have.
+Starts a front, a chain with keys, a server and a Redis in network namespaces, with an adversary in each link. The \
+adversary sees all packets and has the key of another front. It forges, changes, redirects and repeats packets. The \
+exit code is 1 if any packet had a forbidden effect.
 Needs root, iproute2, ethtool, redis-server.";
 
 /// Options of `pmnet-lab attack`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AttackArgs {
-    /// Where the devices are.
+    /// How the devices process packets.
     #[arg(long, value_enum, default_value_t = Mode::Relay)]
     mode: Mode,
-    /// Devices of the chain.
+    /// Number of devices in the chain.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=3))]
     devices: u8,
-    /// Packets of the adversary.
+    /// Number of packets that the adversary sends.
     #[arg(long, default_value_t = 1_000_000)]
     packets: u64,
-    /// Packets a second.
+    /// Number of packets that the adversary sends in a second.
     #[arg(long, default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
-    /// A chain without keys, to see what the attack does to it.
+    /// Run the chain without keys, to see the effects of the attack.
     #[arg(long)]
     insecure: bool,
     /// Folder for the output of the processes.
     #[arg(long, value_name = "DIR", default_value = "target/attack")]
     out: PathBuf,
-    /// The report as one JSON object.
+    /// Print the report as one JSON object.
     #[arg(long)]
     json: bool,
 }

@@ -20,20 +20,19 @@ Examples:
   pmnet-lab check run1.jsonl --redis 127.0.0.1:6379
   pmnet-lab check --history run1.jsonl run2.jsonl
 
-With --redis: ask the database itself, not the front. Exit code 1 if anything acknowledged is
-lost, applied twice or out of order, if a refused operation had an effect, or if a lock was given
-to two.
+With --redis, name the database itself, not the front. The exit code is 1 if an acknowledged operation is lost, \
+applied twice or out of order, if a refused operation had an effect, or if two clients got the same lock.
 
-With --history: is there, for each key, one order of all operations that explains every reply and
-agrees with real time (linearizability)? No database is asked; the keys must have been absent at
-the start of the history, and all that touched them must be in it. Operations: set, get, incr,
-setnx, release. Exit code 1 if a key is not linearizable, or could not be decided.";
+With --history, the command checks linearizability: for each key it looks for one order of all operations that \
+explains every reply and agrees with real time. It asks no database. The keys must have been absent at the start of \
+the history, and the history must have every operation on them. Operations: set, get, incr, setnx, release. The exit \
+code is 1 if a key is not linearizable, or if the search did not finish.";
 
 /// Options of `pmnet-lab check`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CheckArgs {
-    /// History of `pmnet-lab load --checked --history`, to be compared with the database.
+    /// History file of `pmnet-lab load --checked --history`, to compare with the database.
     #[arg(
         value_name = "FILE",
         required_unless_present = "histories",
@@ -41,21 +40,21 @@ pub struct CheckArgs {
         requires = "redis"
     )]
     history: Option<PathBuf>,
-    /// The database (not the front).
+    /// Address of the database (not of the front).
     #[arg(long, value_name = "HOST:PORT")]
     redis: Option<String>,
-    /// Histories to be checked for linearizability, each by itself.
+    /// History files to check for linearizability, each on its own.
     #[arg(long = "history", value_name = "FILE", num_args = 1.., conflicts_with = "redis")]
     histories: Vec<PathBuf>,
-    /// With --history: the files are parts of one history, of several load generators on one
-    /// machine.
+    /// With --history: check all files as one history, which several load generators on one machine wrote.
     #[arg(long, requires = "histories")]
     together: bool,
-    /// With --history: give a key up (undecided) when its search needs more memory.
+    /// With --history: largest memory for the search of one key, in MiB. If the search needs more, the key is reported
+    /// as undecided.
     #[arg(long, value_name = "MIB", default_value_t = 512,
           value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     search_mib: u64,
-    /// The verdict as one JSON object on stdout.
+    /// Print the verdict as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

@@ -8,7 +8,7 @@ use pmnet_cli::{ConfigError, address, call_on_signals};
 use crate::limit::{Limit, VALUE_BYTES_MAX};
 
 const EXAMPLES: &str = "\
-Example: what redis-benchmark can do at most on this machine
+Example: the highest rate of redis-benchmark on this machine
   pmnet-lab resp-limit --listen 127.0.0.1:7000 &
   redis-benchmark -p 7000 -t set,get -c 16 -d 100";
 
@@ -22,11 +22,11 @@ pub struct LimitArgs {
     /// TCP address for Redis clients.
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// Size of the value that every GET is answered with.
+    /// Size of the value that answers every GET, in bytes.
     #[arg(long, default_value_t = 100, value_name = "N")]
     value_bytes: usize,
-    /// Poll for so long after activity before sleeping; with fewer cores than busy processes that takes time from the
-    /// clients.
+    /// Microseconds to poll after activity before sleeping. If there are fewer cores than busy processes, polling takes
+    /// processor time from the clients.
     #[arg(long, default_value_t = 0, value_name = "US", value_parser = clap::value_parser!(u64).range(..=SPIN_US_MAX))]
     spin_us: u64,
 }

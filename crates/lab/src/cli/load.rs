@@ -23,84 +23,85 @@ Examples:
   pmnet-lab check run.jsonl --redis 127.0.0.1:6379
 
 Closed loop (the default): each client sends --pipeline commands and waits for all replies.
-Open loop (--rate): operations are due at fixed times; latency counts from when one was due, so
-that a stall shows in the percentiles (coordinated omission corrected).
 
-History: JSON lines, one for each operation, in order of return, with client, op, key, value,
-reply, invoke_ns and return_ns (CLOCK_MONOTONIC), outcome (ok, failed, unknown).";
+Open loop (--rate): operations are due at fixed times. The latency of an operation counts from its due time, so that a \
+stall shows in the percentiles (corrected for coordinated omission).
+
+History: JSON lines, one for each operation, in order of return, with client, op, key, value, reply, invoke_ns and \
+return_ns (CLOCK_MONOTONIC), outcome (ok, failed, unknown).";
 
 /// Options of `pmnet-lab load`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LoadArgs {
-    /// RESP endpoint: a pmnet front, or a plain Redis to compare with.
+    /// Address of a RESP server: a front of pmnet, or a Redis for comparison.
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "via")]
     redis: Option<String>,
-    /// Head device of a chain: pmnet itself, without a front.
+    /// Address of the head device of a chain. The load uses pmnet's protocol, without a front.
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "redis")]
     via: Option<String>,
-    /// Connections (or sessions).
+    /// Number of connections, or of sessions with --via.
     #[arg(long, default_value_t = 1)]
     clients: usize,
-    /// Commands in flight on each connection.
+    /// Number of commands in flight on each connection.
     #[arg(long, default_value_t = 1)]
     pipeline: usize,
     /// Open loop: operations a second over all clients.
     #[arg(long, value_name = "OPS")]
     rate: Option<f64>,
-    /// Measured time.
+    /// Duration of the measurement in seconds.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Stop after so many operations, if that comes first.
+    /// Number of operations after which the load stops, even if --seconds have not passed.
     #[arg(long, value_name = "N")]
     operations: Option<u64>,
     /// Time before the measurement starts.
     #[arg(long, default_value_t = 0.5, value_name = "SECONDS")]
     warmup: f64,
-    /// Give an operation up after this long (outcome unknown).
+    /// Milliseconds after which an operation is given up, with the outcome unknown.
     #[arg(long, default_value_t = 5_000, value_name = "MS")]
     deadline_ms: u64,
-    /// Operations and weights: set, get, incr, lpush, rpush, mset, setnx, ping; or alternate: SET of a key, then
-    /// GET of the same.
+    /// Operations and their weights: set, get, incr, lpush, rpush, mset, setnx, ping; or alternate: SET of a key, then
+    /// GET of this key.
     #[arg(long, default_value = "set:1", conflicts_with = "checked")]
     mix: Mix,
     /// Number of different keys.
     #[arg(long, default_value_t = 10_000)]
     keys: u64,
-    /// Few keys are used often: exponent of a Zipf distribution, such as 0.99 [default: all as often].
+    /// Exponent of a Zipf distribution of the keys, such as 0.99 [default: all keys are equally frequent].
     #[arg(long, value_name = "S", conflicts_with = "checked")]
     zipf: Option<f64>,
     /// Number of the shard that the device at --via serves.
     #[arg(long, default_value_t = 0, value_name = "N", requires = "via")]
     shard: u32,
-    /// WAIT for so many replicas after each write: it ends when they have it.
+    /// Number of replicas for which clients WAIT after each write. The write ends when they have it.
     #[arg(long, default_value_t = 0, value_name = "N", conflicts_with = "via")]
     replicas: u8,
-    /// Size of a value in bytes (with --checked: 0, or a minimum for SET).
+    /// Size of a value in bytes. With --checked: smallest size for SET, or 0.
     #[arg(long, value_name = "N")]
     value_bytes: Option<usize>,
-    /// Start of every key (with --checked it must be new for each run).
+    /// Prefix of every key. With --checked each run needs a new prefix.
     #[arg(long, default_value = "load:")]
     prefix: String,
-    /// The checked workload: SET, RPUSH, INCR and SET NX whose effects `pmnet-lab check` can judge.
+    /// Run the checked workload: SET, RPUSH, INCR and SET NX, whose effects `pmnet-lab check` can verify.
     #[arg(long)]
     checked: bool,
-    /// With --checked: leave out lists (histories of them cannot be checked).
+    /// With --checked: leave out RPUSH, because histories with lists cannot be checked.
     #[arg(long, requires = "checked")]
     no_lists: bool,
-    /// With --checked: keys of one client before the first is overwritten.
+    /// With --checked: number of keys that a client writes before it overwrites the first.
     #[arg(long, default_value_t = 100_000)]
     ring: u64,
     /// Write every operation to this file as JSON lines.
     #[arg(long, value_name = "FILE")]
     history: Option<PathBuf>,
-    /// Poll without blocking for so long after activity (burns CPU; 0: never).
+    /// Microseconds to poll without blocking after activity; 0: never. Polling uses processor time.
     #[arg(long, default_value_t = 0, value_name = "US")]
     spin_us: u64,
-    /// Seed of keys and mix.
+    /// Seed for the choice of keys and operations.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The result as one JSON object on stdout.
+    /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

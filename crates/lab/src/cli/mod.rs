@@ -1,7 +1,7 @@
-//! The command line of the laboratory: what can be said, and which module does it.
+//! The command line of pmnet-lab: its commands, and the module of each.
 //!
-//! Exit codes: 0 done, 1 it failed or a check found something (a sentence on stderr says what and
-//! what to do), 2 the command line was not understood.
+//! Exit codes: 0: the command succeeded; 1: it failed, or a check found a problem (a sentence on stderr describes the
+//! problem and says what to do); 2: the command line is wrong.
 
 mod attack;
 mod bench;
@@ -26,7 +26,7 @@ struct Cli {
 }
 
 const AFTER: &str = "\
-The product, pmnet, is expected beside this binary, or where PMNET_BINARY says.
+The program pmnet must be in the folder of this program, or at the path in PMNET_BINARY.
 Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…).";
 
 #[derive(Debug, Subcommand)]
@@ -35,17 +35,19 @@ enum Command {
     Load(load::LoadArgs),
     /// Check a history of `pmnet-lab load --checked` against the database.
     Check(check::CheckArgs),
-    /// Show on this machine what pmnet does: measure, kill, check, report.
+    /// Show pmnet on this machine: measure latencies, kill processes, check the data, write a report.
     Demo(crate::demo::DemoArgs),
-    /// A small network on this machine to play in: clients, devices, a server, each in a namespace.
+    /// Make a small network on this machine for experiments: clients, devices and a server, each in a network
+    /// namespace.
     Testbed(testbed::TestbedCommand),
     /// Attack a chain with keys from inside its network.
     Attack(attack::AttackArgs),
     /// Reproduce the measurements of the papers.
     Bench(bench::BenchCommand),
-    /// A server that answers SET and GET at once and keeps nothing: what any RESP server can do at most here.
+    /// Run a server that answers SET and GET at once and stores nothing: the upper bound for RESP servers on this
+    /// machine.
     RespLimit(limit::LimitArgs),
-    /// Start a program that ends when its parent does.
+    /// Start a program that ends when its parent ends.
     #[command(hide = true)]
     Guarded(crate::harness::GuardArgs),
 }

@@ -15,7 +15,7 @@ Example: a device between a client and a server, by hand
   pmnet-lab testbed exec client1 pmnet-lab load --via 10.51.0.101:51000 --seconds 5
   pmnet-lab testbed down
 
-Needs root, iproute2 and ethtool. Nothing is changed in the network of the machine itself.";
+Needs root, iproute2 and ethtool. The network of the machine itself is not changed.";
 
 /// The command line of `pmnet-lab testbed`.
 #[derive(Debug, Args)]
@@ -27,31 +27,31 @@ pub struct TestbedCommand {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make it: clients, devices in a row (switches with an address), a server.
+    /// Make the testbed: clients, devices in a row (switches with an address), and a server.
     Up {
-        /// Clients, 10.51.0.1 and so on.
+        /// Number of clients, at 10.51.0.1 and so on.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(CLIENTS_MAX)))]
         clients: u8,
-        /// Devices in a row, 10.51.0.101 and so on; 0: clients and server without a device.
+        /// Number of devices in a row, at 10.51.0.101 and so on; 0: clients and server without a device.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=i64::from(DEVICES_MAX)))]
         devices: u8,
-        /// All ports of the devices are free, for a chain of devices in the kernel, which need all of
-        /// theirs; otherwise those that point to the server carry a program that lets everything pass.
+        /// Leave all ports of the devices free, for a chain of devices in the kernel. Otherwise the ports towards the
+        /// server have an XDP program that lets all packets pass.
         #[arg(long)]
         chain: bool,
-        /// Who is where, as one JSON object.
+        /// Print the names and addresses of the nodes as one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Run a command inside one of its machines; its exit code is the command's.
+    /// Run a command inside a node, and end with the command's exit code.
     Exec {
-        /// Which one: client1, device1, server, …
+        /// Name of the node: client1, device1, server, …
         name: String,
         /// The command with its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
-    /// End what runs inside and remove all of it, also what a crash left.
+    /// End the programs in the testbed and remove the testbed, also the rest of one that crashed.
     Down,
 }
 

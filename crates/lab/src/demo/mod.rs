@@ -38,10 +38,9 @@ Examples:
   pmnet-lab demo --checked-seconds 60 --out /tmp/demo
   pmnet-lab demo --no-redis --json
 
-Needs no privileges. As root, if pmnet was built with clang, it also measures the device in the
-kernel, at a NIC and in a switch. Without redis-server the embedded store is used and there is
-nothing to compare with; the demo says so. Exit code 1 if anything acknowledged is lost, applied
-twice or out of order.";
+Needs no privileges. As root, if pmnet was built with clang, it also measures the device in the kernel, at a NIC and \
+in a switch. Without redis-server the demo uses the embedded store, and says that it has no Redis to compare with. \
+The exit code is 1 if an acknowledged write is lost, applied twice or out of order.";
 
 /// Time between two kills.
 const KILL_INTERVAL: Duration = Duration::from_millis(1_500);
@@ -52,19 +51,19 @@ const KILL_DOWN: Duration = Duration::from_millis(150);
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
-    /// Where the report goes.
+    /// Folder for the report.
     #[arg(long, default_value = "target/demo", value_name = "FOLDER")]
     out: PathBuf,
-    /// Seconds of checked load with kills.
+    /// Duration of the checked load with kills, in seconds.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(4..=86_400))]
     checked_seconds: u64,
-    /// Use the embedded store even if redis-server is there.
+    /// Use the embedded store even if redis-server is installed.
     #[arg(long)]
     no_redis: bool,
-    /// Less measuring (for tests).
+    /// Measure less (for tests).
     #[arg(long)]
     quick: bool,
-    /// The result as one JSON object on stdout.
+    /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

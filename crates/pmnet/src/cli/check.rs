@@ -11,9 +11,9 @@ const EXAMPLES: &str = "\
 Examples:
   pmnet check --config /etc/pmnet/pmnet.toml
 
-Each section that the file has is checked as its role would read it: keys, values, what goes together. Names are looked up, and files of \
-passwords and certificates are read. Nothing is opened for writing, no port is taken, nobody is asked. The exit code is 0 if the file is \
-right, 2 if not.";
+Each section of the file is checked as its role would read it: keys, values, and their combinations. The command \
+looks names up, and reads the files of passwords and certificates. It opens nothing for writing, uses no port, and \
+asks no other process. The exit code is 0 if the file is right, 2 if not.";
 
 /// The command line of `pmnet check`.
 #[derive(Debug, Args)]

@@ -16,18 +16,20 @@ use super::redis::within;
 /// Settings that every role has besides its own.
 #[derive(Debug, Args)]
 pub struct CommonArgs {
-    /// Take what is not given here from this TOML file.
+    /// TOML file with the settings that the command line does not give.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The ready line on stdout as JSON.
+    /// Print the ready line on stdout as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 /// Help of `--status`, which every role has.
-pub const STATUS_HELP: &str = "Address of the status port: metrics, whether the process lives and is ready, its state. HOST:PORT of this \
-                               machine alone; unix:PATH; https://HOST:PORT?cert=FILE&key=FILE&ca=FILE for clients with a certificate of the \
-                               authorities in ca; or http://HOST:PORT: whoever reaches it can read these [default: none]";
+pub const STATUS_HELP: &str = "Address of the status port, which serves metrics, liveness, readiness and the state \
+                               of the process: HOST:PORT with a loopback address; unix:PATH; \
+                               https://HOST:PORT?cert=FILE&key=FILE&ca=FILE, for clients with a certificate of an \
+                               authority in ca; or http://HOST:PORT, for every client that reaches it [default: \
+                               none]";
 
 /// Returns the value, or a sentence that says what is missing and how to give it.
 pub fn required<T>(flag: &str, section: &str, value: Option<T>) -> Result<T, ConfigError> {
@@ -49,7 +51,7 @@ pub fn copies(wanted: Option<u8>) -> Result<u8, ConfigError> {
 /// Flags of a command that works on one shard of a fleet.
 #[derive(Clone, Debug, Args)]
 pub struct InFleet {
-    /// The fleet.
+    /// Name of the fleet.
     #[arg(long, value_name = "NAME")]
     pub fleet: String,
     #[command(flatten)]

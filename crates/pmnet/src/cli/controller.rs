@@ -20,18 +20,19 @@ Examples:
       --etcd http://10.0.0.7:2379,http://10.0.0.8:2379
   pmnet controller --fleet prod --etcd http://10.0.0.7:2379 --copies 3 --json
 
-A device whose lease and margin are over is declared stopped in etcd, if another device has a lease and holds \
-everything. Then the controller writes the chain without it into etcd. The devices of the fleet see that and \
-change their next hops, without a restart of their processes. A device that runs with --fleet and --join, and \
-is no member, is a spare. It joins when the chain is shorter than it was, or than --copies.
+When the lease of a device and the margin after it have ended, the controller declares the device stopped in etcd, \
+if another device has a lease and holds everything. Then the controller writes a chain without the stopped device to \
+etcd. The devices of the fleet read this chain and change their next hops without a restart of their processes. A \
+device that runs with --fleet and --join, and is not a member, is a spare. It joins when the chain is shorter than \
+before, or shorter than --copies.
 
-Run two or three controllers on different machines: each step is one transaction in etcd, so they do not \
-disturb each other. Without a controller nothing changes: the devices go on, and an operator leaves a lost one \
-out by hand. The last device that holds everything is never left out: that would be a loss, which only an \
-operator can declare (--declare-data-loss).
+Run two or three controllers on different machines. Each step is one transaction in etcd, so the controllers do not \
+disturb each other. Without a controller the chain in etcd does not change: the devices continue, and an operator \
+must remove a lost device by hand. Controllers never remove the last device that holds everything. Only an operator \
+can declare its data lost (--declare-data-loss).
 
---json: on stdout one object for each step that was done (step), and for what waits for an operator or for \
-etcd (waits; again every 5 seconds). The exit code is 0 when it was asked to end.";
+--json: stdout gets one object for each completed step (step), and one object every 5 seconds while a step waits for \
+an operator or for etcd (waits). The exit code is 0 if the controller ends on request.";
 
 /// If etcd does not answer, the controller logs this again after this time.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -44,17 +45,18 @@ const COPIES_MAX: usize = 8;
 pub struct ControllerArgs {
     #[command(flatten)]
     place: InFleet,
-    /// How many devices the chain shall have, if there are spares, until `pmnet ctl` says so [default: as many as it had at most].
+    /// Number of devices that the chain shall have if there are enough spares. It counts until `pmnet ctl` changes the
+    /// number [default: the chain's greatest length so far].
     #[arg(long, value_name = "R")]
     copies: Option<usize>,
-    /// Compact etcd's history, of all its users, up to five minutes ago. Use it if etcd does not compact by itself (--auto-compaction-retention)
-    /// and has no other users.
+    /// Compact etcd's whole history, except the last five minutes. Use it only if etcd does not compact by itself
+    /// (--auto-compaction-retention) and serves no other programs.
     #[arg(long)]
     compact_etcd: bool,
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     status: Option<String>,
-    /// Report the start, and each change that was made, on stdout: one JSON object a line.
+    /// Print one JSON object a line on stdout: for the start, and for each change that was made.
     #[arg(long)]
     json: bool,
 }

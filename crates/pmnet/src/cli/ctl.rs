@@ -44,20 +44,20 @@ Without etcd:
   pmnet ctl promote --store redis://10.0.0.4:6379 --to 10.0.0.5:6379 --dry-run
   pmnet ctl shards /etc/pmnet/shards.toml --new shards.toml
 
-With --fleet the command writes into etcd what is wanted. The devices do the rest, with the controllers, of \
-which at least one must run. A device that is to leave ends and gives its lease back, if another device has a \
-lease and holds everything. Then it is left out like any device without a lease, but at once. It comes back as \
-a spare only after `pmnet ctl add --device ID`, even if it is started again before.
+With --fleet the command writes the wanted change to etcd. The devices and the controllers carry it out, so at least \
+one controller must run. If another device has a lease and holds everything, the device that shall leave ends its \
+process and gives its lease back. The controllers then remove it from the chain at once. After its next start it \
+becomes a spare only if `pmnet ctl add --device ID` has allowed this.
 
-With --via the command asks the devices that are named, those that they send to, and the server, by TCP at \
-their addresses. Name spares, too. Name the server (--server) if the last device of the chain is gone. A \
-device that is to join does so before another one leaves. A device that leaves ends its process. One that does \
-not answer is left out only if you know that it is stopped for good (--is-stopped). Every device that stays \
-gets its next hop while it runs. As always, the server decides who is in the chain.
+With --via the command talks by TCP to the named devices, to their next hops, and to the server, at their addresses. \
+Name the spares, too. Name the server (--server) if the last device of the chain is lost. A device that shall join \
+does this before another device leaves. A device that leaves ends its process. A device that does not answer is \
+removed only if you state that it is stopped permanently (--is-stopped). Devices that stay get their new next hops \
+while they run. The server decides, as always, which devices are in the chain.
 
-Each command first says what it will do, and how many copies an acknowledgement has meanwhile. A change that \
-cannot be made now is refused, with the reason. Progress is on stderr. The exit code is 0 when it is done \
-(--dry-run: when it could be begun), 1 otherwise.";
+Each command first prints its planned steps, and the number of copies of each acknowledged write during the change. \
+A change that is impossible now is refused with the reason. The command reports its progress on stderr. The exit \
+code is 0 if the change is complete (with --dry-run: if it could begin), otherwise 1.";
 
 /// Time between two reads of the chain's state.
 const LOOK: Duration = Duration::from_millis(200);
@@ -72,30 +72,30 @@ const TRIES: usize = 5;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CtlArgs {
-    /// The fleet.
+    /// Name of the fleet.
     #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
     #[command(flatten)]
     etcd: EtcdArgs,
-    /// Without a fleet: devices of the shard, HOST:PORT, with commas between them; spares, too.
+    /// Without a fleet: addresses of the shard's devices and spares, HOST:PORT, with commas between them.
     #[arg(long, global = true, value_name = "ADDR,…")]
     via: Option<String>,
-    /// With --via: the server, HOST:PORT, if no device that answers sends to it.
+    /// With --via: address of the server, HOST:PORT. It is needed if no device that answers sends to the server.
     #[arg(long, global = true, value_name = "ADDR")]
     server: Option<String>,
-    /// Where devices have keys: the file of the cluster's key; for drain and shards also that of a front's.
+    /// File of the cluster's key, if the devices have keys. For drain and shards the file of a front's key works, too.
     #[arg(long, global = true, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Number of the shard.
     #[arg(long, global = true, default_value_t = 0)]
     shard: u32,
-    /// Only say what would be done, or why it cannot be.
+    /// Only print the planned steps, or the reason why the change is impossible.
     #[arg(long, global = true)]
     dry_run: bool,
-    /// JSON on stdout: what will be done, and what came of it, one object a line.
+    /// Print JSON on stdout, one object a line: the planned steps, and then the result.
     #[arg(long, global = true)]
     json: bool,
-    /// Give up after this many seconds. A device that has not left the chain by then is told to stay.
+    /// Seconds after which the command gives up. A device that has not left the chain by then is told to stay.
     #[arg(long, global = true, default_value_t = 60, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=WAIT_MAX))]
     wait: u64,
     #[command(subcommand)]
@@ -130,41 +130,42 @@ impl CtlArgs {
 
 #[derive(Debug, Subcommand)]
 enum Word {
-    /// Show server and devices, as `pmnet status --fleet` does.
+    /// Show the server and the devices, as `pmnet status --fleet` does.
     Status,
-    /// One copy more: a spare that waits joins at the end of the chain.
+    /// Add one copy: a waiting spare joins at the end of the chain.
     Add {
-        /// Instead: let this device, which was removed, be a spare again.
+        /// Instead: make this device, which was removed before, a spare again.
         #[arg(long, value_name = "ID")]
         device: Option<u32>,
     },
-    /// One copy less: this device leaves the chain.
+    /// Remove one copy: a device leaves the chain.
     Remove {
-        /// The device. Without a fleet also several that are stopped.
+        /// Id of the device. Without a fleet also the ids of several stopped devices.
         #[arg(required = true)]
         ids: Vec<u32>,
-        /// Without a fleet: you know that it is stopped for good, and not only cut off.
+        /// Without a fleet: you state that the device is stopped permanently, and not only cut off.
         #[arg(long)]
         is_stopped: bool,
-        /// Also if one copy alone is left, so that the loss of that device loses what is not applied.
+        /// Allow a chain of one device. Its loss would then lose the writes that the store has not applied.
         #[arg(long)]
         to_one: bool,
     },
-    /// This device leaves the chain, and a spare that waits takes a place.
+    /// Replace a device: it leaves the chain, and a waiting spare joins.
     Replace {
-        /// The device.
+        /// Id of the device that leaves.
         id: u32,
-        /// Without a fleet: you know that it is stopped for good, and not only cut off.
+        /// Without a fleet: you state that the device is stopped permanently, and not only cut off.
         #[arg(long)]
         is_stopped: bool,
     },
-    /// Without a fleet: wire the devices as the chain on record says, after a change that was broken off.
+    /// Without a fleet: after an interrupted change, give each device the next hop that the chain on record says.
     Wire,
-    /// Wait until the database has everything that was acknowledged before this began. Clients may go on.
+    /// Wait until the database has every write that was acknowledged before this command began. Clients may continue to
+    /// write.
     Drain,
-    /// A replica of the shard's Redis becomes its master (without etcd).
+    /// Make a replica of the shard's Redis its master (without etcd).
     Promote(promote::PromoteArgs),
-    /// Look at the file of a front of many shards: slots, whether each shard answers, which Redis it has (without etcd).
+    /// Show the shards in a front's file: their slots, whether they answer, and their Redis (without etcd).
     Shards(shards::ShardsArgs),
 }
 

@@ -9,12 +9,12 @@ use pmnet_fleet::{Access, Login, Members, Names};
 
 /// Help of these flags.
 pub const ETCD_HELP: &str = "With --fleet: the members of etcd, https://HOST:2379 (http:// without TLS), with commas between them";
-pub const ETCD_CA_HELP: &str =
-    "With https://: authorities (PEM) that may vouch for etcd [default: those of the system]";
-pub const ETCD_CERT_HELP: &str = "Certificate (PEM) to show to etcd. This file, and those of --etcd-key and --etcd-ca, are read again when they change";
+pub const ETCD_CA_HELP: &str = "With https://: certificates (PEM) of the authorities that etcd's certificate may come from [default: those of the system]";
+pub const ETCD_CERT_HELP: &str = "Certificate (PEM) to show to etcd. The files of --etcd-cert, --etcd-key and --etcd-ca are read again when they change";
 pub const ETCD_KEY_HELP: &str = "Key of --etcd-cert (PEM)";
 pub const ETCD_USER_HELP: &str = "User of etcd [default: none]";
-pub const ETCD_PASSWORD_HELP: &str = "The password of --etcd-user is the first line of this file; it is read again whenever etcd asks for it";
+pub const ETCD_PASSWORD_HELP: &str =
+    "File whose first line is the password of --etcd-user. It is read again at each login to etcd";
 
 /// Flags about etcd.
 #[derive(Clone, Debug, Default, Args)]

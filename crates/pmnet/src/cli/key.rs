@@ -17,9 +17,9 @@ Examples:
   pmnet key both --send cluster.key --accept next.key step1.key
   pmnet key copy /run/secrets/cluster.key /run/pmnet/cluster.key
 
-Devices and servers have the file of the cluster, all the same one. Each front, and each program, has a file of its own. \
-Every file is readable by its owner only, and only `copy` overwrites one. docs/operate/keys.md says how to hand them out, \
-and how to change them while everything runs.";
+All devices and servers of a cluster have the same file. Each front and each program has its own file. Only the \
+owner can read the files, and only `copy` overwrites an existing file. docs/operate/keys.md says how to distribute \
+keys, and how to change them while everything runs.";
 
 /// The command line of `pmnet key`.
 #[derive(Debug, Args)]
@@ -31,59 +31,59 @@ pub struct KeyCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Make a key of a cluster, for its devices and servers.
+    /// Make a new cluster key, for devices and servers.
     New {
         /// The new file.
         file: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
-    /// Make the key of a front, or of a program. The same name has the same key each time.
+    /// Make the key of a front or of a program. The key is computed from the cluster's key and the name.
     Front {
-        /// Its name: 1 to 64 letters, digits, '.', '_' and '-'.
+        /// Name of the front or program: 1 to 64 letters, digits, '.', '_' and '-'.
         name: String,
         /// The new file.
         file: PathBuf,
         /// The file of the cluster.
         #[arg(long, value_name = "FILE")]
         of: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
-    /// Make a file of a cluster with two keys, for a step of a change from one to the other.
+    /// Make a cluster's file with two keys, for a step of the change from one key to the other.
     Both {
         /// The new file.
         file: PathBuf,
         /// The file with the key under which devices and servers are to send.
         #[arg(long, value_name = "FILE")]
         send: PathBuf,
-        /// The file with the key that they are to accept besides.
+        /// The file with the key that devices and servers are to accept in addition.
         #[arg(long, value_name = "FILE")]
         accept: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
-    /// Copy a key file that a group can read, as a mounted secret is, for its owner alone.
+    /// Copy a key file that its group can read, such as a mounted secret, to a file that only the owner can read.
     Copy {
-        /// The existing file. Users outside of its group must not be able to read it.
+        /// The existing file. Only its owner and its group may have the right to read it.
         from: PathBuf,
-        /// Its copy, in place of the file that has this name.
+        /// The copy. A file with this name is replaced.
         file: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
-    /// Say which keys are in a file, by their fingerprints and names.
+    /// Show the fingerprints and names of the keys in a file.
     Show {
         /// The file.
         file: PathBuf,
-        /// Show the keys themselves. They are secret: mind the screen, and logs of the terminal.
+        /// Also show the secret keys themselves. Make sure that nobody else sees or records the terminal.
         #[arg(long)]
         keys: bool,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },

@@ -17,8 +17,8 @@ Examples:
   pmnet log inspect /var/lib/pmnet/d.pmlog --entries 100 --json
   pmnet log verify  /var/lib/pmnet/d.pmlog
 
-The log is never changed. The exit code of verify is 0 if the device could start from this log, 1 if it is \
-damaged or no log of this version.";
+The commands never change the log. The exit code of verify is 0 if a device could start from this log, 1 if the log \
+is damaged or the file is no log of this version.";
 
 /// The command line of `pmnet log`.
 #[derive(Debug, Args)]
@@ -30,23 +30,23 @@ pub struct LogCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Say what is in a log.
+    /// Show what is in a log.
     Inspect {
         /// File of the log.
         path: PathBuf,
-        /// List at most this many of the last entries.
+        /// Largest number of entries to list, from the end of the log.
         #[arg(long, default_value_t = 10, value_name = "N",
               value_parser = clap::value_parser!(u64).range(0..=ENTRIES_LISTED_MAX))]
         entries: u64,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
-    /// Say whether a log is whole.
+    /// Check whether a log is undamaged.
     Verify {
         /// File of the log.
         path: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },

@@ -40,7 +40,7 @@ pub(crate) use status::kernel_devices;
 
 use common::CommonArgs;
 
-/// Makes a write durable in the network, on its way to the server.
+/// Makes a write durable in the network, before it reaches the server.
 #[derive(Debug, Parser)]
 #[command(name = "pmnet", version = RELEASE, long_version = VERSION, max_term_width = 100, after_help = EXAMPLES)]
 struct Cli {
@@ -72,7 +72,7 @@ const VERSION: &str = if pmnet_proto::rules::CAN_BE_SWITCHED_OFF {
 };
 
 const EXAMPLES: &str = "\
-Example: a Redis with a device in front of it, all on one machine
+Example: a Redis and a device that makes its writes durable, all on one machine
   redis-server --appendonly yes --appendfsync always &
   pmnet run --store redis://127.0.0.1:6379 &
   redis-cli -p 6380 SET greeting hello
@@ -84,40 +84,41 @@ The same as three processes, which can also be on three machines
   pmnet redis  --listen 127.0.0.1:6380 --via 127.0.0.1:51000 &
   redis-cli -p 6380 SET greeting hello
 
-Every flag of a role can also be a variable of the environment: PMNET_DEVICE_LISTEN is --listen of pmnet device. A flag wins over its variable, \
-and a variable over the file. Flags that state something once (--declare-data-loss and such) have none.
+A flag of a role can also be set by an environment variable: PMNET_DEVICE_LISTEN is --listen of pmnet device. A flag \
+overrides its variable, and the variable overrides the file. Flags by which an operator states a fact once, such as \
+--declare-data-loss, have no variable.
 
-Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…). A warning or error \
-begins with an id such as PM1203; docs/operate/messages.md says under this id what to do.";
+Logs go to stderr; PMNET_LOG filters them (error, warn, info, debug, or module=level,…). A warning or an error \
+begins with an id such as PM1203. docs/operate/messages.md says what to do for each id.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start server, device and front of this machine in one process: a Redis with a device in front of it, or the sections of a file.
+    /// Start several roles in one process: server, device and front for one store, or all sections of a file.
     Run(run::RunCommand),
     /// Apply the log of a shard to a database.
     Server(server::ServerCommand),
-    /// Keep a shard's log: make writes durable and acknowledge them, on their way to the server.
+    /// Keep a shard's log: make writes durable, acknowledge them, and send them on to the server.
     Device(device::DeviceCommand),
-    /// Speak Redis with clients, pmnet with the devices.
+    /// Serve Redis clients: send their commands through the devices of a chain.
     Redis(redis::RedisCommand),
-    /// Speak memcached with clients, pmnet with the devices.
+    /// Serve memcached clients: send their commands through the devices of a chain.
     Memcached(memcached::MemcachedCommand),
     /// Remove devices that have lost their lease from the chain of a fleet, and let spares join.
     Controller(controller::ControllerArgs),
-    /// Change a running chain (one copy more or less, one device for another), with or without etcd; or replace a shard's Redis by its
+    /// Change a running chain, with or without etcd: add, remove or replace a device. Or replace a shard's Redis by its
     /// replica.
     Ctl(ctl::CtlArgs),
-    /// Say whether a configuration file is right, without starting anything.
+    /// Check a configuration file without starting anything.
     Check(check::CheckArgs),
-    /// Make files of keys, and look at them: with keys, a packet that was not sent by a holder of one is dropped.
+    /// Make and show key files. With keys, packets from senders without a key are dropped.
     Key(key::KeyCommand),
     /// Look at the log of a device.
     Log(log::LogCommand),
     /// Look at a packet store, copy it, make it larger, or repair it.
     Store(store::StoreCommand),
-    /// Look at processes by their status ports; at the devices in this machine's kernel: logs, counters, times; or at a fleet.
+    /// Show the state of processes (by their status ports), of the devices in this machine's kernel, or of a fleet.
     Status(status::StatusArgs),
-    /// Watch several processes in a terminal: rates, times, copies, how far stores are behind, who is lost, and what to do.
+    /// Watch several processes in a terminal: rates, times, copies, the lag of stores, lost devices, and what to do.
     Top(crate::top::TopArgs),
     /// Say whether pmnet will work well on this machine, and what to do if not.
     Doctor(crate::doctor::DoctorArgs),

@@ -33,15 +33,16 @@ Examples:
       --log /dev/shm/pmnet.pmlog --media dram
   pmnet run /etc/pmnet/pmnet.toml
 
-With --store: a server for this store, a device with its log, and a front for Redis clients, all on this machine. The \
+With --store, the process runs a server for this store, a device with its log, and a front for Redis clients. The \
 server listens at 127.0.0.1:51500, the device at 127.0.0.1:51000.
 
-With FILE: every role of the configuration file, one for each section: [server], [device], [redis], [memcached]. Several of \
-one role are written as [[device]] [[device]]. A role moves to another machine with its section: `pmnet device --config \
-FILE` reads the same.
+With FILE, the process runs one role for each section of the configuration file: [server], [device], [redis], \
+[memcached]. Several sections of one role are written as [[device]] [[device]]. To run a role on another machine, \
+copy its section there: `pmnet device --config FILE` reads the same section.
 
-All roles have one status port, --status or status = … in section [run]; the sections' own status is for a role that runs \
-alone. One line on stdout says that all of them serve. If one ends with an error, all end.";
+All roles of the process share one status port: --status, or status = … in section [run]. The key status of another \
+section counts only where its role runs alone. One line on stdout says that all roles serve. If one role ends with \
+an error, all roles end.";
 
 /// Where the roles of --store listen.
 const SERVER: &str = "127.0.0.1:51500";
@@ -65,21 +66,21 @@ pub struct RunCommand {
     /// The configuration file.
     #[arg(value_name = "FILE", conflicts_with_all = ["store", "listen", "log", "media"], required_unless_present = "store")]
     file: Option<PathBuf>,
-    /// Where the data goes, as for pmnet server: redis://HOST:PORT, packet:PATH, …
+    /// Address of the store, as for pmnet server: redis://HOST:PORT, packet:PATH, …
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// With --store: TCP address for Redis clients.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6380")]
     listen: String,
-    /// With --store: file of the log.
+    /// With --store: file of the device's log.
     #[arg(long, value_name = "PATH", default_value = "pmnet.pmlog")]
     log: PathBuf,
-    /// With --store: medium of the log.
+    /// With --store: medium of the device's log.
     #[arg(long, value_enum, default_value = "file")]
     media: MediaArg,
     #[command(flatten)]
     args: RunArgs,
-    /// The ready line on stdout as JSON.
+    /// Print the ready line on stdout as JSON.
     #[arg(long)]
     json: bool,
 }

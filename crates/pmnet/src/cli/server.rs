@@ -61,7 +61,7 @@ Examples:
 
 Stores:
   redis://HOST:PORT      Redis or Valkey; durable with appendfsync always
-  rediss://HOST:PORT     the same with TLS. ca=FILE names the authorities
+  rediss://HOST:PORT     Redis with TLS. ca=FILE names the authorities
                          (default: the system's), cert=FILE&key=FILE a
                          certificate to show
   redis+sentinel://HOST:PORT,…/NAME
@@ -70,31 +70,32 @@ Stores:
   redis+cluster://HOST:PORT,…/SLOTS
                          the master of a Redis Cluster that serves these slots
   rediss+sentinel://…, rediss+cluster://…
-                         the same with TLS to all of them. name=NAME if their
+                         with TLS to all of them. name=NAME if their
                          certificates have one name; sentinel_user=NAME if
                          Sentinels have users
-  packet:PATH            pmnet's own. size=BYTES for a new one, media=file,
-                         dram or pmem (default: what suits the path)
-  null:                  forgets everything; for measurements
+  packet:PATH            pmnet's own store. size=BYTES for a new one,
+                         media=file, dram or pmem (default: depends on
+                         the path)
+  null:                  stores nothing; for measurements
 
-Settings follow the address: ?NAME=VALUE&NAME=VALUE. One server serves one shard. Its position in the log is \
-kept in the store, in the same transaction as the data.
+Settings follow the address: ?NAME=VALUE&NAME=VALUE. One server serves one shard. The store keeps the server's \
+position in the log, and changes it in the same transaction as the data.
 
---fleet: the server says in etcd which chain its store has on record, for the controllers. Without etcd it \
-goes on serving.
+--fleet: the server states in etcd which chain its store has on record; controllers read this. If etcd fails, the \
+server continues to serve.
 
---standby: one of several servers of a shard. If the one that serves is gone from etcd, another one takes over \
-the store's records, and the controllers let the chain send to it.";
+--standby: the shard has several servers. If the lease of the serving server ends in etcd, another server takes over \
+the store's records, and the controllers make the chain send to this server.";
 
 /// Writes that wait for the sync of a Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum StoreSync {
-    /// Every reply, and early acknowledged writes before the devices forget them.
+    /// Every reply waits, and the devices keep early acknowledged writes until the sync.
     Replies,
-    /// Only early acknowledged writes.
+    /// The devices keep early acknowledged writes until the sync. Replies do not wait.
     Updates,
-    /// Nothing.
+    /// No write waits.
     None,
 }
 
@@ -115,29 +116,29 @@ pub struct ServerArgs {
     /// UDP address to listen on.
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
-    /// Where the data goes: redis://HOST:PORT, rediss://HOST:PORT, redis+sentinel://HOST:PORT,…/NAME,
-    /// redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:
+    /// Address of the store, which holds the data: redis://HOST:PORT, rediss://HOST:PORT,
+    /// redis+sentinel://HOST:PORT,…/NAME, redis+cluster://HOST:PORT,…/SLOTS, packet:PATH or null:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// The password for --store is the first line of this file.
+    /// File whose first line is the password for --store.
     #[arg(long, value_name = "FILE")]
     store_password_file: Option<PathBuf>,
-    /// The password of the Sentinels in --store is the first line of this file.
+    /// File whose first line is the password of the Sentinels in --store.
     #[arg(long, value_name = "FILE")]
     sentinel_password_file: Option<PathBuf>,
-    /// Which writes wait for the sync of a Redis that does not sync before it replies (appendfsync everysec; WAITAOF).
-    /// `replies`: all. `updates`: only early acknowledged ones, which the devices keep until then. `none`: no write
-    /// [default: replies].
+    /// Which writes wait for the sync of a Redis that replies before it syncs (appendfsync everysec; WAITAOF).
+    /// `replies`: all writes. `updates`: only early acknowledged writes, which the devices keep until the sync. `none`:
+    /// no writes [default: replies].
     #[arg(long, value_name = "WHAT")]
     store_sync: Option<StoreSync>,
     /// Number of the shard [default: 0].
     #[arg(long)]
     shard: Option<u32>,
-    /// Read the log of the device before this server directly: the device's --name, or
-    /// IF-PORT. Both on one machine, the device in a kernel mode and with --server-reads-log.
+    /// Read updates directly from the log of this device (its --name, or IF-PORT). The device must be the hop before
+    /// this server, on the same machine, in a kernel mode, with --server-reads-log.
     #[arg(long, value_name = "NAME")]
     device_log: Option<String>,
-    /// Say in etcd which chain the store has on record, under this fleet's name.
+    /// Name of the fleet under which the server states in etcd which chain the store has on record.
     #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
     /// With --fleet: the members of etcd.
@@ -161,27 +162,31 @@ pub struct ServerArgs {
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     pub(super) status: Option<String>,
-    /// Do not tell `pmnet ctl` which chain the store has on record (outside a fleet: by TCP, at the address of --listen).
+    /// Do not answer `pmnet ctl`. Otherwise a server outside a fleet tells it, by TCP at the address of --listen, which
+    /// chain the store has on record.
     #[arg(long)]
     no_ctl: bool,
-    /// File of the cluster's key, the same one for all devices and servers (pmnet key new). SIGHUP has it read again.
+    /// File of the cluster's key (pmnet key new), the same for all devices and servers. The process reads it again on
+    /// SIGHUP.
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    /// Run without a key although other machines can reach this process. You state that you trust every host that can
+    /// send packets to it.
     #[arg(long, conflicts_with = "key")]
     insecure: bool,
-    /// With --fleet: time for which etcd still shows a server that is gone [default: 3].
+    /// With --fleet: seconds for which etcd still shows a server that has stopped [default: 3].
     #[arg(long, value_name = "N")]
     lease_seconds: Option<u64>,
-    /// With --fleet: one of several servers of the shard, on different machines, with the same
-    /// store. One serves; the others wait until it is gone.
+    /// With --fleet: this server is one of several of the shard, on different machines, with the same store. One server
+    /// serves; the others wait until it stops.
     #[arg(long)]
     standby: bool,
-    /// Send no packet longer than this, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    /// Longest packet to send, with its IP header, even if routes and interfaces allow longer ones [default: the
+    /// longest that they allow].
     #[arg(long, value_name = "BYTES")]
     mtu: Option<u32>,
-    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
-    /// [default: 0].
+    /// Microseconds to poll after activity before sleeping. While other programs want the process's core, it sleeps at
+    /// once [default: 0].
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
 }

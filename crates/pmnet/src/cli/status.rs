@@ -34,10 +34,10 @@ Examples:
 
 --at, --config, --ask: the exit code is 0 if all processes are ready, 1 if one is not or does not answer.
 
-Devices in the kernel need root. Nothing is changed; it also works while the process of the device is dead.
+Devices in the kernel need root. The command changes nothing, and also works while the process of a device is dead.
 
-took: the time from the moment when a packet is known to be for the shard until its answer leaves. Measured \
-for one packet in 64, of those that the kernel answered or sent on by itself.";
+took: the time from the moment when the kernel knows that a packet is for the shard until its answer leaves. It is \
+measured for one in 64 of the packets that the kernel answered or sent on by itself.";
 
 /// The command line of `pmnet status`.
 #[derive(Debug, Args)]
@@ -45,13 +45,13 @@ for one packet in 64, of those that the kernel answered or sent on by itself.";
 pub struct StatusArgs {
     #[command(flatten)]
     processes: Processes,
-    /// With --at, --config or --ask: wait until all are ready, for at most this many seconds.
+    /// With --at, --config or --ask: seconds to wait at most until all processes are ready.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     wait: u64,
-    /// Only this one of the devices in this machine's kernel.
+    /// Name of one device in this machine's kernel. Without it all of them are shown.
     #[arg(conflicts_with_all = ["at", "config", "fleet"])]
     name: Option<String>,
-    /// Server and devices of this fleet instead, as etcd knows them.
+    /// Instead: name of a fleet, whose server and devices are shown as they are in etcd.
     #[arg(long, value_name = "NAME", conflicts_with_all = ["at", "config"])]
     fleet: Option<String>,
     #[command(flatten)]
@@ -59,12 +59,12 @@ pub struct StatusArgs {
     /// With --fleet: number of the shard.
     #[arg(long, default_value_t = 0, requires = "fleet")]
     shard: u32,
-    /// With --fleet: ask server and devices themselves, at the status ports that they have registered in etcd.
+    /// With --fleet: ask the server and the devices themselves, at the status ports that they have registered in etcd.
     #[arg(long, requires = "fleet")]
     ask: bool,
     #[arg(long, value_name = "OPTIONS", requires = "ask", help = TLS_HELP)]
     tls: Option<String>,
-    /// One JSON array on stdout.
+    /// Print one JSON array on stdout.
     #[arg(long)]
     json: bool,
 }

@@ -19,17 +19,17 @@ Examples:
   pmnet store grow   /var/lib/pmnet/store --size 4G
   pmnet store repair /var/lib/pmnet/store --without-damaged
 
-stat and verify change nothing. verify reads every byte of every record. Its exit code is 0 if all of it is \
-what was written, 1 if not.
+stat and verify change nothing. verify reads every byte of every record, and compares checksums. Its exit code is 0 \
+if the store is undamaged, 1 if not.
 
-backup copies a store, also while a server uses it. The copy is the store as of one moment, or none is made.
+backup copies a store, also while a server uses it. The copy has the state of one moment; if that is impossible, no copy is made.
 
-grow makes the store of a server or of a device (pmnet device --store) larger; a device's store keeps what is \
-in its log. Stop the process first, and start it again afterwards. grow writes a larger copy beside the file \
-and puts it in its place at the end, so there must be room for both. If it is interrupted, the old file or the \
-new one is there, whole.
+grow makes the store of a server or of a device (pmnet device --store) larger. A device's store keeps the entries of \
+its log. Stop the process first, and start it again afterwards. grow writes a larger copy beside the file and then \
+replaces the file by the copy, so there must be space for both. If grow is interrupted, either the old file or the \
+new file exists, complete.
 
-repair gives up what is damaged, for good: make a copy of the file first.";
+repair deletes the damaged records permanently. Make a copy of the file first.";
 
 /// If more than this share of a store is in use, in percent, the store should become larger.
 const NEARLY_FULL_PERCENT: u64 = 75;
@@ -44,11 +44,11 @@ pub struct StoreCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Say what is in a packet store, and how much room it takes.
+    /// Show what is in a packet store, and how much space it uses.
     Stat {
         /// File of the store.
         path: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
@@ -56,17 +56,17 @@ enum What {
     Verify {
         /// File of the store.
         path: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
-    /// Copy a store, also while a server uses it. To restore it, put the copy in the place of the file.
+    /// Copy a store, also while a server uses it. To restore the store, replace its file by the copy.
     Backup {
         /// File of the store.
         path: PathBuf,
-        /// File of the copy, which is not there yet.
+        /// File of the copy, which must not exist.
         to: PathBuf,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
@@ -74,10 +74,10 @@ enum What {
     Grow {
         /// File of the store.
         path: PathBuf,
-        /// Size of the file, with K, M or G: as size= in the address of the store.
+        /// New size of the file, with K, M or G, as for size= in the address of the store.
         #[arg(long, value_name = "BYTES")]
         size: String,
-        /// One JSON object on stdout.
+        /// Print one JSON object on stdout.
         #[arg(long)]
         json: bool,
     },
@@ -85,7 +85,7 @@ enum What {
     Repair {
         /// File of the store.
         path: PathBuf,
-        /// Yes, the damaged records are given up.
+        /// Confirm that the damaged records are deleted.
         #[arg(long, required = true)]
         without_damaged: bool,
     },

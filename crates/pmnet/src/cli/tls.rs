@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsClients {
-    /// They must show a certificate of an authority in --tls-ca.
+    /// Clients must show a certificate of an authority in --tls-ca.
     Required,
-    /// They may show one; if they do, it must be of such an authority.
+    /// Clients may show a certificate. If they show one, it must be of an authority in --tls-ca.
     Optional,
-    /// They are not asked for one.
+    /// Clients are not asked for a certificate.
     No,
 }
 

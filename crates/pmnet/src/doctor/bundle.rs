@@ -59,18 +59,19 @@ Not removed: names of hosts, addresses, paths, names of users, sentences of the 
 /// Options of a support case.
 #[derive(Debug, Args)]
 pub struct BundleArgs {
-    /// Write a support case into this file (.tar.gz), which must not exist (see below).
+    /// Write a support case to this file (.tar.gz), which must not exist (see below).
     #[arg(long, value_name = "FILE")]
     bundle: Option<PathBuf>,
     #[command(flatten)]
     processes: Processes,
-    /// With --bundle: the last lines of this text, such as the stderr of a role. (--log is the log of a device.)
+    /// With --bundle: text file whose last lines are added, such as the stderr of a role. (--log is for the log of a
+    /// device.)
     #[arg(long, value_name = "FILE", requires = "bundle")]
     text_log: Vec<PathBuf>,
-    /// With --bundle: the last lines of this unit's journal.
+    /// With --bundle: systemd unit. The last lines of its journal are added.
     #[arg(long, value_name = "UNIT", requires = "bundle")]
     journal: Vec<String>,
-    /// With --bundle: how many lines at most.
+    /// With --bundle: largest number of lines from each text file or journal.
     #[arg(long, value_name = "N", default_value_t = LINES, requires = "bundle")]
     lines: usize,
 }

@@ -13,29 +13,29 @@ numbers! {
     /// Numbers of a controller.
     pub(crate) struct ControllerNumbers {
         Counter "pmnet_controller_steps" ["step"] "Steps that were done in etcd, by step." {
-            /// A chain was adopted.
+            /// The controller wrote the chain that the devices serve.
             adopt,
-            /// A device was declared stopped.
+            /// The controller declared a device stopped.
             stop,
-            /// A chain was written.
+            /// The controller wrote a changed chain: the devices get new next hops.
             wire,
-            /// A device was noted as left out.
+            /// The controller noted that a device is left out.
             left_out,
         }
-        Counter "pmnet_controller_looks" ["answer"] "Looks at the shard in etcd, by answer." {
+        Counter "pmnet_controller_looks" ["answer"] "Reads of the shard's keys in etcd, by result." {
             /// Etcd answered.
             answered,
-            /// It did not.
+            /// Etcd did not answer.
             failed,
         }
-        Gauge "pmnet_controller_waits" [""] "Whether something waits for a person, or for etcd: 1, or 0." { waits }
+        Gauge "pmnet_controller_waits" [""] "1 if a step waits for an operator or for etcd, 0 if not." { waits }
     }
 }
 
 const HEARD: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_controller_heard_seconds_ago",
-    "Time since etcd answered last. Absent before its first answer.",
+    "Time since the last answer of etcd. Absent before the first answer.",
 );
 
 /// Metrics besides [`ControllerNumbers`].

@@ -24,105 +24,106 @@ use super::{lock, seconds};
 numbers! {
     /// Numbers of a device's loop.
     pub(crate) struct DeviceNumbers {
-        Counter "pmnet_device_entries" [""] "Entries that a head admitted, or that another device of the chain took from the hop before: updates, and beginnings and ends of sessions." { admitted }
-        Counter "pmnet_device_duplicates" [""] "Updates that had come before, and were answered again." { duplicates }
+        Counter "pmnet_device_entries" [""] "Entries that were added to the log: updates, and beginnings and ends of sessions. The head admits them from clients; another device takes them from the hop before." { admitted }
+        Counter "pmnet_device_duplicates" [""] "Repeated updates. They were answered again." { duplicates }
         Counter "pmnet_device_acks" [""] "Acknowledgement packets to clients." { acks }
-        Counter "pmnet_device_nacks" [""] "NACKs: a client was told which update is missing." { nacks }
-        Counter "pmnet_device_not_logged" [""] "Updates that were refused for want of room in the log; their clients send them to the server." { not_logged }
-        Counter "pmnet_device_bypasses" [""] "Requests for the store that were stamped or passed on." { bypasses }
-        Counter "pmnet_device_responses" [""] "Responses of the store that were passed back." { responses }
+        Counter "pmnet_device_nacks" [""] "NACK packets. Each names an update that is missing to its client." { nacks }
+        Counter "pmnet_device_not_logged" [""] "Updates that were refused because the log was full. Their clients send them to the server." { not_logged }
+        Counter "pmnet_device_bypasses" [""] "Requests for the store that the head stamped, or that another device passed on." { bypasses }
+        Counter "pmnet_device_responses" [""] "Responses of the store that were passed on towards the client." { responses }
         Counter "pmnet_device_reads" ["answer"] "READs that were answered, by answer." {
-            /// With an update of the log.
+            /// A HIT, with an update from the log.
             hit,
-            /// With what the store must have applied.
+            /// A MISS, with the order that the store must have applied.
             miss,
         }
-        Counter "pmnet_device_forwarded" [""] "Entries that were sent to the next hop, also again." { forwarded }
-        Counter "pmnet_device_retransmissions" [""] "Ranges that the next hop asked for again." { retransmissions }
-        Counter "pmnet_device_foreign" [""] "Datagrams that are none of pmnet's, or of another version. They are passed on if it is known where to." { foreign }
-        Counter "pmnet_device_other_mode" [""] "Packets of processes with keys if this device has none, and the other way about." { other_mode }
-        Counter "pmnet_device_dropped" ["reason"] "Packets and answers that were dropped, by reason." {
-            /// The device did not serve yet.
+        Counter "pmnet_device_forwarded" [""] "Entries that were sent to the next hop, repeats included." { forwarded }
+        Counter "pmnet_device_retransmissions" [""] "Ranges of entries that the next hop asked for again." { retransmissions }
+        Counter "pmnet_device_foreign" [""] "Datagrams of other programs, or of another version of pmnet. The device forwards them, except those that it cannot address." { foreign }
+        Counter "pmnet_device_other_mode" [""] "Packets with a MAC if this device has no key, and packets without one if it has a key." { other_mode }
+        Counter "pmnet_device_dropped" ["reason"] "Packets that were dropped, and answers that were not sent, by reason." {
+            /// Packets that came before the device served.
             not_ready,
-            /// They were for another shard.
+            /// Packets for another shard.
             wrong_shard,
-            /// They had a wrong token: their sender is forged, or knows an older session.
+            /// Packets with a wrong token: forged, or from a sender that has the token of an older session.
             wrong_token,
-            /// With keys: nobody with the right key has sealed them, or they were changed.
+            /// With keys: packets with a wrong MAC. Their sender did not have the key, or they were changed.
             forged,
-            /// With keys: they belong to a session that is not known, so they cannot be verified.
+            /// With keys: packets of an unknown session, which cannot be verified.
             unknown_key,
-            /// With keys: they were of another epoch, and more of them came at once than are verified.
+            /// With keys: packets of another epoch that were not verified, because too many of them came at once.
             other_epoch,
-            /// With keys: they were sealed for another hop.
+            /// With keys: packets that were sealed for another hop.
             misled,
-            /// They were of a kind that this device does not take from this sender.
+            /// Packets of a kind that this device does not take from this sender.
             unexpected,
-            /// They were of a lower epoch. The sender was told so.
+            /// Packets of a lower epoch. The device told their senders its own epoch.
             stale_epoch,
-            /// It was not known where to send them.
+            /// Packets to be passed on, without a known address of their receiver.
             no_route,
-            /// Answers to clients that were not sent, because the lease was over.
+            /// Answers to clients that were not sent, because the lease had ended.
             silenced,
-            /// They were shorter than their header.
+            /// Packets that were shorter than a header.
             truncated,
-            /// They were of an unknown kind.
+            /// Packets of an unknown kind.
             kind,
-            /// Their header had another length than that of this version.
+            /// Packets whose header had not the length of this version's header.
             header_length,
-            /// Their payload had another length than their header said.
+            /// Packets whose payload had not the length that their header stated.
             payload_length,
-            /// They were longer than a packet may be.
+            /// Packets that were longer than a packet may be.
             oversized,
-            /// Their header was damaged.
+            /// Packets with a damaged header.
             header_checksum,
-            /// Their payload was damaged.
+            /// Packets with a damaged payload.
             payload_checksum,
-            /// They contradicted themselves about fragments.
+            /// Packets with contradictory fields about fragments.
             fragment,
-            /// They came from port 0, which nobody can answer.
+            /// Packets from port 0, to which no answer can be sent.
             from_nowhere,
         }
         Counter "pmnet_device_sessions_ended" ["reason"] "Sessions that the device ended, by reason." {
-            /// They were silent for too long.
+            /// Sessions that were silent for too long.
             expired,
-            /// They were silent when there was no room for another one.
+            /// Silent sessions that made room for new ones in a full table.
             crowded_out,
-            /// Their client was started again.
+            /// Sessions whose client was started again.
             succeeded,
-            /// Their front had more than its share, and another front found no place.
+            /// Sessions of a front that had more than its share, when another front found no place.
             over_share,
         }
-        Counter "pmnet_device_opens_refused" [""] "Sessions that were refused, because there were as many as there may be." { crowded_opens }
-        Counter "pmnet_device_other_payloads" [""] "Sessions that were refused, because the server would skip their updates: commands for a program, or the reverse." { other_payloads }
-        Counter "pmnet_device_over_share" ["what"] "Refused because their front had its share of the log or of the sessions, and others needed room." {
-            /// Updates. They go through the server, at its pace.
+        Counter "pmnet_device_opens_refused" [""] "Sessions that were refused, because the device had as many as it can have." { crowded_opens }
+        Counter "pmnet_device_other_payloads" [""] "Sessions that were refused, because the server cannot execute their updates: commands where the server is a program of its own, or updates of a program where the server has Redis." { other_payloads }
+        Counter "pmnet_device_over_share" ["what"] "Updates and sessions that were refused, because their front had its share of the log or of the sessions and other fronts needed room." {
+            /// Updates. Their clients send them to the server, which executes them at its own pace.
             updates,
             /// New sessions.
             opens,
         }
-        Counter "pmnet_device_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
-            /// The system had no room for them. The protocol sends them again.
+        Counter "pmnet_device_send_problems" ["problem"] "Problems in sending datagrams, by kind." {
+            /// Datagrams for which the operating system had no buffer. The protocol sends them again.
             send_dropped,
-            /// The system reported an error for an earlier one (an unreachable next hop, mostly).
+            /// Errors that the operating system reported for an earlier datagram (mostly an unreachable next hop).
             send_errors,
-            /// They were longer than their path carries, and were sent as IP fragments.
+            /// Datagrams that were longer than their path's MTU, and were sent as IP fragments.
             fragmented,
         }
-        Gauge "pmnet_device_serving" [""] "Whether the device serves: 1, or 0." { serving }
-        Gauge "pmnet_device_head" [""] "Whether clients send to this device, as the first one of its chain: 1, or 0." { head }
-        Gauge "pmnet_device_copies" [""] "Devices of the chain, and so copies of each acknowledged write; 0 before the device serves." { copies }
+        Gauge "pmnet_device_serving" [""] "1 if the device serves, 0 if not." { serving }
+        Gauge "pmnet_device_head" [""] "1 if this device is the first one of its chain, to which clients send; 0 if not." { head }
+        Gauge "pmnet_device_copies" [""] "Number of devices of the chain, which is the number of copies of each acknowledged write; 0 before the device serves." { copies }
         Gauge "pmnet_device_epoch" [""] "Epoch of the chain." { epoch }
         Gauge "pmnet_device_sessions" [""] "Open sessions." { sessions }
         Gauge "pmnet_device_log_entries_used" [""] "Entries of the log that are in use." { used }
         Gauge "pmnet_device_log_entries_capacity" [""] "Entries that the log can hold." { capacity }
-        Gauge "pmnet_device_unapplied_orders" [""] "Entries that the store does not have yet." { unapplied }
-        Gauge "pmnet_device_order" ["cursor"] "How far the log is, in orders." {
+        Gauge "pmnet_device_unapplied_orders" [""] "Entries that the store has not applied yet." { unapplied }
+        Gauge "pmnet_device_order" ["cursor"] "Cursors of the log, in orders." {
             /// Highest order in the log.
             last,
-            /// Highest order that is durable here.
+            /// Highest order that is durable in this device.
             durable,
-            /// Highest order that is durable in every device of the chain: everything up to it is acknowledged.
+            /// Highest order that is durable in every device of the chain. All entries up to this order are
+            /// acknowledged.
             committed,
             /// Highest order that the store has applied, as far as this device knows.
             applied,
@@ -133,27 +134,27 @@ numbers! {
 const COPIES_WANTED: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_device_copies_wanted",
-    "Copies without which the device is not ready (--copies).",
+    "Number of copies that the device needs to be ready (--copies).",
 );
 const OLDEST: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_device_oldest_unapplied_seconds",
-    "Time for which the oldest entry that the store does not have has waited, within 0.25 s: how far the store is behind.",
+    "Age of the oldest entry that the store has not applied, within 0.25 s.",
 );
 const LEASE_LEFT: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_device_lease_seconds_left",
-    "Time until the device answers nobody unless its lease is renewed. Absent without --fleet.",
+    "Time until the lease ends; without a lease the device sends no answers. Absent without --fleet.",
 );
 const DURABLE_SECONDS: Metric = Metric::new(
     Kind::Histogram,
     "pmnet_device_durable_seconds",
-    "Time from the receipt of an update until it is durable here. It is counted in turns of the loop. Only of updates that the process took in, not the kernel.",
+    "Time from the receipt of an update until it is durable in this device, measured at turns of the loop. Updates that the kernel logged are not measured.",
 );
 const ACKNOWLEDGED_SECONDS: Metric = Metric::new(
     Kind::Histogram,
     "pmnet_device_acknowledged_seconds",
-    "Time from the receipt of an update until it is durable in every device of the chain, as a device knows; the head acknowledges then. As above.",
+    "Time from the receipt of an update until this device knows that it is durable in every device of the chain; then the head acknowledges it. Measured at turns of the loop; updates that the kernel logged are not measured.",
 );
 
 /// Metrics besides [`DeviceNumbers`].

@@ -15,93 +15,94 @@ use super::waiting::Waiting;
 numbers! {
     /// Numbers of a front's loop.
     pub(crate) struct FrontNumbers {
-        Counter "pmnet_front_reads" ["answer"] "Reads that were answered, by who answered. Those of transactions are not counted." {
-            /// The front, with what the same pipeline had just set.
+        Counter "pmnet_front_reads" ["answer"] "Reads that were answered, by the part that answered. Reads in transactions are not counted." {
+            /// The front, with the value that the same pipeline had just set.
             own_write,
             /// The head device.
             head,
             /// The store, read directly.
             store,
-            /// The store, as a request that passed the chain.
+            /// The store, after a request through the chain.
             bypass,
         }
-        Counter "pmnet_front_reads_at_once" [""] "Direct reads for which head and store were asked at once." { reads_at_once }
+        Counter "pmnet_front_reads_at_once" [""] "Direct reads for which the front asked head and store at the same time." { reads_at_once }
         Counter "pmnet_front_replica_reads" [""] "Direct reads that a replica of the store answered." { replica_reads }
         Counter "pmnet_front_clients_closed_unread" [""] "Clients that were disconnected because too many of their replies were unread." { closed_unread }
-        Counter "pmnet_front_failed_logins" [""] "Wrong passwords." { failed_logins }
-        Counter "pmnet_front_tls_failed" [""] "Clients that did not agree on TLS." { tls_failed }
-        Counter "pmnet_front_clients_accepted" [""] "Clients that were ever connected." { clients_ever }
-        Counter "pmnet_front_dropped" ["reason"] "Packets of devices that were dropped, by reason." {
-            /// They were malformed, damaged, or none of pmnet's.
+        Counter "pmnet_front_failed_logins" [""] "Logins with a wrong password." { failed_logins }
+        Counter "pmnet_front_tls_failed" [""] "Clients whose TLS handshake failed." { tls_failed }
+        Counter "pmnet_front_clients_accepted" [""] "Clients that have connected since the loop began." { clients_ever }
+        Counter "pmnet_front_dropped" ["reason"] "Packets from devices that were dropped, by reason." {
+            /// Packets that were malformed, damaged, or of another program.
             rejected,
-            /// They had a wrong token, session, shard or sender.
+            /// Packets with a wrong token, session, shard or sender.
             unexpected,
-            /// With keys: nobody with the session's key has sealed them, or they were changed.
+            /// With keys: packets with a wrong MAC. Their sender did not have the session's key, or they were changed.
             forged,
-            /// They were of a lower epoch than one that was seen before.
+            /// Packets of a lower epoch than the highest that the front has seen.
             stale_epoch,
-            /// They came from port 0, which nobody can answer.
+            /// Packets from port 0, to which no answer can be sent.
             from_nowhere,
         }
         Counter "pmnet_front_resent" [""] "Update packets that were sent again." { resent }
-        Counter "pmnet_front_fallbacks" [""] "Updates that the server took itself, because a log was full." { fallbacks }
+        Counter "pmnet_front_fallbacks" [""] "Updates that the server executed as requests, because a log was full." { fallbacks }
         Counter "pmnet_front_sessions_crowded" [""] "Sessions for which the device had no room." { crowded }
-        Counter "pmnet_front_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
-            /// The system had no room for them. The protocol sends them again.
+        Counter "pmnet_front_send_problems" ["problem"] "Problems in sending datagrams, by kind." {
+            /// Datagrams for which the operating system had no buffer. The protocol sends them again.
             send_dropped,
-            /// The system reported an error for an earlier one.
+            /// Errors that the operating system reported for an earlier datagram.
             send_errors,
-            /// They were longer than their path carries, and were sent as IP fragments.
+            /// Datagrams that were longer than their path's MTU, and were sent as IP fragments.
             fragmented,
         }
         Counter "pmnet_front_rdma" ["event"] "Events of the link by RDMA (--rdma)." {
             /// Connections that were made.
             made,
-            /// Connections that broke, and attempts that came to nothing.
+            /// Connections that broke, and attempts that failed.
             broken,
-            /// Messages that were given to the NIC.
+            /// Messages that were passed to the NIC.
             sent,
-            /// Messages that were dropped: no connection, no place, or not in turn. The protocol sends them again.
+            /// Messages that were dropped: there was no connection or no space, or the message was out of turn. The
+            /// protocol sends them again.
             dropped,
-            /// Reads that have completed. Each acknowledges all messages before it.
+            /// RDMA reads that have completed. Each acknowledges all messages that were sent before it.
             completed,
         }
         Gauge "pmnet_front_clients" [""] "Clients that are connected." { clients }
-        Gauge "pmnet_front_sessions" [""] "Sessions that clients have." { sessions }
-        Gauge "pmnet_front_copies" [""] "Copies that the last acknowledgement named; 0 before the first one." { copies }
+        Gauge "pmnet_front_sessions" [""] "Open sessions of the front's clients." { sessions }
+        Gauge "pmnet_front_copies" [""] "Number of copies that the last acknowledgement stated; 0 before the first acknowledgement." { copies }
     }
 }
 
 const COPIES_WANTED: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_front_copies_wanted",
-    "Copies without which nothing is acknowledged (--copies).",
+    "Number of copies that an acknowledgement must state to count (--copies).",
 );
 const UNANSWERED: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_front_unanswered_seconds",
-    "Time for which nothing has come back from the devices although something was asked, at the last turn of the loop.",
+    "Time for which requests have waited without any packet from the devices, at the last turn of the loop.",
 );
 const CALL: [Metric; 5] = [
     call(
         "early",
-        "An early acknowledged write: until every device of the chain has it.",
+        "An early acknowledged write, until every device of the chain has it.",
     ),
     call(
         "write",
-        "A request that changes the store: until the store's reply.",
+        "A request that changes the store, until the store's reply.",
     ),
     call(
         "read",
-        "A request that changes nothing, through the chain: until the store's reply.",
+        "A request through the chain that changes nothing, until the store's reply.",
     ),
     call(
         "head",
-        "A question to the head, before a read of the store or in place of it.",
+        "A question to the head, before a read of the store or instead of that read.",
     ),
     call(
         "store",
-        "A read of the store, directly: until its reply, without the question to the head before it.",
+        "A direct read of the store, until the store's reply; the question to the head before it is not included.",
     ),
 ];
 
@@ -112,7 +113,7 @@ const fn call(class: &'static str, part: &'static str) -> Metric {
         ..Metric::new(
             Kind::Histogram,
             "pmnet_front_call_seconds",
-            "Time of a call from its submission to its answer, in turns of the loop, by class. Of more than 1024 calls to the devices under way, not all are timed.",
+            "Time of a call from its submission to its answer, measured at turns of the loop, by class. If more than 1024 calls to the devices are under way, some are not measured.",
         )
     }
 }

@@ -8,39 +8,40 @@ numbers! {
     /// Numbers of a pipeline in the kernel. They count since its maps were made, also while no process of the device lives.
     pub(crate) struct KernelNumbers {
         Counter "pmnet_kernel_packets" ["event"] "Packets of the shard in the kernel's pipeline, by event, since the device was put into the kernel." {
-            /// They came.
+            /// Packets that came.
             packets,
-            /// They were appended to the log.
+            /// Updates that were appended to the log.
             appended,
-            /// They had come before, and were answered again.
+            /// Repeated updates. They were answered again.
             duplicates,
-            /// The chain confirmed them, and the kernel acknowledged.
+            /// Confirmations of the chain, after which the kernel acknowledged.
             confirmed,
-            /// They were handed up to the process.
+            /// Packets that were passed to the process.
             handed_up,
-            /// They were handed up because the pipeline was held.
+            /// Packets that were passed to the process because it held the pipeline.
             held,
-            /// They were of a session that the pipeline does not know, and were handed up.
+            /// Packets that were passed to the process because the pipeline does not know their session.
             sessions_unknown,
-            /// They were malformed or unusual, and were handed up.
+            /// Packets that were passed to the process because they were malformed or unusual.
             odd,
-            /// With keys: they were dropped, because nobody with the right key has sealed them, or they were changed.
+            /// With keys: packets with a wrong MAC, which were dropped. Their sender did not have the key, or they were
+            /// changed.
             forged,
-            /// They found the log busy with another processor's packet, and were handed up.
+            /// Packets that were passed to the process because another processor was using the log.
             busy,
-            /// They were not the next of their session, and were handed up.
+            /// Updates that were passed to the process because they were not the next of their session.
             gaps,
-            /// They found no room in the log, and were handed up.
+            /// Updates that were passed to the process because the log was full.
             full,
-            /// Their front was over its share of the log, and they were handed up.
+            /// Updates that were passed to the process because their front was over its share of the log.
             over_share,
-            /// READs that were answered with an update of the log.
+            /// READs that were answered with an update from the log.
             read_hits,
-            /// READs that were answered with what the store must have applied.
+            /// READs that were answered with the order that the store must have applied.
             read_misses,
-            /// READs that were handed up.
+            /// READs that were passed to the process.
             reads_up,
-            /// Answers that were not sent, because the lease was over.
+            /// Answers that were not sent, because the lease had ended.
             silenced,
         }
     }
@@ -49,12 +50,12 @@ numbers! {
 const ADMITS: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_kernel_admits",
-    "Whether the kernel logs and acknowledges by itself: 1; or its process does: 0.",
+    "1 if the kernel logs and acknowledges by itself, 0 if the device's process does.",
 );
 const TOOK: Metric = Metric::new(
     Kind::Histogram,
     "pmnet_kernel_took_seconds",
-    "Time from the moment when a packet is known to be for the shard until its answer leaves, of one packet in 64 of those that the kernel answered or sent on. The sum is that of the bounds of the buckets.",
+    "Time from the moment when the kernel knows that a packet is for the shard until its answer leaves. Measured for one in 64 of the packets that the kernel answered or sent on. The sum is computed from the bounds of narrower buckets.",
 );
 
 /// Metrics besides [`KernelNumbers`].

@@ -13,8 +13,8 @@ use super::waiting::Waiting;
 numbers! {
     /// Numbers of a memcached front's loop.
     pub(crate) struct MemcachedNumbers {
-        Counter "pmnet_memcached_commands" ["command"] "Commands, by command and result. Of some commands only those are counted that clients see as such in stats. A client's stats reset sets none of these back." {
-            /// Items stored, or tried to.
+        Counter "pmnet_memcached_commands" ["command"] "Commands, by command and result. They are the counts that clients see in stats, so not every command is counted. A client's stats reset does not reset these counters." {
+            /// Commands that stored an item, or tried to.
             set,
             /// flush_all.
             flush,
@@ -38,7 +38,7 @@ numbers! {
             decr_hit,
             /// decr that found nothing.
             decr_miss,
-            /// Compare-and-store with the right unique.
+            /// Compare-and-store with the item's current unique.
             cas_hit,
             /// Compare-and-store with another unique.
             cas_badval,
@@ -49,30 +49,30 @@ numbers! {
         Counter "pmnet_memcached_errors" [""] "Commands that were answered with SERVER_ERROR." { errors }
         Counter "pmnet_memcached_received_bytes" [""] "Bytes received from clients." { bytes_read }
         Counter "pmnet_memcached_sent_bytes" [""] "Bytes sent to clients." { bytes_written }
-        Counter "pmnet_memcached_datagrams_dropped" [""] "UDP requests that were not taken, or not all of them." { datagrams_dropped }
-        Counter "pmnet_memcached_clients_accepted" [""] "Clients that were ever connected." { connections_ever }
-        Counter "pmnet_memcached_clients_refused" [""] "Clients that were turned away." { connections_refused }
-        Counter "pmnet_memcached_dropped" ["reason"] "Packets of devices that were dropped, by reason." {
-            /// They were malformed, damaged, or none of pmnet's.
+        Counter "pmnet_memcached_datagrams_dropped" [""] "UDP requests that were dropped, as a whole or in part." { datagrams_dropped }
+        Counter "pmnet_memcached_clients_accepted" [""] "Clients that have connected since the loop began." { connections_ever }
+        Counter "pmnet_memcached_clients_refused" [""] "Clients that were refused, because as many were connected as --connections-max allows." { connections_refused }
+        Counter "pmnet_memcached_dropped" ["reason"] "Packets from devices that were dropped, by reason." {
+            /// Packets that were malformed, damaged, or of another program.
             rejected,
-            /// They had a wrong token, session, shard or sender.
+            /// Packets with a wrong token, session, shard or sender.
             unexpected,
-            /// With keys: nobody with the session's key has sealed them, or they were changed.
+            /// With keys: packets with a wrong MAC. Their sender did not have the session's key, or they were changed.
             forged,
-            /// They were of a lower epoch than one that was seen before.
+            /// Packets of a lower epoch than the highest that the front has seen.
             stale_epoch,
-            /// They came from port 0, which nobody can answer.
+            /// Packets from port 0, to which no answer can be sent.
             from_nowhere,
         }
         Counter "pmnet_memcached_resent" [""] "Update packets that were sent again." { resent }
-        Counter "pmnet_memcached_fallbacks" [""] "Updates that the server took itself, because a log was full." { fallbacks }
+        Counter "pmnet_memcached_fallbacks" [""] "Updates that the server executed as requests, because a log was full." { fallbacks }
         Counter "pmnet_memcached_sessions_crowded" [""] "Sessions for which the device had no room." { crowded }
-        Counter "pmnet_memcached_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
-            /// The system had no room for them. The protocol sends them again.
+        Counter "pmnet_memcached_send_problems" ["problem"] "Problems in sending datagrams, by kind." {
+            /// Datagrams for which the operating system had no buffer. The protocol sends them again.
             send_dropped,
-            /// The system reported an error for an earlier one.
+            /// Errors that the operating system reported for an earlier datagram.
             send_errors,
-            /// They were longer than their path carries, and were sent as IP fragments.
+            /// Datagrams that were longer than their path's MTU, and were sent as IP fragments.
             fragmented,
         }
         Gauge "pmnet_memcached_clients" [""] "Clients that are connected." { connections }
@@ -83,12 +83,12 @@ numbers! {
 const COPIES_WANTED: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_memcached_copies_wanted",
-    "Copies without which nothing is acknowledged (--copies).",
+    "Number of copies that an acknowledgement must state to count (--copies).",
 );
 const UNANSWERED: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_memcached_unanswered_seconds",
-    "Time for which nothing has come back from the devices although something was sent, at the last turn of the loop.",
+    "Time for which requests have waited without any packet from the devices, at the last turn of the loop.",
 );
 
 /// Metrics besides [`MemcachedNumbers`].

@@ -10,12 +10,12 @@ use super::{controller, device, front, kernel, memcached, router, server, verbs}
 const HEAD: &str = "\
 # Metrics
 
-Each role serves these at `/metrics` of its [status port](../operate/monitoring.md#the-status-port). This page is written from the program; a test compares them.
+Each role serves these at `/metrics` of its [status port](../operate/monitoring.md#the-status-port). The program generates this page, and a test keeps them equal.
 
-- Names and labels are stable: a later release may add some, and does not rename one without a word in the [changelog](../../CHANGELOG.md).
+- Names and labels are stable: a later release may add some; if it renames one, the [changelog](../../CHANGELOG.md) says so.
 - Counters begin at 0 when the loop of a shard begins. A device begins its loop anew when its next hop changes.
 - Times are in seconds, sizes in bytes. Buckets of histograms are powers of two.
-- All values of one loop are of one turn, or of two that follow each other. A metric that is not there (no lease, no kernel device) has no line.
+- All values of one loop are from one turn of that loop, or from two successive turns. A metric that does not apply (no lease, no kernel device) has no line.
 ";
 
 /// A section: title, text, metrics.
@@ -26,7 +26,7 @@ fn sections() -> Vec<Section> {
     vec![
         (
             "Every role",
-            "`pmnet_alive` and `pmnet_ready` have the labels of the loop. In `pmnet run` each loop has one more label, `section`: its section of the file.",
+            "`pmnet_alive` and `pmnet_ready` have the labels of the loop. In `pmnet run` each loop also has the label `section`: the loop's section of the file.",
             Shown::METRICS.to_vec(),
         ),
         (
@@ -36,12 +36,12 @@ fn sections() -> Vec<Section> {
         ),
         (
             "pmnet device in the kernel",
-            "With `--mode nic`, `router` or `switch`, besides those of a device. They are read from the kernel when they are asked for.",
+            "With `--mode nic`, `router` or `switch`, in addition to the metrics of a device. They are read from the kernel at each request.",
             of(kernel::KernelNumbers::METRICS, &kernel::MORE),
         ),
         (
             "pmnet device --mode verbs",
-            "Besides those of a device.",
+            "In addition to the metrics of a device.",
             verbs::VerbsNumbers::METRICS.to_vec(),
         ),
         (
@@ -51,12 +51,12 @@ fn sections() -> Vec<Section> {
         ),
         (
             "pmnet redis",
-            "Label of the loop: `shard`; with `--shards` also `entry`, its place in the file.",
+            "Label of the loop: `shard`; with `--shards` also `entry`, the shard's position in the file.",
             of(front::FrontNumbers::METRICS, &front::MORE),
         ),
         (
             "pmnet redis --shards: the router",
-            "Label of the loop: `loop`, which is `router`. It gives each command to the front of its shard.",
+            "Label of the loop: `loop`, which is `router`. The router passes each command to the front of its shard.",
             of(router::RouterNumbers::METRICS, &router::MORE),
         ),
         (

@@ -12,41 +12,41 @@ use super::seconds;
 numbers! {
     /// Numbers of a router's loop.
     pub(crate) struct RouterNumbers {
-        Counter "pmnet_router_commands" ["to"] "Commands of clients, by where they went." {
+        Counter "pmnet_router_commands" ["to"] "Commands of clients, by their receiver." {
             /// One shard.
             one,
             /// All shards.
             all,
-            /// All links of the client: AUTH, HELLO, RESET, CLIENT with a setting.
+            /// All connections of the client to shards: AUTH, HELLO, RESET, CLIENT with a setting.
             state,
-            /// The shards of its channels: changes of subscriptions.
+            /// The shards of the client's channels: commands that change subscriptions.
             subscriptions,
-            /// Nobody: the router answered.
+            /// No shard: the router answered.
             router,
-            /// Nobody: their keys are in several slots (CROSSSLOT).
+            /// No shard: the keys are in several slots (CROSSSLOT).
             cross_slot,
-            /// Nobody: no shard serves their slot (CLUSTERDOWN).
+            /// No shard: the keys' slot is not served (CLUSTERDOWN).
             cluster_down,
-            /// Nobody: their slot is moving (TRYAGAIN).
+            /// No shard: the keys' slot is moving (TRYAGAIN).
             try_again,
         }
-        Counter "pmnet_router_held" [""] "How often a command had to wait before it could be taken: its shard, a login or an earlier change was not done." { held }
-        Counter "pmnet_router_clients_accepted" [""] "Clients that were ever connected." { clients_ever }
-        Counter "pmnet_router_clients_refused" [""] "Clients that were turned away: there were as many as --connections-max allows." { refused }
-        Counter "pmnet_router_clients_late" [""] "Clients that were closed because they did not agree on TLS in time, or read nothing after they had closed their sending side." { late }
-        Counter "pmnet_router_map_changes" [""] "Maps of slots that took the place of another one." { maps }
+        Counter "pmnet_router_held" [""] "How often a command had to wait before the router took it: for its shard, a login, or an earlier change of the connection's state." { held }
+        Counter "pmnet_router_clients_accepted" [""] "Clients that have connected since the loop began." { clients_ever }
+        Counter "pmnet_router_clients_refused" [""] "Clients that were refused, because as many were connected as --connections-max allows." { refused }
+        Counter "pmnet_router_clients_late" [""] "Clients that were closed, because their TLS handshake took too long, or because they read nothing after they had closed their sending side." { late }
+        Counter "pmnet_router_map_changes" [""] "How often a new map of slots replaced the old one." { maps }
         Gauge "pmnet_router_clients" [""] "Clients that are connected." { clients }
         Gauge "pmnet_router_slots_unserved" [""] "Slots that no shard serves." { unserved }
         Gauge "pmnet_router_slots_moving" [""] "Slots that are being moved: commands for their keys are refused meanwhile." { moving }
-        Gauge "pmnet_router_before_map" [""] "Commands without a reply that were taken before the map was changed last." { before_map }
+        Gauge "pmnet_router_before_map" [""] "Unanswered commands that the router took before the last change of the map." { before_map }
     }
 }
 
 const COMMAND: [Metric; 2] = [
-    command("one", "It went to one shard."),
+    command("one", "The command went to one shard."),
     command(
         "all",
-        "It went to all shards: until the last of them replied.",
+        "The command went to all shards; the time ends when the last of them has replied.",
     ),
 ];
 
@@ -57,7 +57,7 @@ const fn command(to: &'static str, part: &'static str) -> Metric {
         ..Metric::new(
             Kind::Histogram,
             "pmnet_router_command_seconds",
-            "Time from the moment when a command was taken until its reply was handed on, after those of earlier commands of its client, in turns of the loop.",
+            "Time from the moment when the router takes a command until it passes the reply to the client, measured at turns of the loop. Replies are passed on in the order of the client's commands.",
         )
     }
 }

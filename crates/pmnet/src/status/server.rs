@@ -19,48 +19,49 @@ numbers! {
     /// Numbers of a server's loop.
     pub(crate) struct ServerNumbers {
         Counter "pmnet_server_applied" [""] "Updates that the store applied." { applied }
-        Counter "pmnet_server_repeated" [""] "Updates that had been applied before, and were not applied again." { repeated }
-        Counter "pmnet_server_rejected" [""] "Updates without effect: malformed, or refused by the store for good." { rejected }
-        Counter "pmnet_server_batches" [""] "Batches of updates." { batches }
+        Counter "pmnet_server_repeated" [""] "Repeated updates. They were not applied again." { repeated }
+        Counter "pmnet_server_rejected" [""] "Updates that have no effect, because they are malformed or the store refuses them permanently." { rejected }
+        Counter "pmnet_server_batches" [""] "Batches of updates that the store applied." { batches }
         Counter "pmnet_server_executed" [""] "Requests that the store executed." { executed }
-        Counter "pmnet_server_answered_again" [""] "Requests that were answered with the reply of their first execution." { answered_again }
-        Counter "pmnet_server_expired" [""] "Requests that were not executed, because their callers had given up." { expired }
-        Counter "pmnet_server_abandoned" [""] "Requests that lost their place among those that wait: incomplete and silent, over their front's share, or late." { abandoned }
-        Counter "pmnet_server_replies_let_go" [""] "Long replies of commands that change something, let go although they may be asked for again." { replies_let_go }
-        Counter "pmnet_server_fallbacks" [""] "Updates that came as requests, because a log was full." { fallbacks }
-        Counter "pmnet_server_retransmissions" [""] "Ranges that were asked for again." { retransmissions }
-        Counter "pmnet_server_other_mode" [""] "Packets of devices with keys if this server has none, and the other way about." { other_mode }
+        Counter "pmnet_server_answered_again" [""] "Repeated requests that were answered with the stored reply of their first execution." { answered_again }
+        Counter "pmnet_server_expired" [""] "Requests that were not executed, because their clients no longer waited for them." { expired }
+        Counter "pmnet_server_abandoned" [""] "Waiting requests that were dropped, because their remaining fragments did not come, their front had more than its share, or their deadline had passed." { abandoned }
+        Counter "pmnet_server_replies_let_go" [""] "Long replies of commands that change data, which the server dropped although their clients may ask for them again." { replies_let_go }
+        Counter "pmnet_server_fallbacks" [""] "Updates that clients sent to the server as requests, because a log was full." { fallbacks }
+        Counter "pmnet_server_retransmissions" [""] "Ranges of entries that the server asked for again." { retransmissions }
+        Counter "pmnet_server_other_mode" [""] "Packets with a MAC if this server has no key, and packets without one if it has a key." { other_mode }
         Counter "pmnet_server_dropped" ["reason"] "Packets that were dropped, by reason." {
-            /// Of another shard or epoch, with a wrong token, of a kind that a server does not take, or there was no room.
+            /// Packets of another shard or epoch, with a wrong token, or of a kind that a server does not take; and
+            /// packets for which there was no room.
             refused,
-            /// With keys: nobody with the right key has sealed them, or they were changed.
+            /// With keys: packets with a wrong MAC. Their sender did not have the key, or they were changed.
             forged,
-            /// With keys: sealed for another hop.
+            /// With keys: packets that were sealed for another hop.
             misled,
-            /// With keys: of another epoch, and more of them came at once than are verified.
+            /// With keys: packets of another epoch that were not verified, because too many of them came at once.
             other_epoch,
-            /// Of requests that wait: there was no room for them.
+            /// Packets of requests, when as many requests waited as can wait.
             no_room,
-            /// Malformed or damaged.
+            /// Malformed or damaged packets.
             malformed,
-            /// From port 0, which nobody can answer.
+            /// Packets from port 0, to which no answer can be sent.
             from_nowhere,
         }
-        Counter "pmnet_server_send_problems" ["problem"] "Datagrams that were not sent as they should be, by problem." {
-            /// The system had no room for them. The protocol sends them again.
+        Counter "pmnet_server_send_problems" ["problem"] "Problems in sending datagrams, by kind." {
+            /// Datagrams for which the operating system had no buffer. The protocol sends them again.
             send_dropped,
-            /// The system reported an error for an earlier one.
+            /// Errors that the operating system reported for an earlier datagram.
             send_errors,
-            /// They were longer than their path carries, and were sent as IP fragments.
+            /// Datagrams that were longer than their path's MTU, and were sent as IP fragments.
             fragmented,
         }
-        Gauge "pmnet_server_loaded" [""] "Whether the records of the store are known, and nothing has failed since: 1, or 0." { loaded }
-        Gauge "pmnet_server_epoch" [""] "Epoch of the chain on record." { epoch }
-        Gauge "pmnet_server_copies" [""] "Devices of the chain on record." { copies }
-        Gauge "pmnet_server_sessions" [""] "Sessions on record." { sessions }
-        Gauge "pmnet_server_kept_reply_bytes" [""] "Long replies of commands that change something, kept in case that they are asked for again, in bytes." { kept_bytes }
-        Gauge "pmnet_server_unapplied_orders" [""] "Entries that the server received and the store does not have yet." { queued }
-        Gauge "pmnet_server_order" ["cursor"] "How far the server is, in orders." {
+        Gauge "pmnet_server_loaded" [""] "1 if the server has loaded the store's records and the store has not failed since, 0 if not." { loaded }
+        Gauge "pmnet_server_epoch" [""] "Epoch of the chain that the store has on record." { epoch }
+        Gauge "pmnet_server_copies" [""] "Number of devices in the chain that the store has on record." { copies }
+        Gauge "pmnet_server_sessions" [""] "Sessions that the store has on record." { sessions }
+        Gauge "pmnet_server_kept_reply_bytes" [""] "Size of the long replies of commands that change data, which the server keeps in case their clients ask for them again." { kept_bytes }
+        Gauge "pmnet_server_unapplied_orders" [""] "Entries that the server has received and the store has not applied yet." { queued }
+        Gauge "pmnet_server_order" ["cursor"] "Cursors of the server, in orders." {
             /// Highest order that was received without a gap.
             received,
             /// Highest order that the store has applied durably.
@@ -72,22 +73,22 @@ numbers! {
 const OLDEST: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_server_oldest_unapplied_seconds",
-    "Time for which the oldest entry that the server received and the store does not have has waited, within 0.25 s.",
+    "Age of the oldest entry that the server has received and the store has not applied, within 0.25 s.",
 );
 const PAUSED: Metric = Metric::new(
     Kind::Gauge,
     "pmnet_server_store_paused",
-    "1 while the store is left alone after a failure. The label reason is the id of the message, such as PM2301, or other; none: 0, it is not.",
+    "1 while the server pauses its use of the store after a failure, otherwise 0. The label reason is the id of the failure's message, such as PM2301, or other; at 0 it is none.",
 );
 const STORE_SECONDS: Metric = Metric::new(
     Kind::Histogram,
     "pmnet_server_store_seconds",
-    "Time of one step of the store: a batch of updates, requests, or a load of its records.",
+    "Time of one step of the store: it applies a batch of updates, executes requests, or loads its records.",
 );
 const BATCH_UPDATES: Metric = Metric::new(
     Kind::Histogram,
     "pmnet_server_batch_updates",
-    "Updates of one turn of the store.",
+    "Updates that the store applied in one turn of the server's loop.",
 );
 
 /// Metrics besides [`ServerNumbers`].

@@ -6,32 +6,34 @@ use pmnet_verbs::{ConnectionCounters, QueueCounters};
 numbers! {
     /// Numbers of a queue.
     pub(crate) struct VerbsNumbers {
-        Counter "pmnet_verbs_messages" ["event"] "Messages in slots, by event." {
-            /// They were taken from their slots, in order.
+        Counter "pmnet_verbs_messages" ["event"] "Events of messages and their slots, by event." {
+            /// Messages that were taken from their slots, in order.
             taken,
-            /// Slots with an error in place of a message.
+            /// Slots that held an error instead of a message.
             hole,
             /// Turns that ended because the log had no room for an update.
             waited,
-            /// They completed while an earlier slot was open.
+            /// Messages that completed while an earlier slot was open.
             overtaken,
-            /// Updates that the recovery found in slots alone.
+            /// Updates that the recovery found only in slots.
             recovered,
-            /// Datagrams that had to come through the queue, and were dropped.
+            /// Datagrams of clients that came by UDP instead of RDMA, and were dropped.
             outside,
         }
         Counter "pmnet_verbs_connections" ["event"] "Connections of clients, by event." {
-            /// They were made.
+            /// Connections that were made.
             made,
-            /// They were refused: the device did not serve, another epoch or shard, too many.
+            /// Connections that were refused: the device did not serve, the client had another epoch or shard, or there
+            /// were too many clients.
             refused,
-            /// They were closed because of bytes that are no message.
+            /// Connections that were closed because the client sent bytes that are no message.
             garbage,
-            /// They were closed because nothing came, or nothing was read.
+            /// Connections that were closed because the client sent nothing in time, or did not read.
             silent,
-            /// The device broke them: because of the oldest slot, or because it does not serve any more.
+            /// Connections that the device broke, because the oldest slot stayed open or because the device no longer
+            /// serves.
             broken,
-            /// Their NIC did not say that they took their last slot.
+            /// Broken connections whose NIC did not report in time that they had taken their last slot.
             unsaid,
         }
     }

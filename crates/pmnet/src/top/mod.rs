@@ -40,12 +40,13 @@ Examples:
   pmnet top --at 127.0.0.1:9464 --once
                                   the same as text, once
 
-First what is wrong, each with the section of docs/operate/alerts.md that says what to do; then a table for each role. Rates and times are of the \
-last interval, times the upper bounds of their buckets (powers of two). A process that does not answer is told among what is wrong.
+The first part lists the problems, each with the section of docs/operate/alerts.md that says what to do. A process \
+that does not answer is a problem, too. The second part is a table for each role. Rates and times are those of the \
+last interval. Times are the upper bounds of histogram buckets (powers of two).
 
-Keys: q ends; t, p, r, l, b sort (what is wrong first, by place, rate, p99, or how far the store is behind); arrows and page keys scroll.
+Keys: q ends. t, p, r, l, b sort the rows: problems first, by place, by rate, by p99, by the lag of the store. Arrows and page keys scroll.
 
---once: the exit code is 0 if all processes are ready, 1 if one is not or does not answer. For the same as JSON: pmnet status --at … --json.";
+--once: the exit code is 0 if all processes are ready, 1 if one is not or does not answer. pmnet status --at … --json prints this state as JSON.";
 
 /// Shortest and longest time between two questions, in seconds.
 const INTERVAL: (f64, f64) = (0.1, 3600.0);
@@ -58,8 +59,8 @@ const LOOK: Duration = Duration::from_millis(50);
 pub struct TopArgs {
     #[command(flatten)]
     processes: Processes,
-    /// Also the server and the devices of this fleet that have a status port, as etcd knows them now. Fronts and controllers are not in etcd: name
-    /// them with --at.
+    /// Name of a fleet. Its server and devices are shown, too, if they have registered a status port in etcd. Fronts
+    /// and controllers are not in etcd: name them with --at.
     #[arg(long, value_name = "NAME")]
     fleet: Option<String>,
     #[command(flatten)]
@@ -69,13 +70,13 @@ pub struct TopArgs {
     shard: u32,
     #[arg(long, value_name = "OPTIONS", requires = "fleet", help = TLS_HELP)]
     tls: Option<String>,
-    /// Seconds between two looks.
+    /// Seconds between two reads of the status ports.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
-    /// How the rows of a table are sorted.
+    /// Order of the rows of a table.
     #[arg(long, value_enum, default_value_t = Order::Trouble)]
     sort: Order,
-    /// Print what two looks, an interval apart, have found, and end.
+    /// Print the tables once, from two reads with the interval between them, and end.
     #[arg(long)]
     once: bool,
 }

@@ -214,19 +214,19 @@ fn buckets(histogram: &Value) -> Vec<(Option<f64>, f64)> {
         .collect()
 }
 
-/// By which rows are sorted.
+/// Order of the rows of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Order {
-    /// Those first with which something is wrong.
+    /// Rows with problems first.
     #[default]
     Trouble,
-    /// As they are named.
+    /// In the order of the command line.
     Place,
-    /// The busiest first.
+    /// Highest rate first.
     Rate,
-    /// The slowest first, by p99.
+    /// Longest p99 first.
     Latency,
-    /// Those first whose store is furthest behind.
+    /// Largest lag of the store first.
     Behind,
 }
 

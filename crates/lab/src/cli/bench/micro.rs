@@ -20,8 +20,8 @@ Examples:
   pmnet-lab bench micro --systems limit-router,router,limit-router-3,router-3 --clients 1
   pmnet-lab bench micro --systems nic,nic-keyed,router-3,router-3-keyed --clients 1
 
-Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
-stdout, curves in OUT/micro.html, numbers in OUT/micro.json.";
+Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Prints a table on stdout, and \
+writes curves to OUT/micro.html and numbers to OUT/micro.json.";
 
 /// Seconds of one run, at most.
 const SECONDS_MAX: f64 = 600.0;
@@ -30,34 +30,34 @@ const SECONDS_MAX: f64 = 600.0;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MicroArgs {
-    /// What to measure.
+    /// Systems to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = System::DEFAULT.to_vec())]
     systems: Vec<System>,
-    /// Payloads of an update in bytes; above 1344 it is several packets.
+    /// Sizes of an update's payload in bytes. Above 1344 bytes an update has several packets.
     #[arg(long, value_delimiter = ',', default_values_t = [50, 100, 1000], value_name = "BYTES")]
     payloads: Vec<usize>,
-    /// Numbers of clients (sessions), each with one update on its way.
+    /// Numbers of clients (sessions), each with one update in flight.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16], value_name = "N")]
     clients: Vec<usize>,
-    /// What clients send and receive with; each is measured by itself.
+    /// How clients send and receive packets. Each value is measured separately.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ClientIo::AfXdp], value_name = "IO")]
     client_io: Vec<ClientIo>,
-    /// Measured seconds of one run.
+    /// Duration of one run's measurement in seconds.
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
-    /// Runs of each combination; figures are medians over them.
+    /// Number of runs of each combination. Figures are medians over the runs.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: u16,
     /// How the ideal handler waits for updates.
     #[arg(long, value_enum, default_value_t = Handler::Spins)]
     handler: Handler,
-    /// Where the log of a device is.
+    /// Medium of a device's log.
     #[arg(long, value_enum, default_value_t = Medium::Dram)]
     media: Medium,
-    /// Where the report goes; with --media file the log is there too, while it lasts.
+    /// Folder for the report and, with --media file, for the log during the measurement.
     #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
     out: PathBuf,
-    /// The result as one JSON object on stdout.
+    /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

@@ -18,15 +18,15 @@ pub struct BenchCommand {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Round trip of an update, with an ideal handler: how far from the least possible?
+    /// Measure the round trip of an update with an ideal handler, and compare it with the minimum.
     Micro(micro::MicroArgs),
-    /// Packet buffers that are the log, against copying into one, and against storing nothing (PASTE).
+    /// Compare packet buffers that are the log with a log that is copied into, and with storing nothing (PASTE).
     Packets(packets::PacketsArgs),
-    /// What one packet costs the pipeline in the kernel: its program alone, on one core.
+    /// Measure the time that the program of the kernel's pipeline takes for one packet, on one core.
     Pipeline(pipeline::PipelineArgs),
-    /// Redis behind pmnet, Redis alone, and the most that any server of its protocol can do here.
+    /// Compare Redis with pmnet, Redis alone, and the upper bound for servers of its protocol on this machine.
     Redis(redis::RedisArgs),
-    /// Traffic of others through the switch, with and without a device: what does pmnet cost them?
+    /// Measure other traffic through the switch, with and without a device, to find pmnet's cost for it.
     Traffic(traffic::TrafficArgs),
 }
 

@@ -17,47 +17,49 @@ Examples:
   pmnet-lab bench packets --media tmpfs,tmpfs-flushed --payloads 64,256,512,1024,1400 --rounds 7
   pmnet-lab bench packets --media file --seconds 1 --in-flight 1,64 --json
 
-Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang; for hugetlbfs free pages and a mount.
-Table on stdout, bars in OUT/packets.html, numbers in OUT/packets.json.";
+Needs root, iproute2, util-linux and ethtool, a pmnet that was built with clang, and for hugetlbfs a mount with free \
+pages. Prints a table on stdout, and writes bars to OUT/packets.html and numbers to OUT/packets.json.";
 
 /// Seconds of one run, at most.
 const SECONDS_MAX: f64 = 600.0;
-/// Bytes of packet buffers: enough for every queue, and not more than three such files fit easily.
+/// Bounds of the size of the packet buffers, in bytes: enough for every queue, and so little that three such files fit
+/// easily.
 const LOG_BYTES: std::ops::RangeInclusive<u64> = (4 << 20)..=(4 << 30);
 
 /// Options of `pmnet-lab bench packets`.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PacketsArgs {
-    /// Where the log is.
+    /// Media of the log to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Place::value_variants().to_vec(), value_name = "MEDIA")]
     media: Vec<Place>,
-    /// Bytes of a request.
+    /// Sizes of a request in bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [64, 512, 1400], value_name = "BYTES")]
     payloads: Vec<usize>,
     /// Numbers of queues of the interface; one thread serves all of them.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2], value_name = "N")]
     queues: Vec<usize>,
-    /// Numbers of requests on their way by each queue.
+    /// Numbers of requests in flight on each queue.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 32], value_name = "N")]
     in_flight: Vec<usize>,
-    /// Packet buffers, and frames of the log that is copied into; the larger, the less of it is in the caches.
+    /// Size of the packet buffers, and of the frames of the log that is copied into. The processor's caches hold less
+    /// of a larger one.
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     log_size: String,
-    /// Requests that are kept before the oldest is forgotten [default: three quarters of the buffers]. A log of pmnet keeps
-    /// few while its server follows.
+    /// Number of requests that are kept before the oldest is dropped [default: three quarters of the buffers]. A log of
+    /// pmnet keeps only a few requests while its server keeps up.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(64..))]
     kept: Option<u64>,
-    /// Measured seconds of one run.
+    /// Duration of one run's measurement in seconds.
     #[arg(long, default_value_t = 0.3)]
     seconds: f64,
-    /// Runs of each combination; figures are medians over them.
+    /// Number of runs of each combination. Figures are medians over the runs.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: u16,
-    /// Where the report goes; with --media file the logs are there too, while it lasts.
+    /// Folder for the report and, with --media file, for the logs during the measurement.
     #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
     out: PathBuf,
-    /// The result as one JSON object on stdout.
+    /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

@@ -18,8 +18,8 @@ Examples:
   pmnet-lab bench pipeline --packets update,tcp --beside 3
   pmnet-lab bench pipeline --packets update,duplicate,read-hit --payloads 0,100,1000,1344 --keyed
 
-Needs root, Linux 5.18 and a pmnet that was built with clang; no interface, no namespace. It can run beside
-devices that serve, and leaves nothing behind. Table or JSON on stdout.";
+Needs root, Linux 5.18 and a pmnet that was built with clang, but no interface and no namespace. It can run while \
+devices on this machine serve, and removes everything at its end. Prints a table or JSON on stdout.";
 
 /// Frame bytes of a log for each of its entries.
 const FRAME_BYTES_PER_ENTRY: u64 = 512;
@@ -32,35 +32,35 @@ const ROUNDS_MAX: u16 = 10_001;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PipelineArgs {
-    /// Kinds of packets.
+    /// Kinds of packets to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Packet::value_variants().to_vec(), value_name = "KINDS")]
     packets: Vec<Packet>,
-    /// Payloads of `update` in bytes, 0 to 1344; other updates have 100.
+    /// Sizes of the payload of `update` in bytes, 0 to 1344. The payload of other updates has 100 bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [0, 50, 100, 400, 1000, 1344], value_name = "BYTES")]
     payloads: Vec<usize>,
-    /// Numbers of sessions, whose packets take turns.
+    /// Numbers of sessions. Their packets come in turn.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 64], value_name = "N")]
     sessions: Vec<usize>,
-    /// Packets of one run, one system call.
+    /// Number of packets of one run, which is one system call.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=i64::from(BATCH_MAX)))]
     batch: u32,
-    /// Runs of each row, with the pipeline and without it; figures are medians over them.
+    /// Number of runs of each row, with and without the pipeline. Figures are medians over the runs.
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: u16,
-    /// Frame space of the log, a power of two; the larger, the less of it is in the caches.
+    /// Size of the log's frames, a power of two. The processor's caches hold less of a larger log.
     #[arg(long, default_value = "64M", value_name = "SIZE")]
     log_size: String,
-    /// Other devices at the same interface: a program in front goes over to this one's, behind a comparison with the port of
-    /// each of the others.
+    /// Number of other devices at the same interface. A first program compares the packet's port with the port of each
+    /// of them before it calls the measured device's program.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=i64::from(BESIDE_MAX)))]
     beside: u16,
-    /// The device answers by a lease, as in a fleet: the pipeline looks at its clock before each answer.
+    /// Give the device a lease, as in a fleet. The pipeline then reads the clock before each answer.
     #[arg(long)]
     leased: bool,
-    /// Measure a shard with keys as well, in turns with the one without: packets that are sealed and verified.
+    /// Also measure a shard with keys, in turn with the shard without keys. Its packets are sealed and verified.
     #[arg(long)]
     keyed: bool,
-    /// The result as one JSON object on stdout.
+    /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

@@ -19,20 +19,20 @@ Examples:
   pmnet-lab bench redis --rows direct,relay-3 --replicas --reads 0
   pmnet-lab bench redis --rows direct,relay-1 --reads 0,100 --clients 1,16 --beside 2
 
-Needs redis-server. As root, with iproute2, util-linux and ethtool, and a pmnet that was built with clang, it
-also measures the rows over a link, among them the device in the kernel. Table on stdout, curves in
-OUT/redis.html, numbers in OUT/redis.json.";
+Needs redis-server. As root, with iproute2, util-linux and ethtool, and a pmnet that was built with clang, it also \
+measures the rows with a network link, which include the device in the kernel. Prints a table on stdout, and writes \
+curves to OUT/redis.html and numbers to OUT/redis.json.";
 
 /// Seconds of one run, at most.
 const SECONDS_MAX: f64 = 600.0;
 /// Value of `--json` without a file.
 const STDOUT: &str = "-";
-/// Most busy programs beside the measurement.
+/// Largest value of `--beside`.
 const BESIDE_MAX: usize = 256;
 /// Most pairs of the one long pipeline.
 const PAIRS_MAX: usize = 1_000_000;
 
-/// Values of options that the command line does not give.
+/// Values of the options that the command line does not give.
 struct Defaults {
     clients: &'static [usize],
     pairs: usize,
@@ -57,58 +57,60 @@ const QUICK: Defaults = Defaults {
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RedisArgs {
-    /// What to measure [default: all without replicas].
+    /// Set-ups to measure [default: those without replicas].
     #[arg(long, value_enum, value_delimiter = ',')]
     rows: Vec<Row>,
-    /// The two rows with replicas, too: Redis with WAIT behind each write.
+    /// Also measure the two rows with replicas: Redis with a WAIT after each write.
     #[arg(long)]
     replicas: bool,
-    /// Parts of a hundred that are GET, the others SET; or alternate: SET of a key, then GET of the same
+    /// Percentages of GET, the other commands are SET; or alternate: SET of a key, then GET of this key
     /// [default: 0,5,50,100,alternate].
     #[arg(long, value_delimiter = ',', value_name = "PERCENT")]
     reads: Vec<Reads>,
     /// Numbers of connections [default: 1,4,16,64, with --quick 1,16].
     #[arg(long, value_delimiter = ',', value_name = "N")]
     clients: Vec<usize>,
-    /// Commands that a connection sends together, before it waits for all replies.
+    /// Number of commands that a connection sends together before it waits for all replies.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pipeline: usize,
-    /// Pairs of SET and GET in one long pipeline; 0: it is left out [default: 10000, with --quick 1000].
+    /// Number of pairs of SET and GET in one long pipeline; 0: do not measure it [default: 10000, with --quick 1000].
     #[arg(long, value_name = "N")]
     pairs: Option<usize>,
-    /// Different keys; all are there before the first measurement.
+    /// Number of different keys. All of them exist before the first measurement.
     #[arg(long, default_value_t = 10_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     keys: u64,
-    /// Few keys are used often: exponent of a Zipf distribution, such as 0.99 [default: all as often].
+    /// Exponent of a Zipf distribution of the keys, such as 0.99 [default: all keys are equally frequent].
     #[arg(long, value_name = "S")]
     zipf: Option<f64>,
-    /// Programs that keep a core busy each, beside everything that is measured: a host where others work, too.
+    /// Number of other programs that each keep a core busy during the measurement, as on a host that does other work,
+    /// too.
     #[arg(long, default_value_t = 0, value_name = "N")]
     beside: usize,
     /// Size of a value in bytes.
     #[arg(long, default_value_t = 100, value_name = "N")]
     value_bytes: usize,
-    /// Where devices that are processes have their logs.
+    /// Medium of the logs of devices that are processes.
     #[arg(long, value_enum, default_value_t = Medium::Dram)]
     media: Medium,
-    /// Measured seconds of one run [default: 0.3, with --quick 0.1].
+    /// Duration of one run's measurement in seconds [default: 0.3, with --quick 0.1].
     #[arg(long)]
     seconds: Option<f64>,
-    /// Runs of each combination; figures are medians over them [default: 3, with --quick 1].
+    /// Number of runs of each combination. Figures are medians over the runs [default: 3, with --quick 1].
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: Option<u16>,
-    /// Less of everything that is not given: less than a minute.
+    /// Use smaller defaults, so that the measurement takes less than a minute.
     #[arg(long)]
     quick: bool,
-    /// Where the report goes, and the files of Redis and of the devices while it lasts.
+    /// Folder for the report and, during the measurement, for the files of Redis and of the devices.
     #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
     out: PathBuf,
-    /// The result as JSON in this file too; without a file: as one object on stdout, in place of the table.
+    /// Also write the result as JSON to this file. Without a file: print it as one JSON object on stdout instead of the
+    /// table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = STDOUT)]
     json: Option<PathBuf>,
 }
 
-/// Runs the benchmark.
+/// Measures.
 pub fn main(args: &RedisArgs) -> anyhow::Result<bool> {
     let plan = plan(args)?;
     let output = Output {

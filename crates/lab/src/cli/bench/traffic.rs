@@ -14,12 +14,12 @@ Examples:
   pmnet-lab bench traffic --workloads tcp4,tcp6 --variants bare,pass,device --seconds 1 --rounds 20
   pmnet-lab bench traffic --variants pass,device,loaded --json
 
-A client, a switch and a server in namespaces. Figures are of the same switch: bare, with an XDP
-program that lets everything pass, with a device at its ports. `of pass` is what pmnet costs, `of
-bare` what XDP on these links and pmnet cost together. It asserts nothing: judge yourself.
+Measures a client, a switch and a server in namespaces. The switch has no XDP program (bare), a program that lets \
+all packets pass (pass), or a device at its ports. The column `of pass` shows the cost of pmnet, `of bare` the cost \
+of XDP on these links and of pmnet together. The command checks no bounds.
 
-Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Table on
-stdout, numbers in OUT/traffic.json.";
+Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Prints a table on stdout, and \
+writes numbers to OUT/traffic.json.";
 
 /// Seconds of one run, at most.
 const SECONDS_MAX: f64 = 60.0;
@@ -28,22 +28,22 @@ const SECONDS_MAX: f64 = 60.0;
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TrafficArgs {
-    /// What the switch has at its ports.
+    /// Programs at the ports of the switch.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Variant::DEFAULT)]
     variants: Vec<Variant>,
-    /// What goes through it.
+    /// Traffic through the switch.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Workload::value_variants().to_vec())]
     workloads: Vec<Workload>,
-    /// Measured seconds of one run.
+    /// Duration of one run's measurement in seconds.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// Runs of each combination; figures are medians over them.
+    /// Number of runs of each combination. Figures are medians over the runs.
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: u16,
-    /// Where the numbers go.
+    /// Folder for the numbers.
     #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
     out: PathBuf,
-    /// The result as one JSON object on stdout.
+    /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }

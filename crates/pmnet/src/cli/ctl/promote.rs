@@ -14,19 +14,21 @@ use super::{CtlArgs, LOOK, until};
 /// The replica to promote, and its shard.
 #[derive(Debug, Args)]
 pub(super) struct PromoteArgs {
-    /// The shard's Redis, as the server's --store has it: redis://HOST:PORT, or redis+sentinel://HOST:PORT,…/NAME.
+    /// Address of the shard's Redis, as in the server's --store: redis://HOST:PORT, or
+    /// redis+sentinel://HOST:PORT,…/NAME.
     #[arg(long, value_name = "URL")]
     store: String,
-    /// File with the password for Redis, in place of one in --store.
+    /// File whose first line is the password for Redis, instead of a password in --store.
     #[arg(long, value_name = "FILE")]
     store_password_file: Option<PathBuf>,
-    /// File with the password for the Sentinels in --store.
+    /// File whose first line is the password for the Sentinels in --store.
     #[arg(long, value_name = "FILE")]
     sentinel_password_file: Option<PathBuf>,
-    /// The replica, HOST:PORT. With --is-stopped all that are left, with commas between them. Not with Sentinels, which choose.
+    /// Address of the replica, HOST:PORT. With --is-stopped the addresses of all remaining replicas, with commas
+    /// between them. Not with Sentinels, because they choose the replica.
     #[arg(long, value_name = "ADDR,…", value_delimiter = ',')]
     to: Vec<String>,
-    /// The master is stopped for good: you know that it does not run and will not come back as a master.
+    /// You state that the master is stopped permanently: it does not run, and will not come back as a master.
     #[arg(long)]
     is_stopped: bool,
 }

@@ -26,7 +26,7 @@ pub(super) struct ShardsArgs {
     /// The file, as `pmnet redis --shards` has it.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Another one: say which slots it moves, and what has to be done.
+    /// A new version of the file. The command says which slots it moves, and how to move them.
     #[arg(long, value_name = "FILE")]
     new: Option<PathBuf>,
 }

@@ -15,21 +15,21 @@ use crate::cli::etcd::{
 };
 use crate::cli::keys::{KeyArgs, key_args};
 
-/// Where updates are logged and acknowledged.
+/// The part that logs and acknowledges updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// By this process, on its UDP socket: no privilege, any medium.
+    /// This process, on its UDP socket. Needs no privilege; works with any medium.
     Relay,
-    /// By this process, past the kernel's network stack: packets are received into the buffers that are the log.
+    /// This process, without the kernel's network stack. Packets are received into buffers of the log.
     AfXdp,
-    /// By an RDMA NIC, which puts messages into slots and acknowledges them by itself (--rdma, --slots).
+    /// An RDMA NIC, which puts messages into slots and acknowledges them by itself (--rdma, --slots).
     Verbs,
-    /// By the kernel, on the server's own network interface.
+    /// The kernel, on the server's own network interface.
     Nic,
-    /// By the kernel, in a switch (a Linux bridge) between clients and server: clients send to the server.
+    /// The kernel, in a switch (a Linux bridge) between clients and server. Clients send to the server's address.
     Switch,
-    /// By the kernel, on a machine of its own between clients and server, to which clients send.
+    /// The kernel, on a separate machine between clients and server. Clients send to this machine's address.
     Router,
 }
 
@@ -37,11 +37,11 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ZeroCopy {
-    /// Without a copy if the driver can, else with one; the ready line says which.
+    /// Without a copy if the driver can, otherwise with one. The ready line says which.
     Auto,
-    /// Without a copy, or not at all.
+    /// Without a copy. If the driver cannot do this, the device does not start.
     Always,
-    /// The kernel copies: works with every driver that has XDP.
+    /// With a copy by the kernel. Works with every driver that supports XDP.
     Never,
 }
 
@@ -49,11 +49,12 @@ pub enum ZeroCopy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MediaArg {
-    /// An ordinary file, O_DIRECT and O_DSYNC: an acknowledgement survives a power cut.
+    /// An ordinary file, with O_DIRECT and O_DSYNC. Acknowledged writes survive a power cut.
     File,
-    /// A mapped file on tmpfs or hugetlbfs: it survives the death of the process only.
+    /// A mapped file on tmpfs or hugetlbfs. Acknowledged writes survive a crash of the process, not of the machine.
     Dram,
-    /// Persistent memory, a devdax device or a file on fsdax, flushed by the processor: it survives a power cut.
+    /// Persistent memory: a devdax device, or a file on fsdax, flushed by the processor. Acknowledged writes survive a
+    /// power cut.
     Pmem,
 }
 
@@ -64,98 +65,101 @@ pub struct DeviceArgs {
     /// UDP address to listen on.
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// UDP address of the next device, or of the server. A name is waited for, and looked up again.
+    /// UDP address of the next device, or of the server. If it is a name, the device waits until the name has an
+    /// address, and looks it up again later.
     #[arg(long, value_name = "HOST:PORT")]
     pub next: Option<String>,
-    /// This device is the last one of its chain, and the server of its shard: its log and its data are in this region,
-    /// packet:PATH[?size=BYTES][&media=file|dram|pmem], in place of --next, --log and --media.
+    /// Make this device also the server of its shard. It must be the last device of its chain. Its log and its data are
+    /// in this region, packet:PATH[?size=BYTES][&media=file|dram|pmem], in place of --next, --log and --media.
     #[arg(long, value_name = "URL", conflicts_with_all = ["next", "log", "media", "entries", "join", "declare_data_loss", "server_reads_log", "fleet"])]
     pub store: Option<String>,
     /// File of the log, or a devdax device (/dev/daxX.Y).
     #[arg(long, value_name = "PATH")]
     pub log: Option<PathBuf>,
-    /// Kind of medium that the log is on.
+    /// Kind of medium that holds the log.
     #[arg(long, value_enum)]
     pub media: Option<MediaArg>,
-    /// Number of this device, unique in its shard and not 0 [default: the listen port; with
-    /// devices on several machines that use the same port, give it].
+    /// Id of this device, a number that is unique in its shard and not 0 [default: the listen port]. Give it if devices
+    /// on several machines use the same port.
     #[arg(long)]
     pub id: Option<u32>,
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub shard: Option<u32>,
-    /// Shards served by this process, each by a thread of its own: shard S + i listens on the
-    /// listen port + i, sends to the next port + i and has its log in PATH.S+i [default: 1]. With
-    /// --mode af-xdp they divide the queues of each interface, so it must have as many.
+    /// Number of shards that this process serves, each with its own thread [default: 1]. Shard S + i listens on the
+    /// port of --listen + i, sends to the port of --next + i, and has its log in PATH.S+i. With --mode af-xdp each
+    /// interface must have at least as many queues as there are shards.
     #[arg(long, value_name = "N")]
     pub shards: Option<u16>,
-    /// Frame space of a new log, such as 64M; the number of entries follows from it [default: 64M, or less where there is no
-    /// room for it]. With --store: what the log has of the region for itself.
+    /// Size of the frames of a new log, such as 64M; the number of entries is computed from it [default: 64M, or less
+    /// if there is not enough space]. With --store: size of the part of the region that is reserved for the log.
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["entries", "frame_bytes"])]
     pub log_size: Option<String>,
-    /// Entries of the log, a power of two.
+    /// Number of entries of the log, a power of two.
     #[arg(long, requires = "frame_bytes", value_name = "N")]
     pub entries: Option<u64>,
-    /// Frame space of the log in bytes, a multiple of 4096.
+    /// Size of the log's frames in bytes, a multiple of 4096.
     #[arg(long, requires = "entries", value_name = "N")]
     pub frame_bytes: Option<u64>,
-    /// Where updates are logged and acknowledged: by this process, or by the kernel before it.
+    /// The part that logs and acknowledges updates: this process, the kernel, or an RDMA NIC.
     #[arg(long, value_enum)]
     pub mode: Option<Mode>,
-    /// With --mode verbs: the RDMA device (`rdma link` shows them).
+    /// With --mode verbs: name of the RDMA device, as `rdma link` shows it.
     #[arg(long, value_name = "NAME")]
     pub rdma: Option<String>,
     /// With --mode verbs: file of the slots, on tmpfs or hugetlbfs, or a devdax device.
     #[arg(long, value_name = "PATH")]
     pub slots: Option<PathBuf>,
-    /// With --mode verbs: number of new slots, a power of two [default: 1024]. A slot has 2048 bytes.
+    /// With --mode verbs: number of slots to make, a power of two [default: 1024]. A slot has 2048 bytes.
     #[arg(long, value_name = "N")]
     pub slot_count: Option<u32>,
-    /// With --mode verbs: make new slots for a log that was used before. You state that no slots of this log hold writes: those that a NIC
-    /// acknowledged, and that are in no log yet, would be lost.
+    /// With --mode verbs: make new slots for a log that was used before. You state that no old slots of this log hold
+    /// acknowledged writes that are not in the log yet; such writes would be lost.
     #[arg(long)]
     pub new_slots: bool,
-    /// With --mode verbs and slots in persistent memory: you state that the NIC's writes go past the processor's caches (DDIO is off for
-    /// its port), so that what is acknowledged survives a power cut.
+    /// With --mode verbs and slots in persistent memory: you state that the NIC writes past the processor's caches
+    /// (DDIO is off for its port). Only then do acknowledged writes survive a power cut.
     #[arg(long)]
     pub ddio_off: bool,
-    /// Network interfaces by which packets come, in a kernel mode and with --mode af-xdp.
+    /// In a kernel mode and with --mode af-xdp: network interfaces that receive the packets.
     #[arg(long, value_name = "IF", value_delimiter = ',', alias = "ports")]
     pub dev: Option<Vec<String>>,
-    /// With --mode switch: this machine's own address in the bridge; its UDP port is that of --listen.
+    /// With --mode switch: this machine's own address in the bridge. Its UDP port is the port of --listen.
     #[arg(long, value_name = "IPV4")]
     pub address: Option<std::net::Ipv4Addr>,
-    /// Name of the device in the BPF file system, in a kernel mode [default: IF-PORT].
+    /// In a kernel mode: name of the device in the BPF file system [default: IF-PORT].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// In a kernel mode: save the log in this file at the end (SIGTERM, SIGINT, SIGPWR, --detach),
-    /// and load it from there at the start. Without it the kernel goes on when this process ends.
+    /// In a kernel mode: save the log to this file at the end (SIGTERM, SIGINT, SIGPWR, --detach), and load it at the
+    /// start. Without --spill, the kernel continues to log when this process ends.
     #[arg(long, value_name = "FILE")]
     pub spill: Option<PathBuf>,
-    /// The server reads the log by itself (its --device-log): it is sent no updates. Not with --key.
+    /// Send no updates to the server, because it reads the log by itself (its --device-log). Not with --key.
     #[arg(long)]
     pub server_reads_log: bool,
     /// With --mode af-xdp: how the driver moves packets [default: auto].
     #[arg(long, value_enum)]
     pub zero_copy: Option<ZeroCopy>,
-    /// With --mode af-xdp: poll the drivers for packets, in place of their interrupts (up to US
-    /// microseconds in a call that may wait; 20 if no number is given).
+    /// With --mode af-xdp: poll the drivers for packets instead of using interrupts. A call that may wait polls for up
+    /// to US microseconds (20 if no number is given).
     #[arg(long, value_name = "US", num_args = 0..=1, default_missing_value = "20")]
     pub busy_poll: Option<u32>,
-    /// Attach in the generic mode of the kernel: slow, for interfaces whose driver has no native one.
+    /// Attach the XDP program in the kernel's generic mode. It is slow; use it for interfaces whose driver does not
+    /// support XDP.
     #[arg(long)]
     pub xdp_generic: bool,
-    /// Take the device out of the kernel: interfaces are then as they were before.
+    /// Remove the device from the kernel. Its interfaces are then as they were before.
     #[arg(long)]
     pub detach: bool,
-    /// With --detach: give up acknowledged writes that the server has not applied yet.
+    /// With --detach: drop acknowledged writes that the server has not applied yet.
     #[arg(long, requires = "detach")]
     pub discard: bool,
-    /// Send no packet longer than this, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    /// Longest packet to send, with its IP header, even if routes and interfaces allow longer ones [default: the
+    /// longest that they allow].
     #[arg(long, value_name = "BYTES")]
     pub mtu: Option<u32>,
-    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core
-    /// [default: 50].
+    /// Microseconds to poll after activity before sleeping. While other programs want the process's core, it sleeps at
+    /// once [default: 50].
     #[arg(long, value_name = "US")]
     pub spin_us: Option<u64>,
     /// Answer only while this device has a lease in etcd, as a member of this fleet (see below).
@@ -185,29 +189,33 @@ pub struct DeviceArgs {
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     pub status: Option<String>,
-    /// With --status: the device is not ready with fewer copies in its chain [default: 1].
+    /// With --status: number of copies that the chain must have for the device to be ready [default: 1].
     #[arg(long, value_name = "R")]
     pub copies: Option<u8>,
-    /// File of the cluster's key, the same one for all devices and servers (pmnet key new). SIGHUP has it read again.
+    /// File of the cluster's key (pmnet key new), the same for all devices and servers. The process reads it again on
+    /// SIGHUP.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
-    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    /// Run without a key although other machines can reach this process. You state that you trust every host that can
+    /// send packets to it.
     #[arg(long, conflicts_with = "key")]
     pub insecure: bool,
-    /// With --key: id of the next hop, 0 if that is the server [default: 0, the server]. In a fleet, and after `pmnet ctl`, the chain says
-    /// it.
+    /// With --key: id of the next hop, 0 for the server [default: 0]. In a fleet, and after `pmnet ctl`, the chain's
+    /// record gives this id.
     #[arg(long, value_name = "N")]
     pub next_id: Option<u32>,
-    /// Take no orders of `pmnet ctl` (outside a fleet: by TCP, at the address of --listen).
+    /// Accept no commands of `pmnet ctl`. Otherwise a device outside a fleet accepts them by TCP, at the address of
+    /// --listen.
     #[arg(long)]
     pub no_ctl: bool,
-    /// Join a chain that holds data, as its last device; a log that was used is erased first (see below).
+    /// Join a chain that holds data, as its last device. A used log is erased first (see below).
     #[arg(long, conflicts_with = "declare_data_loss")]
     pub join: bool,
-    /// The missing devices of a longer chain are stopped for good (see below).
+    /// State that the missing devices of a longer chain are stopped permanently (see below).
     #[arg(long)]
     pub shrink_chain: bool,
-    /// Accept that acknowledged writes are gone with the last device that held them (see below).
+    /// State that the last device that held acknowledged writes is lost, and accept the loss of those writes (see
+    /// below).
     #[arg(long)]
     pub declare_data_loss: bool,
 }

@@ -48,7 +48,7 @@ Examples:
       --log /dev/shm/d2.pmlog --media dram
     pmnet device --listen 127.0.0.1:51001 --next 127.0.0.1:51002 \\
       --log /dev/shm/d1.pmlog --media dram
-  with a lease in etcd, so that it is silent by itself when it is cut off:
+  with a lease in etcd, so that a device that is cut off stops answering:
     pmnet device --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
       --key /etc/pmnet/cluster.key \\
       --log /var/lib/pmnet/d.pmlog --media file \\
@@ -58,11 +58,11 @@ Examples:
       --listen 10.0.0.2:51000 --next 127.0.0.1:51500
     pmnet device --mode nic --dev eth0 \\
       --listen 10.0.0.2:51000 --next 127.0.0.1:51500 --detach
-  past the kernel's network stack (needs root):
+  without the kernel's network stack (needs root):
     pmnet device --mode af-xdp --dev eth0 --key /etc/pmnet/cluster.key \\
       --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
       --log /dev/shm/d.pmlog --media dram
-  an RDMA NIC acknowledges (R = 1), before this process has seen the write:
+  an RDMA NIC acknowledges (R = 1) before this process reads the write:
     pmnet device --mode verbs --rdma mlx5_0 --slots /dev/dax1.0 --insecure \\
       --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
       --log /dev/dax0.0 --media pmem
@@ -70,63 +70,62 @@ Examples:
     pmnet device --listen 127.0.0.1:51000 \\
       --store 'packet:/var/lib/pmnet/shard0?size=4G'
 
-The log: it is made if the file does not exist, or the devdax device is zero. Its size is fixed then. A file \
-that is no log, is damaged, or is of another device, version or size, is refused and not touched.
+The log: if the file does not exist, or the devdax device holds zeros, the device makes a new log. The size of a log \
+is fixed when it is made. The device does not start with, and does not change, a file that is damaged, is no log, or \
+is the log of another device, version or size.
 
---next is the next device of the chain, or the server. The devices find out the length R of the chain; it is \
-part of every acknowledgement. Clients send to the first device.
+--next is the next device of the chain, or the server. The devices find out the length R of the chain, and every \
+acknowledgement states it. Clients send to the first device.
 
---key: each packet between fronts, devices and server carries a MAC, and others are dropped (`pmnet key`, \
-docs/operate/keys.md). Then --next-id says the id of the device at --next, 0 for the server. Without keys a device starts only where no other machine can \
-reach it, or with --insecure.
+--key: each packet between fronts, devices and server carries a MAC, and packets without a valid MAC are dropped \
+(`pmnet key`, docs/operate/keys.md). With --key, --next-id is the id of the device at --next, or 0 for the server. \
+Without --key, a device starts only if no other machine can reach it, or with --insecure.
 
---shrink-chain: you state that devices which were in the chain and are no longer on the path are stopped for \
-good (removed, not partitioned). Without it a shorter chain is refused, because a device that is only cut off \
-could go on acknowledging.
+--shrink-chain: you state that the devices which are missing from the chain are stopped permanently (removed, not \
+partitioned). Without this statement a shorter chain is refused, because a device that is only cut off could \
+continue to acknowledge.
 
 --declare-data-loss: the last device that held acknowledged writes is gone with its log, and you accept that \
-writes which had not reached the server are lost. Without it the shard stays stopped. Sessions that lost \
-something are told so (DATA_LOSS).
+writes which had not reached the server are lost. Without this statement the shard stays stopped. Sessions whose \
+writes are lost are told so (DATA_LOSS).
 
 --join: this device is a spare, or one that was removed and is repaired. It joins at the end of a chain that \
-holds data. Start it with --next to the server, and wait until it says that it is ready. Then start the \
-chain's last device again with --next to this one (with keys also --next-id). If the device is no member of the chain and its log was \
-used, the log is erased first. The log of a member is never erased, so the flag may stay.
+holds data. Start it with --next to the server, and wait for its ready line. Then start the chain's last device \
+again with --next to this device (with keys also --next-id). If the device is not a member of the chain and its log \
+was used, the log is erased first. The log of a member is never erased, so the flag may stay on the command line.
 
---fleet: the device registers in etcd and keeps a lease there. It acknowledges and answers reads only while \
-the lease lasts. Without etcd it is silent after --lease-seconds; nothing is lost, and it goes on when etcd is \
-back. Give it to all devices of a shard, or to none, and to all the same --lease-seconds.
+--fleet: the device registers in etcd and keeps a lease there. It acknowledges and answers reads only while the \
+lease lasts. If etcd fails, the device stops answering after --lease-seconds; nothing is lost, and it continues when \
+etcd is back. Give --fleet to all devices of a shard or to none, and the same --lease-seconds to all of them.
 
-With a controller (pmnet controller) the chain in etcd says what the next hop of a device is, in place of \
---next, as soon as the device is in that chain. When that changes, the device begins anew in the same process, \
-and prints another ready line. With --join as well the device is a spare: --next is the server, and the device \
-joins by itself when the chain is shorter than wanted. --shrink-chain and --declare-data-loss count until the \
-chain in etcd changes again.
+With a controller (pmnet controller), a device that is in the chain in etcd gets its next hop from there, not from \
+--next. When that next hop changes, the device begins anew in the same process, and prints another ready line. With \
+--fleet and --join, the device is a spare: --next is the server, and the device joins by itself when the chain is \
+shorter than wanted. --shrink-chain and --declare-data-loss count until the chain in etcd changes again.
 
-Outside a fleet `pmnet ctl` may ask the device for its state, change its next hop and let it end, by TCP at \
-the address of --listen. The device remembers that next hop in the file LOG.wiring. It counts as long as \
---next stays the same; another --next, --shrink-chain and --declare-data-loss are newer, and count instead. \
---no-ctl switches all of this off.
+Outside a fleet, `pmnet ctl` can ask the device for its state, change its next hop and stop it, by TCP at the \
+address of --listen. The device stores a changed next hop in the file LOG.wiring. The stored next hop counts until \
+the device is started with another --next, with --shrink-chain, or with --declare-data-loss. With --no-ctl the \
+device does not listen for `pmnet ctl`.
 
 --mode nic and --mode router: an XDP program on --dev logs and acknowledges updates of open sessions before \
-the network stack sees them; this process does all the rest. The log is memory of the kernel. It survives the \
-death of this process, and meanwhile the kernel goes on logging and acknowledging. Start the process again, \
-and it takes over. A loss of power takes the log, unless the machine has a battery and --spill is given. \
---detach takes everything out of the kernel again. With --fleet the kernel, too, answers only while the \
-device's lease lasts, whether or not this process lives.
+the network stack sees them; this process does all the rest. The log is memory of the kernel. If this process dies, \
+the log survives, and the kernel continues to log and acknowledge until the process is started again. A loss of \
+power destroys the log, unless the machine has a battery and --spill is given. --detach removes everything from the \
+kernel. With --fleet the kernel also answers only while the device's lease lasts, whether or not this process runs.
 
---mode af-xdp: AF_XDP sockets receive packets into the log itself; an update is durable and sent on without \
-being copied. Everything else on --dev goes to the system as before. A log made for another mode cannot be \
-used.
+--mode af-xdp: AF_XDP sockets receive packets into the log itself, so that an update is made durable and forwarded \
+without a copy. All other traffic on --dev goes to the system as before. The mode needs a log that was made for it.
 
 --mode verbs: clients (pmnet redis --rdma) send by RDMA into slots, in one order. The NIC acknowledges by itself, and this \
-process moves the writes from the slots into its log. Only for the first device of a chain. In a chain of several \
-devices the NIC's acknowledgement does not count, and the chain's does. It works without --fleet and pmnet ctl. \
-docs/operate/verbs.md says what to check first.
+process moves the writes from the slots into its log. Only the first device of a chain can have this mode. In a \
+chain of several devices clients wait for the chain's acknowledgement, not for the NIC's. The mode cannot be used \
+with --fleet or pmnet ctl. docs/operate/verbs.md says what to check first.
 
---store: log and data are in one region, and this process has both; there is no pmnet server. An update of one \
-string of 512 bytes or more is not copied when it is applied: it stays where it was logged. With --mode af-xdp \
-that is where its packet was received. Other devices may stand before this one.";
+--store: log and data are in one region, which only this process uses; the shard has no pmnet server. An update that \
+sets one string of 512 bytes or more is applied without a copy: the value stays where it was logged. With --mode \
+af-xdp, this is the buffer into which the packet was received. The chain may have further devices before this \
+device.";
 
 /// The command line of `pmnet device`.
 #[derive(Debug, Args)]

@@ -25,11 +25,12 @@ pub struct MemcachedArgs {
     /// UDP address for memcached clients [default: none].
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) udp: Option<String>,
-    /// UDP address of the head device; or those of all devices of the chain, separated by commas: then the front finds the head
-    /// again when the chain has changed. A name is waited for, and looked up again.
+    /// UDP address of the head device, or the addresses of all devices of the chain, separated by commas. With all
+    /// addresses, the front finds the new head when the chain changes. If an address is a name, the front waits until
+    /// the name has an address, and looks it up again later.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
     pub(super) via: Option<String>,
-    /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
+    /// Instead of --via: name of the fleet. The front finds the fleet's devices in etcd, and follows their changes.
     #[arg(long, value_name = "NAME", conflicts_with = "via")]
     pub(super) fleet: Option<String>,
     /// With --fleet: the members of etcd.
@@ -50,43 +51,47 @@ pub struct MemcachedArgs {
     /// Its password.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub(super) etcd_password_file: Option<PathBuf>,
-    /// File of this front's key (pmnet key front). SIGHUP has it read again.
+    /// File of this front's key (pmnet key front). The process reads it again on SIGHUP.
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
-    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    /// Run without a key although other machines can reach this process. You state that you trust every host that can
+    /// send packets to it.
     #[arg(long, conflicts_with = "key")]
     pub(super) insecure: bool,
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub(super) shard: Option<u32>,
-    /// Accept acknowledgements only if at least R devices hold the write [default: 1].
+    /// Smallest number of devices that must hold a write for its acknowledgement to count [default: 1].
     #[arg(long, value_name = "R")]
     pub(super) copies: Option<u8>,
-    /// Database of the store in which the items are; flush_all empties it [default: 0].
+    /// Number of the store's database that holds the items. flush_all empties this database [default: 0].
     #[arg(long, value_name = "N")]
     pub(super) database: Option<u32>,
-    /// Largest item, with its key, as memcached counts it (-I of memcached) [default: 1M].
+    /// Size of the largest item with its key, as -I of memcached counts it [default: 1M].
     #[arg(long, value_name = "SIZE")]
     pub(super) item_size_max: Option<String>,
-    /// Everybody who can connect may do everything: there are no users and no passwords.
+    /// Every client that can connect may do everything, because there are no users and no passwords.
     #[arg(long)]
     pub(super) anyone_may_connect: bool,
-    /// Send no packet longer than this to the devices, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    /// Longest packet to send to the devices, with its IP header, even if routes and interfaces allow longer ones
+    /// [default: the longest that they allow].
     #[arg(long, value_name = "BYTES")]
     pub(super) mtu: Option<u32>,
-    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core.
+    /// Microseconds to poll after activity before sleeping. While other programs want the process's core, it sleeps at
+    /// once.
     #[arg(long, value_name = "US")]
     pub(super) spin_us: Option<u64>,
-    /// A command without an outcome after this long is answered as unknown.
+    /// Milliseconds after which a command without an outcome gets the error that its outcome is unknown.
     #[arg(long, value_name = "MS")]
     pub(super) deadline_ms: Option<u64>,
-    /// Most clients at a time [default: 1024]; fewer if the limit of open files is too low.
+    /// Largest number of clients at a time; less if the limit of open files is too low [default: 1024].
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     pub(in crate::cli) status: Option<String>,
-    /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
+    /// Seconds of silence after which the operating system checks whether a client still exists; 0: never [default:
+    /// 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
 }

@@ -37,9 +37,9 @@ Examples:
     --key /etc/pmnet/cache.key \\
     --fleet prod --etcd http://10.0.0.7:2379
 
-memcached clients connect here, with the text or the meta protocol. A set (also ms without flags that depend \
-on the item) is acknowledged as soon as every device of the chain holds it. The database executes everything else, \
-exactly once. Nothing is evicted.";
+memcached clients connect to the front, with the text or the meta protocol. A set is acknowledged as soon as every \
+device of the chain holds it; so is an ms without flags that depend on the item. The database executes all other \
+commands, exactly once. Nothing is evicted.";
 
 /// Smallest `--item-size-max`, the same as in memcached.
 const ITEM_SIZE_MIN: u64 = 1024;

@@ -25,14 +25,15 @@ pub struct RedisArgs {
     /// TCP address for Redis clients.
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) listen: Option<String>,
-    /// UDP address of the head device; or those of all devices of the chain, separated by commas: then the front finds the head
-    /// again when the chain has changed. A name is waited for, and looked up again.
+    /// UDP address of the head device, or the addresses of all devices of the chain, separated by commas. With all
+    /// addresses, the front finds the new head when the chain changes. If an address is a name, the front waits until
+    /// the name has an address, and looks it up again later.
     #[arg(long, value_name = "HOST:PORT[,HOST:PORT…]")]
     pub(super) via: Option<String>,
-    /// Send by RDMA, from this RDMA device to a head that is started with --mode verbs.
+    /// Name of the RDMA device from which to send by RDMA. The head must run with --mode verbs.
     #[arg(long, value_name = "NAME", conflicts_with = "shards")]
     pub(super) rdma: Option<String>,
-    /// Instead of --via: the devices of this fleet, as etcd knows them, also when they change.
+    /// Instead of --via: name of the fleet. The front finds the fleet's devices in etcd, and follows their changes.
     #[arg(long, value_name = "NAME", conflicts_with = "via")]
     pub(super) fleet: Option<String>,
     /// With --fleet: the members of etcd.
@@ -53,84 +54,90 @@ pub struct RedisArgs {
     /// Its password.
     #[arg(long, value_name = "FILE", help = ETCD_PASSWORD_HELP)]
     pub(super) etcd_password_file: Option<PathBuf>,
-    /// File of this front's key (pmnet key front). SIGHUP has it read again.
+    /// File of this front's key (pmnet key front). The process reads it again on SIGHUP.
     #[arg(long, value_name = "FILE")]
     pub(super) key: Option<PathBuf>,
-    /// You state that every host which can send packets to this process is trusted: it has no key, and others than this machine can reach it.
+    /// Run without a key although other machines can reach this process. You state that you trust every host that can
+    /// send packets to it.
     #[arg(long, conflicts_with = "key")]
     pub(super) insecure: bool,
-    /// Instead of --via: many shards, as this TOML file says (see below).
+    /// Instead of --via: TOML file with the addresses of many shards (see below).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["via", "fleet", "shard", "direct", "direct_password_file"])]
     pub(super) shards: Option<PathBuf>,
     /// Number of the shard [default: 0].
     #[arg(long)]
     pub(super) shard: Option<u32>,
-    /// Accept acknowledgements only if at least R devices hold the write [default: 1].
+    /// Smallest number of devices that must hold a write for its acknowledgement to count [default: 1].
     #[arg(long, value_name = "R")]
     pub(super) copies: Option<u8>,
-    /// More commands to acknowledge early, separated by commas (see below).
+    /// Further commands to acknowledge early, separated by commas (see below).
     #[arg(long, value_name = "COMMANDS", value_delimiter = ',')]
     pub(super) assume_ok: Option<Vec<String>>,
-    /// Address of the database for commands that need a connection of their own (blocking,
-    /// pub/sub, WATCH) [default: what the server says].
+    /// Address of the database for commands that need a separate connection: blocking commands, pub/sub, WATCH
+    /// [default: the address that the server gives].
     #[arg(long, value_name = "HOST:PORT")]
     pub(super) direct: Option<String>,
-    /// The password for --direct is the first line of this file.
+    /// File whose first line is the password for --direct.
     #[arg(long, value_name = "FILE")]
     pub(super) direct_password_file: Option<PathBuf>,
-    /// Clients are the users of Redis, with their passwords and rights there [default, if only this machine can connect].
+    /// Clients log in as users of Redis, with their passwords and rights in Redis [default, if only this machine can
+    /// connect].
     #[arg(long)]
     pub(super) users_of_redis: bool,
-    /// Clients need the password in the first line of this file, and may then do everything.
+    /// Clients log in with the password in the first line of this file. They may then do everything.
     #[arg(long, value_name = "FILE")]
     pub(super) requirepass_file: Option<PathBuf>,
-    /// That password; in the configuration file only.
+    /// The password itself, which only the configuration file can have.
     #[arg(skip)]
     pub(super) requirepass: Option<Hidden>,
-    /// Everybody who can connect may do everything: no users, no passwords.
+    /// Every client that can connect may do everything, without a user or a password.
     #[arg(long)]
     pub(super) anyone_may_connect: bool,
-    /// Speak TLS with clients, with this certificate (PEM; after it those that lead to its authority).
+    /// Use TLS with clients. The PEM file has the front's certificate, and then the certificates up to its authority.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_cert: Option<PathBuf>,
     /// Key of --tls-cert (PEM).
     #[arg(long, value_name = "FILE")]
     pub(super) tls_key: Option<PathBuf>,
-    /// Authorities (PEM) for the certificates of clients.
+    /// Certificates (PEM) of the authorities that issue the clients' certificates.
     #[arg(long, value_name = "FILE")]
     pub(super) tls_ca: Option<PathBuf>,
     /// Whether clients must show a certificate [default: required with --tls-ca, otherwise no].
     #[arg(long, value_enum)]
     pub(super) tls_clients: Option<TlsClients>,
-    /// Send no packet longer than this to the devices, with its IP header, whatever routes and interfaces allow [default: what they allow].
+    /// Longest packet to send to the devices, with its IP header, even if routes and interfaces allow longer ones
+    /// [default: the longest that they allow].
     #[arg(long, value_name = "BYTES")]
     pub(super) mtu: Option<u32>,
-    /// Microseconds to poll after activity before sleeping; it sleeps at once while other programs want its core.
+    /// Microseconds to poll after activity before sleeping. While other programs want the process's core, it sleeps at
+    /// once.
     #[arg(long, value_name = "US")]
     pub(super) spin_us: Option<u64>,
-    /// A command without an outcome after this long is answered as unknown.
+    /// Milliseconds after which a command without an outcome gets the error that its outcome is unknown.
     #[arg(long, value_name = "MS")]
     pub(super) deadline_ms: Option<u64>,
-    /// Most clients at a time [default: 10000]; fewer if the limit of open files is too low.
+    /// Largest number of clients at a time; less if the limit of open files is too low [default: 10000].
     #[arg(long, value_name = "N")]
     pub(super) connections_max: Option<usize>,
     /// Address of the status port.
     #[arg(long, value_name = "HOST:PORT", help = STATUS_HELP)]
     pub(in crate::cli) status: Option<String>,
-    /// Seconds of silence before the operating system checks whether a client still exists; 0: never [default: 300].
+    /// Seconds of silence after which the operating system checks whether a client still exists; 0: never [default:
+    /// 300].
     #[arg(long, value_name = "SECONDS")]
     pub(super) tcp_keepalive: Option<u64>,
-    /// Which part answers commands that only read [default: pending].
+    /// The part that answers commands which only read [default: pending].
     #[arg(long, value_enum)]
     pub(super) cache: Option<CacheArg>,
-    /// Which databases may answer reads that the head does not [default: master].
+    /// Databases that may answer the reads which the head does not answer [default: master].
     #[arg(long, value_enum)]
     pub(super) read_from: Option<ReadFromArg>,
-    /// How much of its replies a client may leave unread; beyond that its commands wait, and a client that reads nothing for a second
-    /// is closed [default: 1G].
+    /// Largest size of the replies that a client leaves unread. Beyond this size the client's commands wait, and a
+    /// client that reads nothing for a second is closed [default: 1G].
     #[arg(long, value_name = "SIZE")]
     pub(super) unread_max: Option<String>,
-    /// Limit of --unread-max for all clients together; the one that has left most unread is closed [default: 2G].
+    /// Largest size of the unread replies of all clients together. Beyond it, the client with the most unread replies
+    /// is closed [default: 2G].
     #[arg(long, value_name = "SIZE")]
     pub(super) unread_total_max: Option<String>,
 }
@@ -259,10 +266,11 @@ impl RedisArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ReadFromArg {
-    /// The one that the server works on.
+    /// Only the database to which the server applies updates.
     Master,
-    /// Its replicas, too, where the head says that they have everything that the read must see. A write of
-    /// another program, which bypasses pmnet, may be visible there later than on the master.
+    /// Also the replicas of this database. The head's answer states which updates the read must see, and a replica
+    /// answers only if it has them. A write by another program, which bypasses pmnet, may become visible on a replica
+    /// later than on the master.
     Any,
 }
 
@@ -270,13 +278,14 @@ pub(super) enum ReadFromArg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum CacheArg {
-    /// The head device, with a write that the database may not have yet; else the database, read directly where it is
-    /// as fresh as the head says that it must be.
+    /// The head device answers from its log if the database may lack the newest write of the key. Otherwise the front
+    /// reads the database directly, once it has every update that the read must see.
     Pending,
-    /// As pending, and the head device also shows writes that the database has, as long as its log keeps them. Only where every
-    /// program that writes to the database does so through pmnet: what others write is not seen.
+    /// As pending, but the head device also answers with writes that the database already has, while its log keeps
+    /// them. Use it only if every program writes to the database through pmnet, because writes of other programs may
+    /// not be seen.
     Log,
-    /// The database, after everything acknowledged before. Only a GET right after a SET of its key, in the same pipeline,
-    /// is answered with that.
+    /// The database, after it has applied everything that was acknowledged before. Only a GET right after a SET of its
+    /// key, in the same pipeline, is answered by the front, with the value of the SET.
     Off,
 }

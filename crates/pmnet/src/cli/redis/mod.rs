@@ -56,16 +56,16 @@ Examples:
       --direct-password-file /etc/pmnet/front.password \\
       --tls-cert /etc/pmnet/front.pem --tls-key /etc/pmnet/front.key
 
-Redis clients connect here and see their Redis. SET (without NX, XX, GET), MSET, SETEX and PSETEX are \
-acknowledged as soon as every device of the chain holds them. The database executes everything else, exactly \
+Redis clients connect to the front as to their Redis. SET (without NX, XX, GET), MSET, SETEX and PSETEX are \
+acknowledged as soon as every device of the chain holds them. The database executes all other commands, exactly \
 once.
 
---assume-ok names more commands to acknowledge early. Their reply is then always +OK; an error that the \
-database finds later is only counted and logged.
+--assume-ok names further commands to acknowledge early. The reply to these commands is always +OK. If the database \
+later finds an error, pmnet only counts and logs it.
 
---shards: one address serves many shards by Redis Cluster's hash slots. The file says which shard serves which \
-slots, and where it is. An entry may hold any other setting of a shard, under the name of its flag. For \
-settings that an entry does not have, the command line counts.
+--shards: one address serves many shards, by the hash slots of Redis Cluster. The file states for each shard its \
+slots and its address. An entry can have any other setting of a shard, under the name of the setting's flag. \
+Settings that an entry does not have come from the command line.
 
   [[shard]]
   slots = \"0-8191\"
