@@ -65,6 +65,10 @@ numbers! {
             dropped,
             /// Reads that have completed. Each acknowledges all messages before it.
             completed,
+            /// Attempts that the device refused because of the front's key, or because it has none.
+            refused,
+            /// With a key: connections that ended because the device's answer was not made with that key.
+            unproven,
         }
         Gauge "pmnet_front_clients" [""] "Clients that are connected." { clients }
         Gauge "pmnet_front_sessions" [""] "Sessions that clients have." { sessions }
@@ -236,6 +240,8 @@ fn numbers(turn: &FrontTurn<'_>) -> FrontNumbers {
         sent,
         dropped,
         reads,
+        refused,
+        unproven,
     } = link;
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     FrontNumbers {

@@ -11,6 +11,8 @@ numbers! {
             taken,
             /// Slots with an error in place of a message.
             hole,
+            /// With keys: messages without a valid MAC, which count as holes.
+            forged,
             /// Turns that ended because the log had no room for an update.
             waited,
             /// They completed while an earlier slot was open.
@@ -29,7 +31,9 @@ numbers! {
             garbage,
             /// They were closed because nothing came, or nothing was read.
             silent,
-            /// The device broke them: because of the oldest slot, or because it does not serve any more.
+            /// They were refused because the client has not proven that it has a valid key, or has one and the device has none.
+            unproven,
+            /// The device broke them: because of the oldest slot, a removed key or a forged message, or because it does not serve any more.
             broken,
             /// Their NIC did not say that they took their last slot.
             unsaid,
@@ -47,6 +51,7 @@ impl VerbsBoard {
         let QueueCounters {
             messages,
             holes,
+            forged,
             waits,
             overtaken,
             recovered,
@@ -57,12 +62,14 @@ impl VerbsBoard {
             refused,
             garbage,
             silent,
+            unproven,
             broken,
             unsaid,
         } = connections;
         let numbers = VerbsNumbers {
             taken: messages,
             hole: holes,
+            forged,
             waited: waits,
             overtaken,
             recovered,
@@ -71,6 +78,7 @@ impl VerbsBoard {
             refused,
             garbage,
             silent,
+            unproven,
             broken,
             unsaid,
         };
