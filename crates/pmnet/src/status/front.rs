@@ -271,6 +271,8 @@ fn numbers(turn: &FrontTurn<'_>) -> FrontNumbers {
         sent,
         dropped,
         completed: reads,
+        refused,
+        unproven,
         clients: count(turn.clients),
         sessions: count(turn.sessions),
         copies: u64::from(turn.copies),
