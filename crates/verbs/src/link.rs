@@ -521,7 +521,7 @@ fn tell_of_unproven(unproven: u64, head: SocketAddr) {
     if unproven.is_power_of_two() {
         tracing::warn!(
             unproven,
-            "PM3010 what {head} (TCP) answers to a connection by RDMA was not made with this front's key, or was changed on its way: the \
+            "PM3010 the answer of {head} (TCP) to a connection by RDMA was not made with this front's key, or was changed on its way: the \
              connection is given up, and tried again"
         );
     }
