@@ -101,6 +101,7 @@ COMMANDS = {
     "tail": ("cargo test --offline -p pmnet-tail --no-run", "cargo test --offline -p pmnet-tail", 240),
     "proto": ("cargo test --offline -p pmnet-proto --no-run", "cargo test --offline -p pmnet-proto", 240),
     "wire": ("cargo test --offline -p pmnet-wire --lib --no-run", "cargo test --offline -p pmnet-wire --lib", 240),
+    "verbs": ("cargo test --offline -p pmnet-verbs --lib --no-run", "cargo test --offline -p pmnet-verbs --lib", 240),
     "fleet-hand": (
         "cargo test --offline -p pmnet-fleet --lib --no-run",
         "cargo test --offline -p pmnet-fleet --lib hand::",

@@ -10,6 +10,7 @@ Boots Debian's kernels in QEMU (emulated: needs no virtualization), 6.1, and 6.1
 
   --seconds N     of load for each kernel (60)
   --seed N        of moments (1)
+  --unkeyed       no keys; without this flag all processes have keys
   --pmnet BINARY, --lab BINARY, --rude BINARY   (target/release/pmnet, pmnet-lab, examples/rude)
 
 First `pmnet doctor --verbs` checks whether slots are taken in real-time order. Then two shards run
@@ -27,10 +28,10 @@ list (LTRIM, acknowledged early by --assume-ok) after each: a lost command shows
 or repeated command in the list's length. Other clients contend for a few registers and counters, by
 all fronts of a shard. `pmnet-lab check` says whether their history is linearizable.
 
-QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, the guests'
-output in target/verbs. At the end there is one line for each kernel; the exit code is 1 if a
-command was lost, repeated or out of order, or if a kernel could not be tried. Soft-RoCE shows only
-that the functions work; its times have no meaning.
+With keys the rude client has one, too: it also sends a message without a MAC, and once asks for a connection without a key. At the end the key of a front is refused (SIGHUP).
+
+QEMU is installed if need be (root, apt-get); packages are kept in target/kernels, what the guests said in target/verbs. At the end there is one line for
+each kernel; the exit code is 1 if something was lost, twice, or out of order, or could not be tried. Soft-RoCE shows function only: it says nothing about time.
 """
 
 import argparse
@@ -63,7 +64,9 @@ BOOT_LIMIT, DOCTOR_LIMIT, START_LIMIT, CHECK_LIMIT = 180, 120, 30, 300
 SLOTS = 8
 # Connections of a rude client; more would take the places of others (fewer connections than slots).
 RUDE = 6
-# Sizes of each NVDIMM and of its labels, in MiB; without its labels an NVDIMM is a multiple of 16.
+# Path of its key in the guest, and the names of those who have a key.
+RUDE_KEY, NAMES = "/etc/keys/rude.key", ("front0", "front1", "front2", "rude")
+# Of each NVDIMM, in MiB; without its labels it is a multiple of 16.
 NVDIMM_MIB, LABELS_MIB = 130, 2
 # A result that no lane can give.
 LATENCY = "latency: not measured, needs an RNIC; with one: pmnet-lab load --redis FRONT --clients 1 (docs/operate/verbs.md)"
@@ -77,7 +80,7 @@ FAULTS = {
     "Redis killed": "kill -9 $(cat /tmp/redis.pid)",
     "front killed": "kill -9 $(cat /tmp/front1.pid)",
     "tail killed": "kill -9 $(cat /tmp/tail1.pid)",
-    "rude client": f"rude rxe0 10.0.2.15 10.0.2.15:51000 {RUDE} 2>&1 | named rude &",
+    "rude client": f"rude rxe0 10.0.2.15 10.0.2.15:51000 {RUDE} $([ -e {RUDE_KEY} ] && echo {RUDE_KEY}) 2>&1 | named rude &",
     "server killed": "kill -9 $(cat /tmp/server0.pid)",
 }
 
@@ -109,6 +112,18 @@ def tool(name, package):
     return pathlib.Path(path)
 
 
+def keys(pmnet):
+    """New keys of a cluster, its fronts and the rude client: path in the guest, path here."""
+    folder = OUT / "keys"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    cluster = folder / "cluster.key"
+    call([str(pmnet), "key", "new", str(cluster)], 60)
+    for name in NAMES:
+        call([str(pmnet), "key", "front", name, "--of", str(cluster), str(folder / f"{name}.key")], 60)
+    return {f"etc/keys/{path.name}": path for path in folder.iterdir()}
+
+
 def network(ports=()):
     """QEMU's arguments for the guest's first network interface; `ports` are those of its fronts on
     this machine."""
@@ -135,6 +150,8 @@ class Kernel:
         self.name = name.removeprefix("vmlinuz-")
         self.image = OUT / "kernel"
         self.image.write_bytes(content)
+        self.keys = {} if arguments.unkeyed else keys(arguments.pmnet)
+        self.keyed = "no" if arguments.unkeyed else "yes"
 
     def guest(self, modules=(), tools=None):
         """A machine whose guest has the programs of this lane."""
@@ -142,7 +159,7 @@ class Kernel:
         programs = {"pmnet": arguments.pmnet, "rude": arguments.rude, "rdma": tool("rdma", "iproute2"), "tc": tool("tc", "iproute2")}
         programs["redis-server"] = tool("redis-server", "redis-server")
         init = (HERE / "init").read_bytes()
-        return Machine(OUT, self.image, make_guest(OUT, init, programs, tools or {}, self.package, MODULES + modules, rdma_files()))
+        return Machine(OUT, self.image, make_guest(OUT, init, programs, tools or {}, self.package, MODULES + modules, {**rdma_files(), **self.keys}))
 
 
 def doctor(machine, name):
@@ -192,7 +209,7 @@ def recovered(said):
     return sum(int(number) for number in re.findall(r"entered=(\d+)", said))
 
 
-def cut_off(machine, world):
+def cut_off(machine, world, keyed):
     """A rude client is cut off in the middle of messages; a sentence, and what was wrong."""
     time.sleep(1)
     for client in world.clients():
@@ -201,20 +218,26 @@ def cut_off(machine, world):
     machine.tell(FAULTS["rude client"])
     said = machine.wait([r"guest: rude: .*\n"], SETTLE_LIMIT)
     world.wait_for_each(SETTLE_LIMIT)
-    told = re.search(r"(\d+) messages longer than a slot; (\d+) cut off in the middle of a message, (\d+) of them disconnected; (\d+) cut off and gone", said)
+    told = re.search(
+        r"(\d+) messages longer than a slot; (\d+) cut off in the middle of a message, (\d+) of them disconnected; (\d+) cut off and gone; (\d+) without a MAC, (\d+) of them disconnected; "
+        r"(\d+) without a key, (\d+) of them refused",
+        said,
+    )
     if not told:
         raise Trouble(f"the rude client says {re.findall('guest: rude: .*', said)}")
-    long, cut, ended, gone = map(int, told.groups())
+    long, cut, ended, gone, forged, found, keyless, refused = map(int, told.groups())
     open_slots, wrong = blocked(said) - before, []
     if not 0 < ended == cut:
         wrong.append(f"of {cut} clients that were cut off in the middle of a message {ended} were disconnected")
+    if (forged, found, keyless, refused) != ((1,) * 4 if keyed else (0,) * 4):
+        wrong.append(f"{forged} messages without a MAC, {found} connections ended for it; {keyless} clients without a key, {refused} refused")
     if open_slots == 0:
         wrong.append("no slot was open for too long: this says nothing about a client that is cut off")
     if (more := world.unknown() - unknown) > 0:
         wrong.append(f"{more} commands of other clients had no outcome within their deadline")
     longest = max(client.longest for client in world.clients())
     line = (
-        f"{cut} clients cut off in the middle of a message, {gone} cut off and gone, {long} messages longer than a slot: {open_slots} times the oldest slot open for too long; "
+        f"{cut} clients cut off in the middle of a message, {gone} cut off and gone, {long} messages longer than a slot, {forged} without a MAC, {refused} without a key refused: {open_slots} times the oldest slot open for too long; "
         f"every other client went on within its deadline, after {longest:.1f} s at most"
     )
     return line, wrong
@@ -233,17 +256,24 @@ def judge(arguments, world, name):
     return line, wrong
 
 
+def refuse(machine):
+    """The key of a front is refused while it runs; a sentence. Both ends say so."""
+    machine.tell("refuse front1")
+    machine.wait([r"guest: device0:.*PM1709.*list of refused fronts", r"guest: front1:.*PM3009.*list of refused fronts"], SETTLE_LIMIT)
+    return "the key of a front refused at the end: both ends say so"
+
+
 def load(machine, name, arguments):
     """Clients, with faults; a sentence, and what was wrong."""
     ports = [free_port() for _ in range(3)]
     world = World([ports[:2], ports[2:]])
     dice = random.Random(arguments.seed)
     made = dict.fromkeys(FAULTS, 0)
-    machine.boot(name, usual(ports), do="both", slots=SLOTS)
+    machine.boot(name, usual(ports), do="both", slots=SLOTS, keys="no" if arguments.unkeyed else "yes")
     try:
         machine.wait(ready(range(3), range(2)), BOOT_LIMIT)
         world.start()
-        rude, wrong = cut_off(machine, world)
+        rude, wrong = cut_off(machine, world, not arguments.unkeyed)
         end = time.monotonic() + arguments.seconds
         while time.monotonic() < end or 0 in made.values():
             time.sleep(dice.uniform(1, 3))
@@ -252,7 +282,8 @@ def load(machine, name, arguments):
             made[fault] += 1
             time.sleep(4 if "stopped" in fault else dice.uniform(1, 3))
         line, more = judge(arguments, world, name)
-        # At its end the device reports its work since its start.
+        refused = "" if arguments.unkeyed else f"{refuse(machine)}; "
+        # The device says at its end what it did since its start.
         machine.tell("kill $(cat /tmp/device0.pid)")
         machine.wait(["what the NIC and its connections did"], SETTLE_LIMIT)
         machine.tell("break")
@@ -265,7 +296,7 @@ def load(machine, name, arguments):
     if rnrs == 0:
         wrong.append("no client heard RNR: this says nothing about a queue without slots")
     faults = ", ".join(f"{fault} {number}" for fault, number in made.items())
-    return f"{rude}; faults: {faults}; {rnrs} RNRs, {recovered(said)} updates found in slots alone; {line}", wrong
+    return f"{rude}; {refused}faults: {faults}; {rnrs} RNRs, {recovered(said)} updates found in slots alone; {line}", wrong
 
 
 def whole(kernel):
@@ -285,9 +316,9 @@ def lossy(kernel):
     world = World([ports])
     link = {number: ["-netdev", f"socket,id=net1,{how}=127.0.0.1:{wire}", "-device", f"virtio-net-pci,netdev=net1,romfile=,mac=52:54:00:00:01:0{number}"] for number, how in ((1, "listen"), (2, "connect"))}
     try:
-        head.boot(f"{kernel.name}-head", [*usual(), *link[1]], do="head", here="10.1.0.1", loss=loss, slots=SLOTS)
+        head.boot(f"{kernel.name}-head", [*usual(), *link[1]], do="head", here="10.1.0.1", loss=loss, slots=SLOTS, keys=kernel.keyed)
         head.wait(["guest: kernel"], BOOT_LIMIT)
-        fronts.boot(f"{kernel.name}-fronts", [*usual(ports), *link[2]], do="fronts", here="10.1.0.2", head="10.1.0.1", loss=loss)
+        fronts.boot(f"{kernel.name}-fronts", [*usual(ports), *link[2]], do="fronts", here="10.1.0.2", head="10.1.0.1", loss=loss, keys=kernel.keyed)
         head.wait(ready((), (0,)), BOOT_LIMIT)
         fronts.wait(ready(range(2), ()), BOOT_LIMIT)
         world.start()
@@ -318,10 +349,11 @@ def lossy(kernel):
 class Outside:
     """Redis and the server of a guest that loses its power."""
 
-    def __init__(self, pmnet, folder):
+    def __init__(self, pmnet, folder, keyed):
         self.folder, self.port = folder, free_port()
         self.redis = self.start_redis()
-        command = [str(pmnet), "server", "--listen", "127.0.0.1:0", "--store", f"redis://127.0.0.1:{self.port}", "--json", "--insecure"]
+        command = [str(pmnet), "server", "--listen", "127.0.0.1:0", "--store", f"redis://127.0.0.1:{self.port}", "--json"]
+        command += ["--key", str(OUT / "keys" / "cluster.key")] if keyed else ["--insecure"]
         with (OUT / "server.log").open("wb") as log:
             self.server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log)
         line = self.server.stdout.readline()
@@ -369,7 +401,7 @@ def cuts(machine, world, memories, outside, arguments):
     ports = world.shards[0]
     while True:
         domain, begun = dice.choice(sorted(DOMAINS)), time.monotonic()
-        machine.boot("persistent", persistent(memories, domain, ports), do="persistent", next=f"10.0.2.2:{outside.listen}", slots=SLOTS)
+        machine.boot("persistent", persistent(memories, domain, ports), do="persistent", next=f"10.0.2.2:{outside.listen}", slots=SLOTS, keys="no" if arguments.unkeyed else "yes")
         said = machine.wait([*ready(range(2), (0,)), "entered="], BOOT_LIMIT)
         seen["entered"] += recovered(said)
         survives = re.search(r'guest: device0: ready device.*survives="?([^"]*)', said)
@@ -412,7 +444,7 @@ def powerless(kernel):
     with tempfile.TemporaryDirectory(dir=OUT) as folder:
         folder = pathlib.Path(folder)
         memories = [folder / "nvdimm0", folder / "nvdimm1"]
-        outside = Outside(kernel.arguments.pmnet, folder)
+        outside = Outside(kernel.arguments.pmnet, folder, not kernel.arguments.unkeyed)
         try:
             machine.boot("prepare", persistent(memories, "mem-ctrl"), do="prepare")
             machine.finish(BOOT_LIMIT)
@@ -438,7 +470,7 @@ def attempt(package, arguments):
     line, wrong = (lossy if arguments.loss else powerless if arguments.cuts else whole)(kernel)
     for text in wrong[:20]:
         print(f"    | {text}")
-    return not wrong, f"{kernel.name}: {line}"
+    return not wrong, f"{kernel.name}, {'without keys' if arguments.unkeyed else 'with keys'}: {line}"
 
 
 def work(arguments):
@@ -463,6 +495,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--loss", type=float, default=0)
     parser.add_argument("--cuts", type=int, default=0)
+    parser.add_argument("--unkeyed", action="store_true")
     release = ROOT / "target" / "release"
     for name, path in (("pmnet", release / "pmnet"), ("lab", release / "pmnet-lab"), ("rude", release / "examples" / "rude")):
         parser.add_argument(f"--{name}", type=pathlib.Path, default=path)

@@ -134,9 +134,10 @@ impl ClientNode {
             return 0;
         };
         let (head, epoch) = (self.machine.head(), self.machine.epoch());
+        let key = self.machine.config().keys;
         let machine = &mut self.machine;
         let mut count = 0;
-        queue.link.turn(now, head, epoch, |news| {
+        queue.link.turn(now, head, epoch, key, |news| {
             count += 1;
             match news {
                 News::Connected => machine.connection_changed(now),
@@ -323,8 +324,7 @@ impl ClientNode {
                 if Link::goes_beside(packet) {
                     queue.beside.send_raw(to, packet);
                 } else {
-                    let acknowledged = |session| machine.acknowledged(session).unwrap_or(0);
-                    queue.link.send(packet, acknowledged);
+                    queue.link.send(packet, |session| machine.binding(session));
                 }
             }
             queue.link.flush(now);

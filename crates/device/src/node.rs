@@ -7,7 +7,7 @@ use pmnet_proto::device::{Device, DeviceConfig, HopWork, LogState, Recovery, Roo
 use pmnet_proto::keys::{ClusterKeys, Seal};
 use pmnet_proto::time::{MILLISECOND, Nanos, earliest};
 use pmnet_proto::{FragmentSize, Outbox, Peer, Random, Time};
-use pmnet_wire::packet::Append;
+use pmnet_wire::packet::{Append, Identity};
 use pmnet_wire::{HEADER_LEN, Header, Kind, Packet, Reject};
 use std::ops::Range;
 
@@ -430,8 +430,8 @@ impl<M: Media> DeviceNode<M> {
     }
 
     /// As [`Device::bind`].
-    pub fn bind_session(&mut self, session: u64, token: u64) -> bool {
-        self.machine.bind(session, token)
+    pub fn bind_session(&mut self, session: u64, whose: Identity) -> bool {
+        self.machine.bind(session, whose)
     }
 
     /// As [`Device::unbind`].

@@ -10,7 +10,7 @@ use crate::node::{DeviceError, DeviceNode};
 use pmnet_log::Media;
 use pmnet_log::slots::{Oldest, SlotQueue, SlotScan, SlotsError};
 use pmnet_proto::{Peer, Time};
-use pmnet_wire::{Kind, Packet};
+use pmnet_wire::{Header, Kind, Packet};
 
 /// Largest number of messages that one turn hands to the machine.
 pub const SLOTS_A_TURN: usize = 64;
@@ -22,6 +22,8 @@ pub struct SlotCounters {
     pub messages: u64,
     /// Slots that held an error instead of a message.
     pub holes: u64,
+    /// With keys: messages without a valid MAC. Each counts as a hole.
+    pub forged: u64,
     /// Turns that ended because the log had no room for an update.
     pub waits: u64,
 }
@@ -86,6 +88,8 @@ pub struct Slots<Q> {
     /// `(n, order)`: each message with a number below `n` is in the log up to `order`, or has no effect.
     noted: (u64, u64),
     sights: Sights,
+    /// Connections on which messages without a valid MAC came. There are at most [`SLOTS_A_TURN`].
+    forgers: Vec<u32>,
     counters: SlotCounters,
 }
 
@@ -99,6 +103,12 @@ impl<Q: Media> Slots<Q> {
     #[must_use]
     pub const fn counters(&self) -> SlotCounters {
         self.counters
+    }
+
+    /// Takes the connections on which messages without a valid MAC came since the last call. They must be broken: the
+    /// NIC goes on acknowledging later messages of their sessions, and without the dropped message these have no effect.
+    pub fn take_forgers(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.forgers)
     }
 
     /// Hands complete messages to the machine, in order, at most [`SLOTS_A_TURN`] of them. `from` gives the address of
@@ -124,11 +134,16 @@ impl<Q: Media> Slots<Q> {
                     bytes,
                     ..
                 }) => {
+                    let before = forged(node);
                     if !offer(now, node, from(connection), bytes)? {
                         self.counters.waits += 1;
                         // The message is acknowledged and waits in its slot, so its client need not react.
                         node.tell_nobody_of_room();
                         break;
+                    }
+                    if forged(node) != before {
+                        self.counters.forged += 1;
+                        self.forgers.push(connection);
                     }
                     self.counters.messages += 1;
                 }
@@ -187,6 +202,15 @@ fn offer<M: Media>(
     Ok(node.machine().counters().not_logged == before)
 }
 
+/// Returns the number of messages that were no packets, or had not the right MAC; 0 without keys. A message of an unknown
+/// session is not among them: its client may have ended the session.
+fn forged<M: Media>(node: &DeviceNode<M>) -> u64 {
+    if !node.machine().has_keys() {
+        return 0;
+    }
+    node.machine().counters().forged + node.rejects().iter().sum::<u64>()
+}
+
 /// Moves messages that a crash or a stop has left in slots into the log.
 #[derive(Debug)]
 pub struct SlotRecovery<Q> {
@@ -226,11 +250,12 @@ impl<Q: Media> SlotRecovery<Q> {
         // A hole says nothing about later slots. The machine knows which messages count: duplicates and messages after
         // a gap do not.
         for slot in self.scan.slots().skip(self.next) {
-            if let Some(bytes) = logged(slot)
-                && !offer(now, node, unused, bytes)?
-            {
-                full = true;
-                break;
+            if let Some((header, bytes)) = logged(slot) {
+                can_verify(node, &header)?;
+                if !offer(now, node, unused, bytes)? {
+                    full = true;
+                    break;
+                }
             }
             self.next += 1;
         }
@@ -266,6 +291,7 @@ impl<Q: Media> SlotRecovery<Q> {
         Ok(Slots {
             noted: (queue.processed(), 0),
             sights: Sights::default(),
+            forgers: Vec::new(),
             queue,
             counters: SlotCounters::default(),
         })
@@ -279,10 +305,26 @@ impl<Q: Media> SlotRecovery<Q> {
 }
 
 /// Returns the packet in a slot, if it is complete and its kind takes a seq: only such packets were acknowledged.
-fn logged(slot: &[u8]) -> Option<&[u8]> {
+fn logged(slot: &[u8]) -> Option<(Header, &[u8])> {
     let packet = Packet::parse_first(slot).ok()?;
     let bytes = slot.get(..pmnet_wire::HEADER_LEN + packet.payload.len())?;
-    matches!(packet.header.kind, Kind::Update | Kind::End).then_some(bytes)
+    matches!(packet.header.kind, Kind::Update | Kind::End).then_some((packet.header, bytes))
+}
+
+/// Stops the device if a message in a slot may be acknowledged, and cannot be verified because its key was removed while
+/// the device did not run (docs/spec/verbs.md §5).
+fn can_verify<M: Media>(node: &DeviceNode<M>, header: &Header) -> Result<(), DeviceError> {
+    let machine = node.machine();
+    let is_next = machine.admitted(header.session) == header.seq.checked_sub(1);
+    if !is_next || !machine.lacks_keys(header.session) {
+        return Ok(());
+    }
+    Err(DeviceError::Stopped(format!(
+        "PM1707 the slots hold a write of session {}, which may be acknowledged, and the key to verify it was removed while this device did not \
+         run. Start the device with that key as its second one (pmnet key both --send NEW --accept OLD); when it serves, give it the new file and \
+         SIGHUP. Nothing has changed",
+        header.session
+    )))
 }
 
 #[cfg(test)]

@@ -107,6 +107,23 @@ pub(crate) fn quick() -> Vec<Configuration> {
                 ..QUEUE
             },
         ),
+        of(
+            "queue-forgets",
+            "verbs: a client's key is removed, power is lost",
+            [&[Write, Write], &[Write]],
+            2,
+            1,
+            Queue {
+                event: Event::Forgets,
+                goals: &[
+                    Goal::Finished,
+                    Goal::Overtaken,
+                    Goal::Recovered,
+                    Goal::Ended,
+                ],
+                ..QUEUE
+            },
+        ),
     ]
 }
 

@@ -245,6 +245,10 @@ pub enum Rule {
     ErrorsFirst,
     /// verbs.md §3, 3: a client is disconnected before the record says that its session has ended.
     EndErrorsFirst,
+    /// verbs.md §3, 3: a client is disconnected, and its messages are processed, before the device forgets its key.
+    ForgetErrorsFirst,
+    /// verbs.md §3, 3: recovery processes messages under a key that has been removed meanwhile. Without: it drops them.
+    ScanForgotten,
     /// verbs.md §3, 4: with R > 1 the protocol acknowledges. Without: the NIC does.
     HardwareCopies,
     /// verbs.md §3, 5: a slot is posted again when the medium says that its message is processed. Without: when the

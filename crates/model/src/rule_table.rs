@@ -475,6 +475,18 @@ pub(crate) const TABLE: &[About] = &[
         "queue-expires",
     ),
     about(
+        Rule::ForgetErrorsFirst,
+        "forget-errors-first",
+        "verbs.md §3, 3",
+        "queue-forgets",
+    ),
+    about(
+        Rule::ScanForgotten,
+        "scan-forgotten",
+        "verbs.md §3, 3",
+        "queue-forgets",
+    ),
+    about(
         Rule::HardwareCopies,
         "hardware-copies",
         "verbs.md §3, 4",

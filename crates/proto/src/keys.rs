@@ -7,7 +7,7 @@ use crate::rules::{Rule, Rules};
 use core::num::NonZeroU64;
 use pmnet_wire::packet::{Identity, Recover};
 use pmnet_wire::record::{Member, read_path};
-pub use pmnet_wire::{ClusterKey, DoorKeys, FrontKey, MacKey};
+pub use pmnet_wire::{ClusterKey, DoorKeys, FrontKey, MacKey, RdmaKeys};
 use pmnet_wire::{FrontId, Header, Kind, Life, Packet, SessionKeys};
 
 /// Source of a packet's tag.
@@ -79,7 +79,8 @@ impl ClusterKeys {
     }
 
     /// Returns the reason why no session of this front is served.
-    pub(crate) fn why_not(&self, id: FrontId) -> Unserved {
+    #[must_use]
+    pub fn why_not(&self, id: FrontId) -> Unserved {
         if self.refused.contains(&id) {
             Unserved::Refused
         } else {
@@ -94,13 +95,15 @@ impl ClusterKeys {
     }
 
     /// Returns the key of a front, if it is derived from a key of this cluster and not refused.
-    fn front(&self, id: FrontId) -> Option<FrontKey> {
+    #[must_use]
+    pub fn front(&self, id: FrontId) -> Option<FrontKey> {
         let id = (!self.refused.contains(&id)).then_some(id)?;
         self.accepted().find_map(|key| key.front(id))
     }
 
     /// Whether sessions of this front are served.
-    pub(crate) fn serves(&self, id: FrontId) -> bool {
+    #[must_use]
+    pub fn serves(&self, id: FrontId) -> bool {
         self.front(id).is_some()
     }
 }

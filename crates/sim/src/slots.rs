@@ -12,7 +12,7 @@
 //! Sometimes no slot is posted (RNR). The machine loses power at any time, also in the middle of a
 //! recovery. Any words that were neither persisted nor read back by the client are lost. In some
 //! worlds only the process dies. Packets between device and server are late, and the server is away
-//! until the log is full.
+//! until the log is full. In one world of three, device, server and clients have keys.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,10 +21,12 @@ use pmnet_device::{DeviceConfig, DeviceNode, SlotRecovery, Slots};
 use pmnet_log::slots::{Outcome, Posting, SlotParameters, SlotScan, format as format_slots};
 use pmnet_log::{Expected, Identity, Media, Parameters, Scan, format};
 use pmnet_proto::device::Acknowledger;
+use pmnet_proto::keys::{ClusterKey, ClusterKeys, DeviceKeys, FrontKey};
 use pmnet_proto::server::{Server, ServerConfig};
 use pmnet_proto::time::{MILLISECOND, Nanos};
 use pmnet_proto::{Outbox, Peer, Random, Time};
 use pmnet_server::ServerNode;
+use pmnet_wire::packet::Identity as Whose;
 use pmnet_wire::{Header, Kind, Packet};
 
 use crate::media::{Handle, Kind as MediaKind, SimMedia};
@@ -115,6 +117,10 @@ pub struct Seen {
     pub recovered: u64,
     /// Number of updates that were sent on more than one connection.
     pub resent: u64,
+    /// Number of messages without a valid MAC.
+    pub forged: u64,
+    /// Number of acknowledged updates in worlds with keys.
+    pub keyed: u64,
 }
 
 impl Seen {
@@ -131,6 +137,8 @@ impl Seen {
         self.crashes += other.crashes;
         self.recovered += other.recovered;
         self.resent += other.resent;
+        self.forged += other.forged;
+        self.keyed += other.keyed;
     }
 }
 
@@ -166,6 +174,8 @@ struct Times {
 
 struct World {
     random: Random,
+    /// The keys of the device, if this world has keys.
+    keys: Option<ClusterKeys>,
     broken: Option<Broken>,
     now: Time,
     clock: u32,
@@ -235,6 +245,14 @@ fn id(client: usize, seq: u64) -> u64 {
     u64::from(number(client)) * 1000 + seq
 }
 
+const CLUSTER: ClusterKey = ClusterKey::new(*b"a key of cluster");
+
+/// The key of each client.
+fn front() -> FrontKey {
+    let id = CLUSTER.front_id(b"web");
+    CLUSTER.front(id).expect("an id of this cluster")
+}
+
 fn token(client: usize) -> u64 {
     0x70ce_0000 + 2 * u64::from(number(client))
 }
@@ -243,6 +261,22 @@ fn datagram(header: &Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     header.write(payload, &mut bytes);
     bytes
+}
+
+/// A client's packet, with its token or with a MAC.
+fn by(client: usize, keyed: bool, header: &Header, payload: &[u8]) -> Vec<u8> {
+    let header = Header {
+        tag: token(client),
+        ..*header
+    };
+    if !keyed {
+        return datagram(&header, payload);
+    }
+    let keys = front().session(IDENTITY.shard, token(client));
+    datagram(
+        &keys.to_head.seal(&header.for_payload(payload), payload),
+        payload,
+    )
 }
 
 impl World {
@@ -257,9 +291,15 @@ impl World {
         let slots = Handle::blank(kind, SLOTS.image_bytes());
         format_slots(&mut slots.open(), IDENTITY, SLOTS).expect("a blank medium takes slots");
         let store = SimStore::new(seed, StoreConfig::default());
-        let machine = Server::new(ServerConfig::new(0), Random::new(seed ^ 1));
+        let keys = (seed % 3 == 1).then(|| ClusterKeys::new(CLUSTER));
+        let config = ServerConfig {
+            keys: keys.clone(),
+            ..ServerConfig::new(0)
+        };
+        let machine = Server::new(config, Random::new(seed ^ 1));
         World {
             random: Random::new(seed),
+            keys,
             broken,
             now: Time(MILLISECOND),
             clock: 0,
@@ -341,11 +381,13 @@ impl World {
         };
         let of = &mut self.clients[client];
         if of.session.is_none() {
-            let header = Header {
-                tag: token(client),
-                ..Header::new(Kind::Open)
+            let front = self.keys.as_ref().map(|_| front().id());
+            let whose = Whose {
+                token: token(client),
+                front,
             };
-            let open = datagram(&header, &token(client).to_be_bytes());
+            let open = Header::new(Kind::Open);
+            let open = by(client, self.keys.is_some(), &open, &whose.write());
             let from = client_address(number(client));
             if let Err(error) = node.receive(self.now, from, &open) {
                 self.wrong(error.to_string());
@@ -388,7 +430,6 @@ impl World {
         let header = Header {
             session,
             seq,
-            tag: token(client),
             ..Header::new(Kind::Update)
         };
         let operation = Operation {
@@ -397,7 +438,8 @@ impl World {
             id: id(client, seq),
         };
         let size = 10 + self.index(150);
-        let bytes = datagram(&header, &operation.payload(size));
+        let payload = operation.payload(size);
+        let bytes = by(client, self.keys.is_some(), &header, &payload);
         let begun = self.clock;
         if self.times.contains_key(&operation.id) {
             self.seen.resent += 1;
@@ -466,6 +508,7 @@ impl World {
             if times.acknowledged.is_none() {
                 times.acknowledged = Some(self.clock);
                 self.seen.acknowledged += 1;
+                self.seen.keyed += u64::from(self.keys.is_some());
             }
         }
     }
@@ -531,6 +574,10 @@ impl World {
         let config = DeviceConfig {
             acknowledger: Acknowledger::Nic,
             server_linger: MILLISECOND,
+            keys: self
+                .keys
+                .clone()
+                .map(|cluster| DeviceKeys { cluster, next: 0 }),
             ..DeviceConfig::new(IDENTITY.device, IDENTITY.shard, address(SERVER))
         };
         let node = DeviceNode::new(config, log, Random::new(self.lives), self.now);
@@ -576,6 +623,11 @@ impl World {
             .map_err(|e| e.to_string())?;
         self.seen.holes += slots.counters().holes - before.holes;
         self.seen.waits += slots.counters().waits - before.waits;
+        self.seen.forged += slots.counters().forged - before.forged;
+        for connection in slots.take_forgers() {
+            let client = usize::try_from(connection % number(CLIENTS)).expect("few clients");
+            self.cut(client);
+        }
         node.finish(self.now).map_err(|e| e.to_string())?;
         slots.keep(&node).map_err(|e| e.to_string())?;
         while let Some(posting) = slots.queue().post() {
@@ -750,5 +802,108 @@ impl World {
             }
         }
         self.seen.violations.append(&mut wrong);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A world with keys, in which the process dies and its memory stays.
+    const KEYED: u64 = 4;
+
+    /// Returns a world in which the first client has a session and is connected, and slots are posted.
+    fn world() -> World {
+        let mut world = World::new(KEYED, None);
+        assert!(world.keys.is_some());
+        for _ in 0..HEAL_STEPS {
+            world.step(false);
+            let ready = world.clients[0].connected && world.clients[0].taking.is_none();
+            if ready && world.posted.len() > 1 {
+                return world;
+            }
+        }
+        panic!("no client is connected");
+    }
+
+    fn heal(world: &mut World) {
+        for _ in 0..HEAL_STEPS {
+            world.step(false);
+        }
+        assert!(world.is_quiet());
+        world.check(KEYED);
+    }
+
+    #[test]
+    fn a_message_in_a_slot_without_a_mac_is_a_hole() {
+        let mut world = world();
+        let connection = world.clients[0].connection;
+        let header = Header {
+            session: world.clients[0].session.expect("connected"),
+            seq: world.clients[0].next,
+            tag: token(0),
+            ..Header::new(Kind::Update)
+        };
+        for bytes in [datagram(&header, b"a write that nobody sent"), vec![1; 100]] {
+            let before = world.seen.forged;
+            while world.posted.is_empty() {
+                world.turn();
+            }
+            let posting = world.posted.pop_front().expect("a slot");
+            let Life::Serving(_, slots) = &mut world.life else {
+                panic!("it serves");
+            };
+            let medium = slots.queue().media_mut();
+            medium.store(posting.place.start, &bytes);
+            let length = u32::try_from(bytes.len()).expect("small");
+            let completion = (posting, connection, Outcome::Message(length));
+            world.completions.push(completion);
+            for _ in 0..HEAL_STEPS {
+                world.complete();
+                world.write(0);
+                world.turn();
+                if world.seen.forged > before {
+                    break;
+                }
+            }
+            assert_eq!(world.seen.forged, before + 1);
+        }
+        assert!(world.clients.iter().any(|of| !of.connected), "it is cut");
+        heal(&mut world);
+        assert_eq!(world.seen.violations, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_write_whose_key_is_gone_stops_the_recovery() {
+        let next = ClusterKey::new(*b"the next of them");
+        let both = ClusterKeys {
+            other: Some(CLUSTER),
+            ..ClusterKeys::new(next)
+        };
+        let mut world = world();
+        let before = world.clients[0].acknowledged;
+        world.take(0);
+        for _ in 0..SLOTS.slot_bytes {
+            world.write(0);
+        }
+        world.read_back(0);
+        assert!(world.clients[0].acknowledged > before, "in a slot alone");
+        world.crash();
+        world.server.machine_mut().rekey(both.clone());
+        world.keys = Some(ClusterKeys::new(next));
+        for _ in 0..HEAL_STEPS {
+            world.turn();
+            world.serve();
+            world.log.complete();
+            if !world.seen.violations.is_empty() {
+                break;
+            }
+        }
+        let stopped = std::mem::take(&mut world.seen.violations);
+        assert!(stopped.iter().all(|text| text.contains("PM1707")) && !stopped.is_empty());
+        world.keys = Some(both);
+        heal(&mut world);
+        assert_eq!(world.seen.violations, Vec::<String>::new());
+        assert!(world.seen.recovered > 0);
     }
 }

@@ -1,20 +1,29 @@
-//! A client that breaks the rules, for `tests/verbs`: `rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES`.
+//! A client that breaks the rules, for `tests/verbs`: `rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES [KEYFILE]`.
 //!
 //! Like `pmnet redis --rdma`, it asks a device for connections. Its clients do one of three things in turn: send a
 //! message longer than a slot; begin a message that never ends, and stay; begin such a message, and close the TCP
-//! connection. It also opens a TCP connection that sends garbage, and others that send nothing. At the end it waits
-//! until the device has disconnected the clients that stayed, and prints the number of each kind.
+//! connection. It also opens a TCP connection that sends garbage, and others that send nothing. With the key of a front,
+//! one more client sends a message without a MAC, and another one asks for a connection without the key. At the end it
+//! waits until the device has disconnected the clients that stayed, and prints the number of each kind.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pmnet_verbs::{Completions, MESSAGE_BYTES, Message, Nic, QueuePair, SendBuffers, Whereto};
+use pmnet_keys::Front;
+use pmnet_verbs::{
+    Caller, Completions, MESSAGE_BYTES, Message, Nic, QueuePair, Refusal, SendBuffers, Told,
+    Whereto,
+};
+use pmnet_wire::FrontKey;
 
 type Failed = Box<dyn std::error::Error>;
 
 /// Length of a message that is longer than a slot and takes more than one packet.
 const LONG: usize = 4000;
+/// Length of a message that fits into a slot, and is no packet.
+const SHORT: usize = 200;
 /// Length of a slot; with this MTU such a message takes at least two packets.
 const WHOLE: usize = 2048;
 const MTU: u32 = 1024;
@@ -32,9 +41,11 @@ struct Client {
 
 fn main() -> Result<(), Failed> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [rdma, own, device, times] = args.as_slice() else {
-        return Err("rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES".into());
+    let [rdma, own, device, times, key @ ..] = args.as_slice() else {
+        return Err("rude RDMA-DEVICE OWN-ADDRESS DEVICE:PORT TIMES [KEYFILE]".into());
     };
+    let key = key.first().map(|path| Front::read(Path::new(path)));
+    let key = key.transpose()?.map(|front| front.key);
     let nic = Nic::open(rdma, own.parse::<IpAddr>()?)?;
     let device: SocketAddr = device.parse()?;
     let times: u32 = times.parse()?;
@@ -45,7 +56,7 @@ fn main() -> Result<(), Failed> {
     let mut left = Vec::new();
     for number in 0..times {
         silent.push(TcpStream::connect(device)?);
-        let mut client = Client::new(&nic, device, number)?;
+        let mut client = Client::new(&nic, device, number, key)?;
         match number % 3 {
             0 => {
                 client.buffers.send(&client.pair, 0, &[1; LONG])?;
@@ -65,17 +76,33 @@ fn main() -> Result<(), Failed> {
     }
     drop(silent);
     let ended = left.iter().filter(|client| client.is_ended()).count();
+    drop(left);
+    let (mut forged, mut found, mut keyless, mut refused) = (0, 0, 0, 0);
+    if key.is_some() {
+        let mut client = Client::new(&nic, device, times, key)?;
+        client.buffers.send(&client.pair, 0, &[1; SHORT])?;
+        (forged, found) = (1, u32::from(client.is_ended()));
+        let pair = QueuePair::new(&nic, &client.completions, None, 8, 0)?;
+        let told = ask(&pair, device, 0, None)?.1;
+        (keyless, refused) = (1, u32::from(told == Told::Refused(Refusal::NeedsKey)));
+    }
     println!(
-        "{long} messages longer than a slot; {cut} cut off in the middle of a message, {ended} of them disconnected; {gone} cut off and gone"
+        "{long} messages longer than a slot; {cut} cut off in the middle of a message, {ended} of them disconnected; {gone} cut off and gone; \
+         {forged} without a MAC, {found} of them disconnected; {keyless} without a key, {refused} of them refused"
     );
     Ok(())
 }
 
 impl Client {
-    fn new(nic: &Nic, device: SocketAddr, number: u32) -> Result<Client, Failed> {
+    fn new(
+        nic: &Nic,
+        device: SocketAddr,
+        number: u32,
+        key: Option<FrontKey>,
+    ) -> Result<Client, Failed> {
         let completions = Completions::new(nic, 64)?;
         let pair = QueuePair::new(nic, &completions, None, 8, number)?;
-        let (line, partner, mtu) = connect(&pair, device)?;
+        let (line, partner, mtu) = connect(&pair, device, key)?;
         pair.connect(&partner, mtu)?;
         Ok(Client {
             pair,
@@ -113,29 +140,53 @@ impl Client {
 }
 
 /// Asks for a connection until the device accepts.
-fn connect(pair: &QueuePair, device: SocketAddr) -> Result<(TcpStream, Whereto, u32), Failed> {
+fn connect(
+    pair: &QueuePair,
+    device: SocketAddr,
+    key: Option<FrontKey>,
+) -> Result<(TcpStream, Whereto, u32), Failed> {
     let mut epoch = 0;
     for _ in 0..100 {
-        let mut line = TcpStream::connect(device)?;
-        line.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let hello = Message::Hello {
-            shard: 0,
-            epoch,
-            port: 9,
-            mtu: MTU,
-            client: pair.whereto(),
-        };
-        line.write_all(&hello.write())?;
-        let mut answer = [0; MESSAGE_BYTES];
-        match line
-            .read_exact(&mut answer)
-            .map(|()| Message::read(&answer))
-        {
-            Ok(Some(Message::Welcome { device, mtu, .. })) => return Ok((line, device, mtu)),
-            Ok(Some(Message::Refused { epoch: other, .. })) => epoch = other,
+        match ask(pair, device, epoch, key)? {
+            (line, Told::Message(Message::Welcome { device, mtu, .. })) => {
+                return Ok((line, device, mtu));
+            }
+            (_, Told::Message(Message::Refused { epoch: other, .. })) => epoch = other,
             _ => {}
         }
         std::thread::sleep(PAUSE);
     }
     Err("the device lets nobody in".into())
+}
+
+/// Asks for a connection once. Returns what the device has told in the end.
+fn ask(
+    pair: &QueuePair,
+    device: SocketAddr,
+    epoch: u32,
+    key: Option<FrontKey>,
+) -> Result<(TcpStream, Told), Failed> {
+    let mut line = TcpStream::connect(device)?;
+    line.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let hello = Message::Hello {
+        shard: 0,
+        epoch,
+        port: 9,
+        mtu: MTU,
+        client: pair.whereto(),
+    };
+    let nonce = [getrandom::u64()?, getrandom::u64()?];
+    let (mut caller, first) = Caller::begin(key, nonce, hello);
+    line.write_all(&first)?;
+    loop {
+        let mut answer = [0; MESSAGE_BYTES];
+        let told = match line.read_exact(&mut answer) {
+            Ok(()) => caller.hear(&answer),
+            Err(_) => Told::Garbage,
+        };
+        match told {
+            Told::Answer(bytes) => line.write_all(&bytes)?,
+            told => return Ok((line, told)),
+        }
+    }
 }

@@ -17,13 +17,17 @@ use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use pmnet_device::DeviceNode;
 use pmnet_log::Media;
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
 use pmnet_proto::{Peer, Random, Time};
+use pmnet_wire::FrontId;
+use pmnet_wire::packet::Identity;
 use rustc_hash::FxHashMap;
 
 use crate::line::{Ended, Line};
-use crate::message::{Message, Refusal};
+use crate::message::{MESSAGE_BYTES, Message, Nonce, Refusal};
 use crate::nic::{Completions, Nic, NicError, NicEvent, QueuePair, Receiver, SlotMemory};
+use crate::sealed::{Heard, Host};
 
 /// Most connections of a device, including those in the state Leaving. The number of connections with a QP is also less
 /// than the number of slots. Otherwise each connection could leave one slot open, and none would be left to complete a
@@ -60,7 +64,11 @@ pub struct ConnectionCounters {
     pub garbage: u64,
     /// TCP connections that were closed because the client sent nothing in time, or did not read.
     pub silent: u64,
-    /// QPs that the device has broken, because the oldest slot stayed open or because the device no longer serves.
+    /// Clients that have not proven that they have a valid key: they have none or another one, their front is refused,
+    /// or they repeat what another client has sent. Without keys: clients with a key.
+    pub unproven: u64,
+    /// QPs that the device has broken: the oldest slot stayed open, the device no longer serves, the client's key was
+    /// removed, or the client sent a message without a valid MAC.
     pub broken: u64,
     /// Broken QPs whose NIC did not report in time that they had taken their last slot.
     pub unsaid: u64,
@@ -72,12 +80,16 @@ struct Pair {
     qp: QueuePair,
     number: u32,
     peer: Peer,
-    sessions: Vec<u64>,
+    /// Front of the client, if there are keys.
+    front: Option<FrontId>,
+    /// Bound sessions, with their fronts. While a client changes its key, they may differ from its front.
+    sessions: Vec<(u64, Option<FrontId>)>,
 }
 
 #[derive(Debug)]
 struct Client {
     line: Line,
+    host: Host,
     since: Time,
     pair: Option<Pair>,
 }
@@ -95,7 +107,20 @@ struct Draining {
 struct Leaving {
     number: u32,
     end: u64,
-    sessions: Vec<u64>,
+    sessions: Vec<(u64, Option<FrontId>)>,
+}
+
+impl Client {
+    /// Sends a message, with keys a sealed one.
+    fn send(&mut self, message: &Message) -> Result<(), Ended> {
+        let bytes = self.host.write(message);
+        self.line.send(&bytes)
+    }
+}
+
+/// Draws a nonce. It is of the operating system: the next number of a [`Random`] follows from its last ones.
+pub(crate) fn nonce() -> io::Result<Nonce> {
+    Ok([getrandom::u64()?, getrandom::u64()?])
 }
 
 /// The objects from which QPs are created.
@@ -151,6 +176,8 @@ pub struct Connections {
     next_number: u32,
     next_token: usize,
     shard: u32,
+    /// The keys that clients must have one of; `None`: no keys.
+    keys: Option<ClusterKeys>,
     /// Sessions that a client has named and the device does not know: address of the client, session, token.
     unknown: Vec<(Peer, u64, u64)>,
     counters: ConnectionCounters,
@@ -189,6 +216,7 @@ impl Connections {
             next_number: 1,
             next_token: 0,
             shard,
+            keys: None,
             unknown: Vec::new(),
             counters: ConnectionCounters::default(),
         })
@@ -223,6 +251,26 @@ impl Connections {
     /// Returns the number that the next connection gets.
     pub const fn next_number(&self) -> u32 {
         self.next_number
+    }
+
+    /// Sets the keys with which the device begins; it has no connections yet.
+    pub fn begin_with(&mut self, keys: Option<&ClusterKeys>) {
+        self.keys = keys.cloned();
+    }
+
+    /// Sets the cluster's keys. Connections with a front whose key is not valid any more, or with a session of such a
+    /// front, are broken. The caller keeps the keys of their sessions until [`Connections::processed`] unbinds them.
+    pub fn rekey(&mut self, now: Time, keys: &ClusterKeys) -> Result<(), NicError> {
+        let is_over = |pair: &Pair| {
+            let sessions = pair.sessions.iter().map(|(_, front)| *front);
+            let mut fronts = std::iter::once(pair.front).chain(sessions);
+            !fronts.all(|front| front.is_some_and(|front| keys.serves(front)))
+        };
+        let pairs = self.clients.values().filter_map(|it| it.pair.as_ref());
+        let over = pairs.filter(|pair| is_over(pair)).map(|pair| pair.number);
+        let over: Vec<u32> = over.collect();
+        self.keys = Some(keys.clone());
+        self.break_off(now, |number| over.contains(&number))
     }
 
     /// Takes the sessions that clients have named since the last call and that the device does not know. The device's
@@ -322,6 +370,7 @@ impl Connections {
             if registered.is_ok() {
                 let client = Client {
                     line: Line::new(stream),
+                    host: Host::default(),
                     since: now,
                     pair: None,
                 };
@@ -346,7 +395,7 @@ impl Connections {
             let heard = client.line.flush().and_then(|()| client.line.next());
             let ended = match heard {
                 Ok(None) => return Ok(worked),
-                Ok(Some(message)) => self.answer(token, &message, node, open),
+                Ok(Some(bytes)) => self.take(token, &bytes, node, open),
                 Err(ended) => Err(ended),
             };
             worked = true;
@@ -355,6 +404,7 @@ impl Connections {
                     Ended::Closed => {}
                     Ended::Garbage => self.counters.garbage += 1,
                     Ended::Unread => self.counters.silent += 1,
+                    Ended::Unproven => self.counters.unproven += 1,
                 }
                 self.close(now, token)?;
                 return Ok(true);
@@ -373,6 +423,37 @@ impl Connections {
         Ok(true)
     }
 
+    /// Verifies a message of a client, and answers it.
+    fn take<M: Media>(
+        &mut self,
+        token: usize,
+        bytes: &[u8; MESSAGE_BYTES],
+        node: &mut DeviceNode<M>,
+        open: Result<u32, Refusal>,
+    ) -> Result<(), Ended> {
+        let client = self.clients.get_mut(&token).expect("looked up by hear");
+        match client.host.hear(bytes, self.keys.as_ref(), || nonce().ok()) {
+            Heard::Message(message) => self.answer(token, &message, node, open),
+            Heard::Answer(bytes) => client.line.send(&bytes),
+            Heard::Garbage => Err(Ended::Garbage),
+            Heard::Refuse(why) => {
+                let refused = Message::Refused { why, epoch: 0 };
+                // Nobody has proven to be the client, so the refusal has no MAC, and its loss does not matter.
+                let _ = client.line.send(&refused.write());
+                if (self.counters.unproven + 1).is_power_of_two() {
+                    let from = client.line.stream().peer_addr().ok();
+                    let why = why.about_keys().unwrap_or("no reason");
+                    tracing::warn!(
+                        ?from,
+                        clients = self.counters.unproven + 1,
+                        "PM1709 a client is not connected by RDMA: {why}"
+                    );
+                }
+                Err(Ended::Unproven)
+            }
+        }
+    }
+
     fn answer<M: Media>(
         &mut self,
         token: usize,
@@ -383,17 +464,27 @@ impl Connections {
         let client = self.clients.get_mut(&token).expect("looked up by hear");
         match (*message, &mut client.pair) {
             (Message::Hello { .. }, None) => self.greet(token, message, node, open),
-            (Message::Bind { session, token }, Some(pair)) => {
-                let known = pair.sessions.contains(&session);
+            (
+                Message::Bind {
+                    session,
+                    token,
+                    front,
+                },
+                Some(pair),
+            ) => {
+                let known = pair.sessions.contains(&(session, front));
                 let may = known || pair.sessions.len() < SESSIONS_MAX;
-                if may && (known || node.bind_session(session, token)) {
+                if may && (known || node.bind_session(session, Identity { token, front })) {
                     if !known {
-                        pair.sessions.push(session);
+                        pair.sessions.push((session, front));
                     }
-                    return client.line.send(&Message::Bound { session });
+                    return client.send(&Message::Bound { session });
                 }
-                self.unknown.push((pair.peer, session, token));
-                client.line.send(&Message::Unknown { session })
+                // A client with keys asks by itself, by a PING with its token and front (keys.md §4).
+                if front.is_none() {
+                    self.unknown.push((pair.peer, session, token));
+                }
+                client.send(&Message::Unknown { session })
             }
             _ => Err(Ended::Garbage),
         }
@@ -421,7 +512,6 @@ impl Connections {
         let own = open.unwrap_or(node.machine().epoch());
         let refuse = |client: &mut Client, why| {
             client
-                .line
                 .send(&Message::Refused { why, epoch: own })
                 .and(Err(Ended::Closed))
         };
@@ -477,9 +567,10 @@ impl Connections {
             qp,
             number,
             peer,
+            front: client.host.front(),
             sessions: Vec::new(),
         });
-        client.line.send(&welcome)
+        client.send(&welcome)
     }
 
     /// Ends a client's TCP connection and its QP.
@@ -553,7 +644,7 @@ impl Connections {
     /// sessions are unbound.
     pub fn processed<M: Media>(&mut self, now: Time, processed: u64, node: &mut DeviceNode<M>) {
         for it in self.leaving.extract_if(.., |it| it.end <= processed) {
-            for session in it.sessions {
+            for (session, _) in it.sessions {
                 node.unbind_session(now, session);
             }
             self.peers.remove(&it.number);

@@ -11,6 +11,7 @@ use std::os::fd::RawFd;
 use pmnet_device::{DeviceError, DeviceNode, Served, SlotCounters, SlotRecovery, Slots};
 use pmnet_log::Media;
 use pmnet_log::slots::{Outcome, SlotScan, SlotsError};
+use pmnet_proto::keys::ClusterKeys;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
 use pmnet_proto::{Peer, Random, Time};
 use pmnet_wire::{Header, Kind, Packet};
@@ -69,6 +70,8 @@ pub struct QueueCounters {
     pub messages: u64,
     /// Slots that held an error instead of a message.
     pub holes: u64,
+    /// With keys: messages without a valid MAC. Each counts as a hole, and its connection is broken.
+    pub forged: u64,
     /// Turns that ended because the log had no room for an update.
     pub waits: u64,
     /// Completions that came while an earlier slot was open.
@@ -89,6 +92,8 @@ pub struct QueueDevice<M, Q> {
     polled: Vec<Completion>,
     /// The NIC was asked to wake this process at the next completion.
     armed: bool,
+    /// The cluster's keys with their list of refused fronts, which counts when the slots are recovered.
+    later: Option<ClusterKeys>,
     /// An epoch and a time: no connection is accepted until this time, or until the device has another epoch.
     closed: Option<(u32, Time)>,
     /// An address for answers that no client needs.
@@ -96,6 +101,8 @@ pub struct QueueDevice<M, Q> {
     shard: u32,
     /// The time of the last turn.
     now: Time,
+    /// Number of messages without a valid MAC at the last warning.
+    told_forged: u64,
     // Counters, as in `QueueCounters`.
     outside: u64,
     overtaken: u64,
@@ -142,17 +149,21 @@ impl<Q: Media> Queue<Q> {
 
     /// Connects the queue to a device.
     pub fn before<M: Media>(self, node: DeviceNode<M>) -> QueueDevice<M, Q> {
+        let mut connections = self.connections;
+        connections.begin_with(node.machine().cluster_keys());
         QueueDevice {
             node,
             life: Life::Recovering(SlotRecovery::new(self.scan)),
-            connections: self.connections,
+            connections,
             accused: None,
             polled: Vec::with_capacity(POLL_MAX),
             armed: false,
+            later: None,
             closed: None,
             nobody: self.nobody,
             shard: self.shard,
             now: Time(0),
+            told_forged: 0,
             outside: 0,
             overtaken: 0,
             recovered: 0,
@@ -194,6 +205,9 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
             entered = self.recovered,
             "what was in the slots is in the log: clients can connect"
         );
+        if let Some(keys) = self.later.take() {
+            self.node.rekey(now, keys)?;
+        }
         self.post()
     }
 
@@ -314,11 +328,18 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         slots.hand_on(now, &mut self.node, |number| {
             connections.peer(number).unwrap_or(nobody)
         })?;
+        let forgers = slots.take_forgers();
+        let forged = slots.counters().forged;
         let mut worked = self.node.finish(now)?;
         slots.keep(&self.node).map_err(slots_stop)?;
         let processed = slots.queue().processed();
         worked |= processed != before;
         self.connections.processed(now, processed, &mut self.node);
+        if !forgers.is_empty() {
+            let broken = self.connections.break_off(now, |it| forgers.contains(&it));
+            broken.map_err(NicError::stops)?;
+            self.tell_of_forged(forged);
+        }
         self.post()?;
         Ok(worked)
     }
@@ -344,6 +365,19 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         Ok(false)
     }
 
+    /// Warns, less and less often, of messages that the NIC has acknowledged although they have no valid MAC.
+    fn tell_of_forged(&mut self, forged: u64) {
+        if forged < self.told_forged.saturating_mul(2) {
+            return;
+        }
+        self.told_forged = forged;
+        tracing::warn!(
+            forged,
+            "PM1708 a message in a slot has no valid MAC, and is dropped: somebody on the path of an RDMA connection sends packets in its place, so \
+             with one device a write that the NIC has acknowledged may be lost. Its connection is broken; give these hosts a network of their own"
+        );
+    }
+
     /// Returns the counters of the connections.
     pub const fn connection_counters(&self) -> ConnectionCounters {
         self.connections.counters()
@@ -358,6 +392,7 @@ impl<M: Media, Q: Media> QueueDevice<M, Q> {
         QueueCounters {
             messages: slots.messages,
             holes: slots.holes,
+            forged: slots.forged,
             waits: slots.waits,
             overtaken: self.overtaken,
             recovered: self.recovered,
@@ -379,6 +414,20 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
 
     fn device_mut(&mut self) -> &mut DeviceNode<M> {
         &mut self.node
+    }
+
+    /// Connections under a removed key are broken, and their sessions keep their keys until all their slots are
+    /// processed. Slots that are being recovered hold messages of fronts that were refused afterwards, so the list of
+    /// refused fronts counts after the recovery.
+    fn rekey(&mut self, now: Time, keys: ClusterKeys) -> Result<(), DeviceError> {
+        let broken = self.connections.rekey(now, &keys);
+        broken.map_err(NicError::stops)?;
+        let mut own = keys.clone();
+        if !matches!(self.life, Life::Serving(_)) {
+            own.refused.clear();
+            self.later = Some(keys);
+        }
+        self.node.rekey(now, own)
     }
 
     fn wakeup_fd(&self) -> Option<RawFd> {
@@ -405,8 +454,8 @@ impl<M: Media, Q: Media> Served for QueueDevice<M, Q> {
                 return Ok(());
             }
             Some(Kind::RecoverReply) => {
-                let epoch = Packet::parse(datagram).map(|packet| packet.header.epoch);
-                let other = epoch.is_ok_and(|epoch| epoch != self.node.machine().epoch());
+                let machine = self.node.machine();
+                let other = Packet::parse(datagram).is_ok_and(|it| machine.may_change_epoch(&it));
                 if other && !self.may_change_epoch(now)? {
                     // The reply is dropped; the machine asks the server again.
                     return Ok(());

@@ -17,12 +17,14 @@ mod link;
 mod message;
 mod nic;
 pub mod order;
+mod sealed;
 
 pub use connections::ConnectionCounters;
 pub use device::{Queue, QueueConfig, QueueCounters, QueueDevice, QueueError};
 pub use link::{Link, LinkCounters, News};
-pub use message::{MESSAGE_BYTES, Message, Refusal};
+pub use message::{MESSAGE_BYTES, Message, Nonce, Refusal};
 pub use nic::{
     Completion, Completions, Nic, NicError, NicEvent, POLL_MAX, QueuePair, Readable, Receiver,
     SendBuffers, SlotMemory, Whereto,
 };
+pub use sealed::{Caller, Heard, Host, Told};

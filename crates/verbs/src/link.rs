@@ -13,14 +13,18 @@ use std::time::Duration;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
+use pmnet_proto::client::Binding;
+use pmnet_proto::keys::FrontKey;
 use pmnet_proto::time::{MILLISECOND, Nanos, SECOND, earliest};
 use pmnet_proto::{Random, Time};
 use pmnet_wire::{DATAGRAM_BYTES_MAX, Header, Kind, Packet};
 
+use crate::connections::nonce;
 use crate::gates::{Gates, Offer, takes_seq};
 use crate::line::{Ended, Line};
 use crate::message::{Message, Refusal};
 use crate::nic::{Completion, Completions, Nic, NicError, QueuePair, Readable, SendBuffers};
+use crate::sealed::{Caller, Told};
 
 /// Most messages that the NIC has at one time.
 const SENDS: usize = 512;
@@ -52,6 +56,10 @@ pub struct LinkCounters {
     pub dropped: u64,
     /// READs that have completed. Each acknowledges all messages before it.
     pub reads: u64,
+    /// Attempts that the device has refused because of the client's key, or because it has none.
+    pub refused: u64,
+    /// With a key: connections that ended because a message of the device had not the right MAC.
+    pub unproven: u64,
 }
 
 /// News for the client's machine.
@@ -86,6 +94,7 @@ struct Up {
     qp: QueuePair,
     buffers: SendBuffers,
     line: Line,
+    caller: Caller,
     epoch: u32,
     copies: u8,
     byte: Readable,
@@ -104,6 +113,7 @@ enum State {
     },
     Greeting {
         line: Line,
+        caller: Caller,
         qp: QueuePair,
         since: Time,
         epoch: u32,
@@ -206,8 +216,15 @@ impl Link {
     }
 
     /// Connects, if an attempt is due, and takes everything that has arrived. `epoch`: the client's epoch, 0 if the
-    /// client knows none yet.
-    pub fn turn(&mut self, now: Time, head: SocketAddr, epoch: u32, mut news: impl FnMut(News)) {
+    /// client knows none yet. `key`: the client's key for a new connection.
+    pub fn turn(
+        &mut self,
+        now: Time,
+        head: SocketAddr,
+        epoch: u32,
+        key: Option<FrontKey>,
+        mut news: impl FnMut(News),
+    ) {
         if let State::Up(up) = &self.state
             && up.epoch != epoch
         {
@@ -219,9 +236,9 @@ impl Link {
             && now >= until
             && self.may_begin
         {
-            self.begin(now, head, epoch);
+            self.begin(now, head, epoch, key);
         }
-        self.look(now, &mut news);
+        self.look(now, head, &mut news);
         self.take_completions(now, &mut news);
         if let State::Up(up) = &mut self.state
             && let Err(error) = up.push(&mut self.counters)
@@ -230,13 +247,13 @@ impl Link {
         }
     }
 
-    /// Sends a packet that needs the order of the queue. `acknowledged` returns the last acknowledged seq of a session.
-    pub fn send(&mut self, packet: &[u8], acknowledged: impl Fn(u64) -> u64) {
+    /// Sends a packet that needs the order of the queue. `of` returns what is known of a session.
+    pub fn send(&mut self, packet: &[u8], of: impl Fn(u64) -> Option<Binding>) {
         let State::Up(up) = &mut self.state else {
             self.counters.dropped += 1;
             return;
         };
-        if !up.offer(packet, acknowledged) {
+        if !up.offer(packet, of) {
             self.counters.dropped += 1;
         }
     }
@@ -269,7 +286,7 @@ impl Link {
         earliest(due, look.map(|at| at + LOOK_EVERY))
     }
 
-    fn begin(&mut self, now: Time, head: SocketAddr, epoch: u32) {
+    fn begin(&mut self, now: Time, head: SocketAddr, epoch: u32, key: Option<FrontKey>) {
         let psn = u32::try_from(self.random.next_u64() & 0xff_ffff).expect("24 bits");
         let sends = u32::try_from(SENDS + READS).expect("small");
         let begun = QueuePair::new(&self.nic, &self.completions, None, sends, psn)
@@ -279,10 +296,11 @@ impl Link {
                 let interest = Interest::READABLE | Interest::WRITABLE;
                 let registered = self.poll.registry().register(&mut stream, LINE, interest);
                 registered.map_err(|error| error.to_string())?;
-                Ok((qp, Line::new(stream)))
+                let nonce = nonce().map_err(|error| error.to_string())?;
+                Ok((qp, Line::new(stream), nonce))
             });
         match begun {
-            Ok((qp, mut line)) => {
+            Ok((qp, mut line, nonce)) => {
                 let hello = Message::Hello {
                     shard: self.shard,
                     epoch,
@@ -291,9 +309,11 @@ impl Link {
                     client: qp.whereto(),
                 };
                 let since = now;
-                let sent = line.send(&hello);
+                let (caller, first) = Caller::begin(key, nonce, hello);
+                let sent = line.send(&first);
                 self.state = State::Greeting {
                     line,
+                    caller,
                     qp,
                     since,
                     epoch,
@@ -313,7 +333,7 @@ impl Link {
     }
 
     /// Polls TCP and the NIC's events.
-    fn look(&mut self, now: Time, news: &mut impl FnMut(News)) {
+    fn look(&mut self, now: Time, head: SocketAddr, news: &mut impl FnMut(News)) {
         self.skipped = self.looked.is_some_and(|at| now.since(at) < LOOK_EVERY);
         if self.skipped {
             return;
@@ -323,19 +343,38 @@ impl Link {
             tracing::debug!(%error, "the connection cannot be looked at in this turn");
         }
         let why = loop {
-            let line = match &mut self.state {
+            let (line, caller) = match &mut self.state {
                 State::Idle { .. } => return,
                 State::Greeting { since, .. } if now.since(*since) >= GREETING => {
                     break Ended::Closed;
                 }
-                State::Greeting { line, .. } => line,
-                State::Up(up) => &mut up.line,
+                State::Greeting { line, caller, .. } => (line, caller),
+                State::Up(up) => (&mut up.line, &mut up.caller),
             };
-            match line.flush().and_then(|()| line.next()) {
+            let told = match line.flush().and_then(|()| line.next()) {
                 Ok(None) => return,
-                Ok(Some(message)) if self.hear(&message, news) => {}
-                Ok(Some(_)) => break Ended::Garbage,
+                Ok(Some(bytes)) => caller.hear(&bytes),
                 Err(ended) => break ended,
+            };
+            if let Told::Answer(bytes) = told {
+                match line.send(&bytes) {
+                    Ok(()) => continue,
+                    Err(ended) => break ended,
+                }
+            }
+            match told {
+                Told::Message(message) if self.hear(&message, news) => {}
+                Told::Refused(why) => {
+                    self.counters.refused += 1;
+                    tell_of_refusal(self.counters.refused, why);
+                    break Ended::Closed;
+                }
+                Told::Unproven => {
+                    self.counters.unproven += 1;
+                    tell_of_unproven(self.counters.unproven, head);
+                    break Ended::Unproven;
+                }
+                Told::Message(_) | Told::Answer(_) | Told::Garbage => break Ended::Garbage,
             }
         };
         self.end(now, &format!("{why:?}"));
@@ -383,6 +422,7 @@ impl Link {
         let before = std::mem::replace(&mut self.state, State::Idle { until: Time(0) });
         let State::Greeting {
             line,
+            caller,
             qp,
             epoch: asked,
             ..
@@ -404,6 +444,7 @@ impl Link {
             qp,
             buffers,
             line,
+            caller,
             epoch,
             copies,
             byte,
@@ -463,9 +504,32 @@ impl Link {
     }
 }
 
+/// Warns, less and less often, that the device refuses the client.
+fn tell_of_refusal(refused: u64, why: Refusal) {
+    if refused.is_power_of_two()
+        && let Some(why) = why.about_keys()
+    {
+        tracing::warn!(
+            refused,
+            "PM3009 the device connects no client like this one by RDMA, so no update is sent: {why}. The device has not proven that it says so"
+        );
+    }
+}
+
+/// Warns, less and less often, of messages that have not the right MAC.
+fn tell_of_unproven(unproven: u64, head: SocketAddr) {
+    if unproven.is_power_of_two() {
+        tracing::warn!(
+            unproven,
+            "PM3010 the answer of {head} (TCP) to a connection by RDMA was not made with this front's key, or was changed on its way: the \
+             connection is given up, and tried again"
+        );
+    }
+}
+
 impl Up {
     /// Returns true if the packet is sent, or waits.
-    fn offer(&mut self, packet: &[u8], acknowledged: impl Fn(u64) -> u64) -> bool {
+    fn offer(&mut self, packet: &[u8], of: impl Fn(u64) -> Option<Binding>) -> bool {
         let Ok(parsed) = Packet::parse(packet) else {
             return false;
         };
@@ -473,14 +537,15 @@ impl Up {
         if packet.len() > self.buffers.each() || self.backlog.len() >= BACKLOG_MAX {
             return false;
         }
-        match self
-            .gates
-            .offer(&header, packet, acknowledged(header.session))
-        {
+        let session = header.session;
+        let Some(binding) = of(session) else {
+            return false;
+        };
+        match self.gates.offer(&header, packet, binding.acknowledged) {
             Offer::Ask => {
-                let (session, token) = (header.session, header.tag);
+                let bind = self.caller.bind(session, &binding);
                 // If the send fails, the next poll of TCP ends the connection.
-                self.line.send(&Message::Bind { session, token }).is_ok()
+                bind.is_some_and(|bind| self.line.send(&bind).is_ok())
             }
             Offer::Wait => true,
             Offer::Send => {

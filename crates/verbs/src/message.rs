@@ -1,7 +1,9 @@
 //! The TCP messages of a client and a device, before and beside the QP that they share (`docs/spec/verbs.md` §4).
 //!
-//! All messages have the same length and a checksum. The input is untrusted: bytes without a valid checksum are no
-//! message.
+//! All messages have the same length, a checksum, and a place for a MAC ([`crate::sealed`]). The input is untrusted:
+//! bytes without a valid checksum are no message.
+
+use pmnet_wire::FrontId;
 
 use crate::nic::{Readable, Whereto};
 
@@ -10,6 +12,11 @@ pub const MESSAGE_BYTES: usize = 96;
 const MAGIC: [u8; 8] = *b"PMNETRQP";
 const VERSION: u8 = 1;
 const CRC_AT: usize = 12;
+/// Place of the MAC; without keys these bytes are zero.
+const MAC_AT: usize = MESSAGE_BYTES - 8;
+
+/// A random number that is used once.
+pub type Nonce = [u64; 2];
 
 /// Why a device refuses to make a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,15 +30,48 @@ pub enum Refusal {
     Shard = 3,
     /// The device's NIC cannot make a QP.
     Nic = 5,
+    /// The device has keys, and the client has none.
+    NeedsKey = 6,
+    /// The client has a key, and the device has none.
+    HasNoKey = 7,
+    /// The client's front is on the list of refused fronts.
+    FrontRefused = 8,
+    /// The client's key is not derived from a key of this cluster.
+    OtherCluster = 9,
+    /// The client's message was not made with the key that it names, or is a repetition.
+    WrongKey = 10,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 4] = [
+    const ALL: [Refusal; 9] = [
         Refusal::NotServing,
         Refusal::Epoch,
         Refusal::Shard,
         Refusal::Nic,
+        Refusal::NeedsKey,
+        Refusal::HasNoKey,
+        Refusal::FrontRefused,
+        Refusal::OtherCluster,
+        Refusal::WrongKey,
     ];
+
+    /// Returns the reason as a part of a sentence, if it is a reason about keys. Such a refusal has no MAC.
+    pub(crate) const fn about_keys(self) -> Option<&'static str> {
+        match self {
+            Refusal::NotServing | Refusal::Epoch | Refusal::Shard | Refusal::Nic => None,
+            Refusal::NeedsKey => Some("the device has keys, and the client has none (--key)"),
+            Refusal::HasNoKey => Some("the client has a key, and the device has none (--key)"),
+            Refusal::FrontRefused => {
+                Some("the client's key is on the device's list of refused fronts")
+            }
+            Refusal::OtherCluster => {
+                Some("the client's key does not follow from a key of the device's cluster")
+            }
+            Refusal::WrongKey => Some(
+                "the client's message was not made with the key that it names, was changed on its way, or is a repetition",
+            ),
+        }
+    }
 }
 
 /// One message.
@@ -78,6 +118,8 @@ pub enum Message {
         session: u64,
         /// Token of the session.
         token: u64,
+        /// Front of the session, if there are keys. The message has a MAC under the key of this front.
+        front: Option<FrontId>,
     },
     /// The device knows the session, and keeps it as long as the QP exists.
     Bound {
@@ -88,6 +130,18 @@ pub enum Message {
     Unknown {
         /// Id of the session.
         session: u64,
+    },
+    /// With keys, the first message of a client.
+    Knock {
+        /// The client's front.
+        front: FrontId,
+        /// The client's nonce.
+        nonce: Nonce,
+    },
+    /// With keys, the first message of a device.
+    Challenge {
+        /// The device's nonce.
+        nonce: Nonce,
     },
 }
 
@@ -101,6 +155,9 @@ impl Writer {
     }
     fn number(&mut self, number: u64) -> &mut Writer {
         self.put(&number.to_be_bytes())
+    }
+    fn nonce(&mut self, [first, second]: Nonce) -> &mut Writer {
+        self.number(first).number(second)
     }
     fn whereto(&mut self, to: &Whereto) -> &mut Writer {
         self.put(&to.qpn.to_be_bytes())
@@ -123,6 +180,9 @@ impl Reader<'_> {
     fn small(&mut self) -> u32 {
         u32::from_be_bytes(self.take())
     }
+    fn nonce(&mut self) -> Nonce {
+        [self.number(), self.number()]
+    }
     fn whereto(&mut self) -> Whereto {
         Whereto {
             qpn: self.small(),
@@ -144,6 +204,8 @@ impl Message {
             Message::Bind { .. } => (4, 0),
             Message::Bound { .. } => (5, 0),
             Message::Unknown { .. } => (6, 0),
+            Message::Knock { .. } => (7, 0),
+            Message::Challenge { .. } => (8, 0),
         };
         out.put(&MAGIC).put(&[VERSION, kind, why, 0]).put(&[0; 4]);
         match self {
@@ -175,12 +237,19 @@ impl Message {
                 .put(&byte.key.to_be_bytes())
                 .put(&[*copies]),
             Message::Refused { epoch, .. } => out.put(&epoch.to_be_bytes()),
-            Message::Bind { session, token } => out.number(*session).number(*token),
+            Message::Bind {
+                session,
+                token,
+                front,
+            } => out
+                .number(*session)
+                .number(*token)
+                .number(front.map_or(0, FrontId::get)),
+            Message::Knock { front, nonce } => out.number(front.get()).nonce(*nonce),
+            Message::Challenge { nonce } => out.nonce(*nonce),
             Message::Bound { session } | Message::Unknown { session } => out.number(*session),
         };
-        let crc = crc32c::crc32c(&out.0);
-        out.0[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
-        out.0
+        with_mac(&out.0, 0)
     }
 
     /// Returns the message in these bytes; `None` if they are no message.
@@ -219,6 +288,7 @@ impl Message {
             4 => Message::Bind {
                 session: from.number(),
                 token: from.number(),
+                front: FrontId::new(from.number()),
             },
             5 => Message::Bound {
                 session: from.number(),
@@ -226,9 +296,39 @@ impl Message {
             6 => Message::Unknown {
                 session: from.number(),
             },
+            7 => Message::Knock {
+                front: FrontId::new(from.number())?,
+                nonce: from.nonce(),
+            },
+            8 => Message::Challenge {
+                nonce: from.nonce(),
+            },
             _ => return None,
         })
     }
+}
+
+/// Returns the message with this MAC, and the checksum over it.
+pub(crate) fn with_mac(bytes: &[u8; MESSAGE_BYTES], mac: u64) -> [u8; MESSAGE_BYTES] {
+    let mut out = covered(bytes);
+    out[MAC_AT..].copy_from_slice(&mac.to_be_bytes());
+    let crc = crc32c::crc32c(&out);
+    out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
+    out
+}
+
+/// Returns the MAC of these bytes; 0: none.
+pub(crate) fn mac_of(bytes: &[u8; MESSAGE_BYTES]) -> u64 {
+    let (_, mac) = bytes.split_last_chunk().expect("a message is longer");
+    u64::from_be_bytes(*mac)
+}
+
+/// Returns what a MAC covers: the message without checksum and MAC.
+pub(crate) fn covered(bytes: &[u8; MESSAGE_BYTES]) -> [u8; MESSAGE_BYTES] {
+    let mut out = *bytes;
+    out[CRC_AT..CRC_AT + 4].fill(0);
+    out[MAC_AT..].fill(0);
+    out
 }
 
 #[cfg(test)]
@@ -264,7 +364,18 @@ mod tests {
             Message::Bind {
                 session: 5,
                 token: u64::MAX,
+                front: None,
             },
+            Message::Bind {
+                session: 5,
+                token: 6,
+                front: FrontId::new(7),
+            },
+            Message::Knock {
+                front: FrontId::new(u64::MAX).unwrap(),
+                nonce: [1, 2],
+            },
+            Message::Challenge { nonce: [3, 4] },
             Message::Bound { session: 5 },
             Message::Unknown { session: 6 },
         ];

@@ -381,10 +381,14 @@ impl Registered {
     }
 }
 
-/// Memory of slots. The NIC stores messages into posted slots, and partners may read the memory.
+/// Length of the memory that partners may read: the head of the slots, which tells nothing of any message.
+const READABLE: usize = 64;
+
+/// Memory of slots. The NIC stores messages into posted slots. Partners may read its first bytes only.
 #[derive(Clone)]
 pub struct SlotMemory {
     registered: Arc<Registered>,
+    head: Arc<Registered>,
     memory: Memory,
 }
 
@@ -394,9 +398,12 @@ impl SlotMemory {
     /// # Errors
     /// [`NicError`].
     pub fn register(nic: &Nic, memory: Memory) -> Result<SlotMemory, NicError> {
-        let registered = nic.register(memory.start(), memory.len(), ffi::ACCESS_REMOTE_READ)?;
+        let registered = nic.register(memory.start(), memory.len(), 0)?;
+        let head = memory.len().min(READABLE);
+        let head = nic.register(memory.start(), head, ffi::ACCESS_REMOTE_READ)?;
         Ok(SlotMemory {
             registered: Arc::new(registered),
+            head: Arc::new(head),
             memory,
         })
     }
@@ -407,7 +414,7 @@ impl SlotMemory {
         let at = u64::try_from(self.memory.start().addr()).expect("64 bits");
         Readable {
             at,
-            key: self.registered.keys().1,
+            key: self.head.keys().1,
         }
     }
 }

@@ -25,6 +25,9 @@ const NAME: Label = b"pm name ";
 const DOOR: Label = b"pm door ";
 const TO_DOOR: Label = b"pm-to-dr";
 const TO_CALLER: Label = b"pm-to-ca";
+const RDMA: Label = b"pm rdma ";
+const RDMA_TO_DEVICE: Label = b"pm-rd-dv";
+const RDMA_TO_CLIENT: Label = b"pm-rd-cl";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key([u8; KEY_BYTES]);
@@ -106,6 +109,15 @@ pub struct DoorKeys {
     pub to_door: MacKey,
     /// Key of the answer, which is sent to the caller.
     pub to_caller: MacKey,
+}
+
+/// The two keys of one RDMA connection's messages by TCP (`docs/spec/verbs.md` §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RdmaKeys {
+    /// Key of the client's messages.
+    pub to_device: MacKey,
+    /// Key of the device's messages.
+    pub to_client: MacKey,
 }
 
 /// A key that makes MACs and verifies them.
@@ -224,6 +236,17 @@ impl FrontKey {
         SessionKeys {
             to_head: MacKey(self.key.derive(TO_HEAD, about)),
             to_client: MacKey(self.key.derive(TO_CLIENT, about)),
+        }
+    }
+
+    /// Returns the keys of the RDMA connection for which client and device have drawn these nonces.
+    #[must_use]
+    pub fn rdma(&self, client: [u64; 2], device: [u64; 2]) -> RdmaKeys {
+        let of_client = self.key.derive(RDMA, [client[0], client[1], 0]);
+        let about = [device[0], device[1], 0];
+        RdmaKeys {
+            to_device: MacKey(of_client.derive(RDMA_TO_DEVICE, about)),
+            to_client: MacKey(of_client.derive(RDMA_TO_CLIENT, about)),
         }
     }
 }

@@ -22,7 +22,9 @@ pub mod store_name;
 pub use escape::percent_decode;
 pub use fragment_size::FragmentSize;
 pub use header::{Flags, HEADER_LEN, Header, Kind, MAGIC, Packet, Place, Reject, raw};
-pub use key::{ClusterKey, DoorKeys, FrontId, FrontKey, KEY_BYTES, Life, MacKey, SessionKeys};
+pub use key::{
+    ClusterKey, DoorKeys, FrontId, FrontKey, KEY_BYTES, Life, MacKey, RdmaKeys, SessionKeys,
+};
 pub use payloads::Payloads;
 pub use store_name::{StoreName, StoreNameError};
 

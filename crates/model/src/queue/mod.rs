@@ -37,6 +37,8 @@ pub enum Event {
     Moves,
     /// The server ends the first client's session.
     Expires,
+    /// The first client's key is removed: the server forgets it, perhaps after a crash.
+    Forgets,
 }
 
 /// The part of a configuration that concerns the queue.
@@ -118,11 +120,11 @@ pub enum Action {
     Start,
     /// The head is lost with its medium.
     LoseHead,
-    /// The server begins to leave, or to end the first session: it disconnects the clients concerned.
+    /// The server begins to leave, to end the first session, or to forget its key: it disconnects the clients concerned.
     CutOff,
     /// The record says that another device serves.
     Move,
-    /// The record says that the first client's session has ended.
+    /// The record says that the first client's session has ended, or the server forgets its key.
     Expire,
 }
 
@@ -160,6 +162,19 @@ impl Machine {
 
     fn on(&self, rule: Rule) -> bool {
         self.rules.on(rule)
+    }
+
+    /// Whether the event ends the first client's session.
+    fn ends_session(&self) -> bool {
+        matches!(self.queue.event, Event::Expires | Event::Forgets)
+    }
+
+    /// Whether the first client is disconnected, and its messages are processed, before its session ends.
+    fn is_end_prepared(&self) -> bool {
+        match self.queue.event {
+            Event::Forgets => self.on(Rule::ForgetErrorsFirst),
+            _ => self.on(Rule::EndErrorsFirst),
+        }
     }
 
     fn step(&self, client: u8, index: u8) -> Step {

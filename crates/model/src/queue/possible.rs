@@ -45,7 +45,7 @@ impl Machine {
 
     /// Whether the server has ended the first client's session, or has begun to.
     fn ended(&self, state: &State) -> bool {
-        self.queue.event == Event::Expires && (state.cut_off || state.over)
+        self.ends_session() && (state.cut_off || state.over)
     }
 
     fn of_client(&self, state: &State, client: u8, actions: &mut Vec<Action>) {
@@ -55,10 +55,7 @@ impl Machine {
             self.of_connection(state, client, actions);
         } else {
             let first = self.first_open(state, client);
-            let refused = match self.queue.event {
-                Event::Expires => client == 0 && state.cut_off,
-                _ => state.cut_off,
-            };
+            let refused = state.cut_off && (client == 0 || !self.ends_session());
             let serves = state.life == Life::Serves && !refused;
             if serves && first < of.invoked {
                 actions.push(Action::Connect(client, first));
@@ -201,8 +198,10 @@ impl Machine {
                     actions.push(Action::Move);
                 }
             }
-            Event::Expires if !self.on(Rule::EndErrorsFirst) => actions.push(Action::Expire),
-            Event::Expires => {
+            Event::Expires | Event::Forgets if !self.is_end_prepared() => {
+                actions.push(Action::Expire);
+            }
+            Event::Expires | Event::Forgets => {
                 if !state.cut_off {
                     actions.push(Action::CutOff);
                 } else if !state

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use stateright::{Model, Property};
 
 use crate::queue::state::{Life, State, Status};
-use crate::queue::{Action, Event, Goal, Machine};
+use crate::queue::{Action, Goal, Machine};
 use crate::state::Bad;
 
 const INVARIANTS: [(Bad, &str); 5] = [
@@ -50,7 +50,7 @@ impl Machine {
     /// Whether a client that lives and has a session has finished its program. A dead client, and a client without a
     /// session, count as finished.
     fn finished(&self, state: &State, client: u8) -> bool {
-        let ended = self.queue.event == Event::Expires && state.over;
+        let ended = self.ends_session() && state.over;
         let gone = client == 0 && (state.dead || ended);
         gone || self.first_open(state, client) >= self.calls(client)
     }

@@ -194,7 +194,9 @@ impl Machine {
         let (client, index) = step_of(op);
         let (step, who) = (self.step(client, index), usize::from(client));
         let last = state.store.table[who];
-        if client == 0 && self.queue.event == Event::Expires && state.over {
+        // A restarted server may have read the file without the key.
+        let unread = !serves && state.cut_off && !self.on(Rule::ScanForgotten);
+        if client == 0 && self.ends_session() && (state.over || unread) {
             return;
         }
         if !step.logged {
@@ -327,7 +329,7 @@ impl Machine {
 
     fn expire(&self, state: &mut State) {
         state.over = true;
-        if self.on(Rule::EndErrorsFirst) {
+        if self.is_end_prepared() {
             // The client learns that its session has ended. Its calls under way may have taken effect.
             let of = &mut state.clients[0];
             let open = ((1 << of.invoked) - 1) & !of.done;
@@ -353,7 +355,7 @@ impl Machine {
         if state.store.effects & (1 << (op - 1)) != 0 {
             return true;
         }
-        let ended = client == 0 && self.queue.event == Event::Expires && state.over;
+        let ended = client == 0 && self.ends_session() && state.over;
         let there = |slot: &Slot| {
             let waits = slot.waits() && !matches!(slot.status, Status::Seen(_, false));
             slot.holds == Content::Whole(op) && (waits || state.life == Life::Down)

@@ -104,11 +104,12 @@ impl Machine {
             Action::LoseHead => {
                 "the head is lost with its medium, the second device goes on".to_owned()
             }
-            Action::CutOff if self.queue.event == Event::Expires => {
-                "client 1 is cut off".to_owned()
-            }
+            Action::CutOff if self.ends_session() => "client 1 is cut off".to_owned(),
             Action::CutOff => "all clients are cut off".to_owned(),
             Action::Move => "the record says that another device serves".to_owned(),
+            Action::Expire if self.queue.event == Event::Forgets => {
+                "the server forgets client 1's key".to_owned()
+            }
             Action::Expire => "the record says that client 1's session has ended".to_owned(),
         }
     }

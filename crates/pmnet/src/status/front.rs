@@ -66,6 +66,10 @@ numbers! {
             dropped,
             /// RDMA reads that have completed. Each acknowledges all messages that were sent before it.
             completed,
+            /// Attempts that the device refused because of the front's key, or because it has none.
+            refused,
+            /// With a key: connections that ended because the device's answer was not made with that key.
+            unproven,
         }
         Gauge "pmnet_front_clients" [""] "Clients that are connected." { clients }
         Gauge "pmnet_front_sessions" [""] "Open sessions of the front's clients." { sessions }
@@ -237,6 +241,8 @@ fn numbers(turn: &FrontTurn<'_>) -> FrontNumbers {
         sent,
         dropped,
         reads,
+        refused,
+        unproven,
     } = link;
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     FrontNumbers {
@@ -266,6 +272,8 @@ fn numbers(turn: &FrontTurn<'_>) -> FrontNumbers {
         sent,
         dropped,
         completed: reads,
+        refused,
+        unproven,
         clients: count(turn.clients),
         sessions: count(turn.sessions),
         copies: u64::from(turn.copies),

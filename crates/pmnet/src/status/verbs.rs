@@ -11,6 +11,8 @@ numbers! {
             taken,
             /// Slots that held an error instead of a message.
             hole,
+            /// With keys: messages without a valid MAC, which count as holes.
+            forged,
             /// Turns that ended because the log had no room for an update.
             waited,
             /// Messages that completed while an earlier slot was open.
@@ -30,8 +32,9 @@ numbers! {
             garbage,
             /// Connections that were closed because the client sent nothing in time, or did not read.
             silent,
-            /// Connections that the device broke, because the oldest slot stayed open or because the device no longer
-            /// serves.
+            /// They were refused because the client has not proven that it has a valid key, or has one and the device has none.
+            unproven,
+            /// The device broke them: because of the oldest slot, a removed key or a forged message, or because it does not serve any more.
             broken,
             /// Broken connections whose NIC did not report in time that they had taken their last slot.
             unsaid,
@@ -49,6 +52,7 @@ impl VerbsBoard {
         let QueueCounters {
             messages,
             holes,
+            forged,
             waits,
             overtaken,
             recovered,
@@ -59,12 +63,14 @@ impl VerbsBoard {
             refused,
             garbage,
             silent,
+            unproven,
             broken,
             unsaid,
         } = connections;
         let numbers = VerbsNumbers {
             taken: messages,
             hole: holes,
+            forged,
             waited: waits,
             overtaken,
             recovered,
@@ -73,6 +79,7 @@ impl VerbsBoard {
             refused,
             garbage,
             silent,
+            unproven,
             broken,
             unsaid,
         };

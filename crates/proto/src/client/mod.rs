@@ -21,7 +21,7 @@ use core::fmt;
 pub use heads::HEAD_SILENCE;
 use heads::Heads;
 pub use pmnet_wire::packet::LetGo;
-use pmnet_wire::packet::{NotLogged, OpenReply, Pong, Stamp, is_mark};
+use pmnet_wire::packet::{Identity, NotLogged, OpenReply, Pong, Stamp, is_mark};
 use pmnet_wire::{
     Flags, FragmentSize, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet, Payloads,
 };
@@ -113,6 +113,17 @@ pub struct SessionHandle(pub u32);
 /// Local name of a call; never reused by one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
+
+/// What a connection by RDMA must know of a session (`docs/spec/verbs.md` §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Last acknowledged seq.
+    pub acknowledged: u64,
+    /// Token of the session, and its front.
+    pub whose: Identity,
+    /// Key of the session's front, if the client has keys.
+    pub key: Option<FrontKey>,
+}
 
 /// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -719,11 +730,11 @@ impl Client {
         }
     }
 
-    /// Returns the last acknowledged seq of this session, if the session is open.
+    /// Returns what a connection by RDMA must know of this session, if the session is open.
     #[must_use]
-    pub fn acknowledged(&self, session: u64) -> Option<u64> {
+    pub fn binding(&self, session: u64) -> Option<Binding> {
         let handle = self.by_id.get(&session)?;
-        self.sessions.get(handle).map(Session::acknowledged)
+        self.sessions.get(handle).map(Session::binding)
     }
 
     /// Makes the next flush send all unacknowledged packets of each session again, from its first unacknowledged update

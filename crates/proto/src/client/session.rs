@@ -3,13 +3,17 @@
 mod pump;
 
 use super::bypass::Transfer;
-use super::{CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle};
+use super::{
+    Binding, CallId, ClientConfig, Closed, Context, Event, Outcome, Refused, SessionHandle,
+};
 use crate::Time;
 use crate::keys::Seal;
 use crate::rto::Rto;
 use crate::time::earliest;
 use bytes::Bytes;
-use pmnet_wire::packet::{Ack, LetGo, Nack, NotLogged, OpenReply, Pong, Response, is_mark};
+use pmnet_wire::packet::{
+    Ack, Identity, LetGo, Nack, NotLogged, OpenReply, Pong, Response, is_mark,
+};
 use pmnet_wire::{
     FRAGMENTS_MAX, Flags, FragmentSize, FrontKey, Header, Kind, MESSAGE_BYTES_MAX, Packet,
     Payloads, SessionKeys, command,
@@ -433,9 +437,16 @@ impl Session {
         self.committed_upto(ack.seq, ack.copies, context);
     }
 
-    /// Returns the last acknowledged seq.
-    pub(super) const fn acknowledged(&self) -> u64 {
-        self.log.acked
+    /// Returns what a connection by RDMA must know of the session.
+    pub(super) fn binding(&self) -> Binding {
+        Binding {
+            acknowledged: self.log.acked,
+            whose: Identity {
+                token: self.token,
+                front: self.front.map(|front| front.id()),
+            },
+            key: self.front,
+        }
     }
 
     /// A NIC has all updates up to `seq`. The NIC's acknowledgement counts as an ACK of one copy without news about the

@@ -315,11 +315,14 @@ impl Device {
 
     /// A connection is made on which a NIC will acknowledge messages of this session (`docs/spec/verbs.md` §3, 3). From
     /// now on the head does not end the session on its own. Returns false in three cases: there is no such session with
-    /// this token, this device is not the head, or the shard has keys (a NIC verifies nothing).
-    pub fn bind(&mut self, session: u64, token: u64) -> bool {
-        let head = self.is_head() && !self.joining && !self.has_keys();
-        let found = self.table.sessions.get_mut(&session);
-        let found = found.filter(|found| head && found.token == token && !found.ended);
+    /// this identity, this device is not the head, or the shard has keys and the session has none, so that its messages
+    /// could not be verified. With keys the caller has verified that the client has the key of the session's front.
+    pub fn bind(&mut self, session: u64, whose: Identity) -> bool {
+        let head = self.is_head() && !self.joining;
+        let keyed = self.has_keys();
+        let found = self.table.sessions.get_mut(&session).filter(|found| {
+            head && found.identity() == whose && !found.ended && found.keys.is_some() == keyed
+        });
         if let Some(found) = found {
             found.bound += 1;
             return true;
@@ -327,8 +330,8 @@ impl Device {
         false
     }
 
-    /// A connection on which a NIC acknowledged messages of this session is broken, and this machine has received all
-    /// messages that the NIC has taken. The session's silence counts from `now` on.
+    /// Such a connection is broken, and this machine has received all messages that its NIC has taken. The session's
+    /// silence counts from `now` on. If the key of its front was removed meanwhile, the session loses its keys now.
     pub fn unbind(&mut self, now: Time, session: u64) {
         // After a recovery the table is new, without connections.
         if let Some(found) = self.table.sessions.get_mut(&session)
@@ -336,7 +339,21 @@ impl Device {
         {
             found.bound -= 1;
             found.seen = now;
+            let cluster = self.config.keys.as_ref().map(|keys| &keys.cluster);
+            if let Some(cluster) = cluster
+                && found.forget_keys(cluster)
+            {
+                self.note_change(session);
+            }
         }
+    }
+
+    /// Whether this device cannot verify messages of a session that it knows: it has keys, and the session has none,
+    /// because the key of its front was removed.
+    #[must_use]
+    pub fn lacks_keys(&self, session: u64) -> bool {
+        let found = self.table.sessions.get(&session);
+        self.has_keys() && found.is_some_and(|found| found.keys.is_none())
     }
 
     /// Returns the answer to a client with this token about a session that has ended or is unknown.

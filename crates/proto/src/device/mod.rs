@@ -586,6 +586,12 @@ impl Device {
         keys.flat_map(|keys| keys.cluster.accepted().map(ClusterKey::fingerprint))
     }
 
+    /// Returns the cluster's keys, if this device has keys.
+    #[must_use]
+    pub fn cluster_keys(&self) -> Option<&ClusterKeys> {
+        self.config.keys.as_ref().map(|keys| &keys.cluster)
+    }
+
     /// Whether packets are sealed with keys.
     #[must_use]
     pub const fn has_keys(&self) -> bool {
@@ -741,8 +747,10 @@ impl Device {
     /// Sets other keys of the cluster (keys.md §7). A change takes several steps, so the neighbour hops can still
     /// verify packets that were sealed before. Entries that were stored before are sealed again when they are sent. A
     /// session keeps its keys until it ends, unless its front is now refused or the key from which they are derived is
-    /// forgotten. Then the session's packets are dropped, and it ends by its silence; its acknowledged updates are in
-    /// the log, and are applied. A device without keys ignores this call.
+    /// forgotten. Then its packets are dropped, and it ends by its silence; its acknowledged updates are in the log,
+    /// and are applied. A session with connections on which a NIC takes messages keeps its keys until
+    /// [`Device::unbind`]: the caller must break the connections of such sessions. A device without keys ignores this
+    /// call.
     pub fn rekey(&mut self, cluster: ClusterKeys) {
         let Some(keys) = &mut self.config.keys else {
             return;
@@ -752,8 +760,7 @@ impl Device {
         self.print = Some(cluster.print());
         let mut unserved = Vec::new();
         for (id, session) in &mut self.table.sessions {
-            let is_served = session.front.is_some_and(|id| cluster.serves(id));
-            if !is_served && session.keys.take().is_some() {
+            if session.forget_keys(cluster) {
                 unserved.push(*id);
             }
         }

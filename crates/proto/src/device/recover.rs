@@ -3,7 +3,7 @@
 
 use super::reads::Reads;
 use super::{Cursors, Device, OwnChain, Phase, RELAYED_MAX, Serving, Verdict};
-use crate::keys::{self, HopKeys};
+use crate::keys::{self, ClusterKey, HopKeys};
 use crate::rto::Rto;
 use crate::rules::Rule;
 use crate::time::{MILLISECOND, Nanos, SECOND};
@@ -287,6 +287,25 @@ impl Device {
         };
         let reply = reply.header(&stamp);
         out.seal(self.asking_seal(), to, &reply, text.as_bytes());
+    }
+
+    /// Whether this reply may take the device into another epoch: the device has asked for it, and with keys the next
+    /// hop has sealed it.
+    #[must_use]
+    pub fn may_change_epoch(&self, reply: &Packet<'_>) -> bool {
+        let header = &reply.header;
+        let nonce = packet::RecoverReply::read(header).nonce;
+        let asked = matches!(&self.phase, Phase::Recovering(r) if r.nonce == nonce)
+            || self
+                .probe
+                .as_ref()
+                .is_some_and(|probe| probe.nonce == nonce)
+            || self.takes_any_reply(header);
+        let sealed = self.config.keys.as_ref().is_none_or(|keys| {
+            let key = |key: &ClusterKey| key.asking(self.config.shard, keys.next);
+            keys.cluster.verify(reply, key)
+        });
+        header.epoch != self.epoch && asked && sealed
     }
 
     pub(super) fn on_recover_reply(

@@ -2,7 +2,7 @@
 
 use super::reads::Outstanding;
 use super::{Device, DeviceConfig, IndexRow, Phase, Table};
-use crate::keys::Seal;
+use crate::keys::{ClusterKeys, Seal};
 use crate::{Peer, Time};
 use pmnet_wire::packet::{Append, EntryKind, Identity, LetGo};
 use pmnet_wire::record::SessionRow;
@@ -89,6 +89,8 @@ impl Table {
                 && session.token == old.token
             {
                 session.bound = old.bound;
+                // The key of its front may be removed: messages in slots still need the keys.
+                session.keys = session.keys.or(old.keys);
             }
         }
     }
@@ -112,6 +114,13 @@ impl Session {
             token: self.token,
             front: self.front,
         }
+    }
+
+    /// Removes the keys, if the session's front is not served any more, and no connection has messages that must still
+    /// be verified. Returns true if there were keys.
+    pub(super) fn forget_keys(&mut self, cluster: &ClusterKeys) -> bool {
+        let is_served = self.front.is_some_and(|id| cluster.serves(id));
+        !is_served && self.bound == 0 && self.keys.take().is_some()
     }
 
     /// Returns the seal of packets to the client. `None`: the shard has keys and the session has none, so its front is

@@ -7,11 +7,15 @@ use crate::support::{EPOCH, SESSION, TOKEN, only};
 use pmnet_proto::Time;
 use pmnet_proto::device::{DeviceConfig, Verdict};
 use pmnet_proto::time::SECOND;
-use pmnet_wire::packet::NotLogged;
+use pmnet_wire::packet::{Identity, NotLogged};
 use pmnet_wire::record::SessionRow;
 use pmnet_wire::{Flags, Header, Kind, Payloads, raw};
 
-/// A repeated OPEN gets the same session until that session is used. A later OPEN, from a client that begins again with
+const fn with(token: u64) -> Identity {
+    Identity { token, front: None }
+}
+
+/// A repeated OPEN gets the same session until that session is used. A later one, from a client that begins again with
 /// seq 1, must not get a session that has moved on.
 #[test]
 fn an_open_that_comes_again_after_its_session_was_used_makes_another_one() {
@@ -185,10 +189,19 @@ fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
         ..config(1, server())
     };
     let mut bench = Bench::head_with(1, config);
-    assert!(!bench.device.bind(SESSION, TOKEN + 2), "another token");
-    assert!(!bench.device.bind(SESSION + 1, TOKEN), "no such session");
-    assert!(bench.device.bind(SESSION, TOKEN));
-    assert!(bench.device.bind(SESSION, TOKEN), "its next connection");
+    assert!(
+        !bench.device.bind(SESSION, with(TOKEN + 2)),
+        "another token"
+    );
+    assert!(
+        !bench.device.bind(SESSION + 1, with(TOKEN)),
+        "no such session"
+    );
+    assert!(bench.device.bind(SESSION, with(TOKEN)));
+    assert!(
+        bench.device.bind(SESSION, with(TOKEN)),
+        "its next connection"
+    );
     for _ in 0..2 {
         bench.now = bench.now + 2 * SECOND;
         assert_eq!(ended(&mut bench), []);
@@ -197,7 +210,7 @@ fn a_session_with_a_connection_is_not_ended_before_its_slots_are_processed() {
     // The time of silence begins with the end of the last connection.
     bench.now = bench.now + 2 * SECOND;
     assert_eq!(ended(&mut bench), [SESSION]);
-    assert!(!bench.device.bind(SESSION, TOKEN), "it is over");
+    assert!(!bench.device.bind(SESSION, with(TOKEN)), "it is over");
 }
 
 /// Messages that a NIC has acknowledged wait in slots while the epoch changes, and the client connects again before
@@ -210,7 +223,10 @@ fn a_new_epoch_keeps_the_connections_of_a_session() {
         ..config(1, server())
     };
     let mut bench = Bench::head_with(1, config);
-    assert!(bench.device.bind(SESSION, TOKEN), "its old connection");
+    assert!(
+        bench.device.bind(SESSION, with(TOKEN)),
+        "its old connection"
+    );
     let later = Header {
         epoch: EPOCH + 1,
         ..from_hop(Kind::Applied, 0)
@@ -233,7 +249,10 @@ fn a_new_epoch_keeps_the_connections_of_a_session() {
     let verdict = bench.give(server(), &reply, &table(1, &[row]));
     bench.resume(&verdict);
     assert!(bench.device.is_serving());
-    assert!(bench.device.bind(SESSION, TOKEN), "its new connection");
+    assert!(
+        bench.device.bind(SESSION, with(TOKEN)),
+        "its new connection"
+    );
     // The slots of the old connection are processed.
     bench.device.unbind(bench.now, SESSION);
     bench.now = bench.now + 2 * SECOND;
@@ -244,7 +263,7 @@ fn a_new_epoch_keeps_the_connections_of_a_session() {
 #[test]
 fn a_session_that_connects_at_the_last_moment_is_not_ended() {
     let mut bench = bench_found_silent();
-    assert!(bench.device.bind(SESSION, TOKEN));
+    assert!(bench.device.bind(SESSION, with(TOKEN)));
     assert_eq!(bench.device.poll_own_entry(bench.now, ROOM), None);
     bench.admit(&update(1), b"it waited in a slot");
 }

@@ -594,9 +594,13 @@ fn a_client_takes_what_the_head_has_sealed() {
         &[],
     );
     assert_eq!(bench.client.counters().forged, 4);
-    assert_eq!(bench.client.acknowledged(SESSION), Some(0));
+    let acknowledged = |bench: &support::client::Bench| {
+        let binding = bench.client.binding(SESSION).expect("it is open");
+        binding.acknowledged
+    };
+    assert_eq!(acknowledged(&bench), 0);
     bench.receive(&sealed(keys.to_client, &ack, &[]), &[]);
-    assert_eq!(bench.client.acknowledged(SESSION), Some(1));
+    assert_eq!(acknowledged(&bench), 1);
 }
 
 #[test]
@@ -721,11 +725,55 @@ fn a_server_takes_entries_of_the_tail_only() {
 }
 
 #[test]
-fn a_nic_acknowledges_nothing_of_a_session_with_keys() {
+fn a_nic_takes_messages_of_a_session_whose_keys_the_device_has() {
     let mut bench = head();
-    assert!(!bench.device.bind(SESSION, TOKEN));
+    let whose = |name: &str| Identity {
+        token: TOKEN,
+        front: Some(front_named(name).id()),
+    };
+    let unkeyed = Identity {
+        front: None,
+        ..whose("web")
+    };
+    assert!(!bench.device.bind(SESSION, unkeyed));
+    assert!(!bench.device.bind(SESSION, whose("other")));
+    assert!(bench.device.bind(SESSION, whose("web")));
     let mut without = Bench::head(1);
-    assert!(without.device.bind(SESSION, TOKEN));
+    assert!(!without.device.bind(SESSION, whose("web")));
+    assert!(without.device.bind(SESSION, unkeyed));
+    let mut refused = head();
+    refused.device.rekey(ClusterKeys {
+        refused: vec![front().id()],
+        ..ClusterKeys::new(CLUSTER)
+    });
+    assert!(refused.device.lacks_keys(SESSION));
+    assert!(!refused.device.bind(SESSION, whose("web")));
+}
+
+/// A NIC has acknowledged a message under a key that is then removed. The message is verified and logged, and the key
+/// is forgotten when the connection is gone (docs/spec/verbs.md §3, 3).
+#[test]
+fn a_session_keeps_its_keys_until_its_slots_are_processed() {
+    let mut bench = head();
+    let whose = Identity {
+        token: TOKEN,
+        front: Some(front().id()),
+    };
+    assert!(bench.device.bind(SESSION, whose));
+    assert!(bench.device.bind(SESSION, whose), "its next connection");
+    let next = next_cluster();
+    bench.device.rekey(ClusterKeys::new(next.present));
+    for seq in [1, 2] {
+        let message = sealed(session().to_head, &update(seq), b"payload");
+        bench.admit(&message, b"payload");
+        assert!(!bench.device.lacks_keys(SESSION));
+        bench.device.unbind(bench.now, SESSION);
+    }
+    assert!(bench.device.lacks_keys(SESSION));
+    assert!(!bench.device.bind(SESSION, whose));
+    let third = sealed(session().to_head, &update(3), b"payload");
+    assert_eq!(bench.give(client(), &third, b"payload"), Verdict::Done);
+    assert_eq!(bench.device.counters().unknown_key, 1);
 }
 
 /// All processes get the next cluster key as their second key, then seal with it, then forget the old key.

@@ -19,14 +19,17 @@ fn clean(seeds: u64) {
         cut_off,
         recovered,
         resent,
+        forged,
+        keyed,
         ..
     } = all;
     println!(
         "acknowledged {acknowledged}, completions that overtook an earlier slot {overtaken}, RNRs {not_ready}, holes {holes}, turns with a full log {waits}, \
-         connections cut {cuts}, cut off at the deadline {cut_off}, losses of power or of the process {crashes}, found in slots {recovered}, sent again {resent}"
+         connections cut {cuts}, cut off at the deadline {cut_off}, losses of power or of the process {crashes}, found in slots {recovered}, sent again {resent}; acknowledged with keys {keyed}"
     );
     // A client that is dead at the end has not finished its updates.
     assert!(acknowledged > seeds * 175 && overtaken > 100 && not_ready > 100);
+    assert!(keyed > seeds * 50 && forged == 0);
     assert!(
         holes > 100
             && waits > 100

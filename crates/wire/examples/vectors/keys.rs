@@ -12,6 +12,12 @@ const LIFE: Life = Life {
     token: SHARD_TOKEN,
 };
 
+/// Nonces of a client and of a device for an RDMA connection.
+const RDMA_NONCES: [[u64; 2]; 2] = [
+    [0x0102_0304_0506_0708, 0x090a_0b0c_0d0e_0f10],
+    [0x1112_1314_1516_1718, 0x191a_1b1c_1d1e_1f20],
+];
+
 fn cluster() -> ClusterKey {
     ClusterKey::new(CLUSTER)
 }
@@ -112,6 +118,7 @@ fn flipped(sealed: &[u8], at: usize) -> Vec<u8> {
 fn derived() -> Vec<Value> {
     let (cluster, front) = (cluster(), front());
     let session = front.session(SHARD, TOKEN);
+    let rdma = front.rdma(RDMA_NONCES[0], RDMA_NONCES[1]);
     vec![
         json!({
             "name": "front_key",
@@ -152,6 +159,14 @@ fn derived() -> Vec<Value> {
             "shard": SHARD,
             "sender": HEAD,
             "derived": hex(cluster.asking(SHARD, HEAD).bytes()),
+        }),
+        json!({
+            "name": "rdma_keys",
+            "front_key": hex(front.bytes()),
+            "client_nonce": RDMA_NONCES[0].map(long),
+            "device_nonce": RDMA_NONCES[1].map(long),
+            "to_device": hex(rdma.to_device.bytes()),
+            "to_client": hex(rdma.to_client.bytes()),
         }),
     ]
 }

@@ -147,8 +147,12 @@ pub fn settings(args: DeviceArgs) -> Result<Settings, ConfigError> {
         (None, None) => verbs.map_or(Place::Relay, Place::Verbs),
     };
     let by_nic = matches!(place, Place::Verbs(_));
-    if device.keys.is_some() {
-        takes_keys(&place, &args)?;
+    if device.keys.is_some() && matches!(place, Place::Kernel(_)) && args.server_reads_log {
+        // For such a log, the pipeline leaves the MAC of an entry to the process that sends the entry (pipeline.md
+        // §10).
+        let text = "--server-reads-log does not go with --key: entries of the last device in the kernel have no MAC in the log, so the server would \
+                    drop each one that it reads there. Leave --server-reads-log out (and --device-log of the server): the device sends them";
+        return Err(ConfigError(text.into()));
     }
     if by_nic {
         device.acknowledger = Acknowledger::Nic;
@@ -184,24 +188,6 @@ pub fn device_keys(
             next: next_id.unwrap_or(0),
         })),
     }
-}
-
-/// Refuses keys where nothing could verify packets with them.
-fn takes_keys(place: &Place, args: &DeviceArgs) -> Result<(), ConfigError> {
-    let text = match place {
-        Place::Verbs(_) => {
-            "--key does not go with --mode verbs: a NIC acknowledges a message before a process can verify it. Leave --key out, and state \
-             with --insecure that the hosts of this network are trusted"
-        }
-        // For such a log, the pipeline leaves the MAC of an entry to the process that sends the entry (pipeline.md
-        // §10).
-        Place::Kernel(_) if args.server_reads_log => {
-            "--server-reads-log does not go with --key: entries of the last device in the kernel have no MAC in the log, so the server would \
-             drop each one that it reads there. Leave --server-reads-log out (and --device-log of the server): the device sends them"
-        }
-        Place::Kernel(_) | Place::Relay | Place::Direct(_) | Place::Store(..) => return Ok(()),
-    };
-    Err(ConfigError(text.into()))
 }
 
 /// Returns the configuration of a loop with this device. Orders and leases are added before the loop begins.

@@ -65,7 +65,8 @@ impl VerbsSettings {
             (
                 args.shards.is_some_and(|shards| shards > 1),
                 "--shards",
-                "start a process for each shard",
+                "each shard has slots, a TCP port and a queue of the NIC of its own. Start one process for each shard, each with --shard, --listen, \
+                 --log and --slots of its own; all may have the same --rdma",
             ),
             (
                 args.join,
@@ -160,7 +161,7 @@ fn kind(path: &Path) -> Kind {
 
 /// One run, until the process is asked to end. `may_serve` is called when log, slots and NIC are open.
 pub fn run(
-    settings: Settings,
+    mut settings: Settings,
     verbs: &VerbsSettings,
     mut writer: DeviceWriter,
     stop: &Stop,
@@ -190,6 +191,11 @@ pub fn run(
         return Ok(log.close()?);
     }
     let rdma = verbs.rdma.clone();
+    // The slots may hold acknowledged writes of a front that was refused while the device did not run. The list counts
+    // when they are recovered: the first turn gets the keys of the file, and the queue keeps the list back.
+    if let Some(keys) = &mut settings.relay.device.keys {
+        keys.cluster.refused.clear();
+    }
     let make = |node: DeviceNode<AnyMedia>| queue.before(node);
     let mut last = None;
     let observe = |node: &QueueDevice<AnyMedia, AnyMedia>, turn: &Turn| {

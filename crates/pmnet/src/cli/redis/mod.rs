@@ -142,10 +142,6 @@ fn serve(args: RedisArgs, again: Again<RedisArgs>, part: &Part<'_>) -> anyhow::R
         reach,
     } = settings(args.clone())?;
     keep_fresh(part, &args, std::iter::once(&front));
-    if rdma.is_some() && keys.is_some() {
-        let text = "--key does not go with --rdma: a NIC acknowledges a message before a process can verify it";
-        return Err(ConfigError(text.into()).into());
-    }
     front.connections_max = within_files(front.connections_max, |files| clients_within(files, 0))?;
     let copies = client.copies_min;
     let access = front.access.clone();
