@@ -263,6 +263,7 @@ def rpm_packages(folder):
         owner = root.run("stat", "-c", "%U:%G %a", "/etc/pmnet").strip()
         if changed or owner != "root:pmnet 750":
             sys.exit(f"dist-test: .rpm: {changed} /etc/pmnet is {owner}")
+        needs_its_glibc(root, rpm)
         said(f".rpm: installed by {run('rpm', '--version').strip()}, all files are as in the packages")
         units(root)
         # The unit's StateDirectory.
@@ -273,6 +274,17 @@ def rpm_packages(folder):
         erased(root, rpm, before)
     finally:
         root.close()
+
+
+def needs_its_glibc(root, rpm):
+    """The glibc that a package asks for is the newest one whose symbols its files use."""
+    for package, pattern in [("pmnet", "usr/bin/pmnet"), ("libpmnet", "usr/lib64/libpmnet.so.0.*")]:
+        path = next(root.path.glob(pattern))
+        used = re.findall(r"GLIBC_(\d+)\.(\d+)", run("readelf", "-V", path))
+        wanted = re.findall(r"^glibc >= (\d+)\.(\d+)$", run(*rpm, "-q", "--requires", package), re.M)
+        newest = max((int(major), int(minor)) for major, minor in used + [("2", "34")])
+        if [(int(major), int(minor)) for major, minor in wanted] != [newest]:
+            sys.exit(f"dist-test: .rpm: {package} asks for glibc {wanted}, and uses {newest}")
 
 
 def erased(root, rpm, before):
