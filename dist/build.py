@@ -348,14 +348,15 @@ def move(root, to, patterns):
 # --- Debian ---
 
 
-def needs(*files):
-    """The lowest version of glibc that these files need."""
-    versions = [(2, 34)]
-    for path in files:
-        found = re.findall(r"GLIBC_(\d+)\.(\d+)", output("readelf", "-V", path))
-        versions += [(int(major), int(minor)) for major, minor in found]
-    major, minor = max(versions)
-    return f"libc6 (>= {major}.{minor}), libgcc-s1 (>= 4.2)"
+def glibc_of(path):
+    """The glibc that this file needs at least."""
+    found = re.findall(r"GLIBC_(\d+)\.(\d+)", output("readelf", "-V", path))
+    major, minor = max([(2, 34)] + [(int(major), int(minor)) for major, minor in found])
+    return f"{major}.{minor}"
+
+
+def needs(path):
+    return f"libc6 (>= {glibc_of(path)}), libgcc-s1 (>= 4.2)"
 
 
 def settle(root, epoch):
@@ -444,6 +445,7 @@ def spec(build, roots):
                 lines.append(f"%config(noreplace) {place}" if place.startswith("/etc/") else place)
         return "\n".join(lines)
 
+    shared = next((roots["lib"] / "usr/lib64").glob("libpmnet.so.0.*"))
     return f"""\
 Name: pmnet
 Version: {version}
@@ -451,7 +453,7 @@ Release: {release}
 Summary: {SUMMARY}
 License: Apache-2.0 OR MIT
 AutoReqProv: no
-Requires: glibc >= 2.34, libgcc, systemd
+Requires: glibc >= {glibc_of(roots['pmnet'] / 'usr/bin/pmnet')}, libgcc, systemd
 %global __os_install_post %{{nil}}
 %global debug_package %{{nil}}
 %global _build_id_links none
@@ -461,7 +463,7 @@ Requires: glibc >= 2.34, libgcc, systemd
 
 %package -n libpmnet
 Summary: Clients and servers of pmnet in C: shared library
-Requires: glibc >= 2.34, libgcc
+Requires: glibc >= {glibc_of(shared)}, libgcc
 Provides: libpmnet.so.0()(64bit)
 %description -n libpmnet
 The shared library of pmnet.

@@ -1,19 +1,23 @@
 //! SIGHUP under checked load: log filter and limits change, keys that need a restart are reported,
 //! and an invalid file changes nothing.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use pmnet_lab::check::verify;
-use pmnet_lab::harness::{Cluster, Medium, Role, Scratch, StoreKind, Topology, settle};
+use pmnet_lab::harness::{
+    Cluster, Medium, Process, Ready, Role, Scratch, Spec, StoreKind, Topology, find_program,
+    free_port, settle,
+};
 use pmnet_lab::resp::{Client, Reply};
 use rustix::process::Signal;
 
 use crate::common;
 use crate::status::{get, load_until, place, shown};
-use crate::support::{SetOnDrop, connect, eventually};
+use crate::support::{SetOnDrop, connect, eventually, ok};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -179,4 +183,100 @@ fn a_device_that_runs_wants_another_number_of_copies() {
     eventually("one is enough", SOON, || get(at, "/readyz").0 == 200);
     let said = device.stderr();
     assert!(!said.contains("PM6034"), "no restart is needed: {said}");
+}
+
+/// A Redis with the user `pmnet`, whose password is in a file.
+fn redis_with_a_user(folder: &Path, password: &str) -> (Process, SocketAddr) {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port().unwrap()));
+    let port = address.port().to_string();
+    let dir = folder.to_str().unwrap();
+    let args = [
+        ["--port", &port],
+        ["--bind", "127.0.0.1"],
+        ["--dir", dir],
+        ["--appendonly", "yes"],
+        ["--appendfsync", "always"],
+        ["--save", ""],
+    ];
+    let spec = Spec {
+        name: "redis-with-a-user".into(),
+        binaries: common::binaries().clone(),
+        program: find_program("redis-server"),
+        args: args.as_flattened().iter().map(OsString::from).collect(),
+        ready: Ready::Redis(address),
+    };
+    let redis = Process::start(spec, folder, SOON).unwrap();
+    set_password(address, password);
+    (redis, address)
+}
+
+fn set_password(redis: SocketAddr, password: &str) {
+    let words = ["ACL", "SETUSER", "pmnet", "on", "resetpass"];
+    let password = format!(">{password}");
+    let rights = [&*password, "~*", "&*", "+@all"];
+    let reply = connect(redis).call(&[&words[..], &rights].concat());
+    assert_eq!(reply.unwrap(), ok());
+}
+
+/// The password of Redis's user is changed while a server and a front use it: in Redis, in the file,
+/// and by SIGHUP. Nothing is started again.
+#[test]
+fn the_password_of_redis_changes_while_server_and_front_run() {
+    if find_program("redis-server").is_none() {
+        return common::skip("redis-server is not installed");
+    }
+    let scratch = Scratch::new(common::folder(), "reload-password-file").unwrap();
+    let file = scratch.disk().join("password");
+    let write = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, mode).unwrap();
+    };
+    write("old");
+    let (_redis, at) = redis_with_a_user(scratch.disk(), "old");
+    let mut topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
+    let url = format!("redis://pmnet:@{at}");
+    let path = file.to_str().unwrap();
+    topology.store_url = Some(url.clone());
+    let words = ["--store-password-file", path];
+    topology.server_args.extend(words.map(String::from));
+    let words = ["--direct", &url, "--direct-password-file", path];
+    topology.front_args.extend(words.map(String::from));
+    let mut cluster = common::start("reload-password", topology).unwrap();
+    let endpoint = cluster.endpoint().unwrap();
+    // WATCH needs a connection of the front to Redis.
+    let works = || {
+        let mut client = connect(endpoint);
+        [&["SET", "k", "v"][..], &["WATCH", "k"]]
+            .iter()
+            .all(|command| client.call(command).is_ok_and(|reply| reply == ok()))
+            && matches!(client.call(&["INCR", "n"]), Ok(Reply::Integer(_)))
+    };
+    assert!(works());
+    set_password(at, "new");
+    let killed = connect(at).call(&["CLIENT", "KILL", "USER", "pmnet"]);
+    assert!(matches!(killed, Ok(Reply::Integer(1..))), "{killed:?}");
+    let server = cluster.process(Role::Server).unwrap();
+    eventually("the server cannot log in", SOON, || {
+        server.stderr().contains("WRONGPASS")
+    });
+    write("new");
+    for (role, flag) in [
+        (Role::Server, "--store-password-file"),
+        (Role::Front, "--direct-password-file"),
+    ] {
+        let process = cluster.process(role).unwrap();
+        let before = process.stderr().len();
+        process.signal(Signal::HUP).unwrap();
+        eventually("it is read again", SOON, || {
+            let said = &process.stderr()[before..];
+            said.contains("PM6031") && said.contains(flag)
+        });
+    }
+    eventually("all work again", SOON, works);
+    for role in [Role::Server, Role::Front] {
+        let said = cluster.process(role).unwrap().stderr();
+        assert!(!said.contains("panicked"), "{said}");
+    }
+    assert!(cluster.stop().unwrap().is_empty());
 }

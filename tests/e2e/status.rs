@@ -6,11 +6,11 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmnet_lab::check::{Ledger, verify};
 use pmnet_lab::harness::{
-    Cluster, Medium, Process, Role, StoreKind, Topology, find_program, settle,
+    Cluster, Medium, Port, Process, Role, Scratch, StoreKind, Topology, find_program, settle,
 };
 use pmnet_lab::load::{
     CheckedOptions, Hooks, Op, Options, Outcome, Record, Summary, Workload, run,
@@ -18,7 +18,8 @@ use pmnet_lab::load::{
 use pmnet_wire::{HEADER_LEN, Header, Kind};
 
 use crate::common;
-use crate::support::{eventually, front, ok};
+use crate::fleet::etcd::Etcds;
+use crate::support::{eventually, front, launch, ok};
 
 /// The log line with the address that the system chose.
 const OPEN: &str = "the status port is open at=";
@@ -374,6 +375,91 @@ fn a_role_is_ready_while_it_serves() {
     assert_eq!(json["loops"][0]["metrics"]["pmnet_device_copies_wanted"], 2);
 }
 
+/// Waits until the role has this status with this reason, and prints how long that took.
+fn turns(cluster: &mut Cluster, role: Role, fault: &str, status: u16, why: &str) {
+    let at = place(cluster.process(role).unwrap());
+    let begun = Instant::now();
+    eventually(
+        &format!("{fault}: {role}: {status} {why}"),
+        ANSWERED_MAX,
+        || {
+            let (found, text) = get(at, "/readyz");
+            found == status && text.contains(why)
+        },
+    );
+    let took = begun.elapsed().as_secs_f64();
+    println!("{fault}: {role} answers {status} after {took:.2} s");
+}
+
+/// The neighbour of a lost process is not ready, nor is a device whose log fills up. When the fault
+/// has ended, all are ready again.
+#[test]
+fn every_fault_shows_at_a_neighbour() {
+    let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
+    let small = ["--copies", "2", "--entries", "512"];
+    topology.device_args.extend(small.map(String::from));
+    let Some(mut cluster) = common::start("status-faults", topology) else {
+        return;
+    };
+    let (head, tail) = (Role::Device(0), Role::Device(1));
+    let all = [Role::Server, head, tail, Role::Front];
+    let silent = "its next hop has said nothing";
+    for (lost, tells, why) in [
+        (Role::Server, tail, silent),
+        (Role::Redis, Role::Server, "the store is left alone"),
+        (tail, head, silent),
+    ] {
+        let (fault, mended) = (format!("{lost} is lost"), format!("{lost} is back"));
+        cluster.kill(lost).unwrap();
+        turns(&mut cluster, tells, &fault, 503, why);
+        cluster.restart(lost).unwrap();
+        for role in all {
+            turns(&mut cluster, role, &mended, 200, "ready");
+        }
+    }
+    // Without Redis the log fills up.
+    cluster.kill(Role::Redis).unwrap();
+    let mut client = front(&cluster);
+    for number in 0..=512 * 4 / 5 {
+        let key = format!("k{number}");
+        assert_eq!(client.call(&["SET", &key, "v"]).unwrap(), ok());
+    }
+    let full = "the log is over 80 % full";
+    turns(&mut cluster, head, full, 503, "its log is filling up");
+    cluster.restart(Role::Redis).unwrap();
+    for role in all {
+        turns(&mut cluster, role, "it is empty again", 200, "ready");
+    }
+}
+
+/// Without etcd a device loses its lease and is not ready, until etcd is back.
+#[test]
+fn a_device_without_a_lease_is_not_ready() {
+    let Some(mut etcds) = Etcds::start("status-lease", 1) else {
+        return;
+    };
+    let mut topology = shown(Topology::new(StoreKind::Null, 1, Medium::File));
+    topology.device_args.extend(etcds.flags());
+    topology.server_args.extend(etcds.flags());
+    let mut cluster = common::start("status-lease", topology).unwrap();
+    let head = Role::Device(0);
+    turns(&mut cluster, head, "all is well", 200, "ready");
+    etcds.kill(0);
+    let at = head_of(&mut cluster);
+    eventually("the lease is over", ANSWERED_MAX, || {
+        Metrics::of(at).sum("pmnet_device_lease_seconds_left", &[]) == 0.0
+    });
+    turns(
+        &mut cluster,
+        head,
+        "its lease is over",
+        503,
+        "it has no lease",
+    );
+    etcds.restart(0);
+    turns(&mut cluster, head, "etcd is back", 200, "ready");
+}
+
 /// Returns whether `pmnet status` reports no fault, and its text.
 pub fn ask(args: &[&str]) -> (bool, String) {
     let mut command = std::process::Command::new(common::pmnet());
@@ -678,7 +764,7 @@ pub fn of_prometheus(program: &str) -> Option<PathBuf> {
     found
 }
 
-/// `promtool` reports no problem.
+/// `promtool` reports no problem with the metrics of any role.
 #[test]
 fn promtool_agrees() {
     let Some(promtool) = of_prometheus("promtool") else {
@@ -687,8 +773,18 @@ fn promtool_agrees() {
     let topology = shown(Topology::new(StoreKind::Null, 1, Medium::Dram));
     let cluster = common::start("status-promtool", topology).unwrap();
     assert_eq!(front(&cluster).call(&["SET", "k", "v"]).unwrap(), ok());
-    for (role, process) in cluster.processes() {
+    let etcds = Etcds::start("status-promtool", 1);
+    let mut others = others(&cluster, etcds.as_ref());
+    let scratch = Scratch::new(common::folder(), "status-promtool-run").unwrap();
+    others.push(("run", together(&scratch)));
+    let mut asked = 0;
+    let parts = cluster
+        .processes()
+        .map(|(role, one)| (role.to_string(), one));
+    for (role, process) in parts.chain(others.iter().map(|(name, one)| ((*name).into(), one))) {
+        asked += 1;
         let (_, text) = get(place(process), "/metrics");
+        assert!(text.lines().count() > 20, "{role}: {text}");
         let mut child = std::process::Command::new(&promtool)
             .args(["check", "metrics"])
             .stdin(std::process::Stdio::piped())
@@ -710,4 +806,57 @@ fn promtool_agrees() {
             "{role}: {said}\n{text}"
         );
     }
+    println!("promtool has no objection to the metrics of {asked} processes");
+}
+
+/// Starts the roles that a cluster does not have: a memcached front, a router, and with etcd a
+/// controller.
+fn others(cluster: &Cluster, etcds: Option<&Etcds>) -> Vec<(&'static str, Process)> {
+    let folder = cluster.folder();
+    let head = cluster.head().unwrap().to_string();
+    let path = folder.join("shards.toml");
+    let text = format!("[[shard]]\nslots = \"0-16383\"\nvia = \"{head}\"\n");
+    std::fs::write(&path, text).unwrap();
+    let shards = path.to_str().unwrap();
+    let flags = etcds.map(Etcds::flags).unwrap_or_default();
+    let mut controller = vec!["controller"];
+    controller.extend(flags.iter().map(String::as_str));
+    let mut all = vec![
+        ("memcached", vec!["memcached", "--via", &head]),
+        (
+            "router",
+            vec!["redis", "--anyone-may-connect", "--shards", shards],
+        ),
+    ];
+    for (_, args) in &mut all {
+        args.extend(["--listen", "127.0.0.1:0"]);
+    }
+    if etcds.is_some() {
+        all.push(("controller", controller));
+    }
+    let started = all.into_iter().map(|(name, mut args)| {
+        args.extend(["--status", "127.0.0.1:0"]);
+        let mut process = launch(name, folder, &args);
+        process.wait_ready(ANSWERED_MAX).unwrap();
+        (name, process)
+    });
+    started.collect()
+}
+
+/// Starts all roles in one process.
+fn together(scratch: &Scratch) -> Process {
+    let [server, device] = [(); 2].map(|()| Port::claim().unwrap());
+    let path = scratch.disk().join("pmnet.toml");
+    let text = format!(
+        "[run]\nstatus = \"127.0.0.1:0\"\n[server]\nlisten = \"127.0.0.1:{0}\"\nstore = \"null:\"\n\
+         [device]\nlisten = \"127.0.0.1:{1}\"\nnext = \"127.0.0.1:{0}\"\nlog = \"{2}\"\nmedia = \"dram\"\nlog-size = \"1M\"\n\
+         [redis]\nlisten = \"127.0.0.1:0\"\nvia = \"127.0.0.1:{1}\"\nanyone-may-connect = true\n",
+        server.number(),
+        device.number(),
+        scratch.memory().join("log").display()
+    );
+    std::fs::write(&path, text).unwrap();
+    let mut process = launch("run", scratch.disk(), &["run", path.to_str().unwrap()]);
+    process.wait_ready(ANSWERED_MAX).unwrap();
+    process
 }

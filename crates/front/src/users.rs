@@ -14,8 +14,10 @@ mod failures;
 mod list;
 mod rights;
 
-pub use access::{Access, Secret};
+pub use access::Access;
+pub(crate) use access::is_password;
 pub(crate) use list::Reads;
+pub use pmnet_tls::Secret;
 pub(crate) use rights::{Place, Ruling, Users};
 
 /// The user of a client that has not logged in.

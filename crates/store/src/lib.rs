@@ -23,6 +23,7 @@ pub use types::Names;
 
 use bytes::Bytes;
 use pmnet_server::Store;
+pub use pmnet_tls::Secret;
 pub(crate) use pmnet_wire::REPLY_BYTES_MAX;
 
 /// The reason why a store could not be opened, with advice for the operator.
@@ -79,16 +80,16 @@ pub enum OpenError {
 /// # Errors
 /// [`OpenError`].
 pub fn open(url: &str, shard: u32) -> Result<Box<dyn Store>, OpenError> {
-    open_with(url, Passwords::default(), None, shard)
+    open_with(url, &Passwords::default(), None, shard)
 }
 
 /// Passwords that are given outside the URL.
-#[derive(Clone, Copy, Default)]
-pub struct Passwords<'a> {
-    /// Password for Redis.
-    pub store: Option<&'a str>,
-    /// Password for Redis's Sentinels.
-    pub sentinel: Option<&'a str>,
+#[derive(Clone, Default)]
+pub struct Passwords {
+    /// Password for Redis. If it is replaced later, later connections use the new one.
+    pub store: Option<Secret>,
+    /// Password for Redis's Sentinels. It may be replaced, too.
+    pub sentinel: Option<Secret>,
 }
 
 /// Opens the store as [`open`] does. For Redis, `passwords` take the place of a password in `url`, and `sync` says
@@ -98,7 +99,7 @@ pub struct Passwords<'a> {
 /// [`OpenError`].
 pub fn open_with(
     url: &str,
-    passwords: Passwords<'_>,
+    passwords: &Passwords,
     sync: Option<StoreSync>,
     shard: u32,
 ) -> Result<Box<dyn Store>, OpenError> {

@@ -1,6 +1,7 @@
 //! The address of the store, for pass-through connections.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
 
 use pmnet_tls::{ClientTls, TlsError};
 use pmnet_wire::{StoreName, percent_decode};
@@ -18,7 +19,7 @@ pub struct StoreAddress {
     /// TLS settings; `None`: no TLS.
     pub tls: Option<ClientTls>,
     user: Option<String>,
-    password: Option<String>,
+    password: Option<Secret>,
 }
 
 // Written by hand, because a password must not get into a log.
@@ -137,7 +138,7 @@ impl StoreAddress {
             address,
             tls: tls.transpose()?,
             user,
-            password,
+            password: password.map(|text| Secret::new(text.as_bytes())),
         })
     }
 
@@ -149,9 +150,9 @@ impl StoreAddress {
         }
     }
 
-    /// Sets the password with which connections log in.
+    /// Sets the password with which connections log in. If it is replaced later, later logins use the new one.
     pub(crate) fn set_password(&mut self, password: &Secret) {
-        self.password = Some(String::from_utf8_lossy(&password.bytes()).into_owned());
+        self.password = Some(password.clone());
     }
 
     /// Returns the user as which the front logs in.
@@ -161,12 +162,11 @@ impl StoreAddress {
     }
 
     /// Returns the arguments of the AUTH command that a connection needs first, if any.
-    pub(crate) fn auth(&self) -> Option<Vec<&str>> {
-        let password = self.password.as_deref()?;
-        Some(match self.user.as_deref() {
-            Some(user) => vec!["AUTH", user, password],
-            None => vec!["AUTH", password],
-        })
+    pub(crate) fn auth(&self) -> Option<Vec<Arc<[u8]>>> {
+        let password = self.password.as_ref()?;
+        let words = [Some(&b"AUTH"[..]), self.user.as_deref().map(str::as_bytes)];
+        let words = words.into_iter().flatten().map(Arc::from);
+        Some(words.chain([password.bytes()]).collect())
     }
 }
 
@@ -186,7 +186,8 @@ mod tests {
             assert_eq!(read.address, address.parse().unwrap(), "{text}");
         }
         let read = StoreAddress::parse("redis://a%40b:p%3a%25@127.0.0.1:1").expect("escapes");
-        assert_eq!(read.auth(), Some(vec!["AUTH", "a@b", "p:%"]));
+        let words = |words: [&str; 3]| words.map(|word| Arc::from(word.as_bytes())).to_vec();
+        assert_eq!(read.auth(), Some(words(["AUTH", "a@b", "p:%"])));
         for (text, host, port) in [
             ("redis://a:b@store.example:7/0", "store.example", 7),
             ("rediss://store.example?ca=x", "store.example", 6379),

@@ -14,6 +14,7 @@ mod keys;
 mod log;
 mod memcached;
 mod names;
+mod passwords;
 mod process;
 mod ready;
 mod redis;

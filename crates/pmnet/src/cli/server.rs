@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use pmnet_cli::{ConfigError, password, warn_of_password};
+use pmnet_cli::{ConfigError, warn_of_password};
 use pmnet_client::Stop;
 use pmnet_dataplane::xdp::LogReader;
 use pmnet_fleet::hand::ServerDoor;
@@ -25,6 +25,7 @@ use super::etcd::{
     EtcdArgs, etcd_args,
 };
 use super::keys::{KeyArgs, OfCluster, key_args};
+use super::passwords::PasswordFiles;
 use super::process::{Part, Process};
 use super::ready::Line;
 use super::reload::{self, Again, Commit, Section};
@@ -260,34 +261,33 @@ struct Settings {
 /// A store's address, and the settings for opening it.
 struct StoreAt {
     url: String,
-    password: Option<String>,
-    sentinel_password: Option<String>,
+    passwords: Passwords,
     sync: Option<pmnet_store::StoreSync>,
     shard: u32,
 }
 
 impl StoreAt {
     fn open(&self) -> Result<Box<dyn Store>, OpenError> {
-        let passwords = Passwords {
-            store: self.password.as_deref(),
-            sentinel: self.sentinel_password.as_deref(),
-        };
-        pmnet_store::open_with(&self.url, passwords, self.sync, self.shard)
+        pmnet_store::open_with(&self.url, &self.passwords, self.sync, self.shard)
+    }
+}
+
+fn password_files(args: &ServerArgs) -> PasswordFiles {
+    PasswordFiles {
+        store: args.store_password_file.clone(),
+        sentinel: args.sentinel_password_file.clone(),
     }
 }
 
 /// Returns the checked settings for these flags and keys of the file.
 fn settings(args: ServerArgs) -> Result<Settings, ConfigError> {
+    let files = password_files(&args);
     let etcd = args.etcd();
     let listen = required("--listen", "server", args.listen)?;
     let listen = udp_address("--listen", &listen)?;
-    let secret = |flag: &str, path: Option<PathBuf>| path.map(|path| password(flag, &path));
-    let store_password = secret("--store-password-file", args.store_password_file);
-    let sentinel_password = secret("--sentinel-password-file", args.sentinel_password_file);
     let shard = args.shard.unwrap_or(0);
     let store = StoreAt {
-        password: store_password.transpose()?,
-        sentinel_password: sentinel_password.transpose()?,
+        passwords: files.read()?,
         url: required("--store", "server", args.store)?,
         sync: args.store_sync.map(Into::into),
         shard,
@@ -429,6 +429,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
     part.on_new_settings(&args, again, |new| {
         check(new).map(|()| -> Commit { Box::new(|| ()) })
     });
+    let files = password_files(&args);
     let Settings {
         serve: mut config,
         store: store_at,
@@ -437,6 +438,7 @@ pub fn run(args: ServerArgs, again: Again<ServerArgs>, part: &Part<'_>) -> anyho
         by_hand,
         device_log,
     } = settings(args)?;
+    files.keep_fresh(store_at.passwords.clone(), part);
     let (listen, shard) = (config.listen, store_at.shard);
     let standby = fleet.as_ref().is_some_and(|config| config.standby);
     let fleet = fleet.map(|config| ServerAgentConfig {

@@ -147,17 +147,11 @@ pub fn open((host, port): &(String, u16), url: &RedisUrl) -> Result<Connection, 
 /// The reason why there is no connection.
 pub fn log_in(url: &RedisUrl) -> Result<Connection, String> {
     let mut link = Connection::open_within(url, ASK_SECONDS).map_err(StoreError::into_text)?;
-    if let Some(password) = &url.password {
-        let reply = match &url.user {
-            Some(user) => link.call(&[b"AUTH", user.as_bytes(), password.as_bytes()]),
-            None => link.call(&[b"AUTH", password.as_bytes()]),
-        };
-        let reply = reply.map_err(StoreError::into_text)?;
-        if let Some(error) = read::error(&reply) {
-            return Err(error.to_owned());
-        }
+    let reply = link.log_in(url).map_err(StoreError::into_text)?;
+    match reply.as_deref().and_then(read::error) {
+        Some(error) => Err(error.to_owned()),
+        None => Ok(link),
     }
-    Ok(link)
 }
 
 fn nodes(link: &mut Connection) -> Result<Vec<Node>, String> {

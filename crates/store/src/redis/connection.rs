@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use pmnet_resp::{ReplyLimits, Scanner, write_command};
 use pmnet_server::StoreError;
-use pmnet_tls::{Distrust, Flags, Stream};
+use pmnet_tls::{Distrust, Flags, Secret, Stream};
 
 use super::lookup::addresses;
 use super::url::RedisUrl;
@@ -276,6 +276,30 @@ impl Connection {
         self.reply()
     }
 
+    /// Logs in as `url` says, and returns the reply; `None`: `url` has no password, so there is no login.
+    ///
+    /// # Errors
+    /// As [`Connection::call`].
+    pub fn log_in(&mut self, url: &RedisUrl) -> Result<Option<Bytes>, StoreError> {
+        if !self.add_login(url) {
+            return Ok(None);
+        }
+        self.send()?;
+        self.reply().map(Some)
+    }
+
+    /// Adds the command that logs in. Returns false if `url` has no password.
+    fn add_login(&mut self, url: &RedisUrl) -> bool {
+        let Some(password) = url.password.as_ref().map(Secret::bytes) else {
+            return false;
+        };
+        match &url.user {
+            Some(user) => self.add(&[b"AUTH", user.as_bytes(), &password]),
+            None => self.add(&[b"AUTH", &password]),
+        }
+        true
+    }
+
     /// Called when the time of the exchange is over: if Redis runs a script, extends this time.
     fn wait_for_script(&mut self) -> Result<(), StoreError> {
         let until = self.begun + Duration::from_secs(SCRIPT_SECONDS);
@@ -326,13 +350,10 @@ fn is_timeout(error: &std::io::Error) -> bool {
 fn is_busy(url: &RedisUrl) -> bool {
     let ask = || -> Result<bool, StoreError> {
         let mut connection = Connection::open_within(url, BUSY_SECONDS)?;
-        let login = url.password.as_ref().map(|password| {
-            let user = url.user.as_deref().unwrap_or("default");
-            connection.add(&[b"AUTH", user.as_bytes(), password.as_bytes()]);
-        });
+        let logs_in = connection.add_login(url);
         connection.add(&[b"PING"]);
         connection.send()?;
-        if login.is_some() {
+        if logs_in {
             connection.reply()?;
         }
         Ok(connection.reply()?.starts_with(BUSY))

@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pmnet_server::StoreError;
+use pmnet_tls::Secret;
 use pmnet_wire::slots::shown;
 
 use super::connection::Connection;
@@ -47,7 +48,7 @@ pub struct Guides {
     /// User for the Sentinels, which have users of their own.
     pub user: Option<String>,
     /// Password for Sentinels.
-    pub password: Option<String>,
+    pub password: Option<Secret>,
 }
 
 impl Guides {

@@ -246,17 +246,12 @@ impl RedisStore {
             self.url = self.url.at(&host, port).map_err(StoreError::Retry)?;
         }
         let mut connection = Connection::open(&self.url)?;
-        if let Some(password) = &self.url.password {
-            let reply = match &self.url.user {
-                Some(user) => connection.call(&[b"AUTH", user.as_bytes(), password.as_bytes()])?,
-                None => connection.call(&[b"AUTH", password.as_bytes()])?,
-            };
-            if let Some(error) = read::error(&reply) {
-                return Err(match refused(error, "AUTH") {
-                    StoreError::Retry(text) if !is_passing(error) => StoreError::Fatal(text),
-                    other => other,
-                });
-            }
+        let reply = connection.log_in(&self.url)?;
+        if let Some(error) = reply.as_deref().and_then(read::error) {
+            return Err(match refused(error, "AUTH") {
+                StoreError::Retry(text) if !is_passing(error) => StoreError::Fatal(text),
+                other => other,
+            });
         }
         let facts = Facts::ask(
             &mut connection,

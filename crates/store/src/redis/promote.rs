@@ -94,7 +94,7 @@ impl Promotion {
     /// A sentence that says why the promotion is not possible, and what to do.
     pub fn plan(
         url: &str,
-        passwords: Passwords<'_>,
+        passwords: &Passwords,
         shard: u32,
         to: &[String],
         is_stopped: bool,
@@ -518,7 +518,7 @@ mod tests {
     fn what_cannot_be_is_refused_before_anything_is_asked() {
         let no = |url: &str, to: &[&str], is_stopped: bool| {
             let to: Vec<String> = to.iter().map(|&one| one.to_owned()).collect();
-            Promotion::plan(url, Passwords::default(), 0, &to, is_stopped)
+            Promotion::plan(url, &Passwords::default(), 0, &to, is_stopped)
                 .err()
                 .expect("refused")
         };

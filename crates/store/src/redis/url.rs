@@ -4,7 +4,7 @@
 //! `redis+cluster://[[user]:password@]host[:port],…/SLOTS[?wait_replicas=N]` is the master of a Redis Cluster that
 //! serves these slots. `rediss+sentinel://` and `rediss+cluster://` use TLS to all hosts that are named or found.
 
-use pmnet_tls::ClientTls;
+use pmnet_tls::{ClientTls, Secret};
 use pmnet_wire::percent_decode;
 use pmnet_wire::slots::parse_slots;
 
@@ -28,7 +28,7 @@ pub struct RedisUrl {
     /// ACL user, if one is named.
     pub user: Option<String>,
     /// Password, if one is given.
-    pub password: Option<String>,
+    pub password: Option<Secret>,
     /// Number of replicas that must hold a batch before it counts as durable; 0: none.
     pub wait_replicas: u32,
     /// Settings of TLS, if it is used.
@@ -82,7 +82,7 @@ impl RedisUrl {
     ///
     /// # Errors
     /// [`OpenError::Url`] with the reason; a password is never repeated.
-    pub fn read(url: &str, passwords: Passwords<'_>) -> Result<Option<RedisUrl>, OpenError> {
+    pub fn read(url: &str, passwords: &Passwords) -> Result<Option<RedisUrl>, OpenError> {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Ok(None);
         };
@@ -95,18 +95,18 @@ impl RedisUrl {
             "rediss+cluster" => RedisUrl::parse_cluster(rest, true)?,
             _ => return Ok(None),
         };
-        if let Some(password) = passwords.store {
-            read.password = Some(password.to_owned());
+        if let Some(password) = &passwords.store {
+            read.password = Some(password.clone());
         }
-        read.take_sentinel_password(passwords.sentinel)?;
+        read.take_sentinel_password(passwords.sentinel.as_ref())?;
         Ok(Some(read))
     }
 
-    fn take_sentinel_password(&mut self, password: Option<&str>) -> Result<(), OpenError> {
+    fn take_sentinel_password(&mut self, password: Option<&Secret>) -> Result<(), OpenError> {
         let wrong = |why: &str| Err(OpenError::Url { why: why.into() });
         match (&mut self.guides, password) {
             (Some(guides), Some(password)) if matches!(guides.wanted, Wanted::Named(_)) => {
-                guides.password = Some(password.to_owned());
+                guides.password = Some(password.clone());
                 Ok(())
             }
             (_, Some(_)) => {
@@ -258,7 +258,7 @@ impl RedisUrl {
                 };
                 (
                     (!user.is_empty()).then(|| decode(user)).transpose()?,
-                    Some(decode(password)?),
+                    Some(Secret::new(decode(password)?.as_bytes())),
                 )
             }
         };
@@ -324,6 +324,10 @@ fn sentinel_user(query: &str) -> Result<(Option<String>, String), OpenError> {
 mod tests {
     use super::*;
 
+    fn secret(text: &str) -> Option<Secret> {
+        Some(Secret::new(text.as_bytes()))
+    }
+
     #[test]
     fn accepts_the_documented_forms() {
         let plain = RedisUrl::parse("localhost", false).unwrap();
@@ -334,16 +338,13 @@ mod tests {
         let full = RedisUrl::parse("u:p%40%3a@[::1]:7000/0?wait_replicas=2", false).unwrap();
         assert_eq!(full.endpoint(), "[::1]:7000");
         assert_eq!(
-            (full.user.as_deref(), full.password.as_deref()),
-            (Some("u"), Some("p@:"))
+            (full.user.as_deref(), full.password),
+            (Some("u"), secret("p@:"))
         );
         assert_eq!(full.wait_replicas, 2);
         assert_eq!(
-            RedisUrl::parse(":pw@h:1/", false)
-                .unwrap()
-                .password
-                .as_deref(),
-            Some("pw")
+            RedisUrl::parse(":pw@h:1/", false).unwrap().password,
+            secret("pw")
         );
     }
 
@@ -356,12 +357,8 @@ mod tests {
         assert_eq!(set.wanted, Wanted::Named("prod".into()));
         assert_eq!(set.places_text(), "a:1,b:26379,[::1]:3,[::2]:26379");
         assert_eq!(
-            (
-                url.user.as_deref(),
-                url.password.as_deref(),
-                url.wait_replicas
-            ),
-            (Some("u"), Some("p@"), 2)
+            (url.user.as_deref(), url.password, url.wait_replicas),
+            (Some("u"), secret("p@"), 2)
         );
         let many: Vec<String> = (0..17).map(|number| format!("h{number}")).collect();
         let many = many.join(",") + "/m";
@@ -385,15 +382,15 @@ mod tests {
     fn sentinels_have_a_user_of_their_own_and_everything_has_tls() {
         let read = |url: &str, sentinel| {
             let passwords = Passwords {
-                store: Some("p"),
-                sentinel,
+                store: secret("p"),
+                sentinel: sentinel.and_then(secret),
             };
-            RedisUrl::read(url, passwords).map(Option::unwrap)
+            RedisUrl::read(url, &passwords).map(Option::unwrap)
         };
         let url = "redis+sentinel://u:@a,b/m?sentinel_user=s%40&wait_replicas=1";
         let url = read(url, Some("q")).unwrap();
         let login = |url: &RedisUrl| (url.user.clone(), url.password.clone());
-        let both = |user: &str, password: &str| (Some(user.to_owned()), Some(password.to_owned()));
+        let both = |user: &str, password: &str| (Some(user.to_owned()), secret(password));
         let place = ("b".to_owned(), 1);
         assert_eq!(login(&url.at("c", 2).unwrap()), both("u", "p"));
         assert_eq!(login(&url.guide(&place).unwrap()), both("s@", "q"));
@@ -426,7 +423,7 @@ mod tests {
         assert_eq!(set.places_text(), "a:7000,b:6379");
         assert_eq!(set.wanted, Wanted::Slots(vec![0..=99, 300..=300]));
         assert_eq!(set.home(), Some(0));
-        assert_eq!((url.password.as_deref(), url.wait_replicas), (Some("p"), 1));
+        assert_eq!((url.password, url.wait_replicas), (secret("p"), 1));
         for (bad, says) in [
             ("", "are missing"),
             ("a:1", "are missing"),

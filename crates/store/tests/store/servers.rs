@@ -18,7 +18,7 @@ const EVERYSEC: [&str; 2] = ["--appendfsync", "everysec"];
 fn open(redis: &Redis, sync: StoreSync) -> Box<dyn Store> {
     pmnet_store::open_with(
         &redis.url(),
-        pmnet_store::Passwords::default(),
+        &pmnet_store::Passwords::default(),
         Some(sync),
         0,
     )

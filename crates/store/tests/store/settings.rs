@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Redis, arguments, batch, change, load, payload, read, single, watermark};
 use bytes::Bytes;
 use pmnet_server::{Store, StoreError};
+use pmnet_store::{Passwords, Secret};
 use pmnet_wire::MESSAGE_BYTES_MAX;
 use pmnet_wire::command::{Form, Protocol};
 
@@ -223,6 +224,35 @@ fn a_password_that_was_set_while_a_server_runs_is_waited_for() {
     waits(&mut *other, &["without any password"]);
     redis.call(&["CONFIG", "SET", "requirepass", "y"]);
     waits(&mut *other, &["WRONGPASS"]);
+}
+
+/// The password is changed in Redis, and then replaced in the server that runs.
+#[test]
+fn a_replaced_password_is_used_for_the_next_connection() {
+    let Some(redis) = Redis::start(&["--requirepass", "old"]) else {
+        return;
+    };
+    let password = Secret::new(b"old");
+    let passwords = Passwords {
+        store: Some(password.clone()),
+        sentinel: None,
+    };
+    let url = format!("redis://127.0.0.1:{}", redis.port);
+    let mut store = pmnet_store::open_with(&url, &passwords, None, 0).unwrap();
+    store.load().unwrap();
+    redis.call_as("old", &["CONFIG", "SET", "requirepass", "new"]);
+    assert_eq!(
+        store.apply(&batch(&[single("SET k 1")], 1)),
+        Ok(0),
+        "still in"
+    );
+    redis.call_as("new", &["CLIENT", "KILL", "TYPE", "normal"]);
+    waits(&mut *store, &["WRONGPASS"]);
+    password.replace(b"new");
+    assert_eq!(watermark(&store.load().unwrap()), 1);
+    assert_eq!(store.apply(&batch(&[single("SET k 2")], 2)), Ok(0));
+    let got = redis.call_as("new", &["GET", "k"]);
+    assert!(got.ends_with("$1\r\n2\r\n"), "{got}");
 }
 
 /// Redis closes the connection when it receives a value above its limit, although the value was acknowledged.

@@ -7,10 +7,14 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use certificates::Files;
-use pmnet_store::{Passwords, Progress, Promotion};
+use pmnet_store::{Passwords, Progress, Promotion, Secret};
 
 use crate::support::{Redis, batch, claims::Port, read, single};
 use pmnet_server::StoreError;
+
+fn secret(text: &str) -> Secret {
+    Secret::new(text.as_bytes())
+}
 
 #[test]
 fn a_store_over_tls_is_a_store() {
@@ -37,10 +41,10 @@ fn a_store_over_tls_is_a_store() {
     let open = |query: &str, password: Option<&str>| {
         let url = format!("rediss://localhost:{tls_port}?{query}");
         let passwords = Passwords {
-            store: password,
+            store: password.map(secret),
             sentinel: None,
         };
-        pmnet_store::open_with(&url, passwords, None, 0).unwrap()
+        pmnet_store::open_with(&url, &passwords, None, 0).unwrap()
     };
     let good = format!("ca={ca}&{identity}");
     let mut store = open(&good, Some("s3cret"));
@@ -170,13 +174,14 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
     // The master is named by its address, which its certificate does not contain.
     let good = format!("rediss+sentinel://localhost:{watcher}/m?{identity}&name=localhost");
     let kept = format!("{good}&wait_replicas=1");
-    let passwords = |store, sentinel| Passwords {
-        store: Some(store),
-        sentinel,
+    let passwords = |store, sentinel: Option<&str>| Passwords {
+        store: Some(secret(store)),
+        sentinel: sentinel.map(secret),
     };
     let right = passwords("s3cret", Some("w4tch"));
-    let open = |url: &str, passwords| pmnet_store::open_with(url, passwords, None, 0).unwrap();
-    let mut store = open(&kept, right);
+    let open =
+        |url: &str, passwords: &Passwords| pmnet_store::open_with(url, passwords, None, 0).unwrap();
+    let mut store = open(&kept, &right);
     eventually("the store is there", || {
         store.load().map_err(|error| format!("{error:?}"))
     });
@@ -204,13 +209,13 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
             passwords("s3cret", Some("s3cret")),
             "--sentinel-password-file",
         ),
-        (&as_user, right, "sentinel_user=NAME"),
-        (&stranger, right, "ca=FILE"),
-        (&plain, right, "no majority"),
+        (&as_user, right.clone(), "sentinel_user=NAME"),
+        (&stranger, right.clone(), "ca=FILE"),
+        (&plain, right.clone(), "no majority"),
         (&unnamed, right, "is for another name"),
         (&good, passwords("wr0ng", Some("w4tch")), "password"),
     ] {
-        let error = open(url, passwords).load().unwrap_err().into_text();
+        let error = open(url, &passwords).load().unwrap_err().into_text();
         assert!(error.contains(says), "{says}: {error}");
         for secret in ["s3cret", "w4tch", "wr0ng"] {
             assert!(!error.contains(secret), "{error}");
@@ -219,7 +224,7 @@ fn sentinels_and_their_master_have_tls_and_passwords() {
     // With the same URL an operator lets the Sentinel choose another master.
     let as_watcher = passwords("s3cret", Some("eye"));
     let promotion = eventually("the Sentinel knows the replica", || {
-        let plan = Promotion::plan(&as_user, as_watcher, 0, &[], false)?;
+        let plan = Promotion::plan(&as_user, &as_watcher, 0, &[], false)?;
         plan.begin().map(|()| plan)
     });
     let at = eventually("the store goes on there", || {
@@ -249,10 +254,10 @@ fn a_master_of_a_cluster_has_tls_and_a_password() {
     let open = |query: &str, password| {
         let url = format!("rediss+cluster://localhost:{number}/0-16383?{query}");
         let passwords = Passwords {
-            store: Some(password),
+            store: Some(secret(password)),
             sentinel: None,
         };
-        pmnet_store::open_with(&url, passwords, None, 0).unwrap()
+        pmnet_store::open_with(&url, &passwords, None, 0).unwrap()
     };
     let identity = identity(&files);
     let mut store = open(&format!("{identity}&name=localhost"), "s3cret");

@@ -11,7 +11,7 @@ use crate::client::Shared;
 use crate::client::back::passing::Passing;
 use crate::store::rights::{About, Answer};
 use crate::upstream::Time;
-use crate::users::{Access, Credentials, DEFAULT, Secret};
+use crate::users::{Access, Credentials, DEFAULT, Secret, is_password};
 
 const HELLO_NOAUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH <user> <pass> \
                             option can be used to authenticate the client and select the RESP protocol version at the same time";
@@ -62,7 +62,7 @@ impl Rights {
             Access::Password(secret) => {
                 // The passwords are compared in any case, so that the time does not reveal whether the user
                 // exists.
-                let right = secret.is(password);
+                let right = is_password(secret, password);
                 if right && name == DEFAULT {
                     reply::OK
                 } else {

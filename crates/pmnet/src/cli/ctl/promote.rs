@@ -5,11 +5,12 @@ use std::time::Instant;
 
 use anyhow::anyhow;
 use clap::Args;
-use pmnet_cli::{password, tell, warn_of_password};
-use pmnet_store::{Passwords, Progress, Promotion};
+use pmnet_cli::{tell, warn_of_password};
+use pmnet_store::{Progress, Promotion};
 use serde_json::json;
 
 use super::{CtlArgs, LOOK, until};
+use crate::cli::passwords::PasswordFiles;
 
 /// The replica to promote, and its shard.
 #[derive(Debug, Args)]
@@ -36,17 +37,18 @@ pub(super) struct PromoteArgs {
 /// Promotes the replica. Returns false if the promotion was not complete in time.
 pub(super) fn of(args: &PromoteArgs, ctl: &CtlArgs) -> anyhow::Result<bool> {
     warn_of_password("--store", &args.store, "give it with --store-password-file");
-    let secret = |flag: &str, file: &Option<PathBuf>| {
-        let read = file.as_ref().map(|path| password(flag, path));
-        read.transpose()
+    let files = PasswordFiles {
+        store: args.store_password_file.clone(),
+        sentinel: args.sentinel_password_file.clone(),
     };
-    let store = secret("--store-password-file", &args.store_password_file)?;
-    let sentinel = secret("--sentinel-password-file", &args.sentinel_password_file)?;
-    let passwords = Passwords {
-        store: store.as_deref(),
-        sentinel: sentinel.as_deref(),
-    };
-    let plan = Promotion::plan(&args.store, passwords, ctl.shard, &args.to, args.is_stopped);
+    let passwords = files.read()?;
+    let plan = Promotion::plan(
+        &args.store,
+        &passwords,
+        ctl.shard,
+        &args.to,
+        args.is_stopped,
+    );
     let promotion = plan.map_err(|text| anyhow!(text))?;
     let then = promotion.then();
     if ctl.json {

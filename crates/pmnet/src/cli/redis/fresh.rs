@@ -1,4 +1,6 @@
-//! Files of a front that are read again at SIGHUP: its certificates, and the file of its password.
+//! Files of a front that are read again at SIGHUP: its certificates, and the files of its passwords.
+
+use std::path::PathBuf;
 
 use pmnet_cli::password;
 use pmnet_front::{Access, FrontConfig, Secret};
@@ -32,18 +34,33 @@ pub fn keep_fresh<'a>(
         );
     }
     let secrets: Vec<Secret> = fronts
+        .clone()
         .filter_map(|front| match &front.access {
             Access::Password(secret) => Some(secret.clone()),
             Access::Redis | Access::Anyone => None,
         })
         .collect();
-    if let Some(path) = args.requirepass_file.clone() {
-        part.on_reload("the password (--requirepass-file)", move || {
-            let new = password("--requirepass-file", &path).map_err(|error| error.0)?;
-            secrets
-                .iter()
-                .for_each(|secret| secret.replace(new.as_bytes()));
-            Ok(())
-        });
-    }
+    keep_password(
+        part,
+        "--requirepass-file",
+        args.requirepass_file.as_ref(),
+        secrets,
+    );
+    let secrets = fronts.filter_map(|front| front.direct_password.clone());
+    let file = args.direct_password_file.as_ref();
+    keep_password(part, "--direct-password-file", file, secrets.collect());
+}
+
+/// Reads the file of a password again at each SIGHUP. `in_use`: the places where the password is used.
+fn keep_password(part: &Part<'_>, flag: &'static str, file: Option<&PathBuf>, in_use: Vec<Secret>) {
+    let Some(path) = file.cloned() else {
+        return;
+    };
+    part.on_reload(&format!("the password ({flag})"), move || {
+        let new = password(flag, &path).map_err(|error| error.0)?;
+        in_use
+            .iter()
+            .for_each(|secret| secret.replace(new.as_bytes()));
+        Ok(())
+    });
 }

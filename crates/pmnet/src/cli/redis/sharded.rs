@@ -283,6 +283,12 @@ impl Following {
         for (running, settings) in self.running.iter().zip(&now.settings) {
             running.take(&settings.front);
         }
+        for (before, now) in self.began_with.iter().zip(&now.settings) {
+            let both = (&before.front.direct_password, &now.front.direct_password);
+            if let (Some(in_use), Some(new)) = both {
+                in_use.replace_by(new);
+            }
+        }
         if common.requirepass.is_some() {
             let both = self.began_with.iter().zip(&now.settings);
             both.for_each(|(before, now)| take_password(&before.front.access, &now.front.access));

@@ -54,9 +54,9 @@ pub(super) struct Direct {
     pub(super) refused: Option<Bytes>,
     /// The answer to a fence has just come.
     pub(super) passed_fence: bool,
-    /// AUTH command of the front, for its own questions.
-    own_auth: Vec<String>,
-    /// Credentials for the client's commands, tried in this order. If the list is empty, the front's own login is used.
+    /// The store, with the front's own login.
+    store: StoreAddress,
+    /// Credentials for the client's commands, tried in this order. Empty: the front's own login serves.
     client: Vec<Arc<Credentials>>,
     /// Number of credentials tried since the connection was logged in as the front.
     tried: usize,
@@ -88,7 +88,6 @@ impl Direct {
         now: Time,
         client: Vec<Arc<Credentials>>,
     ) -> Direct {
-        let own_auth = store.auth().unwrap_or_default();
         let mut direct = Direct {
             serial,
             line: Line::new(store, REPLIES),
@@ -105,15 +104,15 @@ impl Direct {
             subscribed_sharded: 0,
             refused: None,
             passed_fence: false,
-            own_auth: own_auth.iter().map(|&word| word.to_owned()).collect(),
+            store: store.clone(),
             client,
             tried: 0,
             is_client: false,
             records: String::new(),
             has_state: false,
         };
-        if !own_auth.is_empty() {
-            direct.set(&own_auth);
+        if let Some(auth) = store.auth() {
+            direct.set(&auth);
         }
         direct
     }
@@ -130,13 +129,10 @@ impl Direct {
         if !std::mem::take(&mut self.is_client) {
             return;
         }
-        if self.own_auth.is_empty() {
+        match self.store.auth() {
+            Some(auth) => self.set(&auth),
             // The front's user is `default`, which needs no password: any password will do.
-            self.set(&["AUTH", "default", "none"]);
-        } else {
-            let auth = std::mem::take(&mut self.own_auth);
-            self.set(&auth);
-            self.own_auth = auth;
+            None => self.set(&["AUTH", "default", "none"]),
         }
     }
 

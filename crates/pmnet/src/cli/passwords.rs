@@ -1,0 +1,49 @@
+//! The files with the passwords of a Redis and of its Sentinels.
+
+use std::path::PathBuf;
+
+use pmnet_cli::{ConfigError, password};
+use pmnet_store::{Passwords, Secret};
+
+use super::process::Part;
+
+/// `--store-password-file` and `--sentinel-password-file`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PasswordFiles {
+    /// The password of Redis.
+    pub store: Option<PathBuf>,
+    /// The password of its Sentinels.
+    pub sentinel: Option<PathBuf>,
+}
+
+impl PasswordFiles {
+    /// Reads the passwords.
+    pub fn read(&self) -> Result<Passwords, ConfigError> {
+        let secret = |flag: &str, path: &Option<PathBuf>| {
+            let read = path.as_ref().map(|path| password(flag, path));
+            let read = read.map(|text| text.map(|text| Secret::new(text.as_bytes())));
+            read.transpose()
+        };
+        Ok(Passwords {
+            store: secret("--store-password-file", &self.store)?,
+            sentinel: secret("--sentinel-password-file", &self.sentinel)?,
+        })
+    }
+
+    /// Reads the files again at each SIGHUP. Later connections use the new passwords.
+    pub fn keep_fresh(self, in_use: Passwords, part: &Part<'_>) {
+        if self == PasswordFiles::default() {
+            return;
+        }
+        let name = "the passwords (--store-password-file, --sentinel-password-file)";
+        part.on_reload(name, move || {
+            let new = self.read().map_err(|error| error.0)?;
+            for both in [(&in_use.store, new.store), (&in_use.sentinel, new.sentinel)] {
+                if let (Some(in_use), Some(new)) = both {
+                    in_use.replace_by(&new);
+                }
+            }
+            Ok(())
+        });
+    }
+}
