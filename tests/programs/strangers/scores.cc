@@ -83,7 +83,8 @@ private:
 	{
 		int fd = ::open(place.c_str(), flags, 0600);
 
-		if (fd < 0 || ::write(fd, bytes.data(), bytes.size()) != ssize_t(bytes.size()) || ::fsync(fd) || ::close(fd))
+		if (fd < 0 || (!bytes.empty() && ::write(fd, bytes.data(), bytes.size()) != ssize_t(bytes.size())) ||
+		    ::fsync(fd) || ::close(fd))
 			throw Failure("cannot store " + place.string());
 	}
 
