@@ -205,8 +205,10 @@ fn of_rust(rows: &[(usize, ClientIo)], samples: &[Vec<Sample>]) -> Vec<Option<f6
             .position(|row| *row == (*system, ClientIo::Session));
         let rust = rust.filter(|_| *client_io == ClientIo::Libpmnet)?;
         let pairs = samples[row].iter().zip(&samples[rust]);
-        let ratios = pairs.map(|(own, rust)| p50(own) / p50(rust));
-        median(ratios.filter(|ratio| ratio.is_finite()).collect())
+        let figures = pairs.map(|(own, rust)| (p50(own), p50(rust)));
+        // On a busy machine no update may have ended in a short round.
+        let figures = figures.filter(|(own, rust)| *own > 0.0 && *rust > 0.0);
+        median(figures.map(|(own, rust)| own / rust).collect())
     };
     rows.iter().enumerate().map(ratio).collect()
 }
