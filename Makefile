@@ -43,7 +43,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # With STORE=NAME: a PATH in which redis-server is this server.
 WITH_STORE = $(if $(STORE),python3 tests/compat/servers.py run $(STORE))
 
-.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test helm-test kernel kernels nvdimm powercut verbs verbs-loss verbs-cuts attack page alerts fuzz soak sanitizers dist dist-test image image-test upgrade
+.PHONY: help rust build lib install-lib python setup demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights churn bench-store bench-store-test helm-test kernel kernels nvdimm powercut verbs verbs-loss verbs-cuts attack page alerts fuzz soak dist dist-test image image-test upgrade
 
 help:
 	@echo "make demo            see it: measure, kill, check, report (target/demo/report.html)"
@@ -85,7 +85,6 @@ help:
 	@echo "make setup           install what tests and demo use, where that is possible"
 	@echo "make lib             libpmnet, for programs of one's own in C and C++"
 	@echo "make install-lib DESTDIR=$(DESTDIR) PREFIX=$(PREFIX)   installs it, with its header, pkg-config file and man pages"
-	@echo "make sanitizers      programs in C and C++ with a libpmnet that is instrumented for ASan and for TSan"
 	@echo "make dist            packages of this machine's architecture, with library, archive and SBOM, in target/dist"
 	@echo "make dist-test       installs them in a new Debian, uses and purges them (root; mmdebstrap, lintian)"
 	@echo "make image           a container image of what make dist made (buildah); make image-test runs it with runc"
@@ -98,7 +97,7 @@ help:
 rust:
 	@CARGO="$(CARGO)" sh tests/setup.sh rust
 
-build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs verbs-loss verbs-cuts attack page alerts fuzz soak sanitizers dist upgrade helm-test: rust
+build lib python demo test check lint sim rules crash model mutants dropped cargo-mutants histories failovers week redis-cluster compat queues types-diff rights kernel kernels nvdimm powercut verbs verbs-loss verbs-cuts attack page alerts fuzz soak dist upgrade helm-test: rust
 
 build:
 	$(CARGO) build --release --locked -p pmnet
@@ -141,10 +140,6 @@ image:
 
 image-test:
 	@python3 dist/image.py --test
-
-sanitizers:
-	@sh tests/setup.sh packages
-	@sh tests/sanitizers.sh
 
 # This is no part of make test, because it compiles Helm for a quarter of an hour.
 helm-test:

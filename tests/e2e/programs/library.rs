@@ -47,20 +47,6 @@ pub fn text(output: Output) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The name of a sanitizer for which the library was instrumented, and the folder of this library
-/// (`make sanitizers`). All programs in C are then instrumented, too.
-fn sanitized() -> Option<(String, PathBuf)> {
-    let name = std::env::var("PMNET_SANITIZER").ok()?;
-    let folder =
-        std::env::var_os("PMNET_SANITIZED").expect("PMNET_SANITIZED, the library's folder");
-    Some((name, folder.into()))
-}
-
-/// Returns the compilers' flags for the sanitizer of the library.
-fn sanitizing() -> Option<String> {
-    sanitized().map(|(name, _)| format!("-fsanitize={name}"))
-}
-
 /// The library in a root of its own, installed by `make install-lib`.
 pub struct Installed {
     scratch: Scratch,
@@ -69,10 +55,7 @@ pub struct Installed {
 impl Installed {
     pub fn new(name: &str) -> Installed {
         let scratch = Scratch::new(common::folder(), name).unwrap();
-        let built = match sanitized() {
-            Some((_, folder)) => folder,
-            None => common::pmnet().parent().unwrap().to_owned(),
-        };
+        let built = common::pmnet().parent().unwrap();
         let library = built.join("libpmnet.so");
         assert!(
             library.is_file(),
@@ -149,7 +132,6 @@ impl Installed {
                 "-Werror",
             ])
             .args(flags)
-            .args(sanitizing())
             .arg("-o")
             .arg(&program)
             .arg(file)
@@ -237,7 +219,6 @@ fn what_is_installed_is_what_the_header_and_the_pages_say() {
     let archive = installed.usr().join("lib/libpmnet.a");
     let with: Vec<String> = installed.pkg_config(&["--static", "--libs-only-l"]);
     run(Command::new("gcc")
-        .args(sanitizing())
         .args(["-Wall", "-Wextra", "-Werror", "-o"])
         .arg(&program)
         .arg(source().join("examples/c/client.c"))
@@ -286,7 +267,7 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
     }
     let installed = Installed::new("misuse");
     let file = source().join("crates/capi/tests/c/misuse.c");
-    let programs = [
+    for (compiler, flags) in [
         ("gcc", &[][..]),
         ("clang", &[]),
         (
@@ -294,22 +275,18 @@ fn every_misuse_gets_its_code_with_and_without_sanitizers() {
             &["-fsanitize=address,undefined", "-fno-sanitize-recover"],
         ),
         ("gcc", &["-fsanitize=thread"]),
-    ];
-    // An instrumented library sets the sanitizer.
-    let count = sanitized().map_or(programs.len(), |_| 1);
-    for (compiler, flags) in &programs[..count] {
+    ] {
         let Some(program) = installed.compile(compiler, flags, &file) else {
             continue;
         };
         let chain = Chain::launch("misuse");
+        // The library's own threads are not instrumented, so their accesses look like races.
+        let quiet = chain.scratch.disk().join("tsan");
+        std::fs::write(&quiet, "called_from_lib:libpmnet.so\n").unwrap();
         let mut command = Command::new(&program);
-        if sanitized().is_none() {
-            // The library's own threads are not instrumented, so their accesses look like races.
-            let quiet = chain.scratch.disk().join("tsan");
-            std::fs::write(&quiet, "called_from_lib:libpmnet.so\n").unwrap();
-            command.env("TSAN_OPTIONS", format!("suppressions={}", quiet.display()));
-        }
-        command.args([chain.server.to_string(), chain.via.to_string()]);
+        command
+            .env("TSAN_OPTIONS", format!("suppressions={}", quiet.display()))
+            .args([chain.server.to_string(), chain.via.to_string()]);
         let output = killed_after(RUN_MAX, &mut command);
         let (status, said) = (output.status, String::from_utf8_lossy(&output.stderr));
         assert!(status.success(), "{compiler} {flags:?}: {status}\n{said}");
