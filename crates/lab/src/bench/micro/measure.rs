@@ -426,7 +426,8 @@ mod tests {
             (1, ClientIo::Libpmnet),
         ];
         // The machine becomes slower from round to round.
-        let rounds = |scale: u64| [1, 2, 4].map(|slow| sample(scale * slow, 10)).into();
+        let rounds =
+            |scale: u64| -> Vec<Sample> { [1, 2, 4].map(|slow| sample(scale * slow, 10)).into() };
         let samples = [rounds(100), rounds(110), rounds(1000), rounds(900)];
         let ratios = of_rust(&rows, &samples);
         assert_eq!((ratios[0], ratios[2]), (None, None));
