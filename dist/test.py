@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tests the packages of target/dist, as a stranger uses them: in the root of a new Debian, without this tree.
 
-Installs them, starts what the unit starts, as its user, sets and gets a key through a real Redis, compiles a program in C against
-the library, and purges everything. The .rpm likewise, in a root of its own: a Debian, too, so without looking at what they depend on. Also lintian and
+Installs them, starts what the unit starts, as its user, sets and gets a key through a real Redis, compiles programs in C and C++ against
+the library, installs the wheel of Python (make python), lets servers and clients in the three languages work together, and purges everything. The .rpm likewise, in a root of its own: a Debian, too, so without looking at what they depend on. Also lintian and
 systemd-analyze. Needs root.
 """
 
@@ -15,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "target" / "dist"
-# A root with what the packages are tried with. It is made once.
-BASE = ROOT / "target" / "dist-root.tar"
-NEEDED = "procps,systemd,redis-server,redis-tools,gcc,libc6-dev,pkg-config"
+WHEELS = ROOT / "target" / "wheels"
+NEEDED = "procps,systemd,redis-server,redis-tools,gcc,g++,libc6-dev,pkg-config,python3-venv"
+# A root with what the packages are tried with. It is made once for each list.
+BASE = ROOT / "target" / f"dist-root-{zlib.crc32(NEEDED.encode()):08x}.tar"
 SUITE = "bookworm"
 # Exposure that `systemd-analyze security` may find, in tenths.
 EXPOSURE = {"pmnet-kernel-device@.service": 25}
@@ -198,7 +200,70 @@ def compiles(root):
         sys.exit(f"dist-test: no device:\n{(root.path / 'tmp/log').read_text()}")
     root.run("/tmp/client", "127.0.0.1:51010", "update", "+1", "100")
     said("a client and a server in C: " + root.run("/tmp/client", "127.0.0.1:51010", "read", "get").strip())
-    root.run("man", "--version") if (root.path / "usr/bin/man").exists() else None
+    root.end_children()
+
+
+# Each of three clients adds this to each server's score of one name.
+SCORE = 2000
+KILLS = 6
+
+
+def strangers(root):
+    """Programs in three languages that were written from the documentation alone; each one is a server, of all clients, and is killed."""
+    wheels = sorted(WHEELS.glob("*.whl"))
+    if not wheels:
+        sys.exit(f"dist-test: no wheel in {WHEELS}: run make python")
+    for file in [*sorted((ROOT / "tests/programs/strangers").iterdir()), wheels[-1]]:
+        shutil.copy(file, root.path / "tmp")
+    flags = root.run("pkg-config", "--cflags", "--libs", "pmnet").split()
+    root.run("cc", "-Wall", "-Wextra", "-Werror", "-o", "/tmp/scores-c", "/tmp/scores.c", *flags)
+    root.run("c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-o", "/tmp/scores-cc", "/tmp/scores.cc", *flags)
+    root.run("python3", "-m", "venv", "/opt/pmnet-test")
+    root.run("/opt/pmnet-test/bin/pip", "install", "--no-cache-dir", "--no-index", f"/tmp/{wheels[-1].name}")
+    programs = {"C": ["/tmp/scores-c"], "C++": ["/tmp/scores-cc"], "Python": ["/opt/pmnet-test/bin/python", "/tmp/scores.py"]}
+    for number, language in enumerate(programs):
+        one_server(root, programs, language, 51520 + number)
+    shutil.rmtree(root.path / "opt/pmnet-test")
+
+
+def one_server(root, programs, language, port):
+    server, device = f"127.0.0.1:{port}", f"127.0.0.1:{port + 100}"
+
+    def start():
+        child = root.start(*programs[language], "serve", server, f"/tmp/scores-{port}")
+        if not wait_line(child, "ready"):
+            sys.exit(f"dist-test: the server in {language} does not serve:\n{(root.path / 'tmp/log').read_text()}")
+        return child
+
+    serving = start()
+    log = f"/tmp/scores-{port}.pmlog"
+    child = root.start("pmnet", "device", "--listen", device, "--next", server, "--log", log, "--media", "file", "--log-size", "1M")
+    if not wait_line(child, "ready device"):
+        sys.exit(f"dist-test: no device:\n{(root.path / 'tmp/log').read_text()}")
+    adding = [root.start(*program, "add", device, "ann", "1", str(SCORE)) for program in programs.values()]
+    kills, deadline = 0, time.monotonic() + LIMIT
+    while kills < KILLS or any(client.poll() is None for client in adding):
+        if time.monotonic() > deadline:
+            sys.exit(f"dist-test: clients of the server in {language} do not end:\n{(root.path / 'tmp/log').read_text()}")
+        time.sleep(0.1)
+        os.killpg(serving.pid, signal.SIGKILL)
+        serving.wait()
+        serving = start()
+        kills += 1
+    codes = [client.returncode for client in adding]
+    if any(codes):
+        sys.exit(f"dist-test: clients of the server in {language} ended with {codes}:\n{(root.path / 'tmp/log').read_text()}")
+    whole = str(SCORE * len(programs))
+    for name, program in programs.items():
+        got = root.run(*program, "get", device, "ann").strip()
+        if got != whole:
+            sys.exit(f"dist-test: the client in {name} gets {got} from the server in {language}, and not {whole}")
+    for program, expected in zip(programs.values(), [whole, "0", "0"]):
+        got = root.run(*program, "take", device, "ann").strip()
+        if got != expected:
+            sys.exit(f"dist-test: {' '.join(program)} takes {got} from the server in {language}, and not {expected}")
+    root.end_children()
+    said(f"a server in {language}, killed {kills} times: {whole} updates of clients in {', '.join(programs)}, each once")
 
 
 def enabled(root):
@@ -246,6 +311,7 @@ def debian_packages(folder):
         units(root)
         serves(root)
         compiles(root)
+        strangers(root)
         enabled(root)
         waits_for_no_unit(root)
         leaves_nothing(root, before)

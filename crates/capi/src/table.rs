@@ -5,8 +5,9 @@
 
 use pmnet_bindings::{Fault, Kind as FaultKind};
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
@@ -18,10 +19,13 @@ pub(crate) trait Kind: Any + Send {
 
 type Object = Box<dyn Any + Send>;
 
+/// Where an object is, until it is closed.
+type Place = Mutex<Option<Object>>;
+
 #[derive(Default)]
 struct Table {
     last: u32,
-    objects: HashMap<u64, Arc<Mutex<Option<Object>>>>,
+    objects: HashMap<u64, Arc<Place>>,
 }
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);
@@ -59,7 +63,7 @@ extern "C" fn forked() {
 
 /// Returns a number that tells this process from all others that have inherited its table. The process number
 /// alone is not enough: in a namespace of its own, a child can have its parent's number.
-fn process_part() -> u64 {
+fn counted_part() -> u64 {
     COUNTS_FORKS.call_once(|| {
         // SAFETY: `forked` lives as long as the library, which is never unloaded while it has threads or
         // handlers. It only changes an atomic, which is allowed in the child of a process with threads. If
@@ -68,6 +72,47 @@ fn process_part() -> u64 {
     });
     let process = std::process::id().wrapping_add(FORKS.load(Ordering::Relaxed) << PID_BITS);
     u64::from(process) << 32
+}
+
+/// The result of [`counted_part`], in memory that is zero in the child of a fork. `None`: the kernel has no such
+/// memory (before Linux 4.14).
+static KEPT_PART: LazyLock<Option<&'static AtomicU64>> = LazyLock::new(zeroed_by_forks);
+
+fn zeroed_by_forks() -> Option<&'static AtomicU64> {
+    let readable = libc::PROT_READ | libc::PROT_WRITE;
+    let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let len = size_of::<AtomicU64>();
+    // SAFETY: the kernel chooses the place of a new mapping of one page, so no other memory changes.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), len, readable, private, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: the page was mapped above, and nothing refers to it yet.
+    if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
+        // SAFETY: as above.
+        unsafe { libc::munmap(page, len) };
+        return None;
+    }
+    // SAFETY: the page is aligned, zero is a valid number, the page is never unmapped, and only atomic operations
+    // access it.
+    Some(unsafe { &*page.cast() })
+}
+
+/// Returns the result of [`counted_part`], without a system call except in a new process. Each call of the library
+/// asks for it.
+fn process_part() -> u64 {
+    let Some(kept) = *KEPT_PART else {
+        return counted_part();
+    };
+    match kept.load(Ordering::Relaxed) {
+        0 => {
+            let part = counted_part();
+            // Another thread may store the same number at the same time.
+            kept.store(part, Ordering::Relaxed);
+            part
+        }
+        part => part,
+    }
 }
 
 /// Adds an object. Returns its number.
@@ -91,7 +136,23 @@ fn none<K: Kind>() -> Fault {
     Fault::new(FaultKind::Handle, format!("this is no {name} that is open"))
 }
 
-fn place<K: Kind>(id: u64) -> Result<Arc<Mutex<Option<Object>>>, Fault> {
+thread_local! {
+    /// The object that this thread used last: most threads use one. If it was closed, its place is empty.
+    static LAST: RefCell<Option<(u64, Arc<Place>)>> = const { RefCell::new(None) };
+}
+
+/// Returns the place of an object from [`LAST`].
+fn last_place(id: u64) -> Option<Arc<Place>> {
+    let same = |last: &RefCell<Option<(u64, Arc<Place>)>>| {
+        let last = last.borrow();
+        let (_, place) = last.as_ref().filter(|(known, _)| *known == id)?;
+        Some(Arc::clone(place))
+    };
+    // A thread that is ending may have dropped its copy of `LAST`.
+    LAST.try_with(same).ok().flatten()
+}
+
+fn place<K: Kind>(id: u64) -> Result<Arc<Place>, Fault> {
     if id != 0 && id & !u64::from(u32::MAX) != process_part() {
         let text = format!(
             "this {} was opened in another process, before a fork",
@@ -99,10 +160,17 @@ fn place<K: Kind>(id: u64) -> Result<Arc<Mutex<Option<Object>>>, Fault> {
         );
         return Err(Fault::new(FaultKind::Fork, text));
     }
-    table()?.objects.get(&id).cloned().ok_or_else(none::<K>)
+    if let Some(place) = last_place(id) {
+        return Ok(place);
+    }
+    let place = table()?.objects.get(&id).cloned().ok_or_else(none::<K>)?;
+    let used = Some((id, Arc::clone(&place)));
+    // As in `last_place`.
+    let _ = LAST.try_with(|last| last.replace(used));
+    Ok(place)
 }
 
-fn lock<K: Kind>(place: &Mutex<Option<Object>>) -> Result<MutexGuard<'_, Option<Object>>, Fault> {
+fn lock<K: Kind>(place: &Place) -> Result<MutexGuard<'_, Option<Object>>, Fault> {
     place.try_lock().map_err(|error| match error {
         TryLockError::WouldBlock => {
             let text = format!("another thread is using this {}", K::NAME);

@@ -353,6 +353,46 @@ fn every_system_is_measured_and_nothing_is_left() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// Clients of programs, in Rust and through libpmnet, with and without keys.
+#[test]
+fn programs_are_measured_in_rust_and_in_c() {
+    let Some(_one) = possible() else { return };
+    if !Path::new(&product())
+        .with_file_name("libpmnet.so")
+        .is_file()
+    {
+        return skip("libpmnet is not built (cargo build -p pmnet-capi)");
+    }
+    let folder = scratch("testbed-programs");
+    let line = "bench micro --systems nic,nic-keyed,relay --client-io libpmnet,session --payloads 50,1400 --clients 1,3 \
+                --rounds 2 --seconds 0.1 --json --out";
+    let text = good(&[words(line), vec![folder.to_str().unwrap()]].concat());
+    let outcome: Value = serde_json::from_str(&text).unwrap();
+    let cells = outcome["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 3 * 2 * 2 * 2);
+    for cell in cells {
+        assert!(cell["updates"].as_u64().unwrap() > 0, "{cell}");
+        assert_eq!(cell["copies"].as_u64(), Some(1), "{cell}");
+        let ratio = cell["of_rust"].as_f64();
+        assert_eq!(ratio.is_some(), cell["client_io"] == "libpmnet", "{cell}");
+        assert!(ratio.is_none_or(|ratio| ratio > 0.0), "{cell}");
+    }
+    let page = std::fs::read_to_string(folder.join("micro.html")).unwrap();
+    assert!(
+        page.contains("nic (DRAM, R = 1), libpmnet client"),
+        "{page}"
+    );
+    let refused = lab(&["bench", "micro", "--client-io", "libpmnet"]);
+    let output = { refused }.output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("need a device, which limit does not have"),
+        "{error}"
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// `pmnet-lab bench packets` with few measurements, on memory and on a file.
 #[test]
 fn three_ways_to_store_are_measured_and_nothing_is_left() {

@@ -1,7 +1,8 @@
 //! A store that keeps only the protocol's records, in memory.
 //!
 //! The store serves to measure pmnet without a database: every effect is accepted and forgotten, and reads find
-//! nothing. Records survive `load`, but not the end of the process.
+//! nothing. The store takes payloads of each kind, so programs can be measured, too: a program's request gets an empty
+//! reply. Records survive `load`, but not the end of the process.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use pmnet_resp::write_header;
 use pmnet_server::{Batch, RecordKey, Request, Store, StoreError};
 use pmnet_wire::command::{Arguments, Commands, Form, Protocol};
+use pmnet_wire::{Payloads, program};
 
 /// Keeps the protocol's records in memory, and no data.
 #[derive(Debug, Default)]
@@ -37,7 +39,7 @@ impl Store for NullStore {
         let malformed = batch
             .effects
             .iter()
-            .filter(|payload| Commands::parse(payload).map_or(true, |commands| commands.count == 0))
+            .filter(|payload| is_malformed(payload))
             .count();
         for (key, value) in &batch.records {
             match value {
@@ -64,12 +66,24 @@ impl Store for NullStore {
         Ok(())
     }
 
+    fn payloads(&self) -> Payloads {
+        Payloads::ALL
+    }
+
     fn durability(&self) -> String {
         "no store: effects are forgotten at once, records last as long as this process".into()
     }
 }
 
+fn is_malformed(payload: &[u8]) -> bool {
+    program::body(payload).is_none()
+        && Commands::parse(payload).map_or(true, |commands| commands.count == 0)
+}
+
 fn answer(payload: &[u8], writes: bool) -> Vec<u8> {
+    if program::body(payload).is_some() {
+        return vec![program::REPLY_MARK];
+    }
     let commands = match Commands::parse(payload) {
         Ok(commands) => commands,
         Err(error) => return crate::malformed_reply(error).into(),

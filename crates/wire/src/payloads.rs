@@ -14,6 +14,8 @@ impl Payloads {
     pub const COMMANDS: Payloads = Payloads(1);
     /// Bytes for a program of one's own: form `program`.
     pub const PROGRAM: Payloads = Payloads(2);
+    /// All kinds that this version knows.
+    pub const ALL: Payloads = Payloads(Payloads::COMMANDS.0 | Payloads::PROGRAM.0);
 
     /// The set with this number. Bits that this version does not know are kinds of a later one.
     #[must_use]
@@ -42,7 +44,7 @@ mod tests {
     #[test]
     fn only_kinds_that_are_said_exclude_others() {
         let (none, commands, program) = (Payloads::NOT_SAID, Payloads::COMMANDS, Payloads::PROGRAM);
-        let both = Payloads::from_wire(3);
+        let both = Payloads::ALL;
         let later = Payloads::from_wire(1 << 63);
         for (takes, sent) in [
             (commands, program),

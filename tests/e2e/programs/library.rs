@@ -229,6 +229,37 @@ fn what_is_installed_is_what_the_header_and_the_pages_say() {
     assert_eq!(usage.status.code(), Some(2));
 }
 
+/// Returns the programs in the section EXAMPLES of a man page.
+fn examples(page: &Path) -> Vec<String> {
+    let page = std::fs::read_to_string(page).unwrap();
+    let literal = page.split(".Bd -literal\n").skip(1);
+    let programs = literal.map(|rest| rest.split_once("\n.Ed\n").unwrap().0);
+    programs.map(|text| text.to_owned() + "\n").collect()
+}
+
+#[test]
+fn the_examples_of_the_pages_compile() {
+    if !has_tools() {
+        return;
+    }
+    let installed = Installed::new("pages");
+    let pages = installed.usr().join("share/man/man3");
+    let mut compiled = 0;
+    for name in ["pmnet_client.3", "pmnet_server.3"] {
+        for program in examples(&pages.join(name)) {
+            let file = installed.folder().join(format!("example{compiled}.c"));
+            std::fs::write(&file, program).unwrap();
+            // The functions of the store are missing.
+            let flags = ["-shared", "-fPIC"];
+            for compiler in ["gcc", "clang"] {
+                installed.compile(compiler, &flags, &file);
+            }
+            compiled += 1;
+        }
+    }
+    assert_eq!(compiled, 3);
+}
+
 #[test]
 fn every_misuse_gets_its_code_with_and_without_sanitizers() {
     if !has_tools() {

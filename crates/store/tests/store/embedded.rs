@@ -296,6 +296,18 @@ fn the_null_store_keeps_records_only() {
     );
     assert_eq!(watermark(&store.load().unwrap()), 4);
     assert_eq!(read(&mut *store, single("GET k")), "$-1\r\n");
+    // Programs are measured with it, too.
+    let program: Bytes = pmnet_wire::program::payload(b"any bytes").into();
+    assert_eq!(store.payloads(), pmnet_wire::Payloads::ALL);
+    assert_eq!(
+        store.apply(&batch(std::slice::from_ref(&program), 5)),
+        Ok(0)
+    );
+    let reply = read(&mut *store, program);
+    assert_eq!(
+        pmnet_wire::program::reply_body(reply.as_bytes()),
+        Some(&b""[..])
+    );
     assert_eq!(
         crate::support::change(
             &mut *store,

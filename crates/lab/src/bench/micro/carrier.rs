@@ -15,6 +15,10 @@ pub enum ClientIo {
     /// A UDP socket for each client, as in most programs: each round trip has two system calls and
     /// passes the stack.
     Socket,
+    /// The client library for Rust, as programs of one's own use it; measured in turn with `libpmnet`.
+    Session,
+    /// The same library through libpmnet's interface in C, from a program that is compiled first.
+    Libpmnet,
 }
 
 impl ClientIo {
@@ -24,6 +28,8 @@ impl ClientIo {
         match self {
             ClientIo::AfXdp => "AF_XDP client",
             ClientIo::Socket => "socket client",
+            ClientIo::Session => "Rust client",
+            ClientIo::Libpmnet => "libpmnet client",
         }
     }
 
@@ -40,7 +46,21 @@ impl ClientIo {
                 "UDP sockets: two system calls and the stack below them are in every round trip. The client-server \
                  systems have no XDP program at all"
             }
+            ClientIo::Session => {
+                "pmnet_client::Session, one for each client: an update is started, and the session is asked for its end \
+                 without waiting, again and again"
+            }
+            ClientIo::Libpmnet => {
+                "the same calls from a program in C, through the exported functions of libpmnet.so; of Rust: so many \
+                 times the p50 of the Rust client in the same round (median over the rounds)"
+            }
         }
+    }
+
+    /// Whether the clients are those of a program. Such clients are measured in turn with each other.
+    #[must_use]
+    pub const fn is_program(self) -> bool {
+        matches!(self, ClientIo::Session | ClientIo::Libpmnet)
     }
 }
 

@@ -1,5 +1,6 @@
 //! One run: a thread that never sleeps serves several sessions in a closed loop.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use pmnet_wire::FrontKey;
 use super::bypass::Bypass;
 use super::carrier::{Arrived, Buffer, Carrier, ClientIo};
 use super::plan::cores;
+use super::programs::{self, InC};
 use super::session::Session;
 use super::sockets::Sockets;
 use super::system::{Answers, Recipe};
@@ -17,19 +19,23 @@ use super::troubles::Troubles;
 use crate::testbed::END_INTERFACE;
 
 /// Time between two checks for resends, and for the end of the run.
-const LOOK: Duration = Duration::from_millis(1);
+pub const LOOK: Duration = Duration::from_millis(1);
 /// Maximum number of datagrams that are received before an update is sent again.
 const BURST_MAX: usize = 64;
 /// Longest round trip that the histogram distinguishes, in nanoseconds. An update is given up before this time.
-const NANOS_MAX: u64 = 60_000_000_000;
+pub const NANOS_MAX: u64 = 60_000_000_000;
 
 /// Settings of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct Run<'a> {
     /// The set-up, with the answering process and its address.
     pub recipe: Recipe,
     /// The clients' key, if the shard has keys.
     pub key: Option<FrontKey>,
+    /// The file of this key.
+    pub key_file: Option<&'a Path>,
+    /// The clients in C, if they are measured.
+    pub in_c: Option<&'a InC>,
     /// The clients' means to send and receive.
     pub client_io: ClientIo,
     /// Length of an update, in bytes.
@@ -55,10 +61,15 @@ pub struct Sample {
 }
 
 /// Runs the load in the calling thread's network namespace.
-pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
+pub fn run(run: &Run<'_>, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let target = run.recipe.target;
     match run.client_io {
         ClientIo::Socket => by(run, Sockets::open(target, run.clients)?, stop),
+        ClientIo::Session => programs::in_rust(run, stop),
+        ClientIo::Libpmnet => {
+            let in_c = run.in_c.context("the clients in C were not compiled")?;
+            in_c.run(run, stop)
+        }
         ClientIo::AfXdp => {
             let bypass = Bypass::open(END_INTERFACE, target, run.clients);
             by(
@@ -72,7 +83,7 @@ pub fn run(run: &Run, stop: &AtomicBool) -> anyhow::Result<Sample> {
     }
 }
 
-fn by<C: Carrier>(run: &Run, mut carrier: C, stop: &AtomicBool) -> anyhow::Result<Sample> {
+fn by<C: Carrier>(run: &Run<'_>, mut carrier: C, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let recipe = &run.recipe;
     let mut sessions = (0..run.clients)
         .map(|client| {
@@ -120,7 +131,7 @@ struct Turn<'a> {
 }
 
 impl<'a> Turn<'a> {
-    fn new(run: &Run, stop: &'a AtomicBool) -> anyhow::Result<Turn<'a>> {
+    fn new(run: &Run<'_>, stop: &'a AtomicBool) -> anyhow::Result<Turn<'a>> {
         let now = Instant::now();
         let histogram = Histogram::new_with_bounds(1, NANOS_MAX, 3);
         Ok(Turn {

@@ -14,6 +14,7 @@ use super::carrier::ClientIo;
 use super::generate::{Run, Sample, run};
 use super::handler::Ideal;
 use super::plan::Plan;
+use super::programs::InC;
 use super::stand::{CLIENT, Stand};
 use super::system::{Answers, System};
 use super::troubles::Troubles;
@@ -57,6 +58,9 @@ pub struct Cell {
     pub faster: Option<f64>,
     /// The ratio of this p50 and that of the minimum, [`System::Limit`].
     pub of_limit: Option<f64>,
+    /// For libpmnet: the ratio of its p50 and that of the Rust client in the same round; the median
+    /// over the rounds.
+    pub of_rust: Option<f64>,
     /// Number of devices that held every update before it was acknowledged.
     pub copies: u8,
     /// Numbers of resends and other irregularities in all rounds.
@@ -95,14 +99,23 @@ pub fn all(
         });
         stands.push(stand.with_context(|| format!("cannot set up {}", system.name()))?);
     }
+    let in_c = plan
+        .client_io
+        .contains(&ClientIo::Libpmnet)
+        .then(|| InC::compile(scratch.disk()))
+        .transpose()?;
     let mut cells = Vec::new();
     for payload_bytes in &plan.payloads {
         for clients in &plan.clients {
-            for client_io in &plan.client_io {
+            for client_io in plan
+                .client_io
+                .chunk_by(|a, b| a.is_program() && b.is_program())
+            {
                 let group = Group {
                     payload_bytes: *payload_bytes,
                     clients: *clients,
-                    client_io: *client_io,
+                    client_io,
+                    in_c: in_c.as_ref(),
                 };
                 cells.extend(measure(plan, group, &mut stands, stop, view)?);
             }
@@ -111,40 +124,47 @@ pub fn all(
     Ok(cells)
 }
 
-/// Systems that are compared with each other.
+/// Systems and clients that are compared with each other.
 #[derive(Clone, Copy)]
-struct Group {
+struct Group<'a> {
     payload_bytes: usize,
     clients: usize,
-    client_io: ClientIo,
+    client_io: &'a [ClientIo],
+    in_c: Option<&'a InC>,
 }
 
 /// Measures all systems in turn.
 fn measure(
     plan: &Plan,
-    group: Group,
+    group: Group<'_>,
     stands: &mut [Stand],
     stop: &AtomicBool,
     view: &View,
 ) -> anyhow::Result<Vec<Cell>> {
-    for stand in &mut *stands {
-        stand.clients_by(group.client_io)?;
+    let mut rows = Vec::new();
+    for (index, stand) in stands.iter_mut().enumerate() {
+        for client_io in group.client_io {
+            // The clients of a group all need the same.
+            stand.clients_by(*client_io)?;
+            rows.push((index, *client_io));
+        }
     }
-    let what = format!(
-        "{} B, {} {}(s)",
-        group.payload_bytes,
-        group.clients,
-        group.client_io.title()
-    );
-    let mut samples: Vec<Vec<Sample>> = stands.iter().map(|_| Vec::new()).collect();
+    let mut samples: Vec<Vec<Sample>> = rows.iter().map(|_| Vec::new()).collect();
     for round in 0..plan.rounds {
-        let mut order: Vec<usize> = (0..stands.len()).collect();
+        let mut order: Vec<usize> = (0..rows.len()).collect();
         // The order alternates, so that the order does not affect the result.
         if round % 2 == 1 {
             order.reverse();
         }
-        for index in order {
+        for row in order {
+            let (index, client_io) = rows[row];
             let name = plan.systems[index].name();
+            let what = format!(
+                "{} B, {} {}(s)",
+                group.payload_bytes,
+                group.clients,
+                client_io.title()
+            );
             view.step(
                 &format!("{what}, round {} of {}: {name}", round + 1, plan.rounds),
                 1,
@@ -152,24 +172,55 @@ fn measure(
             let run = Run {
                 recipe: stands[index].recipe,
                 key: stands[index].front_key()?,
-                client_io: group.client_io,
+                key_file: stands[index].front_key_file(),
+                in_c: group.in_c,
+                client_io,
                 payload_bytes: group.payload_bytes,
                 clients: group.clients,
                 warmup: plan.warmup,
                 duration: plan.duration,
             };
             let sample = one(&stands[index], &run, plan, stop);
-            samples[index].push(sample.with_context(|| format!("{name}, {what}"))?);
+            samples[row].push(sample.with_context(|| format!("{name}, {what}"))?);
         }
     }
-    let cells = plan.systems.iter().zip(samples);
-    let cells = cells.map(|(system, samples)| cell(*system, plan, group, samples));
-    Ok(compare(cells.collect()))
+    let ratios = of_rust(&rows, &samples);
+    let mut cells = Vec::new();
+    for (((index, client_io), samples), of_rust) in rows.into_iter().zip(samples).zip(ratios) {
+        cells.push(Cell {
+            of_rust,
+            ..cell(plan.systems[index], client_io, plan, group, samples)
+        });
+    }
+    Ok(compare(cells))
+}
+
+/// Returns for each row the ratio of its p50 and that of the Rust client with the same system in the
+/// same round, as the median over the rounds; `None` for rows of other clients than libpmnet.
+fn of_rust(rows: &[(usize, ClientIo)], samples: &[Vec<Sample>]) -> Vec<Option<f64>> {
+    let p50 = |sample: &Sample| micros(sample.histogram.value_at_quantile(0.5));
+    let ratio = |(row, (system, client_io)): (usize, &(usize, ClientIo))| {
+        let rust = rows
+            .iter()
+            .position(|row| *row == (*system, ClientIo::Session));
+        let rust = rust.filter(|_| *client_io == ClientIo::Libpmnet)?;
+        let pairs = samples[row].iter().zip(&samples[rust]);
+        let figures = pairs.map(|(own, rust)| (p50(own), p50(rust)));
+        // On a busy machine no update may have ended in a short round.
+        let figures = figures.filter(|(own, rust)| *own > 0.0 && *rust > 0.0);
+        median(figures.map(|(own, rust)| own / rust).collect())
+    };
+    rows.iter().enumerate().map(ratio).collect()
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
 }
 
 /// Makes one run: the generator in [`CLIENT`] on the first core, and the handler, if the system has
 /// one, in `server` on the last core.
-fn one(stand: &Stand, what: &Run, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
+fn one(stand: &Stand, what: &Run<'_>, plan: &Plan, stop: &AtomicBool) -> anyhow::Result<Sample> {
     let cpus = cpus();
     let (first, last) = (cpus.first().copied(), cpus.last().copied());
     let done = &AtomicBool::new(false);
@@ -221,12 +272,16 @@ pub fn pin(cpu: Option<usize>) {
     }
 }
 
-fn cell(system: System, plan: &Plan, group: Group, mut samples: Vec<Sample>) -> Cell {
+fn cell(
+    system: System,
+    client_io: ClientIo,
+    plan: &Plan,
+    group: Group<'_>,
+    mut samples: Vec<Sample>,
+) -> Cell {
     samples.sort_by_key(|sample| sample.histogram.value_at_quantile(0.5));
     let median = |figure: &dyn Fn(&Sample) -> f64| {
-        let mut values: Vec<f64> = samples.iter().map(figure).collect();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied().unwrap_or(0.0)
+        median(samples.iter().map(figure).collect()).unwrap_or(0.0)
     };
     let at =
         |quantile: f64| median(&move |sample| micros(sample.histogram.value_at_quantile(quantile)));
@@ -238,7 +293,7 @@ fn cell(system: System, plan: &Plan, group: Group, mut samples: Vec<Sample>) -> 
     Cell {
         system,
         title: system.title(plan.medium),
-        client_io: group.client_io,
+        client_io,
         payload_bytes: group.payload_bytes,
         clients: group.clients,
         updates: samples.iter().map(|sample| sample.histogram.len()).sum(),
@@ -256,6 +311,7 @@ fn cell(system: System, plan: &Plan, group: Group, mut samples: Vec<Sample>) -> 
             .collect(),
         faster: None,
         of_limit: None,
+        of_rust: None,
         copies: samples
             .iter()
             .map(|sample| sample.copies)
@@ -340,9 +396,10 @@ mod tests {
             let group = Group {
                 payload_bytes: 50,
                 clients: 1,
-                client_io: ClientIo::AfXdp,
+                client_io: &plan.client_io,
+                in_c: None,
             };
-            cell(system, &plan, group, samples.into())
+            cell(system, ClientIo::AfXdp, &plan, group, samples.into())
         };
         let cells = compare(vec![
             make(System::Limit, 100),
@@ -358,5 +415,24 @@ mod tests {
         assert_eq!(cells[1].faster, None);
         assert_eq!(relay.title, "relay (DRAM, R = 1)");
         assert!(relay.cdf.windows(2).all(|pair| pair[0].1 < pair[1].1));
+    }
+
+    #[test]
+    fn libpmnet_is_compared_with_the_rust_client_of_the_same_round_and_system() {
+        let rows = [
+            (0, ClientIo::Session),
+            (0, ClientIo::Libpmnet),
+            (1, ClientIo::Session),
+            (1, ClientIo::Libpmnet),
+        ];
+        // The machine becomes slower from round to round.
+        let rounds =
+            |scale: u64| -> Vec<Sample> { [1, 2, 4].map(|slow| sample(scale * slow, 10)).into() };
+        let samples = [rounds(100), rounds(110), rounds(1000), rounds(900)];
+        let ratios = of_rust(&rows, &samples);
+        assert_eq!((ratios[0], ratios[2]), (None, None));
+        assert!((ratios[1].unwrap() - 1.1).abs() < 0.01);
+        assert!((ratios[3].unwrap() - 0.9).abs() < 0.01);
+        assert_eq!(of_rust(&rows[1..2], &samples[1..2]), [None]);
     }
 }

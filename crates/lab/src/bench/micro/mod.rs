@@ -16,6 +16,7 @@ mod page;
 mod payload;
 pub(crate) mod pinned;
 mod plan;
+mod programs;
 mod session;
 mod sockets;
 pub(crate) mod stand;

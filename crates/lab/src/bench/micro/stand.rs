@@ -2,6 +2,7 @@
 //! programs and processes.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -159,6 +160,11 @@ impl Stand {
         let read = |keys: &Keys| pmnet_keys::Front::read(&keys.front);
         let front = self.keys.as_ref().map(read).transpose()?;
         Ok(front.map(|front| front.key))
+    }
+
+    /// Returns the file of this key.
+    pub fn front_key_file(&self) -> Option<&Path> {
+        self.keys.as_ref().map(|keys| keys.front.as_path())
     }
 
     /// Starts a pmnet process in a node and waits until it serves.

@@ -7,34 +7,59 @@ pub fn text(outcome: &Outcome) -> String {
     let mut text = format!("\n{}\n", outcome.title);
     let mut last = None;
     for cell in &outcome.cells {
-        let group = (cell.payload_bytes, cell.clients, cell.client_io);
-        if last != Some(group) {
-            last = Some(group);
-            let title = format!("{} B, {} {}(s)", group.0, group.1, group.2.title());
+        let group = group(cell);
+        if last.as_ref() != Some(&group) {
             text += &format!(
-                "\n{title:<28} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9}\n",
-                "updates/s", "p50 µs", "p99 µs", "p99.9 µs", "faster", "of limit", "updates"
+                "\n{group:<38} {:>10} {:>8} {:>8} {:>8} {:>8} {:>9} {:>9} {:>9}\n",
+                "updates/s",
+                "p50 µs",
+                "p99 µs",
+                "p99.9 µs",
+                "faster",
+                "of limit",
+                "of Rust",
+                "updates"
             );
+            last = Some(group);
         }
         text += &row(cell);
     }
-    text += "\nfaster: than client-server on the same path (p50). of limit: so many times the p50 of limit.\n";
+    text += "\nfaster: than client-server on the same path (p50). of limit: so many times the p50 of limit. \
+             of Rust: so many times the p50 of the Rust client.\n";
     for note in &outcome.notes {
         text += &format!("note: {note}\n");
     }
     text
 }
 
+/// Returns the title of the cells that are compared with this cell.
+pub fn group(cell: &Cell) -> String {
+    let clients = match cell.client_io {
+        io if io.is_program() => "program",
+        io => io.title(),
+    };
+    format!("{} B, {} {clients}(s)", cell.payload_bytes, cell.clients)
+}
+
+/// Returns the cell's name among those of its group.
+pub fn name(cell: &Cell) -> String {
+    match cell.client_io {
+        io if io.is_program() => format!("{}, {}", cell.title, io.title()),
+        _ => cell.title.clone(),
+    }
+}
+
 fn row(cell: &Cell) -> String {
     let mut line = format!(
-        "{:<28} {:>10.0} {:>8.2} {:>8.2} {:>8.2} {:>8} {:>9} {:>9}\n",
-        cell.title,
+        "{:<38} {:>10.0} {:>8.2} {:>8.2} {:>8.2} {:>8} {:>9} {:>9} {:>9}\n",
+        name(cell),
         cell.throughput,
         cell.p50_us,
         cell.p99_us,
         cell.p999_us,
         times(cell.faster),
         times(cell.of_limit),
+        times(cell.of_rust),
         cell.updates
     );
     if !cell.troubles.none() {

@@ -19,9 +19,11 @@ Examples:
   pmnet-lab bench micro --systems limit,client-server,relay --media file --json
   pmnet-lab bench micro --systems limit-router,router,limit-router-3,router-3 --clients 1
   pmnet-lab bench micro --systems nic,nic-keyed,router-3,router-3-keyed --clients 1
+  pmnet-lab bench micro --systems nic,relay --client-io session,libpmnet --rounds 20
 
-Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang. Prints a table on stdout, and \
-writes curves to OUT/micro.html and numbers to OUT/micro.json.";
+Needs root, iproute2, util-linux and ethtool, and a pmnet that was built with clang; for libpmnet also cc, and \
+libpmnet.so beside pmnet (or in PMNET_LIBRARY). Prints a table on stdout, and writes curves to OUT/micro.html and \
+numbers to OUT/micro.json.";
 
 /// Seconds of one run, at most.
 const SECONDS_MAX: f64 = 600.0;
@@ -75,8 +77,17 @@ pub fn main(args: &MicroArgs) -> anyhow::Result<bool> {
 
 fn plan(args: &MicroArgs) -> Result<Plan, ConfigError> {
     let (duration, warmup) = times(args.seconds, SECONDS_MAX)?;
+    let systems = each_once(&args.systems);
+    if args.client_io.iter().any(|io| io.is_program())
+        && let Some(system) = systems.iter().find(|system| !system.has_device())
+    {
+        return Err(ConfigError(format!(
+            "--client-io session and libpmnet need a device, which {} does not have: name others in --systems",
+            system.name()
+        )));
+    }
     Ok(Plan {
-        systems: each_once(&args.systems),
+        systems,
         payloads: between(
             "--payloads",
             &args.payloads,
