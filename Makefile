@@ -77,7 +77,7 @@ help:
 	@echo "make verbs           RDMA: a NIC (soft-RoCE) acknowledges, processes are killed and stopped: is all there, in order? (in QEMU)"
 	@echo "make verbs-loss LOSS=$(LOSS)   the same with two machines, and so many percent of loss between them (in QEMU)"
 	@echo "make verbs-cuts RUNS=$(RUNS)   slots and log in persistent memory, and so many power cuts under load: is everything there? (in QEMU)"
-	@echo "make attack PACKETS=$(PACKETS)   an adversary in each link of a chain with keys: processes, AF_XDP, the kernel; each a third of so many packets"
+	@echo "make attack PACKETS=$(PACKETS)   an adversary in each link of a chain with keys: processes, AF_XDP, the kernel, each without and with --cache log; each a sixth of so many packets"
 	@echo "make page            the page of the status port in Chromium, over real processes; pictures in target/page (UPDATE=1: also in docs)"
 	@echo "make alerts MINUTES=$(MINUTES)   load with a kill a minute that heals, watched by a real Prometheus: does any alert cry wolf?"
 	@echo "make fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)   each fuzz target for so long"
@@ -285,9 +285,9 @@ powercut:
 attack:
 	@sh tests/setup.sh packages
 	@$(CARGO) build --release --locked -p pmnet -p pmnet-lab
-	@for mode in relay af-xdp kernel; do \
-		$(CARGO) run --quiet --release --locked -p pmnet-lab -- attack --mode $$mode --packets $$(($(PACKETS) / 3 + 1)) || exit 1; \
-	done
+	@for mode in relay af-xdp kernel; do for cache in pending log; do \
+		$(CARGO) run --quiet --release --locked -p pmnet-lab -- attack --mode $$mode --cache $$cache --packets $$(($(PACKETS) / 6 + 1)) || exit 1; \
+	done; done
 
 verbs verbs-loss verbs-cuts:
 	@sh tests/setup.sh packages

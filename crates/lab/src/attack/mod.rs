@@ -7,13 +7,18 @@
 //!
 //! Three parts: checked load while roles are killed and started again, so that the adversary sees packets of every kind; then the attack
 //! while no client writes, but for repeated packets, after which nothing may have moved; then the attack beside checked load, with repeated packets too, after which nothing may be lost, twice, out of
-//! order or invented. Meanwhile it tries the TCP doors and the status ports of all roles.
+//! order or invented, and no read may have shown another value than the last one. Meanwhile it tries the TCP doors and the status ports of all roles.
+//!
+//! In the second part clients are connected that keep their sessions and are silent.
 
+mod clients;
 mod doors;
 pub mod packets;
+mod quiet;
 mod report;
 mod stand;
 mod tap;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -29,14 +34,22 @@ use crate::harness::Binaries;
 use crate::harness::namespaces::enter;
 use crate::load::{CheckedOptions, Hooks, Options, Record, Workload};
 use crate::resp::{Client, Reply};
+pub use clients::Reads;
+use clients::Silent;
 pub use doors::{DoorKind, DoorReport};
 use packets::{Field, Hoard};
+use quiet::States;
 use report::Look;
 pub use report::{Report, RoleReport};
-pub use stand::Mode;
 use stand::Stand;
+pub use stand::{Cache, Mode};
 use tap::Shared;
+use witness::Witness;
 
+/// The role of the front.
+const FRONT: &str = "client1";
+/// The front's counter of reads that the head has answered.
+const HITS: &str = "pmnet_front_reads_total{shard=\"0\",answer=\"head\"}";
 /// Prefix of all keys of the load.
 const PREFIX: &str = "attack:";
 /// Duration of the checked load from which the adversary learns.
@@ -46,8 +59,8 @@ const CLIENTS: usize = 8;
 const CALL_MAX: Duration = Duration::from_secs(30);
 /// Time after the attack within which all acknowledged updates must reach the database.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Time for which no state may change before a comparison begins.
-const QUIET: Duration = Duration::from_secs(2);
+/// Clients that are connected and silent while no client writes.
+const SILENT: usize = 8;
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Plan of an attack.
@@ -55,6 +68,8 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct Plan {
     /// How the devices process packets.
     pub mode: Mode,
+    /// Which updates the head shows to readers.
+    pub cache: Cache,
     /// Number of devices in the chain, 1 to 3.
     pub devices: u8,
     /// Number of packets that the adversary sends in all.
@@ -142,6 +157,7 @@ fn shared(plan: &Plan, stand: &Stand) -> anyhow::Result<Shared> {
     }
     Ok(Shared {
         hoard: RwLock::new(Hoard::default()),
+        witness: Mutex::new(Witness::default()),
         field: Field {
             roles,
             own: stand.adversary()?,
@@ -165,10 +181,13 @@ fn attack(
 ) -> anyhow::Result<Report> {
     let mut ledger = Ledger::new();
     progress("learning: checked load while each role is killed once", 0.0);
-    let kinds = learn(stand, shared, &mut ledger)?;
+    let (kinds, mut reads) = learn(stand, shared, &mut ledger)?;
     let first = looks(stand)?;
 
-    let before = rested(stand)?;
+    progress("waiting until nothing moves", 0.0);
+    let silent = stand.at_front(|endpoint| Silent::connect(endpoint, SILENT))?;
+    let before = quiet::rested(stand, silent.count())?;
+    witness(shared).watch(before.last_order()?);
     let per_tap = plan.rate / u64::try_from(taps)?;
     shared.rate.store(per_tap, Ordering::Relaxed);
     shared.left.store(plan.packets / 2, Ordering::Relaxed);
@@ -177,42 +196,41 @@ fn attack(
     std::thread::sleep(LOOK);
     let mut report = Report {
         mode: plan.mode,
+        cache: plan.cache,
         devices: plan.devices,
         kinds,
         roles: stand.roles().map(|role| RoleReport::new(role)).collect(),
         moved: Vec::new(),
+        entries: Vec::new(),
         ended,
         invented: 0,
+        reads: Reads::default(),
         doors: Vec::new(),
         verdict: Verdict::default(),
     };
     if !report.ended.is_empty() {
         return Ok(report);
     }
-    report.moved = moved(&before, &states(stand)?);
+    report.moved = before.moved(&States::read(stand)?);
+    report.entries = witness(shared).told();
+    drop(silent);
 
     shared.repeats.store(true, Ordering::Relaxed);
     let rest = plan.packets - plan.packets / 2;
     shared.left.store(rest, Ordering::Relaxed);
-    let stop = AtomicBool::new(false);
-    let (loaded, ended_later) = std::thread::scope(|scope| {
-        let (client, endpoint) = (stand.namespace("client1"), stand.endpoint());
-        let (ledger, stop_load) = (&mut ledger, &stop);
-        let load = scope.spawn(move || load(&client, endpoint, "b", ledger, stop_load));
-        let ended = until_sent(plan, shared, (0.5, "beside checked load"), stand, progress);
-        stop.store(true, Ordering::Relaxed);
-        let loaded = load.join();
-        let loaded = loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        (loaded, ended)
+    let (during, ended) = loaded(stand, "b", &mut ledger, |stand| {
+        until_sent(plan, shared, (0.5, "beside checked load"), stand, progress)
     });
     shared.rate.store(0, Ordering::Relaxed);
-    report.ended = ended_later?;
+    report.ended = ended?;
     if !report.ended.is_empty() {
         return Ok(report);
     }
-    loaded?;
+    reads.add(during?);
+    report.reads = reads;
     progress("comparing with the database", 1.0);
     settle(stand)?;
+    report.reads.hits = hits(stand)?;
     report.verdict = stand.at_redis(|redis| verify(&ledger, redis))?;
     report.invented = stand.at_redis(invented)?;
     let last = looks(stand)?;
@@ -222,31 +240,68 @@ fn attack(
     Ok(report)
 }
 
-/// Runs checked load while each role except the front is killed once. Returns the names of the
-/// packet kinds that the adversary saw.
-fn learn(stand: &mut Stand, shared: &Shared, ledger: &mut Ledger) -> anyhow::Result<Vec<String>> {
+/// Returns the number of reads that the head has answered with an update, as the front counts them.
+fn hits(stand: &Stand) -> anyhow::Result<u64> {
+    let hits = stand.metrics(FRONT)?.get(HITS).copied();
+    let hits = hits.context("the front does not count its reads")?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a count"
+    )]
+    let hits = hits as u64;
+    Ok(hits)
+}
+
+fn witness(shared: &Shared) -> std::sync::MutexGuard<'_, Witness> {
+    shared.witness.lock().expect("no tap panics")
+}
+
+/// Runs checked load and a client that reads, until `meanwhile` returns. Returns what both have seen, and the result of `meanwhile`.
+fn loaded<T>(
+    stand: &mut Stand,
+    part: &str,
+    ledger: &mut Ledger,
+    meanwhile: impl FnOnce(&mut Stand) -> T,
+) -> (anyhow::Result<Reads>, T) {
     let stop = AtomicBool::new(false);
     let (client, endpoint) = (stand.namespace("client1"), stand.endpoint());
-    std::thread::scope(|scope| -> anyhow::Result<()> {
-        let load = scope.spawn(|| load(&client, endpoint, "a", ledger, &stop));
-        let restarted = (|| {
-            std::thread::sleep(LEARN);
-            let roles: Vec<String> = stand.roles().cloned().collect();
-            for role in roles.iter().filter(|role| *role != "client1") {
-                stand.restart(role)?;
-                std::thread::sleep(LEARN / 2);
-            }
-            anyhow::Ok(())
-        })();
+    let (client, stop) = (&client, &stop);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(move || load(client, endpoint, part, ledger, stop));
+        let reads = scope.spawn(move || clients::read(client, endpoint, part, stop));
+        let result = meanwhile(stand);
         stop.store(true, Ordering::Relaxed);
-        let loaded = load.join();
-        loaded.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        restarted
-    })?;
+        let (load, reads) = (load.join(), reads.join());
+        let load = load.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let reads = reads.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (load.and(reads), result)
+    })
+}
+
+/// Runs checked load while each role except the front is killed once. Returns the names of the packet kinds that the adversary saw, and
+/// what a client has read meanwhile.
+fn learn(
+    stand: &mut Stand,
+    shared: &Shared,
+    ledger: &mut Ledger,
+) -> anyhow::Result<(Vec<String>, Reads)> {
+    let (reads, restarted) = loaded(stand, "a", ledger, |stand| {
+        std::thread::sleep(LEARN);
+        let roles: Vec<String> = stand.roles().cloned().collect();
+        for role in roles.iter().filter(|role| *role != FRONT) {
+            stand.restart(role)?;
+            std::thread::sleep(LEARN / 2);
+        }
+        anyhow::Ok(())
+    });
+    let reads = reads?;
+    restarted?;
     settle(stand)?;
     let seen = shared.hoard.read().expect("no tap panics").seen();
     ensure!(!seen.is_empty(), "the taps have seen nothing");
-    Ok(seen.iter().map(|(kind, _)| format!("{kind:?}")).collect())
+    let kinds = seen.iter().map(|(kind, _)| format!("{kind:?}")).collect();
+    Ok((kinds, reads))
 }
 
 /// Runs checked load from the client's machine until it is stopped.
@@ -325,66 +380,6 @@ fn looks(stand: &Stand) -> anyhow::Result<Vec<Look>> {
         })
     };
     stand.roles().map(look).collect()
-}
-
-/// Reads the orders and epochs of logs and store, which must not change while no client writes.
-fn states(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
-    let is_state = |name: &str| {
-        [
-            "pmnet_device_order",
-            "pmnet_device_epoch",
-            "pmnet_device_serving",
-            "pmnet_device_copies",
-            "pmnet_device_entries_total",
-            "pmnet_server_order",
-            "pmnet_server_epoch",
-            "pmnet_server_copies",
-            "pmnet_server_applied_total",
-            "pmnet_server_rejected_total",
-            "pmnet_server_loaded",
-        ]
-        .into_iter()
-        .any(|known| name.split('{').next() == Some(known))
-    };
-    let mut states = Vec::new();
-    for role in stand.roles() {
-        let metrics = stand.metrics(role)?;
-        let own = metrics.into_iter().filter(|(name, _)| is_state(name));
-        states.extend(own.map(|(name, value)| (format!("{role}: {name}"), value)));
-    }
-    ensure!(states.len() > 6, "the status ports say too little");
-    Ok(states)
-}
-
-/// Waits until no state changes and the front has ended the sessions of clients that have left.
-/// If a device was away, its sessions end later.
-fn rested(stand: &Stand) -> anyhow::Result<Vec<(String, f64)>> {
-    let begin = Instant::now();
-    loop {
-        let before = states(stand)?;
-        std::thread::sleep(QUIET);
-        let sessions = stand
-            .metrics("client1")?
-            .get("pmnet_front_sessions{shard=\"0\"}")
-            .copied();
-        let ended = sessions == Some(0.0);
-        if ended && moved(&before, &states(stand)?).is_empty() {
-            return Ok(before);
-        }
-        ensure!(
-            begin.elapsed() < SETTLE_MAX,
-            "logs move although no client writes"
-        );
-    }
-}
-
-/// Describes the differences.
-fn moved(before: &[(String, f64)], after: &[(String, f64)]) -> Vec<String> {
-    let pairs = before.iter().zip(after);
-    let differ = pairs.filter(|((_, before), (_, after))| before != after);
-    differ
-        .map(|((name, before), (_, after))| format!("{name} was {before} and is {after}"))
-        .collect()
 }
 
 /// Returns the number of keys in the database that no client wrote.

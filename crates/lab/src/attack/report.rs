@@ -6,9 +6,10 @@ use std::fmt;
 use pmnet_wire::Kind;
 use serde::Serialize;
 
+use super::clients::Reads;
 use super::doors::{DoorKind, DoorReport};
 use super::packets::Trick;
-use super::stand::{Metrics, Mode};
+use super::stand::{Cache, Metrics, Mode};
 use super::tap::Sent;
 use crate::check::Verdict;
 
@@ -17,6 +18,8 @@ use crate::check::Verdict;
 pub struct Report {
     /// How the devices processed packets.
     pub mode: Mode,
+    /// Which updates the head showed to readers.
+    pub cache: Cache,
     /// Number of devices in the chain.
     pub devices: u8,
     /// Kinds of packets that the adversary saw.
@@ -25,12 +28,16 @@ pub struct Report {
     pub roles: Vec<RoleReport>,
     /// State that changed during the attack while no client wrote; empty if none changed.
     pub moved: Vec<String>,
+    /// Entries that the taps saw meanwhile, and whether the front asked for them.
+    pub entries: Vec<String>,
     /// Roles whose process ended.
     pub ended: Vec<String>,
     /// Keys in the database that no client wrote.
     pub invented: u64,
     /// TCP doors and status ports; without keys none was tried.
     pub doors: Vec<DoorReport>,
+    /// What a client read of its own writes, beside the checked load.
+    pub reads: Reads,
     /// Of the checked load.
     pub verdict: Verdict,
 }
@@ -137,9 +144,11 @@ impl Report {
     /// Whether the attack had no effect.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let is_untouched = self.moved.is_empty() && self.ended.is_empty() && self.invented == 0;
+        let is_unmoved = self.moved.is_empty() && self.entries.is_empty();
+        let is_untouched = is_unmoved && self.ended.is_empty() && self.invented == 0;
         let are_closed = self.doors.iter().all(|door| door.opened.is_empty());
-        is_untouched && are_closed && self.verdict.is_clean()
+        let is_shown = self.reads.wrong.is_empty();
+        is_untouched && are_closed && is_shown && self.verdict.is_clean()
     }
 
     fn write_doors(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -209,12 +218,24 @@ impl fmt::Display for Report {
         for moved in &self.moved {
             writeln!(f, "MOVED while no client wrote: {moved}")?;
         }
+        for entry in &self.entries {
+            writeln!(f, "ENTRY while no client wrote: {entry}")?;
+        }
         for role in &self.ended {
             writeln!(f, "ENDED: {role}")?;
         }
         if self.invented > 0 {
             writeln!(f, "INVENTED: {} keys that no client wrote", self.invented)?;
         }
+        for wrong in &self.reads.wrong {
+            writeln!(f, "READ WRONG: {wrong}")?;
+        }
+        let Reads { answered, hits, .. } = self.reads;
+        writeln!(
+            f,
+            "--cache {}: {answered} reads of what was written before, {hits} hits in the head's log",
+            self.cache.word()
+        )?;
         write!(f, "beside it: {}", self.verdict)
     }
 }

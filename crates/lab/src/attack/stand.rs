@@ -49,6 +49,27 @@ pub enum Mode {
     Kernel,
 }
 
+/// Which updates the head shows to readers: `--cache` of `pmnet redis`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// Those that Redis does not have yet.
+    Pending,
+    /// Also those that Redis has, as long as the log keeps them.
+    Log,
+}
+
+impl Cache {
+    /// The value of the flag.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Cache::Pending => "pending",
+            Cache::Log => "log",
+        }
+    }
+}
+
 /// The running set-up; when it is dropped, all its processes end and its networks are removed.
 pub struct Stand {
     // The fields are dropped in this order: processes, programs, the network.
@@ -116,7 +137,9 @@ impl Stand {
         }
         let via = (1..=devices).map(|device| stand.address(device).to_string());
         let via = via.collect::<Vec<_>>().join(",");
-        let front = format!("redis --listen {FRONT} --via {via} --copies {devices}");
+        let cache = plan.cache.word();
+        let front =
+            format!("redis --listen {FRONT} --via {via} --copies {devices} --cache {cache}");
         stand.launch("client1", words(&front))?;
         Ok(stand)
     }
@@ -331,6 +354,17 @@ impl Stand {
     /// The front's address, as clients see it.
     pub const fn endpoint(&self) -> SocketAddr {
         FRONT
+    }
+
+    /// Runs `work`, which is given the front's address, on the machine of the clients.
+    ///
+    /// # Errors
+    /// `work` fails.
+    pub fn at_front<T: Send>(
+        &self,
+        work: impl FnOnce(SocketAddr) -> anyhow::Result<T> + Send,
+    ) -> anyhow::Result<T> {
+        self.network.inside("client1", || work(FRONT))
     }
 
     /// Runs `work` with a connection to the database.

@@ -11,6 +11,7 @@ use pmnet_wire::{Header, Kind};
 use pnet_datalink::{Channel, ChannelType, Config, DataLinkReceiver, DataLinkSender};
 
 use super::packets::{Datagram, Field, Hoard, Trick, Tricks};
+use super::witness::Witness;
 use crate::bench::pipeline::frame;
 use crate::harness::namespaces::enter;
 
@@ -45,6 +46,8 @@ pub type Sent = BTreeMap<(String, Trick, Option<Kind>), u64>;
 pub struct Shared {
     /// The sample of seen packets.
     pub hoard: RwLock<Hoard>,
+    /// Which entries appeared.
+    pub witness: Mutex<Witness>,
     /// Roles and key. The client's port is in `client_port`.
     pub field: Field,
     /// The client's address.
@@ -107,6 +110,10 @@ pub fn look(namespace: &str, port: &str, shared: &Shared) -> anyhow::Result<()> 
                 shared.client_port.store(end.port(), Ordering::Relaxed);
             }
         }
+        let by_front = *datagram.from.ip() == shared.client;
+        let mut witness = shared.witness.lock().expect("no tap panics");
+        witness.note(&datagram.bytes, by_front);
+        drop(witness);
         let mut hoard = shared.hoard.write().expect("no tap panics");
         hoard.keep(&mut random, datagram);
     }

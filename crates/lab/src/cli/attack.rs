@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::attack::{Mode, Plan, run};
+use crate::attack::{Cache, Mode, Plan, run};
 use crate::harness::Binaries;
 
 const EXAMPLES: &str = "\
@@ -25,6 +25,9 @@ pub struct AttackArgs {
     /// How the devices process packets.
     #[arg(long, value_enum, default_value_t = Mode::Relay)]
     mode: Mode,
+    /// Which updates the head shows to readers, as `pmnet redis --cache` says.
+    #[arg(long, value_enum, default_value_t = Cache::Pending)]
+    cache: Cache,
     /// Number of devices in the chain.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=3))]
     devices: u8,
@@ -49,6 +52,7 @@ pub struct AttackArgs {
 pub fn main(args: &AttackArgs) -> anyhow::Result<bool> {
     let plan = Plan {
         mode: args.mode,
+        cache: args.cache,
         devices: args.devices,
         packets: args.packets,
         rate: args.rate,

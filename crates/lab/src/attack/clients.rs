@@ -1,0 +1,144 @@
+//! Clients beside the checked load: silent ones, whose sessions the adversary can try to use, and one that reads what
+//! it has just written.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde::Serialize;
+
+use super::{CALL_MAX, PREFIX};
+use crate::harness::namespaces::enter;
+use crate::resp::{Client, Reply};
+
+/// Keys that are written and read in turn.
+const KEYS: usize = 16;
+/// From one write to the next one.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Most wrong values that are described.
+const WRONG_MAX: usize = 8;
+
+/// Connected clients with sessions, which write nothing any more.
+pub struct Silent(Vec<Client>);
+
+impl Silent {
+    /// Connects so many clients, each of which writes once with an early acknowledgement and once without one. The
+    /// calling thread must be on the client's machine.
+    ///
+    /// # Errors
+    /// A write is not answered.
+    pub fn connect(endpoint: SocketAddr, count: usize) -> anyhow::Result<Silent> {
+        let mut clients = Vec::new();
+        for number in 0..count {
+            let mut client = Client::connect(endpoint, CALL_MAX)?;
+            let key = format!("{PREFIX}silent:{number}");
+            client.ask(&["SET", &key, "1"])?;
+            let reply = client.ask(&["INCR", &key])?;
+            ensure!(
+                reply == Reply::Integer(2),
+                "INCR is answered with {reply:?}"
+            );
+            clients.push(client);
+        }
+        Ok(Silent(clients))
+    }
+
+    /// Their number.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// What the client that reads has seen.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Reads {
+    /// Reads that were answered.
+    pub answered: u64,
+    /// Reads of all clients that the head answered, as the front counts them at the end.
+    pub hits: u64,
+    /// Wrong values, at most some of them.
+    pub wrong: Vec<String>,
+}
+
+impl Reads {
+    /// Adds the answers of another such client.
+    pub fn add(&mut self, other: Reads) {
+        self.answered += other.answered;
+        self.wrong.extend(other.wrong);
+    }
+}
+
+/// A key of the client that reads: nobody else writes it.
+struct Key {
+    name: String,
+    /// The acknowledged value; 0: none yet.
+    value: u64,
+}
+
+/// Until it is stopped, a client writes a key, and reads this key and another one, each on a connection of its own: they must
+/// have the values that were acknowledged last.
+///
+/// # Errors
+/// The client's machine cannot be entered.
+pub fn read(
+    client: &str,
+    endpoint: SocketAddr,
+    part: &str,
+    stop: &AtomicBool,
+) -> anyhow::Result<Reads> {
+    enter(client)?;
+    let mut reads = Reads::default();
+    let mut random = fastrand::Rng::new();
+    let mut named = 0_u64..;
+    let mut fresh = || Key {
+        name: format!("{PREFIX}read:{part}:{}", named.next().unwrap_or(u64::MAX)),
+        value: 0,
+    };
+    let mut keys: Vec<Key> = std::iter::repeat_with(&mut fresh).take(KEYS).collect();
+    let (mut writer, mut reader) = (None, None);
+    for number in 1_u64.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+        let (at, other) = (random.usize(..KEYS), random.usize(..KEYS));
+        let value = number.to_string();
+        let set = call(&mut writer, endpoint, &["SET", &keys[at].name, &value]);
+        if set.is_none_or(|reply| reply.bytes() != Some(&b"OK"[..])) {
+            // The outcome is unknown, so the key's value is, too.
+            keys[at] = fresh();
+            continue;
+        }
+        keys[at].value = number;
+        for key in [&keys[at], &keys[other]] {
+            let Some(reply) = call(&mut reader, endpoint, &["GET", &key.name]) else {
+                break;
+            };
+            let is_right = match &reply {
+                Reply::Error(_) => continue,
+                Reply::Nil => key.value == 0,
+                value => value.text() == Some(key.value.to_string()),
+            };
+            reads.answered += 1;
+            if !is_right && reads.wrong.len() < WRONG_MAX {
+                let (name, value) = (&key.name, key.value);
+                reads.wrong.push(format!(
+                    "{name} was read as {reply:?}, and {value} was acknowledged"
+                ));
+            }
+        }
+    }
+    Ok(reads)
+}
+
+/// Calls on a connection that is made if there is none. `None`: no answer came; the connection is not used again.
+fn call(kept: &mut Option<Client>, endpoint: SocketAddr, command: &[&str]) -> Option<Reply> {
+    let mut client = match kept.take() {
+        Some(client) => client,
+        None => Client::connect(endpoint, CALL_MAX).ok()?,
+    };
+    let reply = client.call(command).ok()?;
+    *kept = Some(client);
+    Some(reply)
+}
