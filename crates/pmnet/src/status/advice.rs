@@ -75,7 +75,7 @@ const RULES: [Rule; 8] = [
         |look| {
             let capacity = number(look, "pmnet_device_log_entries_capacity").unwrap_or(0.0);
             is(look, "pmnet_device_log_entries_used", |used| {
-                capacity > 0.0 && 100.0 * used > USED_PERCENT * capacity
+                is_filling(used, capacity)
             })
         },
         "More than 80 % of the log is in use.",
@@ -90,6 +90,11 @@ const RULES: [Rule; 8] = [
         "Etcd does not answer: no chain is changed.",
     ),
 ];
+
+/// Returns whether so many of a log's entries are in use that it will soon be full. Such a device is not ready.
+pub(super) fn is_filling(used: f64, capacity: f64) -> bool {
+    capacity > 0.0 && 100.0 * used > USED_PERCENT * capacity
+}
 
 /// Returns whether a metric has a value that fulfils the condition.
 fn is(look: &Look, name: &str, condition: impl Fn(f64) -> bool) -> bool {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pmnet_client::{Clock, Pulse};
 use pmnet_device::{Counters, DeviceNode, PortCounters, Rejects, Turn};
@@ -15,9 +15,11 @@ use pmnet_status::{Board, Histogram, Kind, Look, Metric, Sample, Source, Value, 
 use pmnet_wire::Reject;
 use serde_json::json;
 
+use super::advice::is_filling;
 use super::kernel;
 use super::lag::Lag;
 use super::server::ServerBoard;
+use super::silence::Silence;
 use super::verbs::VerbsBoard;
 use super::{lock, seconds};
 
@@ -178,6 +180,8 @@ pub(crate) struct DeviceBoard {
     numbers: Board<{ DeviceNumbers::METRICS.len() }>,
     /// End of the lease by `CLOCK_BOOTTIME`; [`NO_LEASE`]: the device needs no lease; 0: it has none.
     lease: AtomicU64,
+    /// When the next hop last said something, by the clock of the loop; 0: the device does not serve.
+    next_hop_heard: AtomicU64,
     durable: Histogram,
     acknowledged: Histogram,
     /// The operator's decision that the server waits for before the device may serve. It changes rarely, and the loop
@@ -188,6 +192,8 @@ pub(crate) struct DeviceBoard {
     chain: Mutex<Vec<u32>>,
     /// The store's lag. Only the status port's thread uses it.
     lag: Mutex<Lag>,
+    /// The silence of the next hop. Only the status port's thread uses it.
+    silence: Mutex<Silence>,
     /// Board of the server in the same process (--store).
     pub(crate) server: Option<ServerBoard>,
     /// Board of the NIC's queue (--mode verbs).
@@ -220,11 +226,13 @@ impl DeviceBoard {
             pulse: Arc::default(),
             numbers: Board::default(),
             lease: AtomicU64::new(NO_LEASE),
+            next_hop_heard: AtomicU64::new(0),
             durable: Histogram::default(),
             acknowledged: Histogram::default(),
             waits: Mutex::default(),
             chain: Mutex::default(),
             lag: Mutex::default(),
+            silence: Mutex::default(),
             server: beside.server,
             verbs: beside.verbs,
         }
@@ -232,6 +240,18 @@ impl DeviceBoard {
 
     fn numbers(&self) -> DeviceNumbers {
         DeviceNumbers::of(self.numbers.read())
+    }
+
+    /// Returns for how long the next hop has said nothing. 0 in a kernel mode: the kernel hears most of what the next
+    /// hop says, and the loop does not.
+    fn silence(&self, now: Instant) -> Duration {
+        let heard = self.next_hop_heard.load(Relaxed);
+        let silence = lock(&self.silence).note(heard, now);
+        if self.kernel.is_some() {
+            Duration::ZERO
+        } else {
+            silence
+        }
     }
 }
 
@@ -250,6 +270,7 @@ impl Source for DeviceBoard {
     fn tick(&self, now: Instant) {
         let numbers = self.numbers();
         lock(&self.lag).note(numbers.last, numbers.applied, now);
+        self.silence(now);
         if let Some(server) = &self.server {
             server.tick(now);
         }
@@ -266,7 +287,7 @@ impl Source for DeviceBoard {
         let wanted = self.wanted.load(Relaxed);
         let mut look = Look {
             samples: numbers.samples(),
-            reasons: reasons(&numbers, wanted, lease, waits.as_deref()),
+            reasons: reasons(&numbers, wanted, lease, self.silence(now), waits.as_deref()),
             ..Look::default()
         };
         #[allow(clippy::cast_precision_loss)]
@@ -297,11 +318,17 @@ impl Source for DeviceBoard {
     }
 }
 
-/// Returns why a device is not ready: it does not serve, has no lease, or has too few copies.
+/// Time without a word from the next hop after which a device is not ready. A next hop that runs says something about
+/// once a second, also in a chain that nobody uses.
+const SILENT_MAX: Duration = Duration::from_millis(1_500);
+
+/// Returns why a device is not ready: it does not serve, has no lease, or has too few copies; its next hop says nothing;
+/// or its log is nearly full.
 fn reasons(
     numbers: &DeviceNumbers,
     wanted: u8,
     lease: Option<u64>,
+    silence: Duration,
     waits: Option<&str>,
 ) -> Vec<String> {
     let mut reasons = Vec::new();
@@ -310,6 +337,18 @@ fn reasons(
             Some(text) => format!("it does not serve: {text}"),
             None => "it does not serve: the server has not answered".into(),
         });
+    } else if silence >= SILENT_MAX {
+        let seconds = silence.as_secs_f64();
+        reasons.push(format!(
+            "its next hop has said nothing for {seconds:.1} s: the device or server after it is lost, busy, or cannot be reached"
+        ));
+    }
+    let (used, capacity) = (numbers.used, numbers.capacity);
+    #[allow(clippy::cast_precision_loss)]
+    if is_filling(used as f64, capacity as f64) {
+        reasons.push(format!(
+            "its log is filling up: {used} of {capacity} entries are in use"
+        ));
     }
     if lease == Some(0) {
         reasons.push("it has no lease, so it answers nobody".into());
@@ -427,6 +466,10 @@ impl DeviceWriter {
             None => 0,
         };
         board.lease.store(lease, Relaxed);
+        let heard = machine.next_hop_heard().filter(|_| machine.is_serving());
+        board
+            .next_hop_heard
+            .store(heard.map_or(0, |at| at.0.max(1)), Relaxed);
         if machine.waits_for() != self.waits.as_deref() {
             self.waits = machine.waits_for().map(str::to_owned);
             lock(&board.waits).clone_from(&self.waits);
@@ -452,6 +495,7 @@ impl Drop for DeviceWriter {
     /// Publishes that the loop has ended: it serves no client, and waits for another run.
     fn drop(&mut self) {
         self.board.numbers.publish(DeviceNumbers::default().words());
+        self.board.next_hop_heard.store(0, Relaxed);
         lock(&self.board.chain).clear();
         if let Some(server) = &self.board.server {
             server.ended();
@@ -638,19 +682,41 @@ mod tests {
     }
 
     fn ready(serving: u64, copies: u64, wanted: u8, lease: Option<u64>) -> Vec<String> {
+        with(serving, copies, wanted, lease, (0, 80))
+    }
+
+    /// `log`: the time without a word from the next hop in milliseconds, and the entries in use, of 100.
+    fn with(
+        serving: u64,
+        copies: u64,
+        wanted: u8,
+        lease: Option<u64>,
+        (silence, used): (u64, u64),
+    ) -> Vec<String> {
         let numbers = DeviceNumbers {
             serving,
             copies,
+            used,
+            capacity: 100,
             ..DeviceNumbers::default()
         };
-        reasons(&numbers, wanted, lease, None)
+        reasons(
+            &numbers,
+            wanted,
+            lease,
+            Duration::from_millis(silence),
+            None,
+        )
     }
 
     #[test]
     fn a_device_is_ready_that_serves_with_a_lease_and_enough_copies() {
         assert!(ready(1, 2, 2, None).is_empty());
         assert!(ready(1, 2, 2, Some(5)).is_empty());
+        assert!(with(1, 2, 2, None, (1_499, 80)).is_empty());
         for (refused, why) in [
+            (with(1, 2, 2, None, (1_500, 80)), "nothing for 1.5 s"),
+            (with(1, 2, 2, None, (0, 81)), "81 of 100 entries"),
             (ready(0, 2, 2, None), "does not serve"),
             (ready(1, 2, 2, Some(0)), "no lease"),
             (ready(1, 1, 2, None), "1 copies, and 2 are wanted"),

@@ -12,6 +12,7 @@ mod memcached;
 mod page;
 mod router;
 mod server;
+mod silence;
 mod verbs;
 mod waiting;
 

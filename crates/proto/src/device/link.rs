@@ -32,7 +32,9 @@ pub(super) struct Link {
     rto: Rto,
     /// Time at which the timer was last started: when an entry was sent or confirmed.
     since: Option<Time>,
-    /// When the next hop said something in this epoch, or was asked while nothing was under way, whichever was last.
+    /// When the next hop last said something in this epoch; at first, when the epoch began.
+    heard: Option<Time>,
+    /// As `heard`, or when the next hop was asked while nothing was under way, whichever was last.
     quiet_since: Option<Time>,
     timed: Option<(u64, Time)>,
     rewound: Option<(u64, Time)>,
@@ -61,6 +63,7 @@ impl Link {
             credit: WINDOW_MIN,
             rto: Rto::new(config.link_timeout_floor, config.link_timeout_ceiling),
             since: None,
+            heard: None,
             quiet_since: None,
             timed: None,
             rewound: None,
@@ -85,6 +88,7 @@ impl Link {
 
     /// The next hop has said something in this epoch; or the epoch begins.
     pub(super) const fn heard(&mut self, now: Time) {
+        self.heard = Some(now);
         self.quiet_since = Some(now);
     }
 
@@ -184,6 +188,13 @@ impl Link {
 }
 
 impl Device {
+    /// Returns when the next hop last said something in this epoch; at first, when the device began to serve in it.
+    /// `None`: the device has not served. A next hop that runs says something about once a second.
+    #[must_use]
+    pub const fn next_hop_heard(&self) -> Option<Time> {
+        self.link.heard
+    }
+
     /// Returns the next order to send to the next hop, if an entry is durable in this device and the next hop has room
     /// for it. The node passes the entry's frame to [`Device::forward`].
     pub fn poll_forward(&mut self, now: Time) -> Option<u64> {
@@ -306,7 +317,7 @@ impl Device {
         }
         if !outstanding {
             // A device of an idle chain learns of a later epoch by this PING.
-            self.link.heard(now);
+            self.link.quiet_since = Some(now);
             self.ping_next(out);
             return;
         }

@@ -366,14 +366,21 @@ fn an_idle_device_asks_its_next_hop_once_a_second_and_one_in_use_does_not() {
         let turns = (0..20).map(|_| bench.tick_after(quarter).len());
         turns.sum::<usize>()
     };
+    let begun = bench.device.next_hop_heard();
     assert_eq!(pings(&mut bench), 5, "nobody answers");
+    assert_eq!(
+        bench.device.next_hop_heard(),
+        begun,
+        "a question is no word"
+    );
     // Answers of the store are a sign, too; a word of another epoch, or of the hop before, is none.
     let from_next = from_hop(Kind::Response, 0);
     for _ in 0..20 {
         bench.answer(hop(3, 3), &from_next, b"x");
+        assert_eq!(bench.device.next_hop_heard(), Some(bench.now));
         assert_eq!(bench.tick_after(quarter), []);
     }
-    let mut others = 0;
+    let (mut others, heard) = (0, bench.device.next_hop_heard());
     for _ in 0..20 {
         let stale = Header {
             epoch: EPOCH - 1,
@@ -385,4 +392,5 @@ fn an_idle_device_asks_its_next_hop_once_a_second_and_one_in_use_does_not() {
         others += bench.tick_after(quarter).len();
     }
     assert_eq!(others, 5);
+    assert_eq!(bench.device.next_hop_heard(), heard);
 }
