@@ -107,17 +107,18 @@ struct Up {
     reading: VecDeque<Batch>,
 }
 
+/// A connection whose WELCOME has not come. The QP is dropped first.
+struct Greeting {
+    qp: QueuePair,
+    line: Line,
+    caller: Caller,
+    since: Time,
+    epoch: u32,
+}
+
 enum State {
-    Idle {
-        until: Time,
-    },
-    Greeting {
-        line: Line,
-        caller: Caller,
-        qp: QueuePair,
-        since: Time,
-        epoch: u32,
-    },
+    Idle { until: Time },
+    Greeting(Box<Greeting>),
     Up(Box<Up>),
 }
 
@@ -271,7 +272,7 @@ impl Link {
     pub fn rest(&mut self, now: Time) -> Option<Time> {
         let mut due = match &self.state {
             State::Idle { until } => self.may_begin.then(|| (*until).max(now + MILLISECOND)),
-            State::Greeting { since, .. } => Some(*since + GREETING),
+            State::Greeting(greeting) => Some(greeting.since + GREETING),
             State::Up(_) => None,
         };
         if !self.armed && matches!(self.state, State::Up(_)) {
@@ -311,13 +312,13 @@ impl Link {
                 let since = now;
                 let (caller, first) = Caller::begin(key, nonce, hello);
                 let sent = line.send(&first);
-                self.state = State::Greeting {
+                self.state = State::Greeting(Box::new(Greeting {
+                    qp,
                     line,
                     caller,
-                    qp,
                     since,
                     epoch,
-                };
+                }));
                 if sent.is_err() {
                     self.end(now, "no connection");
                 }
@@ -345,10 +346,10 @@ impl Link {
         let why = loop {
             let (line, caller) = match &mut self.state {
                 State::Idle { .. } => return,
-                State::Greeting { since, .. } if now.since(*since) >= GREETING => {
+                State::Greeting(greeting) if now.since(greeting.since) >= GREETING => {
                     break Ended::Closed;
                 }
-                State::Greeting { line, caller, .. } => (line, caller),
+                State::Greeting(greeting) => (&mut greeting.line, &mut greeting.caller),
                 State::Up(up) => (&mut up.line, &mut up.caller),
             };
             let told = match line.flush().and_then(|()| line.next()) {
@@ -383,9 +384,9 @@ impl Link {
     /// Handles a message of the device. Returns false if the connection must end.
     fn hear(&mut self, message: &Message, news: &mut impl FnMut(News)) -> bool {
         match (&mut self.state, *message) {
-            (State::Greeting { .. }, Message::Welcome { .. }) => self.welcome(message, news),
+            (State::Greeting(_), Message::Welcome { .. }) => self.welcome(message, news),
             (
-                State::Greeting { .. },
+                State::Greeting(_),
                 Message::Refused {
                     why: Refusal::Epoch,
                     ..
@@ -420,16 +421,16 @@ impl Link {
             return false;
         };
         let before = std::mem::replace(&mut self.state, State::Idle { until: Time(0) });
-        let State::Greeting {
-            line,
-            caller,
-            qp,
-            epoch: asked,
-            ..
-        } = before
-        else {
+        let State::Greeting(greeting) = before else {
             return false;
         };
+        let Greeting {
+            qp,
+            line,
+            caller,
+            epoch: asked,
+            ..
+        } = *greeting;
         let holds = usize::try_from(slot_bytes).is_ok_and(|bytes| bytes >= DATAGRAM_BYTES_MAX);
         if epoch != asked || !holds {
             return false;

@@ -3,7 +3,7 @@
 //! A change of the chain is durable in the store before any device hears of it. [`decide`] is a pure function of the
 //! record and the path of a RECOVER.
 
-use super::decide::{Decision, decide, lives_on};
+use super::decide::{Decision, Reason, decide, lives_on};
 use super::{Doubt, Server};
 use crate::keys::{HopKeys, Seal};
 use crate::rules::Rule;
@@ -15,7 +15,8 @@ use pmnet_wire::record::{
     shard_size,
 };
 use pmnet_wire::{FRAGMENT_BYTES_MIN, FragmentSize, Header, Life, Packet};
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
+use std::mem::{Discriminant, discriminant};
 
 /// The chain of one epoch, head first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,31 +66,34 @@ pub(super) struct Snapshot {
     per_part: usize,
 }
 
-/// Number of times that RECOVERs of each device were refused in the present epoch. Any process that has recorded old
-/// RECOVERs can repeat them, so the operator is told of a refusal more and more rarely.
+/// Number of times that RECOVERs of each device were refused for each kind of reason in the present epoch. Any process
+/// that has recorded old RECOVERs can repeat them, so the operator is told of a refusal more and more rarely. The operator
+/// is told of a new reason at once: repeated packets must not hide that a device has lost its log.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     epoch: u32,
-    counts: BTreeMap<u32, u64>,
+    counts: FxHashMap<(u32, Discriminant<Reason>), u64>,
 }
 
 impl Refused {
-    /// Counts a refusal. If the operator must be told, returns the device's refusals in this epoch. Beyond
-    /// [`REFUSED_MAX`] devices, all further devices count as one.
-    fn again(&mut self, epoch: u32, device: u32) -> Option<u64> {
+    /// Counts a refusal. If the operator must be told, returns the number of refusals of this device for this kind of
+    /// reason in this epoch. Beyond [`REFUSED_MAX`] rows, all further devices count as one.
+    fn again(&mut self, epoch: u32, device: u32, why: &Reason) -> Option<u64> {
         if self.epoch != epoch {
             self.epoch = epoch;
             self.counts.clear();
         }
-        let is_known = self.counts.contains_key(&device) || self.counts.len() < REFUSED_MAX;
-        let key = if is_known { device } else { OTHER_DEVICES };
-        let count = self.counts.entry(key).or_default();
+        let why = discriminant(why);
+        let is_known = self.counts.contains_key(&(device, why)) || self.counts.len() < REFUSED_MAX;
+        let device = if is_known { device } else { OTHER_DEVICES };
+        let count = self.counts.entry((device, why)).or_default();
         *count += 1;
         count.is_power_of_two().then_some(*count)
     }
 }
 
-/// Maximum number of devices whose refusals are counted one by one.
+/// Maximum number of rows whose refusals are counted one by one. Each kind of reason can have one more row, for all other
+/// devices.
 const REFUSED_MAX: usize = 64;
 /// Number under which the refusals of all further devices count. No device has this number.
 const OTHER_DEVICES: u32 = 0;
@@ -145,7 +149,7 @@ impl Server {
         match decision {
             Decision::Refuse(why) => {
                 let text = why.to_string();
-                self.tell_refused(header.device, &text);
+                self.tell_refused(header.device, &why, &text);
                 self.refuse(from, &header, Refusal::Final, &text, out);
             }
             Decision::Hold(why) => {
@@ -176,9 +180,9 @@ impl Server {
         }
     }
 
-    /// Tells the operator, more and more rarely, that a device was refused.
-    fn tell_refused(&mut self, device: u32, text: &str) {
-        let Some(count) = self.recovers.refused.again(self.epoch(), device) else {
+    /// Tells the operator, more and more rarely, that a device was refused for this reason.
+    fn tell_refused(&mut self, device: u32, why: &Reason, text: &str) {
+        let Some(count) = self.recovers.refused.again(self.epoch(), device, why) else {
             return;
         };
         let perhaps = if self.config.keys.is_some() {
@@ -187,7 +191,7 @@ impl Server {
             ""
         };
         self.notice(format!(
-            "PM2601 refused device {device} (refusal {count} in this epoch): {text}{perhaps}"
+            "PM2601 refused device {device} (refusal {count} for this reason in this epoch): {text}{perhaps}"
         ));
     }
 

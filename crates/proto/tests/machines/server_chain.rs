@@ -183,26 +183,40 @@ fn a_refusal_gives_no_secrets_and_is_no_larger_than_its_question() {
 #[test]
 fn refusals_are_told_more_and_more_rarely() {
     let mut bench = Bench::new();
-    let mut told = |nonce, device: u32| {
-        let refused = only(bench.told(nonce, &[member(device)]));
+    let mut told = |nonce, asking: Member| {
+        let refused = only(bench.told(nonce, &[asking]));
         assert!(refused.is(Kind::RecoverReply, Flags::REFUSED));
         std::iter::from_fn(|| bench.server.poll_notice()).collect::<Vec<_>>()
     };
     let times: Vec<u64> = (1..=9)
-        .filter(|nonce| !told(60 + nonce, 9).is_empty())
+        .filter(|nonce| !told(60 + nonce, member(9)).is_empty())
         .collect();
     assert_eq!(times, [1, 2, 4, 8]);
-    let other = told(80, 7);
-    assert!(
-        other[0].starts_with("PM2601 refused device 7 (refusal 1 in this epoch): PM1009"),
-        "{other:?}"
-    );
-    // The devices that are counted one by one have a bound.
-    for device in 100..200 {
-        told(u64::from(device), device);
+    let begins = |told: &[String], with: &str| assert!(told[0].starts_with(with), "{told:?}");
+    let first = "(refusal 1 for this reason in this epoch)";
+    let other = told(80, member(7));
+    begins(&other, &format!("PM2601 refused device 7 {first}: PM1009"));
+    // A new reason is told at once, however often the device was refused for another one.
+    let swapped = Member {
+        log_uuid: 77,
+        ..member(1)
+    };
+    let ahead = Member {
+        log_uuid: u128::from(EPOCH),
+        applied: 1 << 40,
+        ..member(1)
+    };
+    for nonce in 81..84 {
+        told(nonce, swapped);
     }
-    assert_eq!(told(300, 300), Vec::<String>::new());
-    assert_eq!(told(301, 7).len(), 1);
+    assert_eq!(told(84, ahead).len(), 1);
+    assert_eq!(told(85, swapped), Vec::<String>::new());
+    // The rows that are counted one by one have a bound.
+    for device in 100..200 {
+        told(u64::from(device), member(device));
+    }
+    assert_eq!(told(300, member(300)), Vec::<String>::new());
+    assert_eq!(told(301, member(7)).len(), 1);
 }
 
 #[test]

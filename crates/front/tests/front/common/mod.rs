@@ -14,6 +14,7 @@ pub mod skip;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use pmnet_front::upstream::{
     Call, CallId, Calls, Closed, Event, Outcome, ReadAnswer, Refused, SessionHandle, Submit, Time,
     Upstream,
 };
-use pmnet_front::{Access, Cache, Front, FrontConfig, Stopper};
+use pmnet_front::{Access, Cache, Front, FrontConfig, FrontError, Stopper};
 use pmnet_resp::{Scanner, write_command};
 use pmnet_wire::StoreName;
 use pmnet_wire::command::{Commands, Form, Protocol};
@@ -610,7 +611,34 @@ impl Running {
         })
     }
 
+    /// Starts as [`Running::start_with`] does. Also returns the number of clients so far that were closed because they did
+    /// not read, as an observer sees it while the front runs.
+    pub fn start_watched(
+        redis: &Redis,
+        change: impl FnOnce(&mut FrontConfig),
+    ) -> (Running, Arc<AtomicU64>) {
+        let closed = Arc::<AtomicU64>::default();
+        let seen = Arc::clone(&closed);
+        let change = |config: &mut FrontConfig| {
+            config.cache = Cache::Off;
+            change(config);
+        };
+        let running = Running::serve(redis, Knobs::default(), change, move |front| {
+            front.run_observed(|turn| seen.store(turn.counters.closed_unread, Ordering::Relaxed))
+        });
+        (running, closed)
+    }
+
     pub fn start_as(redis: &Redis, knobs: Knobs, change: impl FnOnce(&mut FrontConfig)) -> Running {
+        Running::serve(redis, knobs, change, Front::run)
+    }
+
+    fn serve(
+        redis: &Redis,
+        knobs: Knobs,
+        change: impl FnOnce(&mut FrontConfig),
+        run: impl FnOnce(Front<Executor>) -> Result<Counters, FrontError> + Send + 'static,
+    ) -> Running {
         let mut config = FrontConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         // The tests about users set another value.
         config.access = Access::Anyone;
@@ -622,7 +650,7 @@ impl Running {
         let stopper = front.stopper();
         let thread = std::thread::Builder::new()
             .name(format!("front-{}", address.port()))
-            .spawn(move || front.run().expect("front"))
+            .spawn(move || run(front).expect("front"))
             .expect("thread");
         let running = Running {
             address,
