@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn sentinels_have_a_user_of_their_own_and_everything_has_tls() {
-        let read = |url: &str, sentinel| {
+        let read = |url: &str, sentinel: Option<&str>| {
             let passwords = Passwords {
                 store: secret("p"),
                 sentinel: sentinel.and_then(secret),
