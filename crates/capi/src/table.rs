@@ -88,7 +88,11 @@ fn zeroed_by_forks() -> Option<&'static AtomicU64> {
         return None;
     }
     // SAFETY: the page was mapped above, and nothing refers to it yet.
-    if unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } != 0 {
+    let wiped = unsafe { libc::madvise(page, len, libc::MADV_WIPEONFORK) } == 0;
+    // Some emulators of system calls accept every advice and do nothing.
+    // SAFETY: as above; no advice has this number.
+    let is_checked = unsafe { libc::madvise(page, len, -1) } != 0;
+    if !(wiped && is_checked) {
         // SAFETY: as above.
         unsafe { libc::munmap(page, len) };
         return None;
@@ -96,6 +100,17 @@ fn zeroed_by_forks() -> Option<&'static AtomicU64> {
     // SAFETY: the page is aligned, zero is a valid number, the page is never unmapped, and only atomic operations
     // access it.
     Some(unsafe { &*page.cast() })
+}
+
+/// The loader calls this before any function of the library. So a child of a fork never inherits an initialization that
+/// another thread had begun.
+#[used]
+// SAFETY: functions of this section have this signature, and this one calls nothing that needs more than libc.
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    process_part();
 }
 
 /// Returns the result of [`counted_part`], without a system call except in a new process. Each call of the library

@@ -202,13 +202,16 @@ fn offer<M: Media>(
     Ok(node.machine().counters().not_logged == before)
 }
 
-/// Returns the number of messages that were no packets, or had not the right MAC; 0 without keys. A message of an unknown
-/// session is not among them: its client may have ended the session.
+/// Returns the number of messages that a client with the front's key does not send; 0 without keys: no packets, packets
+/// without the right MAC, of another shard, or of a device. A message of an unknown session is not among them: its client
+/// may have ended the session. A repeated genuine message is not among them either.
 fn forged<M: Media>(node: &DeviceNode<M>) -> u64 {
     if !node.machine().has_keys() {
         return 0;
     }
-    node.machine().counters().forged + node.rejects().iter().sum::<u64>()
+    let counters = node.machine().counters();
+    let no_packets: u64 = node.rejects().iter().sum();
+    counters.forged + counters.wrong_shard + counters.other_epoch + counters.misled + no_packets
 }
 
 /// Moves messages that a crash or a stop has left in slots into the log.
@@ -320,8 +323,8 @@ fn can_verify<M: Media>(node: &DeviceNode<M>, header: &Header) -> Result<(), Dev
         return Ok(());
     }
     Err(DeviceError::Stopped(format!(
-        "PM1707 the slots hold a write of session {}, which may be acknowledged, and the key to verify it was removed while this device did not \
-         run. Start the device with that key as its second one (pmnet key both --send NEW --accept OLD); when it serves, give it the new file and \
+        "PM1707 the slots hold a write of session {}, which may be acknowledged, and the key to verify it was removed before the slots were \
+         recovered. Start the device with that key as its second one (pmnet key both --send NEW --accept OLD); when it serves, give it the new file and \
          SIGHUP. Nothing has changed",
         header.session
     )))

@@ -300,7 +300,7 @@ impl Rule {
         self.about().name
     }
 
-    /// Returns where the rule is specified: a rule of protocol.md §2, or a line of the table in §8.
+    /// Returns where the rule is specified: a rule of protocol.md §2, a section of protocol.md, or a section of another page.
     #[must_use]
     pub fn source(self) -> &'static str {
         self.about().source

@@ -477,13 +477,13 @@ pub(crate) const TABLE: &[About] = &[
     about(
         Rule::ForgetErrorsFirst,
         "forget-errors-first",
-        "verbs.md §3, 3",
+        "keys.md §7, verbs.md §3, 3",
         "queue-forgets",
     ),
     about(
         Rule::ScanForgotten,
         "scan-forgotten",
-        "verbs.md §3, 3",
+        "keys.md §7, verbs.md §3, 3",
         "queue-forgets",
     ),
     about(

@@ -80,9 +80,14 @@ impl Gates {
         waiting
     }
 
-    /// The device does not know the session: its packets are dropped.
-    pub fn close(&mut self, session: u64) {
-        self.0.insert(session, Gate::Closed);
+    /// The device does not know the session: its packets are dropped. Returns false if the device was not asked about it.
+    #[must_use]
+    pub fn close(&mut self, session: u64) -> bool {
+        let asked = matches!(self.0.get(&session), Some(Gate::Asked(..)));
+        if asked {
+            self.0.insert(session, Gate::Closed);
+        }
+        asked
     }
 }
 
@@ -142,8 +147,18 @@ mod tests {
             wanted.map(|(kind, seq)| packet(kind, seq))
         );
         assert_eq!(gates.open(SESSION), [], "once");
-        gates.close(SESSION);
-        assert_eq!(offer(&mut gates, 3, 0), Offer::Drop);
+        assert!(!gates.close(SESSION), "the device was not asked");
+        assert_eq!(offer(&mut gates, 3, 0), Offer::Send);
+    }
+
+    #[test]
+    fn packets_of_a_session_that_the_device_does_not_know_are_dropped() {
+        let mut gates = Gates::default();
+        assert!(!gates.close(SESSION), "the device was not asked");
+        assert_eq!(offer(&mut gates, 1, 0), Offer::Ask);
+        assert!(gates.close(SESSION));
+        assert_eq!(offer(&mut gates, 1, 0), Offer::Drop);
+        assert!(!gates.close(SESSION), "once");
     }
 
     #[test]

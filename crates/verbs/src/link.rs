@@ -400,10 +400,8 @@ impl Link {
                 up.backlog.extend(sent);
                 true
             }
-            (State::Up(up), Message::Unknown { session }) => {
-                up.gates.close(session);
-                true
-            }
+            // Without a question, the device has heard a BIND that this client did not send.
+            (State::Up(up), Message::Unknown { session }) => up.gates.close(session),
             _ => false,
         }
     }

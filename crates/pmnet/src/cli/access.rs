@@ -7,6 +7,8 @@ use pmnet_cli::{ConfigError, password};
 use pmnet_front::{Access, Secret};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::keys::leave_no_dump;
+
 /// A password in the configuration file. Its text is never shown.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
@@ -71,6 +73,7 @@ pub fn access(said: Said, listen: SocketAddr) -> Result<Access, ConfigError> {
         (None, None) => None,
     };
     if let Some(text) = own {
+        leave_no_dump();
         return Ok(Access::Password(Secret::new(text.as_bytes())));
     }
     if !said.users_of_redis && !listen.ip().to_canonical().is_loopback() {

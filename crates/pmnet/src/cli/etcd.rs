@@ -7,6 +7,8 @@ use clap::Args;
 use pmnet_cli::{ConfigError, password};
 use pmnet_fleet::{Access, Login, Members, Names};
 
+use super::keys::leave_no_dump;
+
 /// Help of these flags.
 pub const ETCD_HELP: &str = "With --fleet: the members of etcd, https://HOST:2379 (http:// without TLS), with commas between them";
 pub const ETCD_CA_HELP: &str = "With https://: certificates (PEM) of the authorities that etcd's certificate may come from [default: those of the system]";
@@ -109,6 +111,7 @@ impl EtcdArgs {
                 user: user.clone(),
                 password_file: file.clone(),
                 read: |file| {
+                    leave_no_dump();
                     password("--etcd-password-file", file).map_err(|error| error.to_string())
                 },
             }),

@@ -144,10 +144,10 @@ impl Reach {
 }
 
 /// Makes the kernel write no dump of this process's memory, and show the memory to no unprivileged process, because a
-/// key is about to be read. The kernel does not do so by default.
+/// key or a password is about to be read. The kernel does not do so by default.
 pub fn leave_no_dump() {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
-        tracing::debug!(%error, "a dump of this process would show its key");
+        tracing::debug!(%error, "a dump of this process would show its keys and passwords");
     }
 }
 

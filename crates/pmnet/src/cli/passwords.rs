@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use pmnet_cli::{ConfigError, password};
 use pmnet_store::{Passwords, Secret};
 
+use super::keys::leave_no_dump;
 use super::process::Part;
 
 /// `--store-password-file` and `--sentinel-password-file`.
@@ -19,6 +20,9 @@ pub struct PasswordFiles {
 impl PasswordFiles {
     /// Reads the passwords.
     pub fn read(&self) -> Result<Passwords, ConfigError> {
+        if *self != PasswordFiles::default() {
+            leave_no_dump();
+        }
         let secret = |flag: &str, path: &Option<PathBuf>| {
             let read = path.as_ref().map(|path| password(flag, path));
             let read = read.map(|text| text.map(|text| Secret::new(text.as_bytes())));

@@ -111,6 +111,8 @@ struct Logged {
     /// Last seq that is committed, by the last ack of `acked_epoch`.
     acked: u64,
     acked_epoch: u32,
+    /// Last seq that a NIC has acknowledged; 0: none.
+    acked_by_nic: u64,
     /// Last seq that is known to be applied. Later seqs may be applied, too.
     applied: u64,
     /// The next seq to give out (`next_seq`), and the next seq to send (`next_send`).
@@ -227,6 +229,7 @@ impl Session {
                 sent: VecDeque::new(),
                 acked: 0,
                 acked_epoch: 0,
+                acked_by_nic: 0,
                 applied: 0,
                 next_seq: 1,
                 next_send: 1,
@@ -467,6 +470,7 @@ impl Session {
             applied: self.log.applied,
             short: self.window.short,
         };
+        self.log.acked_by_nic = self.log.acked_by_nic.max(seq);
         self.on_ack_of(now, ack, epoch, context);
     }
 
@@ -522,9 +526,11 @@ impl Session {
             return;
         }
         if expected <= self.log.acked {
-            // If the NACK has the epoch of the last ack, it can only be an old packet. In a later epoch the chain has
-            // really lost updates that it had acknowledged.
-            if header.epoch > self.log.acked_epoch {
+            // In a later epoch the chain has really lost updates that it had acknowledged. In the epoch of the last ack a
+            // device's NACK can only be an old packet. A NIC is different: this client leaves no gap on a connection,
+            // so if the device misses an update that its NIC has acknowledged, another host's packet took its place
+            // (verbs.md §9).
+            if header.epoch > self.log.acked_epoch || expected <= self.log.acked_by_nic {
                 self.close(
                     Closed::DataLoss {
                         from: expected,

@@ -18,6 +18,8 @@ const WINDOW_MIN: u64 = 16;
 const LINGER_ENTRIES: u64 = 512;
 /// If nothing is under way to the next hop and no packet came from it for this long, the device asks it how far it is.
 const ASK_EVERY: Nanos = SECOND;
+/// The same after a question without an answer: a lost packet must not look like a lost device.
+const ASK_AGAIN: Nanos = ASK_EVERY / 4;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -182,7 +184,9 @@ impl Link {
         if outstanding {
             Some(self.since? + self.rto.timeout())
         } else {
-            Some(self.quiet_since? + ASK_EVERY)
+            let unanswered = self.heard < self.quiet_since;
+            let every = if unanswered { ASK_AGAIN } else { ASK_EVERY };
+            Some(self.quiet_since? + every)
         }
     }
 }

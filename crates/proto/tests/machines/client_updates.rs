@@ -442,3 +442,24 @@ fn too_few_copies_close_the_session() {
         );
     }
 }
+
+/// A client leaves no gap in a NIC's slots. So a device that misses an update which its NIC has acknowledged has lost the
+/// update to another host's packet (docs/spec/verbs.md §9).
+#[test]
+fn an_update_that_a_nic_acknowledged_and_the_device_misses_is_reported() {
+    let mut bench = Bench::open();
+    for _ in 0..3 {
+        bench.update();
+    }
+    bench.flush();
+    bench.ack(1);
+    bench.client.taken_by_nic(bench.now, SESSION, 2, EPOCH);
+    assert_eq!(bench.outcomes().len(), 2);
+    bench.nack(2);
+    let (outcomes, reason) = bench.closed();
+    assert_eq!(reason, Closed::DataLoss { from: 2, to: 2 });
+    assert!(
+        matches!(outcomes[..], [(_, Outcome::Unknown)]),
+        "{outcomes:?}"
+    );
+}

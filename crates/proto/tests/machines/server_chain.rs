@@ -206,11 +206,11 @@ fn refusals_are_told_more_and_more_rarely() {
         applied: 1 << 40,
         ..member(1)
     };
-    for nonce in 81..84 {
+    for nonce in 81..=84 {
         told(nonce, swapped);
     }
-    assert_eq!(told(84, ahead).len(), 1);
-    assert_eq!(told(85, swapped), Vec::<String>::new());
+    assert_eq!(told(85, ahead).len(), 1);
+    assert_eq!(told(86, swapped), Vec::<String>::new());
     // The rows that are counted one by one have a bound.
     for device in 100..200 {
         told(u64::from(device), member(device));

@@ -74,6 +74,7 @@ fn every_rule_about_keys_is_in_the_table_of_what_notices_it() {
     let tests = [
         "crates/wire/src/key/tests.rs",
         "crates/proto/tests/machines/keys.rs",
+        "crates/sim/src/slots.rs",
         "crates/dataplane/tests/kernel/keyed.rs",
         "crates/fleet/src/hand/door.rs",
     ]

@@ -16,7 +16,7 @@ use pmnet_wire::record::CHAIN_MAX;
 use super::super::access::access;
 use super::super::common::{copies, hop_addresses, required, size_max};
 use super::super::etcd::EtcdArgs;
-use super::super::keys::{OfFront, Reach, key_args};
+use super::super::keys::{OfFront, Reach, key_args, leave_no_dump};
 use super::super::names::Named;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
@@ -99,6 +99,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
                 "--direct-password-file is the password for --direct: give that too".into(),
             ));
         }
+        leave_no_dump();
         let text = password("--direct-password-file", &path)?;
         front.direct_password = Some(Secret::new(text.as_bytes()));
     }
