@@ -1,5 +1,6 @@
-//! The failure matrix (`docs/spec/protocol.md` §9): moments in the life of an update, and faults
-//! that hit them. A cell is counted when its fault happens while an update stands at its moment.
+//! The failure matrix (`docs/spec/protocol.md` §9). A row is a moment in the life of an update, a
+//! column is a fault. If a fault happens while some update is at a moment, the cell of this moment
+//! and this fault is counted.
 //!
 //! | moment | when it is |
 //! |---|---|
