@@ -13,7 +13,7 @@ pub const DEVICES: usize = 2;
 /// Most steps of a client's program.
 pub const STEPS: usize = 4;
 
-/// Sets of keys. There are two keys: *the key*, which nearly all calls concern, and the other one.
+/// Sets of keys. There are two keys: *the key*, which nearly all calls concern, and *the other key*.
 pub const KEYS: usize = 2;
 /// The set of the key.
 pub const KEY: u8 = 1;

@@ -23,8 +23,8 @@ const WRONG_MAX: usize = 8;
 pub struct Silent(Vec<Client>);
 
 impl Silent {
-    /// Connects so many clients, each of which writes once with an early acknowledgement and once without one. The
-    /// calling thread must be on the client's machine.
+    /// Connects this number of clients. Each client makes one write that is acknowledged early and one write that is
+    /// not. The calling thread must be on the client's machine.
     ///
     /// # Errors
     /// A write is not answered.

@@ -240,9 +240,9 @@ fn ctl(door: &Door, heard: &Heard, random: &mut fastrand::Rng) -> anyhow::Result
             talk.greeted()?;
             talk.say(known.as_bytes())?;
         }
-        // The same, to a door that has not said its nonce.
+        // A genuine line, to a door that has not sent its nonce yet.
         5 => talk.say(known.as_bytes())?,
-        // It goes in the middle of a line.
+        // The connection is closed in the middle of a genuine line.
         _ => {
             let part = random.usize(1..known.len());
             talk.stream.write_all(&known.as_bytes()[..part])?;

@@ -53,9 +53,9 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// Those that Redis does not have yet.
+    /// Updates that Redis does not have yet.
     Pending,
-    /// Also those that Redis has, as long as the log keeps them.
+    /// Also updates that Redis has, as long as the log keeps them.
     Log,
 }
 
