@@ -9,7 +9,7 @@
 //! | acked-not-forwarded | the head has committed an entry that was not sent to the server |
 //! | forwarded-not-applied | an entry was sent to the server, which has not applied it |
 //! | applied-not-reclaimed | a device holds an entry that the server has applied |
-//! | reclaim-lost | the same, and a packet that said so to this device was lost |
+//! | reclaim-lost | a device holds an entry that the server has applied, and a packet that reported this to the device was lost |
 //! | recovering | a device, or the server, runs and does not serve yet |
 //! | log-full | a log has no room for a full-size packet |
 
