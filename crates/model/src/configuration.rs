@@ -61,9 +61,9 @@ pub enum Call {
     Expire,
     /// Reads the key on the client's own connection to the store, after a barrier (a bypass that names the store).
     ReadDirect,
-    /// Sets the key in this way.
+    /// Sets the key on the client's own connection to the store, after a barrier.
     SetDirect,
-    /// Does what [`Call::Script`] does in this way.
+    /// Does what [`Call::Script`] does, on the client's own connection to the store, after a barrier.
     ScriptDirect,
     /// The second barrier of the preceding operation.
     Confirm,
