@@ -196,7 +196,7 @@ fn refusals_are_told_more_and_more_rarely() {
     let first = "(refusal 1 for this reason in this epoch)";
     let other = told(80, member(7));
     begins(&other, &format!("PM2601 refused device 7 {first}: PM1009"));
-    // A refusal for a new reason is reported at once, however often the same device was refused for another reason.
+    // A new reason is told at once, however often the device was refused for another one.
     let swapped = Member {
         log_uuid: 77,
         ..member(1)
@@ -211,8 +211,7 @@ fn refusals_are_told_more_and_more_rarely() {
     }
     assert_eq!(told(84, ahead).len(), 1);
     assert_eq!(told(85, swapped), Vec::<String>::new());
-    // The server counts refusals separately only for a bounded number of devices and reasons. Refusals beyond this
-    // bound are not reported.
+    // The rows that are counted one by one have a bound.
     for device in 100..200 {
         told(u64::from(device), member(device));
     }
