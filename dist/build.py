@@ -21,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HERE = ROOT / "dist"
 OUT = ROOT / "target" / "dist"
-# Binaries that are built for packages have paths of no machine, so they are built apart.
+# Binaries for packages must not contain paths of this machine, so they are built in a folder of their own.
 BUILT = ROOT / "target" / "dist-build"
 MAINTAINER = "pmnet maintainers <maintainers@pmnet.dev>"
 SUMMARY = "Makes writes of Redis durable in the network, on their way"

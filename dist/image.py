@@ -140,7 +140,7 @@ def main():
     if not shutil.which("buildah"):
         sys.exit("image: no buildah (apt-get install buildah)")
     version = run("dpkg-deb", "-f", found[0], "Version")
-    # The same image from the same package: its time is that of the commit, which the package's files have.
+    # The same package gives the same image: the image has the time of the commit, as the package's files have.
     stamp = run("sh", "-c", 'dpkg-deb --fsys-tarfile "$0" | tar -t --utc --full-time -v ./usr/bin/pmnet', found[0])
     day, clock = stamp.split()[3:5]
     epoch = int(calendar.timegm(time.strptime(f"{day} {clock}", "%Y-%m-%d %H:%M:%S")))

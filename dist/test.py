@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "target" / "dist"
 WHEELS = ROOT / "target" / "wheels"
 NEEDED = "procps,systemd,redis-server,redis-tools,gcc,g++,libc6-dev,pkg-config,python3-venv"
-# A root with what the packages are tried with. It is made once for each list.
+# A root file system with the programs of NEEDED, in which the packages are tested. It is made once for each such list.
 BASE = ROOT / "target" / f"dist-root-{zlib.crc32(NEEDED.encode()):08x}.tar"
 SUITE = "bookworm"
 # Exposure that `systemd-analyze security` may find, in tenths.
@@ -203,7 +203,7 @@ def compiles(root):
     root.end_children()
 
 
-# Each of three clients adds this to each server's score of one name.
+# Each of three clients adds this number to the score of one name, at each server.
 SCORE = 2000
 KILLS = 6
 

@@ -36,7 +36,7 @@ def alone(out, work):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     CACHE.mkdir(parents=True, exist_ok=True)
     out.mkdir(parents=True, exist_ok=True)
-    # Two at once would boot each other's files.
+    # Two runs at the same time would boot each other's files.
     with (out / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ def download(package):
     path = CACHE / name[1]
     if not path.exists():
         print(f"downloading {package}", flush=True)
-        # Elsewhere first, so that what was interrupted is not taken for a package.
+        # The download goes to another folder first, so that an interrupted download is not taken for a package.
         with tempfile.TemporaryDirectory(dir=CACHE) as part:
             call(["apt-get", "-q", "download", package], APT_LIMIT, cwd=part)
             (got,) = pathlib.Path(part).glob("*.deb")

@@ -44,9 +44,9 @@ started=$SECONDS
 wanted=(format rivals-fmt mutants generate expected clippy product)
 [ "$what" = lint ] || wanted+=(tests unit sim)
 
-# suite NAME LIMIT_SECONDS COMMAND…: runs it; counts libtest's result lines, or itself if there
-# are none. An ignored test is a campaign with a target of its own in the Makefile; the campaign's
-# short form is among the other tests.
+# suite NAME LIMIT_SECONDS COMMAND…: runs the command. Counts libtest's result lines; without such
+# lines the command counts as one test. An ignored test is a campaign with a target of its own in
+# the Makefile; the campaign's short form is among the other tests.
 suite() {
     local name=$1 limit=$2 log="$logs/$1.log" begin=$SECONDS code ok bad left busy
     shift 2
@@ -100,7 +100,7 @@ report() {
         awk '/^failures:$/ { inside = 1 } /^test result: / { inside = 0 } inside' "$log" |
             head -n 120 | cut -c -1000 | sed 's/^/    | /'
         grep -vE '^(test .* ok$|   (Compiling|Checking) )' "$log" | tail -n 60 | cut -c -1000 | sed 's/^/    | /'
-        # By name and with its reason, at the very end: of a long log often only that is looked at.
+        # The names of failed tests and their reasons come last, because readers often look only at the end of a long log.
         awk -v suite="$name" '
             /^---- .* stdout ----$/ { test = $2; why = 0 }
             /^thread .* panicked at / && test != "" { why = 1; next }
@@ -131,7 +131,7 @@ unit() {
     suite unit 1800 cargo test --workspace --locked --no-fail-fast "$@" -- --show-output --test-threads 4
 }
 [ "$what" = all ] || clippy
-# A row of the table that does not find its text tests nothing.
+# If the text of a row of the table is not in the code, the row tests nothing.
 if has_python; then
     suite mutants 60 python3 tests/mutants/run.py --check
     suite generate 60 python3 tests/mutants/generate_test.py
@@ -201,7 +201,7 @@ if [ "$what" = all ]; then
         case $1 in
         demo) suite demo 900 "$built/pmnet-lab" demo --quick --checked-seconds 6 --out "$logs/demo" ;;
         testbed) in_lab testbed 480 testbed ;;
-        # Every reply that a Redis gives, and what clients do to each other: what make compat does for an hour, for a minute.
+        # A minute of the tests of make compat, which take an hour: replies to commands, and scenarios of several clients.
         compat) compats ;;
         wheel)
             if [ -x target/venv/bin/maturin ] && [ -x target/venv/bin/mypy ]; then
@@ -251,7 +251,7 @@ if [ "$what" = all ]; then
         clippy
         suite sim 900 "$built/pmnet-sim" --seeds 2000
         suite rules 1200 "$built/pmnet-sim" --without all --noticed crates/sim/noticed
-        # Rights of users, beside newer servers, where they were fetched.
+        # Rights of users, compared with newer servers if these were fetched.
         local store
         for store in $STORES; do
             if [ ! -x "target/servers/$store/bin/redis-server" ]; then

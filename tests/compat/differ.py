@@ -336,7 +336,7 @@ def describe(port):
     if docs is None:
         raise Trouble(f"neither this server nor {MACHINE_REDIS} has COMMAND DOCS: install Redis 7 or newer")
     docs = {name: doc for name, doc in docs_of(docs).items() if name.partition("|")[0] in has}
-    # In a script this command damages the memory of Redis 6.2 (docs/guide/servers.md).
+    # In a script this command damages the memory of Redis 6.2 (docs/use/servers.md).
     return Grammar(docs, deadly=(b"INCRBYFLOAT",))
 
 

@@ -145,10 +145,11 @@ const until = Date.now() + seconds * 1000
 })()
 """
 
-# Every fifth job is scheduled (ZADD, later a script takes it out); every seventh fails once and is retried (the same).
+# Every fifth job is scheduled (ZADD, later a script takes it out); every seventh job fails once, and is retried in the same way.
 SIDEKIQ_JOBS = """
 require 'sidekiq'
-# Longer than pmnet's deadline: Sidekiq repeats what it gave up, and what was popped for it is lost, with Redis alone as well.
+# Longer than pmnet's deadline: Sidekiq repeats a command that it gave up, and an element that the first command popped is
+# lost. The same happens with Redis alone.
 store = { url: "redis://127.0.0.1:#{ENV['PORT']}/0", timeout: 15 }
 BESIDE = RedisClient.config(port: ENV['BESIDE'].to_i).new_pool(size: 4)
 Sidekiq.configure_client { |config| config.redis = store }

@@ -199,7 +199,7 @@ class Stack:
             name = f"pmnet-{role}"
             process, log = self._spawn(name, [binary, role, *arguments])
             self._wait(name, process, log, lambda log=log: b"ready " in log.read_bytes())
-        # The front is ready before its first session is open.
+        # The front prints its ready line before its first session is open, so a command must be answered first.
         request, reply = b"SET compat:ready 1\r\nDEL compat:ready\r\n", b"+OK\r\n:1\r\n"
         self._wait(name, process, log, lambda: answers(front, request, reply))
         return front

@@ -35,8 +35,8 @@ const EVERY: &str = "1s";
 enum Patience {
     /// The times in the rules.
     Rules,
-    /// One second, and rates over a few seconds, so that a test does not last for minutes. The
-    /// bounds stay those of the rules.
+    /// The test replaces these times by one second, and the periods of rates by a few seconds, so
+    /// that it does not last for minutes. The bounds of the rules stay.
     Short,
 }
 

@@ -1,5 +1,5 @@
-//! A chain of three under kills, of which then two devices are lost for good; one test for each
-//! survivor.
+//! A chain of three devices: all processes are killed in turn, and then two devices are lost for
+//! good. There is one test for each device that may remain.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

@@ -22,7 +22,8 @@ use self::etcd::Etcds;
 use crate::common;
 use crate::support::{Acknowledged, connect, eventually, launch, refuses, write_until};
 
-/// Usual length of a lease, less its margin: after so long without etcd no device answers.
+/// Usual length of a lease, less its margin: a device that has had no answer of etcd for this time
+/// answers no client.
 const DEADLINE: Duration = Duration::from_millis(2_970);
 /// From an acknowledgement to the moment when a client on a busy machine has noted it.
 const NOTED: Duration = Duration::from_millis(1_500);

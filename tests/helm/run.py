@@ -165,7 +165,7 @@ def device_ids(objects):
         fail(f"ids: {[one['id'] for one in files]}")
     for one, after in zip(files, files[1:] + [None]):
         sends_to = after["listen"].split(":")[0] if after else "pmnet-server-0"
-        # Without keys the number of the next device has no use, and is refused.
+        # Without keys the id of the next device has no use, so a device refuses this flag.
         number = (after["id"] if after else 0) if "key" in one else None
         if one["next"].split(".")[0] != sends_to or one.get("next-id") != number:
             fail(f"device {one['id']} sends to {one['next']}, number {one.get('next-id')}")

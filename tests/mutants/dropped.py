@@ -42,7 +42,7 @@ pub fn mutant(number: u32) -> bool {
     *CHOSEN.get_or_init(|| std::env::var("%s").map_or(0, |text| text.parse().expect("a number"))) == number
 }
 """ % NUMBER
-# A change may leave something unused.
+# A change may leave a variable or an import unused, so warnings are allowed.
 ALLOW = "#![allow(warnings)] "
 BUILDS_MAX = 30
 MEMORY_MAX = 8 << 30

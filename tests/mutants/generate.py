@@ -183,7 +183,7 @@ class Source:
             while self.masked[end : end + 2] == "||":
                 end = self.after(end + 2, False)
             condition = self.masked[found.end() : end]
-            # cargo-mutants makes those of match arms; with || each operand is left out by itself.
+            # cargo-mutants changes the conditions of match arms. Of a condition with ||, each operand is left out by itself.
             if self.masked[end : end + 1] != "{" or re.search(r"\blet\b", condition) or "||" in condition:
                 continue
             yield self.change("check", found.end(), end, "false", "never if")

@@ -60,15 +60,16 @@ LOSS_MODULES, MEMORY_MODULES = ("sch_netem",), ("nfit", "nd_pmem", "dax_pmem", "
 LIBRARIES = ("libibverbs1", "ibverbs-providers", "libnl-3-200", "libnl-route-3-200")
 # Time limits in seconds.
 BOOT_LIMIT, DOCTOR_LIMIT, START_LIMIT, CHECK_LIMIT = 180, 120, 30, 300
-# Few: they run out, and clients hear RNR.
+# Number of slots of a device: so few that they run out, and the NIC answers RNR.
 SLOTS = 8
-# Connections of a rude client; more would take the places of others (fewer connections than slots).
+# Number of connections of a rude client. A device has fewer connections than slots, so a higher number would take the
+# places of other clients.
 RUDE = 6
-# Path of its key in the guest, and the names of those who have a key.
+# Path of the rude client's key in the guest, and the names of all clients that have a key.
 RUDE_KEY, NAMES = "/etc/keys/rude.key", ("front0", "front1", "front2", "rude")
-# Of each NVDIMM, in MiB; without its labels it is a multiple of 16.
+# Size of each NVDIMM and of its labels, in MiB. Without its labels an NVDIMM's size is a multiple of 16 MiB.
 NVDIMM_MIB, LABELS_MIB = 130, 2
-# A result that no lane can give.
+# The line of the result that no emulated machine can give.
 LATENCY = "latency: not measured, needs an RNIC; with one: pmnet-lab load --redis FRONT --clients 1 (docs/operate/verbs.md)"
 DOMAINS = {"mem-ctrl": "death of the process", "cpu": "power loss"}
 
@@ -283,7 +284,7 @@ def load(machine, name, arguments):
             time.sleep(4 if "stopped" in fault else dice.uniform(1, 3))
         line, more = judge(arguments, world, name)
         refused = "" if arguments.unkeyed else f"{refuse(machine)}; "
-        # The device says at its end what it did since its start.
+        # When the device ends, it logs what its NIC and connections did since its start.
         machine.tell("kill $(cat /tmp/device0.pid)")
         machine.wait(["what the NIC and its connections did"], SETTLE_LIMIT)
         machine.tell("break")
@@ -430,7 +431,7 @@ def cuts(machine, world, memories, outside, arguments):
         machine.cut()
         seen["cuts"] += 1
         seen["slots"] += alone_in_slots
-        # The messages from before the cut are taken in; then no client works.
+        # Waits until the messages from before the cut are processed and no client works.
         world.rest()
         shutil.copy(machine.log, OUT / "persistent.before.log")
         words = f"{alone_in_slots} of them while the device was stopped" if stops else "the device ran"

@@ -117,8 +117,8 @@ pub(crate) struct ServerObject {
     watermark: Vec<u8>,
 }
 
-// SAFETY: the pointers in `items` and `rows` point into `batch` and `program` of the same object. These move
-// with it, but their heap data stays in place.
+// SAFETY: the pointers in `items` and `rows` point into `batch` and `program` of the same object. If the
+// object moves, `batch` and `program` move too, but their data on the heap stays in place.
 unsafe impl Send for ServerObject {}
 
 impl ServerObject {

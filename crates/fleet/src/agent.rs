@@ -210,7 +210,7 @@ struct Held {
 
 /// Why there is no lease now.
 enum Not {
-    /// There is no lease at present, for this reason. It may be granted later.
+    /// There is no lease at present, for this reason. A later request may get one.
     Yet(String),
     /// The device must end, for this reason.
     Ever(String),

@@ -3,11 +3,12 @@
 //!
 //! Purpose: no client may do through pmnet what Redis would refuse to the client. Redis itself checks the password
 //! ([`crate::store`]'s `rights`), lists its users and their rules twice a second, and answers whether a user may run a
-//! command (`ACL DRYRUN`). These answers are kept ([`Users`]) while the user's rules stay the same. A command costs
-//! only a look-up if its user has all rights, or has rules that do not depend on keys and channels. Any other question
-//! is asked once for each command with its keys. Invariants: nothing is allowed that Redis has not allowed under the
-//! present rules, as far as the front knows them. All tables are bounded. A password appears in no log and no error.
-//! Not allowed here: sockets and clocks.
+//! command (`ACL DRYRUN`). [`Users`] keeps each permission until the next list arrives, even if that list is equal to
+//! the list before. A refusal is never kept. Between two lists the front asks nothing about a user that may do
+//! everything. About any other user it asks once for each command with its keys. If the user's rules do not depend on
+//! keys and channels, most commands are asked about by name alone. Invariants: nothing is allowed that Redis has not
+//! allowed under the present rules, as far as the front knows them. All tables are bounded. A password appears in no
+//! log and no error. Not allowed here: sockets and clocks.
 
 mod access;
 mod failures;

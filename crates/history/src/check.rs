@@ -9,8 +9,8 @@ use crate::{counter, lock, prefix, register};
 /// Bounds of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of configurations that the search for one key may remember. Above this the key is undecided. It
-    /// bounds the time as well: a gigabyte takes several seconds.
+    /// Bytes of configurations that the search for one key may remember. Above this the key is undecided. The bound
+    /// also limits the time of the search: a gigabyte takes several seconds.
     pub bytes_max: u64,
 }
 

@@ -1,7 +1,7 @@
 //! A counter: INCR and GET.
 //!
-//! All increments of unknown outcome are alike, and none must be over by a certain time. So they may be taken
-//! in the order of their calls. For n such increments, n + 1 sets are tried, not 2^n.
+//! All increments of unknown outcome are alike, and none of them must have taken effect by a certain time. So they may
+//! be taken in the order of their calls. For n such increments, n + 1 sets are tried, not 2^n.
 
 use crate::operation::{Action, Operation};
 use crate::search::{Call, Sequential};

@@ -13,7 +13,7 @@ pub const DEVICES: usize = 2;
 /// Most steps of a client's program.
 pub const STEPS: usize = 4;
 
-/// Sets of keys. There are two keys: *the key*, which nearly all calls concern, and the other one.
+/// Sets of keys. There are two keys: *the key*, which nearly all calls concern, and *the other key*.
 pub const KEYS: usize = 2;
 /// The set of the key.
 pub const KEY: u8 = 1;
@@ -61,9 +61,9 @@ pub enum Call {
     Expire,
     /// Reads the key on the client's own connection to the store, after a barrier (a bypass that names the store).
     ReadDirect,
-    /// Sets the key in this way.
+    /// Sets the key on the client's own connection to the store, after a barrier.
     SetDirect,
-    /// Does what [`Call::Script`] does in this way.
+    /// Does what [`Call::Script`] does, on the client's own connection to the store, after a barrier.
     ScriptDirect,
     /// The second barrier of the preceding operation.
     Confirm,

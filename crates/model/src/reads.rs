@@ -370,9 +370,9 @@ impl Protocol {
             && self.bypass_under_way(state, client).is_some_and(asks)
     }
 
-    /// The same transaction, before the head has answered. The client is assumed to know the head's version of this
-    /// moment: with another version the reply would be useless, because no version comes again. A MISS that was sent
-    /// before this moment allows no fewer replies ([`Self::fetch`]).
+    /// The client reads from the store before the head has answered its READ. The client is assumed to know the head's
+    /// version of this moment: with another version the reply would be useless, because no version comes again. A MISS
+    /// that was sent before this moment allows no fewer replies ([`Self::fetch`]).
     pub(crate) fn go_ahead(&self, state: &mut State, client: u8, store: u8) -> bool {
         let Some(index) = self.bypass_under_way(state, client) else {
             return false;

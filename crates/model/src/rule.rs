@@ -49,7 +49,7 @@ pub enum Rule {
     ServerFirst,
     /// §14: a new head answers no client before the old head's lease is over. Without: at once.
     Lease,
-    /// §14: before that moment no bypass, fallback or read passes the new head either. Without: only acks wait.
+    /// §14: no bypass, fallback or read passes a new head before the old head's lease is over. Without: only acks wait.
     LeaseCoversReads,
     /// §14: a device answers only until its lease is over by its own clock. Without: for ever.
     LeaseDeadline,
@@ -152,15 +152,17 @@ pub enum Rule {
     EndRaises,
     /// reads.md §4: a fallback is an outstanding request, too.
     FallbackCloses,
-    /// reads.md §4: once the server has answered a new incarnation of the head, it refuses requests that an earlier one
-    /// has stamped. Without: it executes them.
+    /// reads.md §4: once the server has answered a new incarnation of the head, it refuses requests that an earlier
+    /// incarnation has stamped. Without: it executes these requests.
     OldStamps,
-    /// reads.md §4: that incarnation is in the server's record. Without: a restarted server has forgotten it.
+    /// reads.md §4: the server's record has the last answered incarnation of the head. Without: a restarted server has
+    /// forgotten this incarnation.
     StampsRecorded,
     /// reads.md §5: an operation that bypasses the devices and may change state waits until the OPEN of its mark is
     /// committed.
     MarkFirst,
-    /// reads.md §5: the barrier of such an operation waits, too. Without: only the operation itself.
+    /// reads.md §5: the barrier of an operation under a mark also waits until the OPEN of the mark is committed.
+    /// Without: only the operation itself waits.
     MarkBeforeBarrier,
     /// reads.md §5: while a mark is open, there are no HITs.
     MarkCloses,
@@ -176,7 +178,8 @@ pub enum Rule {
     MarkEndSettled,
     /// reads.md §5: the END of a silent client's mark is applied only when the client's connection is closed.
     MarkClosed,
-    /// reads.md §5: after that END the client sends nothing more. Without: it may make another connection.
+    /// reads.md §5: after the END of its mark a silent client sends nothing more to the store. Without: it may make
+    /// another connection.
     MarkAlive,
     /// reads.md §5: if operations may bypass the devices, a store that the server has left is fenced.
     OldMasterFenced,

@@ -1,5 +1,5 @@
-//! The rules of the protocol that can be switched off, to test whether the tests notice it (`docs/spec/protocol.md` §2
-//! and §8).
+//! The rules of the protocol that can be switched off (`docs/spec/protocol.md` §2 and §8), to check that the tests
+//! notice a missing rule.
 //!
 //! A machine whose rule is switched off does what the rule forbids, in the place where the rule is implemented. The
 //! simulator must notice the violation. Only a program that is built with the feature `rules` can switch rules off. In

@@ -177,8 +177,8 @@ impl World {
         } else if self.devices[node].lost {
             self.happened("zombies fenced");
             if text.contains(LATECOMER) && !self.order.is_empty() {
-                // The head with which it was to form a chain still waits for it and reports this,
-                // so its operator starts the head again.
+                // The head was to form a chain with the lost device, still waits for this device,
+                // and reports this. So the operator starts the head again.
                 self.reconfigure();
             }
         } else if (self.config.lost_clients || self.config.detours) && text.contains(LATECOMER) {

@@ -1,5 +1,6 @@
-//! The failure matrix (`docs/spec/protocol.md` §9): moments in the life of an update, and faults
-//! that hit them. A cell is counted when its fault happens while an update stands at its moment.
+//! The failure matrix (`docs/spec/protocol.md` §9). A row is a moment in the life of an update, a
+//! column is a fault. If a fault happens while some update is at a moment, the cell of this moment
+//! and this fault is counted.
 //!
 //! | moment | when it is |
 //! |---|---|
@@ -8,7 +9,7 @@
 //! | acked-not-forwarded | the head has committed an entry that was not sent to the server |
 //! | forwarded-not-applied | an entry was sent to the server, which has not applied it |
 //! | applied-not-reclaimed | a device holds an entry that the server has applied |
-//! | reclaim-lost | the same, and a packet that said so to this device was lost |
+//! | reclaim-lost | a device holds an entry that the server has applied, and a packet that reported this to the device was lost |
 //! | recovering | a device, or the server, runs and does not serve yet |
 //! | log-full | a log has no room for a full-size packet |
 

@@ -50,7 +50,7 @@ pub enum Result {
     Read(Vec<u64>),
     /// The reply is the id of the newest append, instead of the list.
     Newest(u64),
-    /// The reply is none that the store has written.
+    /// The store has not written this reply.
     Garbled,
     /// The call certainly had no effect.
     Failed,

@@ -34,7 +34,7 @@ pub(crate) fn device_id(node: usize) -> u32 {
 /// The cluster key of worlds with keys.
 pub(crate) const CLUSTER: ClusterKey = ClusterKey::new(*b"of all the world");
 
-/// The cluster key that follows it, in worlds in which the key changes.
+/// The next cluster key, in worlds in which the key changes.
 pub(crate) const NEXT: ClusterKey = ClusterKey::new(*b"of another world");
 
 /// The id of the hop at this address; 0 for the server.

@@ -210,7 +210,8 @@ impl World {
             return Some((to, from, bytes));
         }
         if matches!(header.kind, Kind::Recover | Kind::RecoverReply) {
-            // Without keys, only their nonce and log identity authenticate them.
+            // Without keys, only nonce and log identity authenticate a RECOVER and a recover-reply,
+            // so the injector changes none of these packets.
             return None;
         }
         if self.below(2) == 0 {

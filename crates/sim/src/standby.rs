@@ -1,14 +1,14 @@
 //! Several servers of one shard, of which one serves (`docs/spec/protocol.md` §14): a standby
 //! server begins while the earlier server still runs.
 //!
-//! Fault model: the standby server wrongly takes the serving one for dead, because the latter stood
-//! still or was cut off from the lease store. Then both run. For a while the devices still send to
-//! the earlier server. Then they are wired to the later one, and the earlier one goes on with the
-//! packets that it has received. Nothing but the store says which of them may write. Redis may
-//! refuse all writes when the later server begins, and accept them from the earlier one afterwards.
-//! In some worlds the earlier server sleeps while the later one serves, and wakes up when no
-//! request is under way. Packets that were sent to it are waiting, and a device that starts again
-//! with its old command line asks the earlier server first.
+//! Fault model: the standby server wrongly takes the serving server for dead, because the serving
+//! server stood still or was cut off from the lease store. Then both servers run. For a while the
+//! devices still send to the earlier server. Then the devices are wired to the later server, and
+//! the earlier server goes on with the packets that it has received. Only the store decides which
+//! of the two servers may write. Redis may refuse all writes when the later server begins, and
+//! accept them from the earlier one afterwards. In some worlds the earlier server sleeps while the
+//! later one serves, and wakes up when no request is under way. Packets that were sent to it are
+//! waiting, and a device that starts again with its old command line asks the earlier server first.
 
 use crate::store::{SimStore, TOOK_OVER};
 use crate::world::{Event, World, address};

@@ -17,8 +17,8 @@ pub struct WorldPlan {
     pub spares: usize,
     /// Medium of all logs.
     pub medium: Medium,
-    /// Number of Redis replicas, one or two of the two, that must have a write before it counts as
-    /// applied.
+    /// Number of Redis replicas (1 or 2; there are two) that must have a write before the write
+    /// counts as applied.
     pub confirm: u32,
 }
 

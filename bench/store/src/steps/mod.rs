@@ -67,10 +67,11 @@ pub struct Breakdown {
     pub lines: Vec<Line>,
     /// Time of data management with packets as records, as a fraction of that with the usual steps.
     pub ratio: f64,
-    /// This ratio with the later packing included, per put.
+    /// Time of data management with packets as records and of later packing, per put, as a fraction of the time with
+    /// the usual steps.
     pub ratio_with_packing: f64,
-    /// This ratio with the receiver's check of the sender's checksum included, which is a part of
-    /// receiving in pmnet.
+    /// Time of data management with packets as records and of the receiver's check of the sender's checksum, as a
+    /// fraction of the time with the usual steps. In pmnet this check is a part of receiving.
     pub ratio_with_check: f64,
 }
 

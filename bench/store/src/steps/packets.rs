@@ -33,7 +33,7 @@ pub struct Packets {
 
 impl Packets {
     pub fn new(folder: &Path, keys: u64, clock: f64) -> anyhow::Result<Packets> {
-        // A frame for each record, and half as many again.
+        // One and a half frames for each record.
         let frames = u32::try_from(keys + keys / 2 + 1024)?;
         let geometry = Geometry {
             lines: u32::try_from((keys * 2).next_multiple_of(64))?.max(4096),

@@ -1,9 +1,10 @@
 //! The pipeline as the device's fast path: this module holds and releases it, tells it what it may admit, and reads
 //! what it did.
 //!
-//! Invariants: fields that the pipeline writes too are written only through the guard [`Held`]. `last` is read with
-//! Acquire and written with Release, so everything up to it is complete on either side. Orders are never taken back: a
-//! release at an order before the pipeline's last one is refused.
+//! Invariants: fields that the pipeline writes too are written only through the guard [`Held`]. `last` is written with
+//! Release and read with Acquire. So if a reader sees an order in `last`, the reader also sees all entries up to that
+//! order completely. Orders are never assigned twice: if the process asks to release the pipeline at an order below the
+//! pipeline's last order, the release is refused.
 //!
 //! Spec: `docs/spec/pipeline.md` §2 to §4. May not: decide when to hold or release.
 

@@ -19,8 +19,8 @@ use crate::world::{
 /// Number of entries in both logs; the logs have room for the same number of frames of the longest size.
 const ENTRIES: u64 = 64;
 const RING: Parameters = Parameters::ring(ENTRIES, 131_072);
-/// There are so many buffers that the buffers for copies (one in 32) hold all entries. Then the ENDs of many sessions
-/// fit into one turn.
+/// There are enough buffers that the buffers for copies (one in 32) can hold all entries. Then the ENDs of many
+/// sessions fit into one turn.
 const BUFFERS: Parameters = Parameters::buffers(ENTRIES, 32 * ENTRIES * BUFFER, 2_048);
 /// The usual proportion: eight buffers of the log are for copies.
 const FEW: Parameters = Parameters::buffers(ENTRIES, 4 * ENTRIES * BUFFER, 2_048);

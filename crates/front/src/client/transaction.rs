@@ -219,7 +219,8 @@ impl Transaction {
             return self.queue_unknown(arguments.get(0), unknown, command, by);
         };
         if facts.name == "EXEC" && arguments.len() != 1 {
-            // This is the only error about the number of arguments that ends the transaction.
+            // An EXEC with arguments ends the transaction. Any other command with a wrong number of arguments
+            // only makes EXEC fail.
             return Handled::Ended(EXEC_ARITY);
         }
         if let Some(error) = arity_error(verdict, arguments) {

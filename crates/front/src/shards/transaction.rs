@@ -252,7 +252,8 @@ impl Transactions {
         };
         let misfit = !command.verdict.arity_fits(command.arguments);
         let done = match (kind, &transaction.fate) {
-            // This is the only error about arguments that ends a transaction.
+            // An EXEC with a wrong number of arguments ends the transaction. Any other command with
+            // a wrong number only makes EXEC fail.
             _ if misfit && command.arguments.is(0, "EXEC") => {
                 transaction.execute(None, command, backs)
             }

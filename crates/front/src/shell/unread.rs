@@ -4,8 +4,8 @@
 //! that reads nothing, up to one bound for each client and one for all together. Above the bound no further
 //! commands are taken from the client until it reads. If the client has sent more commands and reads nothing for
 //! [`PATIENCE`], its connection ends with an error. If all clients together have too many unread bytes, no further
-//! commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`] the client with the most unread
-//! bytes that reads nothing is closed.
+//! commands are taken from clients that have unread bytes. After [`PATIENCE_WITH_ALL`], of the clients that read
+//! nothing, the client with the most unread bytes is closed.
 
 use super::Front;
 use super::client::Client;

@@ -333,8 +333,7 @@ fn nothing_follows_a_select_or_a_watch_without_an_answer() {
             front.knobs().hold_bypasses = true;
             let mut client = front.client();
             client.send(&command(first));
-            // These commands are younger than the command that times out, so the timeout would not fail these commands,
-            // too.
+            // These commands arrived after the command that times out, so its timeout alone does not end them.
             std::thread::sleep(pause);
             client.send(&[command("SET k 1"), command("MULTI")].concat());
             client.send(&[command("SET k 2"), command("EXEC")].concat());

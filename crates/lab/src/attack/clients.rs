@@ -1,5 +1,5 @@
-//! Clients beside the checked load: silent ones, whose sessions the adversary can try to use, and one that reads what
-//! it has just written.
+//! Clients beside the checked load: silent clients, whose sessions the adversary can try to use, and a client that
+//! reads its own last writes.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,19 +12,19 @@ use super::{CALL_MAX, PREFIX};
 use crate::harness::namespaces::enter;
 use crate::resp::{Client, Reply};
 
-/// Keys that are written and read in turn.
+/// Number of keys that a client writes and reads in turn.
 const KEYS: usize = 16;
-/// From one write to the next one.
+/// Time between two writes.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Most wrong values that are described.
+/// Maximum number of wrong values that the report describes.
 const WRONG_MAX: usize = 8;
 
 /// Connected clients with sessions, which write nothing any more.
 pub struct Silent(Vec<Client>);
 
 impl Silent {
-    /// Connects so many clients, each of which writes once with an early acknowledgement and once without one. The
-    /// calling thread must be on the client's machine.
+    /// Connects this number of clients. Each client makes one write that is acknowledged early and one write that is
+    /// not. The calling thread must be on the client's machine.
     ///
     /// # Errors
     /// A write is not answered.
@@ -44,20 +44,20 @@ impl Silent {
         Ok(Silent(clients))
     }
 
-    /// Their number.
+    /// Returns the number of silent clients.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 }
 
-/// What the client that reads has seen.
+/// The results of the client that reads its own writes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Reads {
-    /// Reads that were answered.
+    /// Number of answered reads.
     pub answered: u64,
-    /// Reads of all clients that the head answered, as the front counts them at the end.
+    /// Number of reads of all clients that the head answered, as the front counts them at the end.
     pub hits: u64,
-    /// Wrong values, at most some of them.
+    /// Descriptions of wrong values, at most `WRONG_MAX`.
     pub wrong: Vec<String>,
 }
 
@@ -76,8 +76,8 @@ struct Key {
     value: u64,
 }
 
-/// Until it is stopped, a client writes a key, and reads this key and another one, each on a connection of its own: they must
-/// have the values that were acknowledged last.
+/// Until the client is stopped, it writes a key, and then reads this key and another key, each on a connection of its
+/// own. Both keys must have the values that were acknowledged last.
 ///
 /// # Errors
 /// The client's machine cannot be entered.

@@ -1,7 +1,9 @@
 //! An adversary at the TCP doors of devices and server (`docs/spec/keys.md` §9), and at the status ports.
 //!
-//! It connects from the client's machine, and to status ports from the machine of the role, whose loopback they are bound to. It has heard a
-//! genuine question, and has kept a genuine order back. It knows the fingerprint of the cluster's key, which is no secret, and not the key.
+//! The adversary connects to doors from the client's machine. To a status port, which is bound to the loopback
+//! interface, the adversary connects from the role's own machine. The adversary has recorded a genuine question, and a
+//! genuine instruction that it did not let through. It knows the fingerprint of the cluster's key, which is no secret,
+//! but not the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,11 +19,11 @@ use serde_json::json;
 use super::tap::Shared;
 use crate::harness::namespaces::enter;
 
-/// For connecting, and for each line.
+/// Longest time to connect, and longest time to send or receive one line.
 const CALL_MAX: Duration = Duration::from_secs(2);
-/// From one try to the next one.
+/// Time between two rounds of tries.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A genuine caller that was too slow for the door asks again, at most so often.
+/// Maximum number of attempts of a genuine caller: on a busy machine it may be too slow for the door.
 const LISTEN_MAX: usize = 20;
 /// Longest answer that is read, in bytes.
 const ANSWER_MAX: u64 = 64 * 1024;
@@ -29,41 +31,41 @@ const ANSWER_MAX: u64 = 64 * 1024;
 /// A door, or a status port.
 #[derive(Clone, Debug)]
 pub struct Door {
-    /// Of which role.
+    /// Name of the role that has the door.
     pub role: String,
-    /// Network namespace from which it is reached.
+    /// Network namespace from which the adversary connects.
     pub from: String,
-    /// Its address there.
+    /// Address of the door in that namespace.
     pub at: SocketAddr,
-    /// Which of both.
+    /// Whether this is a door or a status port.
     pub kind: DoorKind,
 }
 
-/// Which door it is.
+/// Kind of a TCP port that the adversary tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DoorKind {
-    /// For `pmnet ctl`.
+    /// The door for `pmnet ctl`.
     Ctl,
-    /// For Prometheus.
+    /// The status port, for Prometheus.
     Status,
 }
 
 /// Answers of one door to all tries.
 #[derive(Clone, Debug, Serialize)]
 pub struct DoorReport {
-    /// Of which role.
+    /// Name of the role that has the door.
     pub role: String,
-    /// Which door.
+    /// Kind of the port.
     pub kind: DoorKind,
-    /// Tries, by the answer: an id of a message, a status of HTTP, or `closed`.
+    /// Number of tries with each answer: an id of a message, a status of HTTP, or `closed`.
     pub answers: BTreeMap<String, u64>,
     /// Answers that a caller without the key must not get.
     pub opened: BTreeSet<String>,
 }
 
 impl DoorReport {
-    /// Whether it has refused something: a door has refused a MAC.
+    /// Whether the port has refused at least one try: a door has refused a MAC, a status port has answered 4xx.
     #[must_use]
     pub fn was_tried(&self) -> bool {
         let refusal = match self.kind {
@@ -79,7 +81,7 @@ struct Heard {
     fingerprint: u32,
     /// A question that was answered.
     question: String,
-    /// An order that never came to the door.
+    /// An instruction that never reached the door.
     order: String,
 }
 
@@ -141,7 +143,7 @@ pub fn attack(
     Ok(reports)
 }
 
-/// The first one that is right; otherwise the last error.
+/// Returns the first success; if no try succeeds, the last error.
 fn first_of<T>(tries: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut last = Err(anyhow::anyhow!("nothing was tried"));
     for tried in tries {
@@ -153,8 +155,8 @@ fn first_of<T>(tries: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result
     last
 }
 
-/// A caller with the key asks, and gets an answer. Returns the lines that an adversary on the path records: the question, and an order that the
-/// adversary kept back.
+/// A caller with the key asks, and gets an answer. Returns the lines that an adversary on the path records: the question,
+/// and an instruction that the adversary did not let through.
 fn listen(door: &Door, key: &ClusterKey, random: &mut fastrand::Rng) -> anyhow::Result<Heard> {
     let mut talk = Talk::begin(door)?;
     let nonce = talk.greeted()?;
@@ -184,7 +186,7 @@ fn listen(door: &Door, key: &ClusterKey, random: &mut fastrand::Rng) -> anyhow::
     })
 }
 
-/// The line of a caller with a key.
+/// Returns the line that a caller with a key sends.
 fn line(fingerprint: u32, own: [u64; 2], keys: &DoorKeys, text: &str) -> String {
     let mac = keys.to_door.text(text.as_bytes());
     sealed(fingerprint, own, mac, text)
@@ -195,7 +197,7 @@ fn sealed(fingerprint: u32, own: [u64; 2], mac: u64, text: &str) -> String {
         .to_string()
 }
 
-/// The text of a line.
+/// Returns the text in a line.
 fn text_of(line: &str) -> String {
     let line: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
     let text = line["sealed"]["text"].as_str();
@@ -213,7 +215,7 @@ fn ctl(door: &Door, heard: &Heard, random: &mut fastrand::Rng) -> anyhow::Result
     let text = text_of(known);
     let own = [random.u64(..), random.u64(..)];
     match random.u8(..7) {
-        // No line at all.
+        // Random bytes instead of a line.
         0 => {
             let length = random.usize(1..2_000);
             let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
@@ -221,28 +223,28 @@ fn ctl(door: &Door, heard: &Heard, random: &mut fastrand::Rng) -> anyhow::Result
                 .collect();
             talk.say(&bytes)?;
         }
-        // A question or order without a lock.
+        // A question or an instruction without a MAC.
         1 => talk.say(text.as_bytes())?,
-        // A MAC that is made up.
+        // A random MAC.
         2 => {
             talk.greeted()?;
             let mac = random.u64(..);
             talk.say(sealed(heard.fingerprint, own, mac, &text).as_bytes())?;
         }
-        // Another key, with the fingerprint of the right one.
+        // A MAC of another key, with the fingerprint of the right key.
         3 => {
             let nonce = talk.greeted()?;
             let keys = ClusterKey::new(random.u128(..).to_be_bytes()).door(own, nonce);
             talk.say(line(heard.fingerprint, own, &keys, &text).as_bytes())?;
         }
-        // A genuine line, repeated, or too late.
+        // A genuine line: a question that was answered before, or an instruction for the nonce of another connection.
         4 => {
             talk.greeted()?;
             talk.say(known.as_bytes())?;
         }
-        // The same, to a door that has not said its nonce.
+        // A genuine line, to a door that has not sent its nonce yet.
         5 => talk.say(known.as_bytes())?,
-        // It goes in the middle of a line.
+        // The connection is closed in the middle of a genuine line.
         _ => {
             let part = random.usize(1..known.len());
             talk.stream.write_all(&known.as_bytes()[..part])?;
@@ -276,7 +278,7 @@ impl Talk {
         Ok(())
     }
 
-    /// The next line; an error if there is none.
+    /// Returns the next line; an error if the connection is closed.
     fn hear(&mut self) -> anyhow::Result<String> {
         let mut line = String::new();
         let bytes = self.reader.read_line(&mut line)?;

@@ -5,9 +5,12 @@
 //! machine's own network stays untouched; the adversary does not know the key of the attacked
 //! front. May not: depend on how a role verifies packets.
 //!
-//! Three parts: checked load while roles are killed and started again, so that the adversary sees packets of every kind; then the attack
-//! while no client writes, but for repeated packets, after which nothing may have moved; then the attack beside checked load, with repeated packets too, after which nothing may be lost, twice, out of
-//! order or invented, and no read may have shown another value than the last one. Meanwhile it tries the TCP doors and the status ports of all roles.
+//! An attack has three parts. First, checked load runs while roles are killed and started again, so that the adversary
+//! sees packets of every kind. Second, the adversary sends all kinds of packets except repeated packets while no client
+//! writes; afterwards no log, order or epoch may have changed. Third, the adversary also sends repeated packets, beside
+//! checked load; afterwards no update may be lost, applied twice, out of order or invented, and no read may have shown
+//! another value than the last one. During the second and the third part the adversary tries the TCP doors and the
+//! status ports of all roles.
 //!
 //! In the second part clients are connected that keep their sessions and are silent.
 

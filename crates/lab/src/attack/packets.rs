@@ -124,7 +124,7 @@ impl Hoard {
 pub struct Field {
     /// Addresses of all roles; the client's address is the one that was seen last.
     pub roles: Vec<SocketAddrV4>,
-    /// The adversary's own key. It belongs to another front than the attacked one.
+    /// The adversary's own key. This key belongs to another front than the attacked front.
     pub own: Option<FrontKey>,
 }
 

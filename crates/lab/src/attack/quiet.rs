@@ -1,9 +1,9 @@
 //! The state of all roles, and when nothing may change any more.
 //!
 //! A front writes by itself, even if no client writes: it ends each session that it no longer needs, and this END is an entry. The session
-//! of its READs ends 45 s after the last READ (`IDLE` in `crates/proto/src/client/reads.rs`). The session in which it asks for the store's
-//! name is kept, but ends 3 s after a client has waited for long. So a comparison begins when the first one has ended, and the second one
-//! has no reason to end.
+//! of its READs ends 45 s after the last READ (`IDLE` in `crates/proto/src/client/reads.rs`). The front keeps the
+//! session in which it asks for the store's name, unless a client has waited for long: then the session ends 3 s later.
+//! So a comparison begins when the session of READs has ended, and when the other session has no reason to end.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ use super::stand::Stand;
 const QUIET: Duration = Duration::from_secs(5);
 /// Longest time until nothing moves: the session of the READs ends after 45 s.
 const REST_MAX: Duration = Duration::from_secs(120);
-/// Sessions of the front's own at most, besides those of clients: that of its questions for the store.
+/// Maximum number of the front's own sessions, besides the sessions of clients: the session in which it asks for the
+/// store's name.
 const OWN: usize = 1;
 /// Orders and epochs of logs and store, which change only by a write or a change of the chain.
 const STATES: [&str; 11] = [
@@ -47,7 +48,7 @@ impl States {
     /// Reads the orders and epochs.
     ///
     /// # Errors
-    /// A status port does not answer, or lacks them.
+    /// A status port does not answer, or lacks one of these values.
     pub fn read(stand: &Stand) -> anyhow::Result<States> {
         let states = States::named(stand, &STATES)?;
         ensure!(states.0.len() > 6, "the status ports say too little");
@@ -106,7 +107,8 @@ impl States {
     }
 }
 
-/// Waits until all roles count the sessions of so many clients, and no others but the front's own one, and until no state changes.
+/// Waits until all roles count the sessions of this number of clients and at most one session of the front's own, and
+/// until no state changes.
 ///
 /// # Errors
 /// This takes longer than [`REST_MAX`].

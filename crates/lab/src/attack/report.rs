@@ -24,21 +24,21 @@ pub struct Report {
     pub devices: u8,
     /// Kinds of packets that the adversary saw.
     pub kinds: Vec<String>,
-    /// Front, devices and server.
+    /// The reports of front, devices and server.
     pub roles: Vec<RoleReport>,
     /// State that changed during the attack while no client wrote; empty if none changed.
     pub moved: Vec<String>,
-    /// Entries that the taps saw meanwhile, and whether the front asked for them.
+    /// Entries that the taps saw while no client wrote, and whether the front asked for them.
     pub entries: Vec<String>,
     /// Roles whose process ended.
     pub ended: Vec<String>,
     /// Keys in the database that no client wrote.
     pub invented: u64,
-    /// TCP doors and status ports; without keys none was tried.
+    /// The reports of TCP doors and status ports; empty without keys.
     pub doors: Vec<DoorReport>,
-    /// What a client read of its own writes, beside the checked load.
+    /// The results of the client that reads its own writes.
     pub reads: Reads,
-    /// Of the checked load.
+    /// Verdict on the checked load.
     pub verdict: Verdict,
 }
 
@@ -49,11 +49,11 @@ pub struct RoleReport {
     pub role: String,
     /// Number of the adversary's packets to this role, by trick.
     pub sent: BTreeMap<&'static str, u64>,
-    /// Number of packet kinds among them.
+    /// Number of packet kinds among the adversary's packets.
     pub kinds: usize,
     /// Number of packets that the role dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// Number of datagrams that were lost because its socket's buffer was full.
+    /// Number of datagrams that were lost because the buffer of the role's socket was full.
     pub overrun: u64,
 }
 

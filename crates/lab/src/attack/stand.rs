@@ -53,9 +53,9 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// Those that Redis does not have yet.
+    /// Updates that Redis does not have yet.
     Pending,
-    /// Also those that Redis has, as long as the log keeps them.
+    /// Also updates that Redis has, as long as the log keeps them.
     Log,
 }
 
@@ -181,10 +181,10 @@ impl Stand {
         Ok(Some(Cluster::read(&keys.cluster)?.front(name).key))
     }
 
-    /// The key of the cluster, for a genuine caller of the doors.
+    /// Returns the cluster's key, for a genuine caller of the doors.
     ///
     /// # Errors
-    /// Its file cannot be read.
+    /// The key's file cannot be read.
     pub fn cluster_key(&self) -> anyhow::Result<Option<ClusterKey>> {
         let cluster = self.keys.as_ref().map(|keys| Cluster::read(&keys.cluster));
         Ok(cluster.transpose()?.map(|cluster| cluster.keys().present))
@@ -211,7 +211,8 @@ impl Stand {
         ctl.chain(status).collect()
     }
 
-    /// Where a device is, or, with the number after the last one, the server.
+    /// Returns the address of the device with this number; for the number after the last device, the address of the
+    /// server.
     pub fn address(&self, device: u8) -> SocketAddr {
         match device > self.devices {
             true => SERVER.into(),
@@ -251,7 +252,7 @@ impl Stand {
     /// Kills a role and starts it again, so that it recovers from the server.
     ///
     /// # Errors
-    /// It does not start.
+    /// The role does not start.
     pub fn restart(&mut self, role: &str) -> anyhow::Result<()> {
         let process = self.processes.get_mut(role).context("no such role")?;
         process.kill()?;

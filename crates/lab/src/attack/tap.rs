@@ -46,9 +46,9 @@ pub type Sent = BTreeMap<(String, Trick, Option<Kind>), u64>;
 pub struct Shared {
     /// The sample of seen packets.
     pub hoard: RwLock<Hoard>,
-    /// Which entries appeared.
+    /// The entries that appeared, and the packets that asked for them.
     pub witness: Mutex<Witness>,
-    /// Roles and key. The client's port is in `client_port`.
+    /// Receivers, sender addresses, and the adversary's key. The client's port is in `client_port`.
     pub field: Field,
     /// The client's address.
     pub client: Ipv4Addr,
@@ -56,9 +56,9 @@ pub struct Shared {
     pub client_port: AtomicU16,
     /// The packets sent so far.
     pub sent: Mutex<Sent>,
-    /// Packets per second of one tap; 0: it only receives.
+    /// Number of packets that one tap sends per second; 0: the taps only receive.
     pub rate: AtomicU64,
-    /// Whether repeated packets are among them.
+    /// Whether the adversary also sends repeated packets.
     pub repeats: AtomicBool,
     /// Number of packets that all taps together still have to send.
     pub left: AtomicU64,

@@ -1,7 +1,7 @@
 //! The entries that appear while no client writes, as the taps see them: which entry moved an order, and whether the
 //! front asked for it.
 //!
-//! Invariant: what it keeps is bounded.
+//! Invariant: the numbers of kept entries, sessions and packets are bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,15 +9,15 @@ use std::fmt;
 use pmnet_wire::packet::{Append, EntryKind};
 use pmnet_wire::{Header, Kind, Packet};
 
-/// Most entries that are kept. One is enough to be told about.
+/// Maximum number of entries that are kept for the report.
 const ENTRIES_MAX: usize = 32;
-/// Most sessions and packets of the front that are remembered.
+/// Maximum number of sessions of the front, and of its packets, that are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 /// Length of the token in the payload of an OPEN.
 const TOKEN_LEN: usize = 8;
 
-/// What names an entry both in the packet that asks for it and in its APPEND: an OPEN by its token, any other one by
-/// session and seq.
+/// The name of an entry, which is equal in the packet that asks for the entry and in the entry's APPEND. An OPEN is
+/// named by its token, any other entry by session and seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     kind: u8,
@@ -52,12 +52,12 @@ struct Entry {
     seq: u64,
 }
 
-/// What the taps saw of entries and of the packets that ask for them.
+/// The entries that the taps saw, and the packets of the front that asked for entries.
 #[derive(Debug, Default)]
 pub struct Witness {
     /// Kinds of packets that the front has sent in each session.
     sessions: BTreeMap<u64, BTreeSet<u8>>,
-    /// What the front has asked for.
+    /// Names of the entries that the front has asked for.
     asked: BTreeSet<Name>,
     /// Entries above this order are kept.
     above: Option<u64>,

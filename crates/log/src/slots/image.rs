@@ -13,8 +13,8 @@ pub const SLOTS_MAX: u32 = 1 << 15;
 pub const SLOT_BYTES_MIN: u32 = 128;
 /// Largest slot, in bytes.
 pub const SLOT_BYTES_MAX: u32 = 1 << 16;
-/// Limit of message numbers. A higher number is refused, because it could not be increased further. No queue receives
-/// so many messages.
+/// Limit of message numbers. A higher number is refused, because it could not be increased further. No queue ever
+/// receives this number of messages.
 pub const NUMBER_MAX: u64 = 1 << 51;
 
 const MAGIC: [u8; 8] = *b"PMNETSLT";

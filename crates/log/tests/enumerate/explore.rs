@@ -1,5 +1,5 @@
-//! Visits every moment of a recording, every image that a crash can leave at that moment, and every moment of the
-//! recovery from each of these images.
+//! Visits every moment of a recording. At each moment it tries the images that a crash can leave, all or a sample, and
+//! visits every moment of a part of the recoveries from these images.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

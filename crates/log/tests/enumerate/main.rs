@@ -1,5 +1,6 @@
-//! Crash enumeration: scripts of operations with a crash at every moment, with every image that the fault model allows
-//! at that moment, and again at every moment of each recovery (`docs/spec/recovery.md` §6).
+//! Crash enumeration: scripts of operations with a crash at every moment, with the images that the fault model allows
+//! at that moment (all or, if there are too many, a sample), and again at every moment of a part of the recoveries
+//! (`docs/spec/recovery.md` §6).
 //!
 //! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
 //! test --release -p pmnet-log --test enumerate -- --ignored --nocapture`

@@ -1,6 +1,7 @@
-//! Crash enumeration: scripts of operations with a crash at every moment, with every image that the fault model allows
-//! at that moment; and again at every moment of each recovery and of a transaction after it
-//! (`docs/spec/packet-store.md` §9). The medium and its fault model are those of the log's enumeration.
+//! Crash enumeration: scripts of operations with a crash at every moment, with the images that the fault model allows
+//! at that moment (all or, if there are too many, a sample); and again at every moment of a part of the recoveries,
+//! each followed by further operations (`docs/spec/packet-store.md` §9). The medium and its fault model are those of
+//! the log's enumeration.
 //!
 //! The quick form tries a part of the images at every moment of every script. This command runs the full form: `cargo
 //! test --release -p pmnet-packet-store --test enumerate -- --ignored --nocapture`

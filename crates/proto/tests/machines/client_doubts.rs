@@ -63,7 +63,8 @@ fn an_acknowledgement_by_fewer_copies_than_demanded_commits_nothing() {
     );
 }
 
-/// If a bypass overtook updates, the head would refuse each of its packets once for every update that it had not seen.
+/// If a bypass overtook updates, the head would refuse each packet of the bypass once for every update that
+/// the head had not received.
 #[test]
 fn a_bypass_is_sent_behind_every_update_that_it_follows() {
     let mut bench = Bench::open();

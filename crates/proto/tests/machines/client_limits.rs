@@ -211,7 +211,7 @@ fn a_session_that_the_device_ended_by_itself_has_lost_nothing_that_it_knew() {
     }
 }
 
-/// The head has its maximum of sessions, and a call that waits for a session learns that.
+/// The head has its maximum of sessions. A call that waits for a session is told so.
 #[test]
 fn a_call_for_which_there_is_no_session_is_told_so() {
     let (mut bench, open) = Bench::opening(config());
@@ -273,7 +273,7 @@ fn a_client_is_told_that_the_server_takes_other_payloads() {
     assert!(bench.client.poll_event().is_none());
 }
 
-/// A client with a name says it with OPEN and PING.
+/// A client with a name states the name in OPEN and PING.
 #[test]
 fn a_client_with_a_name_says_it_where_its_sessions_begin_and_go_on() {
     let named = ClientConfig {

@@ -333,7 +333,8 @@ fn silence_of_the_next_hop_is_broken_by_sending_again_or_asking() {
     );
 }
 
-/// If a device joined an idle chain or a store moved, an epoch begins of which no write tells the earlier devices.
+/// If a device joins an idle chain, or the store is another store, a new epoch begins. While no client writes, no entry
+/// tells the earlier devices of the new epoch.
 #[test]
 fn a_device_that_nobody_uses_hears_of_a_later_epoch_from_its_next_hop() {
     for (chain, id) in [(1, 1), (3, 1), (3, 2), (3, 3)] {
@@ -373,7 +374,8 @@ fn an_idle_device_asks_its_next_hop_once_a_second_and_four_times_as_often_withou
         begun,
         "a question is no word"
     );
-    // Answers of the store are a sign, too; a word of another epoch, or of the hop before, is none.
+    // Responses that pass the next hop also show that the next hop runs. A packet of another epoch, or from the
+    // previous hop, does not.
     let from_next = from_hop(Kind::Response, 0);
     for _ in 0..20 {
         bench.answer(hop(3, 3), &from_next, b"x");

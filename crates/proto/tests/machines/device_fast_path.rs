@@ -75,7 +75,8 @@ fn hop_work(held: u64, sent: u64) -> HopWork {
     work
 }
 
-/// A head of two that has followed orders 2 to 4. The fast path has sent all of them on.
+/// Returns the head of a chain of two devices. Its fast path has admitted orders 2 to 4 and has sent them to
+/// the next device; the machine has followed all three.
 fn followed_to_four() -> Bench {
     let mut bench = with_fast_path(2);
     assert_eq!(bench.forwards().len(), 0, "the OPEN is confirmed");

@@ -24,8 +24,8 @@ fn replicas(bench: &mut Bench, hashes: &[u64]) -> (u64, bool) {
     (miss.replicas, !miss.behind)
 }
 
-/// A head that has admitted an entry since its recover-reply. So all that was executed before the reply now has an
-/// admitted order as its bound.
+/// Returns a head that has admitted an entry since its recover-reply, and the order of this entry. If a replica has
+/// this order, it has the effects of all requests that were executed before the recover-reply.
 fn head() -> (Bench, u64) {
     let mut bench = Bench::head(1);
     let order = commit(&mut bench, 1, OTHER);

@@ -321,8 +321,8 @@ fn a_question_from_an_earlier_epoch_is_decided_anew() {
     );
 }
 
-/// The same nonce arrives in two epochs: the second answer is that of the current epoch, with all that was applied
-/// since.
+/// The same nonce arrives in two epochs. The second answer has the state of the current epoch, with everything that was
+/// applied after the first answer.
 #[test]
 fn a_nonce_that_was_answered_in_an_earlier_epoch_gets_the_present_state() {
     let mut bench = Bench::blank(crate::support::server::config());

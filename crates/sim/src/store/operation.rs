@@ -1,8 +1,8 @@
 //! Payloads and replies of the simulated store. The protocol does not interpret them.
 //!
 //! A payload is a letter, a key, an id and padding; a reply shows a list, names a store, or says
-//! that something was refused or may have happened. Padding makes long ones travel in fragments;
-//! the readers check all of it.
+//! that something was refused or may have happened. Padding makes long payloads and replies travel
+//! in fragments; the readers check all of the padding.
 
 use bytes::Bytes;
 use pmnet_proto::Random;

@@ -21,7 +21,7 @@ const LATE_CALLS_MAX: u64 = 12;
 const PROCESS_SHIFT: u32 = 32;
 /// Maximum number of waiting commands that were given up.
 const LATE_MAX: usize = 64;
-/// One request in so many is the first of a group, whose replies wait for each other.
+/// On average one request in this number begins a new group. The replies of a group wait for each other.
 const GROUP_EVERY: u64 = 6;
 /// Longest time for which code that never ends runs until a client kills it.
 const HANG_MAX: Nanos = 40 * MILLISECOND;

@@ -9,7 +9,7 @@
 //! | arrives | connection lost; BUSY, LOADING, NOSCRIPT, MASTERDOWN; the connection is given up and Redis runs it later |
 //! | first write | OOM, READONLY, MISCONF, NOREPLICAS; NOPERM for the records |
 //! | effect | NOPERM for the command; Redis dies within the script: nothing of it is in the AOF |
-//! | behind the effect | the script fails; where no script can be used, the connection is lost between the transaction and the record of its reply |
+//! | after the effect | the script fails; where no script can be used, the connection is lost between the transaction and the record of its reply |
 //! | durable | not in the replica in time; the reply is lost |
 
 /// A fault of one call.

@@ -138,7 +138,7 @@ struct Aof {
     pauses: bool,
     /// The server has WAITAOF, which counts only syncs of a complete AOF.
     waitaof: bool,
-    /// The operator's choice of the writes that wait.
+    /// The writes that wait until the AOF is synced, as the operator has chosen (`--store-sync`).
     sync: StoreSync,
 }
 

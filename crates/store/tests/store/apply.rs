@@ -184,7 +184,7 @@ fn passing_errors_change_nothing() {
     retry(store.execute(&[lost], &mut Vec::new()), "NOSCRIPT");
     store.load().unwrap();
     assert_eq!(change(store, single("INCR n")), ":2\r\n");
-    // When memory is short, a client must still be able to free some.
+    // When memory is short, a client must still be able to free memory.
     redis.call(&["CONFIG", "SET", "maxmemory", "1"]);
     assert_eq!(change(store, single("DEL n")), ":1\r\n");
 }

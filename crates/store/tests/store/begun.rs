@@ -536,8 +536,8 @@ fn what_was_executed_without_its_record_is_not_executed_again() {
     let proxy = Proxy::start(redis.port);
     let mut store = pmnet_store::open(&proxy.url(), 0).unwrap();
     store.load().unwrap();
-    // A script cannot pass on so many arguments, so this batch goes by MULTI. The proxy replaces only the answer to the
-    // write of the record: real rights would have to change within microseconds.
+    // A script cannot pass this number of arguments to a command, so this batch goes by MULTI. The proxy replaces only
+    // the answer to the write of the record: real rights would have to change within microseconds.
     let long = single(&format!("RPUSH list{}", " x".repeat(5000)));
     proxy.answer(":5000\r\n$2\r\nOK\r\n", ":5000\r\n-NO OK\r\n");
     let result = store.apply(&batch(std::slice::from_ref(&long), 1));

@@ -252,8 +252,8 @@ fn requests_in_any_slot_have_their_record() {
     assert!(reply.starts_with("-ERR"), "{reply}");
 }
 
-/// Found: an update for another shard's slot made the shard wait for ever, because no move of slots was in progress
-/// that could end.
+/// Found: after an update for another shard's slot, the shard waited for the end of a move of slots. No slot
+/// was being moved, so the shard waited for ever.
 #[test]
 fn an_update_for_a_slot_of_another_shard_is_dropped() {
     let Some(pair) = Pair::start() else { return };

@@ -296,7 +296,7 @@ fn the_null_store_keeps_records_only() {
     );
     assert_eq!(watermark(&store.load().unwrap()), 4);
     assert_eq!(read(&mut *store, single("GET k")), "$-1\r\n");
-    // Programs are measured with it, too.
+    // The null store also serves to measure programs, so it takes their payloads.
     let program: Bytes = pmnet_wire::program::payload(b"any bytes").into();
     assert_eq!(store.payloads(), pmnet_wire::Payloads::ALL);
     assert_eq!(

@@ -162,7 +162,8 @@ fn where_mset_is_not_allowed_it_is_set() {
     assert_eq!(store.apply(&batch(&effects, 1)), Ok(0));
     assert_eq!(redis.get("b").as_deref(), Some("v"));
     assert_eq!(calls(&redis, "set"), 2);
-    // The user may not write all keys of the run.
+    // The user may write `c*`, and by a selector `d`, but no single permission covers all keys of
+    // the run. So MSET is refused, and each SET is allowed.
     rights(&redis, "+mset resetkeys ~pmnet:{0} ~c* (+set ~d)");
     assert_eq!(store.apply(&batch(&sets(&["c1", "d", "c2"]), 2)), Ok(0));
     for key in ["c1", "d", "c2"] {

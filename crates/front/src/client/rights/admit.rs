@@ -109,10 +109,11 @@ impl Rights {
         }
     }
 
-    /// Returns the action for a command of this client. A command that may check the rights of its user
-    /// itself must run as that user, unless the user may do everything. A command that the store has not
-    /// named is excluded: it could change keys that it does not name, and nothing would keep it from changing
-    /// pmnet's records.
+    /// Returns the verdict for a command of this client. A command of a module may check the rights of the
+    /// connection's user. So such a command goes to Redis on a connection of that user, unless the user may
+    /// do everything. A command that the store has not named keeps its action: such a command could change
+    /// keys that are not among its arguments, and on a connection of the user nothing would protect pmnet's
+    /// records.
     pub(in crate::client) fn as_its_user(
         &mut self,
         mut verdict: Verdict,

@@ -1,11 +1,11 @@
 //! The rights of a connection's user: looked up before each command, and asked from Redis if they are not
 //! known.
 //!
-//! A command that has to wait for an answer stays in the input, and so do an `AUTH` and all later commands.
-//! When the answer has come, the command is checked again. A command that passes through to the store runs on
-//! a connection that is logged in as the user, so Redis itself checks the rights ([`super::back::passing`]).
-//! All other commands are executed by the pmnet server, which has all rights, or by the front, so the front
-//! checks the rights. A script could do more than its arguments say, so it needs a user with all rights.
+//! If a command, or an `AUTH`, has to wait for an answer, it stays in the input, and so do all later commands. When the
+//! answer has come, the command is checked again. A command that passes through to the store runs on a connection that
+//! is logged in as the user, so Redis itself checks the rights ([`super::back::passing`]). All other commands are
+//! executed by the pmnet server, which has all rights, or by the front, so the front checks the rights. A script could
+//! do more than its arguments say, so it needs a user with all rights.
 
 pub(super) mod admit;
 mod login;

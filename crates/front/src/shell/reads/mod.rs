@@ -4,8 +4,9 @@
 //! Purpose: collects the reads of all clients in a turn, and hands on the replies. A connection is made when
 //! it is first needed, and used only while it leads to the store on which the server works. No read waits
 //! long: a read that is not answered in time becomes a bypass.
-//! Invariants: each client has at most two outstanding questions, one of which was asked before the head
-//! answered. So the number of clients bounds the waiting reads. There are at most [`REPLICAS_MAX`] replicas.
+//! Invariants: each client has at most two outstanding questions to a store. One of the two is sent to the store
+//! before the head has answered. So the number of clients bounds the number of waiting questions. There are at
+//! most [`REPLICAS_MAX`] replicas.
 
 mod lane;
 
