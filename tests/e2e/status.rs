@@ -396,7 +396,14 @@ fn turns(cluster: &mut Cluster, role: Role, fault: &str, status: u16, why: &str)
 #[test]
 fn every_fault_shows_at_a_neighbour() {
     let mut topology = shown(Topology::new(StoreKind::Redis, 2, Medium::Dram));
-    let small = ["--copies", "2", "--entries", "512"];
+    let small = [
+        "--copies",
+        "2",
+        "--entries",
+        "512",
+        "--frame-bytes",
+        "262144",
+    ];
     topology.device_args.extend(small.map(String::from));
     let Some(mut cluster) = common::start("status-faults", topology) else {
         return;
