@@ -214,6 +214,7 @@ if [ "$what" = all ]; then
         fleet) in_lab fleet 480 e2e fleet:: ;;
         kills) in_lab kills 480 e2e kills:: ;;
         alerts) in_lab alerts 480 e2e alerts:: ;;
+        attack) in_lab attack 600 e2e attack:: ;;
         programs) in_lab programs 480 e2e programs:: ;;
         # There is also a module kernel::hand.
         *) in_lab "$1" 240 e2e "$1::" --skip kernel:: ;;
@@ -221,7 +222,7 @@ if [ "$what" = all ]; then
     }
     # These turns mostly wait for deadlines, so some go side by side. Each lane takes the next turn
     # that no other lane has taken; the long turns come first.
-    turns=(fleet testbed alerts three_boxes joining chain failovers compat wheel)
+    turns=(fleet testbed attack alerts three_boxes joining chain failovers compat wheel)
     # Every module has its turn, also a new module; the modules that measure have a lane of their
     # own.
     measures=(kernel kills demo)
