@@ -410,6 +410,10 @@ fn every_fault_shows_at_a_neighbour() {
     };
     let (head, tail) = (Role::Device(0), Role::Device(1));
     let all = [Role::Server, head, tail, Role::Front];
+    // A device learns of the chain's first epoch only after the front has been ready.
+    for role in all {
+        turns(&mut cluster, role, "the chain is new", 200, "ready");
+    }
     let silent = "its next hop has said nothing";
     for (lost, tells, why) in [
         (Role::Server, tail, silent),

@@ -64,8 +64,8 @@ Examples:
       --log /dev/shm/d.pmlog --media dram
   an RDMA NIC acknowledges (R = 1), before this process has seen the write:
     pmnet device --mode verbs --rdma mlx5_0 --slots /dev/dax1.0 \\
-      --key /etc/pmnet/cluster.key --listen 10.0.0.2:51000 --next 10.0.0.3:51500 \\
-      --log /dev/dax0.0 --media pmem
+      --key /etc/pmnet/cluster.key --log /dev/dax0.0 --media pmem \\
+      --listen 10.0.0.2:51000 --next 10.0.0.3:51500
   one device that is also the server of its shard:
     pmnet device --listen 127.0.0.1:51000 \\
       --store 'packet:/var/lib/pmnet/shard0?size=4G'
