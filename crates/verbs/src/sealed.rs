@@ -40,7 +40,7 @@ fn is_sealed(key: &MacKey, number: u64, bytes: &Bytes) -> bool {
     mac(key, number, bytes) ^ mac_of(bytes) == 0
 }
 
-/// What a device does with a client's message.
+/// A device's reaction to a client's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// The message is of the client, and counts.
@@ -68,8 +68,8 @@ struct Talk {
 }
 
 impl Host {
-    /// Takes the next message. `keys`: the cluster's keys now. `draw` gives a nonce that was never used and that nobody
-    /// can foresee.
+    /// Takes the next message. `keys`: the cluster's keys now. `draw` gives a nonce that was never used and cannot be
+    /// predicted.
     pub fn hear(
         &mut self,
         bytes: &Bytes,
@@ -162,14 +162,14 @@ fn unserved(keys: &ClusterKeys, front: FrontId) -> Refusal {
     }
 }
 
-/// What a client does with a device's message.
+/// A client's reaction to a device's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// The message is of the device, and counts.
     Message(Message),
     /// The client sends these bytes.
     Answer(Bytes),
-    /// The device refuses the client's key. Nobody has proven this, so it is only a hint; the connection ends.
+    /// The device refuses the client's key. The refusal has no MAC, so it is only a hint; the connection ends.
     Refused(Refusal),
     /// The message has not the right MAC. The connection ends.
     Unproven,
@@ -190,8 +190,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Begins a connection with this HELLO. `nonce`: a nonce that was never used and that nobody can
-    /// foresee. Returns the bytes to send first.
+    /// Begins a connection with this HELLO. `nonce`: a nonce that was never used and cannot be
+    /// predicted. Returns the bytes to send first.
     pub fn begin(key: Option<FrontKey>, nonce: Nonce, hello: Message) -> (Caller, Bytes) {
         let first = key.map_or(hello, |key| Message::Knock {
             front: key.id(),

@@ -69,7 +69,7 @@ impl Reads {
     }
 }
 
-/// A key of the client that reads: nobody else writes it.
+/// A key of the client that reads. No other client writes this key.
 struct Key {
     name: String,
     /// The acknowledged value; 0: none yet.

@@ -72,14 +72,8 @@ impl States {
 
     /// Describes the differences to later values.
     pub fn moved(&self, after: &States) -> Vec<String> {
-        let names = |states: &States| {
-            states
-                .0
-                .iter()
-                .map(|(name, _)| name.clone())
-                .collect::<Vec<_>>()
-        };
-        if names(self) != names(after) {
+        let [ours, theirs] = [self, after].map(|states| states.0.iter().map(|(name, _)| name));
+        if !ours.eq(theirs) {
             return vec!["the roles have other metrics than before".to_owned()];
         }
         let pairs = self.0.iter().zip(&after.0);

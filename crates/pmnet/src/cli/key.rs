@@ -80,7 +80,7 @@ enum What {
     Show {
         /// The file.
         file: PathBuf,
-        /// Also show the secret keys themselves. Make sure that nobody else sees or records the terminal.
+        /// Also show the secret keys themselves. Make sure that no other person sees or records the terminal.
         #[arg(long)]
         keys: bool,
         /// Print one JSON object on stdout.

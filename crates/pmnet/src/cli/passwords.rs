@@ -1,12 +1,18 @@
-//! The files with the passwords of a Redis and of its Sentinels.
+//! Files with passwords, among them the passwords of a Redis and of its Sentinels.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pmnet_cli::{ConfigError, password};
 use pmnet_store::{Passwords, Secret};
 
 use super::keys::leave_no_dump;
 use super::process::Part;
+
+/// Reads the password from the file of this flag. From now on, no dump of this process's memory is written.
+pub fn secret(flag: &str, path: &Path) -> Result<Secret, ConfigError> {
+    leave_no_dump();
+    Ok(Secret::new(password(flag, path)?.as_bytes()))
+}
 
 /// `--store-password-file` and `--sentinel-password-file`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,17 +26,13 @@ pub struct PasswordFiles {
 impl PasswordFiles {
     /// Reads the passwords.
     pub fn read(&self) -> Result<Passwords, ConfigError> {
-        if *self != PasswordFiles::default() {
-            leave_no_dump();
-        }
-        let secret = |flag: &str, path: &Option<PathBuf>| {
-            let read = path.as_ref().map(|path| password(flag, path));
-            let read = read.map(|text| text.map(|text| Secret::new(text.as_bytes())));
+        let read = |flag: &str, path: &Option<PathBuf>| {
+            let read = path.as_ref().map(|path| secret(flag, path));
             read.transpose()
         };
         Ok(Passwords {
-            store: secret("--store-password-file", &self.store)?,
-            sentinel: secret("--sentinel-password-file", &self.sentinel)?,
+            store: read("--store-password-file", &self.store)?,
+            sentinel: read("--sentinel-password-file", &self.sentinel)?,
         })
     }
 

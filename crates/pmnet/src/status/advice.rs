@@ -91,7 +91,7 @@ const RULES: [Rule; 8] = [
     ),
 ];
 
-/// Returns whether so many of a log's entries are in use that it will soon be full. Such a device is not ready.
+/// Returns whether more than 80 % of a log's entries are in use. A device with such a log is not ready.
 pub(super) fn is_filling(used: f64, capacity: f64) -> bool {
     capacity > 0.0 && 100.0 * used > USED_PERCENT * capacity
 }

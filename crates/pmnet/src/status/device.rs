@@ -320,7 +320,7 @@ impl Source for DeviceBoard {
 }
 
 /// Time without a word from the next hop after which a device is not ready. A next hop that runs says something about
-/// once a second, also in a chain that nobody uses.
+/// once a second, also in a chain without clients.
 const SILENT_MAX: Duration = Duration::from_millis(1_500);
 
 /// Returns why a device is not ready: it does not serve, has no lease, or has too few copies; its next hop says nothing;

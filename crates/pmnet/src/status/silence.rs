@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub struct Silence(Option<(u64, Instant)>);
 
 impl Silence {
-    /// Notes when the loop last heard something; 0: it waits for nobody. Returns the time since this changed. It is too
+    /// Notes when the loop last heard something; 0: it waits for no other process. Returns the time since this changed. It is too
     /// short by the distance of two calls at most.
     pub fn note(&mut self, heard: u64, now: Instant) -> Duration {
         match self.0 {
@@ -33,7 +33,7 @@ mod tests {
         assert_eq!(silence.note(5, at(1500)), Duration::from_millis(1500));
         assert_eq!(silence.note(6, at(2000)), Duration::ZERO);
         assert_eq!(silence.note(6, at(2100)), Duration::from_millis(100));
-        // The loop has ended, and waits for nobody.
+        // The loop has ended, and waits for no other process.
         assert_eq!(silence.note(0, at(3000)), Duration::ZERO);
         assert_eq!(silence.note(0, at(9000)), Duration::ZERO);
     }

@@ -114,7 +114,7 @@ pub struct SessionHandle(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(pub u64);
 
-/// What a connection by RDMA must know of a session (`docs/spec/verbs.md` §4).
+/// Facts about a session that a connection by RDMA needs (`docs/spec/verbs.md` §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// Last acknowledged seq.

@@ -224,7 +224,7 @@ fn a_recorded_conversation_is_worth_nothing() {
     let challenge = Message::Challenge { nonce: DEVICES };
     assert!(matches!(later.hear(&challenge.write()), Told::Answer(_)));
     assert_eq!(later.hear(&recorded), Told::Unproven);
-    // What the client said comes back to it.
+    // The client's own message comes back to it.
     assert_eq!(caller.hear(&sealed), Told::Unproven);
 }
 

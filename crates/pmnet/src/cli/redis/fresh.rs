@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use pmnet_cli::password;
 use pmnet_front::{Access, FrontConfig, Secret};
 
 use super::RedisArgs;
+use crate::cli::passwords::secret;
 use crate::cli::process::Part;
 use crate::cli::tls::server_tls;
 
@@ -57,10 +57,8 @@ fn keep_password(part: &Part<'_>, flag: &'static str, file: Option<&PathBuf>, in
         return;
     };
     part.on_reload(&format!("the password ({flag})"), move || {
-        let new = password(flag, &path).map_err(|error| error.0)?;
-        in_use
-            .iter()
-            .for_each(|secret| secret.replace(new.as_bytes()));
+        let new = secret(flag, &path).map_err(|error| error.0)?;
+        in_use.iter().for_each(|secret| secret.replace_by(&new));
         Ok(())
     });
 }

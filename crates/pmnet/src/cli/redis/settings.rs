@@ -5,19 +5,20 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use pmnet_cli::{ConfigError, address, bytes, open_files, password};
+use pmnet_cli::{ConfigError, address, bytes, open_files};
 use pmnet_client::ClientConfig;
 use pmnet_fleet::{FollowConfig, Follower};
 use pmnet_front::limits::REPLY_BYTES_MAX;
-use pmnet_front::{Cache, FrontConfig, ReadFrom, Secret};
+use pmnet_front::{Cache, FrontConfig, ReadFrom};
 use pmnet_wire::Payloads;
 use pmnet_wire::record::CHAIN_MAX;
 
 use super::super::access::access;
 use super::super::common::{copies, hop_addresses, required, size_max};
 use super::super::etcd::EtcdArgs;
-use super::super::keys::{OfFront, Reach, key_args, leave_no_dump};
+use super::super::keys::{OfFront, Reach, key_args};
 use super::super::names::Named;
+use super::super::passwords::secret;
 use super::super::tls::server_tls;
 use super::args::{CacheArg, ReadFromArg, RedisArgs};
 use super::name::name;
@@ -99,9 +100,7 @@ pub(super) fn settings(args: RedisArgs) -> Result<Settings, ConfigError> {
                 "--direct-password-file is the password for --direct: give that too".into(),
             ));
         }
-        leave_no_dump();
-        let text = password("--direct-password-file", &path)?;
-        front.direct_password = Some(Secret::new(text.as_bytes()));
+        front.direct_password = Some(secret("--direct-password-file", &path)?);
     }
     front.assume_ok = args.assume_ok.unwrap_or_default();
     if let Some(micros) = args.spin_us {
