@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pmnet_lab::harness::{Cluster, Medium, Role, StoreKind, Topology};
+use pmnet_lab::harness::{Cluster, Medium, Process, Role, StoreKind, Topology};
 use pmnet_lab::resp::Reply;
 
 use crate::common;
@@ -61,4 +61,41 @@ fn a_front_that_crashes_again_and_again_leaves_no_sessions_behind() {
             ok()
         );
     }
+}
+
+/// Regression test: the session in which a front asks for the freshness of its reads stayed for ten minutes after a
+/// planned end of the front.
+#[test]
+fn a_front_that_is_asked_to_end_leaves_no_session() {
+    let topology = Topology::new(StoreKind::Redis, 1, Medium::Dram);
+    let Some(mut cluster) = common::start("sessions-ended", topology) else {
+        return;
+    };
+    let redis = cluster.redis().unwrap().to_string();
+    // While the front asks for the commands of the store, the session of this question cannot end.
+    let knows_commands = |front: &Process| {
+        eventually("the front knows the commands", DONE_MAX, || {
+            front.stderr().contains("which commands it has")
+        });
+    };
+    // Only a front that also reads from the store itself asks for freshness.
+    let process = cluster.process(Role::Front).unwrap();
+    knows_commands(process);
+    process.set_flag("--direct", Some(&redis));
+    assert!(process.stop().unwrap());
+    cluster.restart(Role::Front).unwrap();
+    knows_commands(cluster.process(Role::Front).unwrap());
+    let mut client = front(&cluster);
+    let value = Reply::Bulk(b"v".into());
+    assert_eq!(client.call(&["SET", "k", "v"]).unwrap(), ok());
+    assert_eq!(client.call(&["GET", "k"]).unwrap(), value);
+    eventually(
+        "sessions of the question, the client and the reads",
+        DONE_MAX,
+        || sessions(&cluster) >= 3,
+    );
+    // With this answer the front also has the answer to its last OPEN.
+    assert_eq!(client.call(&["GET", "k"]).unwrap(), value);
+    assert!(cluster.process(Role::Front).unwrap().stop().unwrap());
+    eventually("all are over", DONE_MAX, || sessions(&cluster) == 0);
 }

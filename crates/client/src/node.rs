@@ -263,6 +263,11 @@ impl ClientNode {
         self.machine.end(session, deadline);
     }
 
+    /// Ends the session of the READs: [`Client::end_reads`].
+    pub fn end_reads(&mut self, now: Time) {
+        self.machine.end_reads(now);
+    }
+
     /// Receives from the socket, up to a bound. Returns the number of datagrams, and `true` if it must be
     /// called again.
     ///

@@ -77,6 +77,10 @@ impl Upstream for ClientNode {
         ClientNode::end(self, session, time(now.saturating_add(END_TIMEOUT)));
     }
 
+    fn end_reads(&mut self, now: Time) {
+        ClientNode::end_reads(self, time(now));
+    }
+
     fn poll_event(&mut self) -> Option<Event> {
         ClientNode::poll_event(self)
     }

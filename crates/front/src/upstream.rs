@@ -130,6 +130,9 @@ pub trait Upstream: Calls {
     /// Ends a session. The session's submitted updates still take effect.
     fn end(&mut self, now: Time, session: SessionHandle);
 
+    /// Ends the session in which [`Calls::read`] asks, if there is one.
+    fn end_reads(&mut self, _now: Time) {}
+
     /// Returns the next event, if there is one.
     fn poll_event(&mut self) -> Option<Event>;
 

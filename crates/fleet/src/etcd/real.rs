@@ -291,7 +291,7 @@ fn all_of_it_fits_into_the_time_of_one_call() {
     };
     server.enable_users();
     let members = Members::new(&server.url(), server.as_user("pmnet", "secret")).unwrap();
-    let most = Duration::from_millis(300);
+    let most = Duration::from_secs(1);
     let mut etcd = Etcd::new(members, most);
     // etcd is suspended during requests.
     let process = server.child.id().to_string();

@@ -575,6 +575,7 @@ impl<U: Upstream> Front<U> {
         }
         self.end_vigil();
         self.leave_marks();
+        self.up.end_reads(self.shared.now);
         self.up.flush(self.shared.now);
     }
 }

@@ -252,6 +252,10 @@ impl<U: Upstream> Upstream for Watched<U> {
         self.up.end(now, session);
     }
 
+    fn end_reads(&mut self, now: Time) {
+        self.up.end_reads(now);
+    }
+
     fn poll_event(&mut self) -> Option<Event> {
         let event = self.up.poll_event()?;
         match &event {

@@ -476,6 +476,14 @@ impl Client {
         let _ = self.submit(session, session::Work::End, deadline);
     }
 
+    /// Ends the session of the READs, if there is one. The next READ opens another session.
+    pub fn end_reads(&mut self, now: Time) {
+        if let Some(reader) = self.reader.take() {
+            self.retired.push(reader);
+            self.end(reader, now + self.config.ping_every);
+        }
+    }
+
     /// Sets another key (keys.md §7). New sessions, and those that are not open yet, use the new key. An open session
     /// takes no new calls ([`Refused::Busy`]), and ends as soon as none of its calls is under way. If its calls end at
     /// their deadlines, the client leaves the session without an END, because perhaps no head has its key any more. A
@@ -832,11 +840,8 @@ impl Client {
         let mut requests = false;
         self.ask_for_head(now, out);
         self.ask_for_size(now, out);
-        if self.reads.is_over(now)
-            && let Some(reader) = self.reader.take()
-        {
-            self.retired.push(reader);
-            self.end(reader, now + self.config.ping_every);
+        if self.reads.is_over(now) {
+            self.end_reads(now);
         }
         while let Some(&(time, handle)) = self.timers.first() {
             if time > now {
