@@ -4,9 +4,9 @@
  *
  *	memcached PORT set|get CLIENTS COUNT
  *
- * Each client is a thread with one connection. It sends COUNT commands with values of 100 bytes, each after the reply
- * to the previous command. Prints the median and the 99th percentile of the latency in nanoseconds, and commands per
- * second.
+ * Each client is a thread with one connection. Each client sends COUNT commands with values of 100 bytes, each after
+ * the reply to the previous command. Prints the median and the 99th percentile of the latency in nanoseconds, and
+ * commands per second.
  */
 #include <arpa/inet.h>
 #include <inttypes.h>

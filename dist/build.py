@@ -41,7 +41,7 @@ ROLES = [
     ("pmnet-controller@", "controller", "controller", "pmnet controller (%i)"),
     ("pmnet-kernel-device@", "device", "device --config /etc/pmnet/%i.toml", "pmnet device in the kernel (%i)"),
 ]
-# These units have no watchdog, because one step of a server's store may take longer than a watchdog waits.
+# Units without a watchdog: one step of a server's store may take longer than a watchdog waits.
 WATCHED = {"device", "redis", "controller"}
 
 
@@ -255,7 +255,7 @@ def units(folder):
 
 
 def in_kernel(text):
-    """Returns the unit of a device in the kernel. It runs as root, but with three capabilities only."""
+    """Returns the unit of a device in the kernel: the unit runs as root, but with three capabilities only."""
     capabilities = "CAP_BPF CAP_NET_ADMIN CAP_PERFMON"
     for old, new in [
         ("User=pmnet\nGroup=pmnet\n", ""),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the container image of `make image`, from the package in target/dist: target/dist/pmnet-VERSION-image.tar (an OCI archive).
 
-The image has only the program, the C library that it is linked with, and the certificates of TLS authorities. It has no shell.
+The image has only the program, the C library that it is linked with, and the certificates of TLS authorities, but no shell.
 The image runs as user 65532. With --test, runc runs the image, with a container's usual filter of system calls, and with
 64 MiB of shared memory.
 """

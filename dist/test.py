@@ -2,9 +2,10 @@
 """Tests the packages of target/dist as a user would use them: in the root file system of a new Debian, without this tree.
 
 The test installs the packages, starts the unit's command as the unit's user, and sets and gets a key through a real Redis.
-It compiles programs in C and C++ against the library, installs the Python wheel (made by `make python`), runs servers and
-clients in the three languages together, and purges the packages. It tests the .rpm packages in a separate root file system,
-which is also a Debian, so it does not check their dependencies. It also runs lintian and systemd-analyze. Needs root.
+The test compiles programs in C and C++ against the library, installs the Python wheel (made by `make python`), runs
+servers and clients in the three languages together, and purges the packages. The .rpm packages are tested in a separate
+root file system, which is also a Debian, so their dependencies are not checked. The test also runs lintian and
+systemd-analyze. It needs root.
 """
 
 import os
@@ -22,8 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "target" / "dist"
 WHEELS = ROOT / "target" / "wheels"
 NEEDED = "procps,systemd,redis-server,redis-tools,gcc,g++,libc6-dev,pkg-config,python3-venv"
-# A root file system with the programs of NEEDED, in which the packages are tested. It is made once for each value of
-# NEEDED.
+# A root file system with the programs of NEEDED, in which the packages are tested. The file is made once for each value
+# of NEEDED.
 BASE = ROOT / "target" / f"dist-root-{zlib.crc32(NEEDED.encode()):08x}.tar"
 SUITE = "bookworm"
 # Highest exposure that `systemd-analyze security` may report, in tenths.
@@ -61,7 +62,7 @@ def lint():
 
 
 def make_base():
-    """Makes the root file system from Debian's archive. This needs the network."""
+    """Makes the root file system from Debian's archive. The download needs the network."""
     if not BASE.exists():
         said(f"making {BASE.name} with mmdebstrap, once")
         made = BASE.with_suffix(".new")

@@ -8,8 +8,8 @@ const ZIPF: f64 = 0.99;
 /// number of keys is used. So keys that are loaded one after the other, or that are used similarly
 /// often, are not adjacent in the order of keys.
 const STRIDES: [u64; 2] = [7919, 7907];
-/// Number of random bytes from which values are cut. They are random so that no store can compress
-/// values.
+/// Number of random bytes from which values are cut. The bytes are random, so that no store can
+/// compress values.
 const NOISE_BYTES: usize = 128 << 10;
 
 /// Draws keys with the distribution of a [`Choice`].

@@ -1,9 +1,10 @@
-//! `bench store` makes two comparisons. It compares the packet store with RocksDB, LMDB, redb and
-//! fjall, with equal durability. And it compares a put of 1 KB that uses the packet as the record
-//! with a put by the usual steps. Each run of a store is a separate process. In each round all
-//! stores run one after the other, on the same file system; every second round has the opposite
-//! order. Figures are medians. No crate may depend on this program. Unless it is killed, the
-//! program leaves only the report.
+//! `bench store` compares the packet store with RocksDB, LMDB, redb and fjall, with equal
+//! durability. `bench store` also compares two ways to put 1 KB: with the packet as the record, and
+//! by the usual steps.
+//!
+//! Each run of a store is a separate process. In each round all stores run one after the other, on
+//! the same file system; every second round has the opposite order. Figures are medians. No crate
+//! may depend on this program. Unless it is killed, the program leaves only the report.
 
 mod engines;
 mod keys;

@@ -1,6 +1,5 @@
-//! One run of one store, in a separate process. Its phases are: load, put, put in groups, get,
-//! scan, and half puts and half gets. Then the process waits until it is killed, and another
-//! process opens the files of the store.
+//! One run of one store, in a separate process. Its phases are: load, put, put in groups, get, scan, and half puts and
+//! half gets. After the phases the process waits until it is killed; then another process opens the files of the store.
 
 use std::io::{Read, Write};
 use std::path::Path;

@@ -1,9 +1,10 @@
 //! Table 1 of "Packets as Persistent In-Memory Data Structures" (M. Honda, HotNets 2021): the parts
-//! of the time of a 1 KB put, with the usual steps and with packets as records, in one run. Both
-//! ways take the same request from the same place, and flush the same kind of memory. They differ
-//! in how they store the request. The usual steps make a structure from the request, compute a
-//! checksum, allocate, copy, and insert into a persistent skip list. With packets as records, the
-//! packet is already in a frame of the store, and is only linked.
+//! of the time of a 1 KB put, with the usual steps and with packets as records, in one run.
+//!
+//! Both ways take the same request from the same place, and flush the same kind of memory. The two
+//! ways differ in how they store the request. The usual steps make a structure from the request,
+//! compute a checksum, allocate, copy, and insert into a persistent skip list. With packets as
+//! records, the packet is already in a frame of the store, and is only linked.
 
 mod packets;
 mod server;

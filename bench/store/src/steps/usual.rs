@@ -14,8 +14,8 @@ use pmnet_resp::Parser;
 use super::{REQUEST_BYTES_MAX, Times, Way, nanos, parse, parser};
 use crate::keys;
 
-/// Maximum number of levels of the skip list. A node of one level is also in the next level with a
-/// probability of 1 / `BRANCHING`. Both numbers are those of LevelDB.
+/// Maximum number of levels of the skip list. A node of one level is also in the next level with a probability of 1 /
+/// `BRANCHING`. LevelDB has the same two numbers.
 const HEIGHT: usize = 12;
 const BRANCHING: u32 = 4;
 /// Size of a cache line in bytes. Each node begins at a cache line.
