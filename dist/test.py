@@ -212,8 +212,7 @@ KILLS = 6
 
 
 def strangers(root):
-    """Runs programs in three languages that were written from the documentation alone. Each program serves
-    the clients in all three languages, and is killed meanwhile."""
+    """Runs programs in three languages that were written from the documentation alone. Each program serves the clients in all three languages, and is killed again and again."""
     wheels = sorted(WHEELS.glob("*.whl"))
     if not wheels:
         sys.exit(f"dist-test: no wheel in {WHEELS}: run make python")
