@@ -56,7 +56,7 @@ def lint():
     if not shutil.which("lintian"):
         said("no lintian (apt-get install lintian): not linted")
         return
-    # lintian finds all packages, because the Depends of the library name only versions of this tree.
+    # lintian gets all packages at once, because the Depends of the library name only versions of this tree.
     text = run("lintian", "--allow-root", "--fail-on", "error,warning", *packages(".deb"))
     said(f"lintian: no error and no warning{text and ', but: ' + text.strip()}")
 

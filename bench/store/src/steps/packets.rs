@@ -52,7 +52,7 @@ impl Packets {
         })
     }
 
-    /// Stores a request's value by copying it. For loading the store before the measurement.
+    /// Stores a request's value by copying it. This function loads the store before the measurement.
     pub fn load(&mut self, request: &[u8]) -> anyhow::Result<()> {
         let [key, value] = parse(&mut self.parser, request)?;
         let mut transaction = self.store.transaction();

@@ -152,7 +152,7 @@ impl Way for Usual {
 
     fn put(&mut self) -> anyhow::Result<Times> {
         let started = Instant::now();
-        // The structure of the request, like LevelDB's WriteBatch.
+        // Makes a structure of the request, like LevelDB's WriteBatch.
         let [key, value] = parse(&mut self.parser, &self.request)?;
         let (key_len, value_len) = (u32::try_from(key.len())?, u32::try_from(value.len())?);
         self.writes += 1;
