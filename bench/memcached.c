@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A closed loop of memcached's text protocol, for bench/memcached.py.
+ * A load generator for bench/memcached.py: a closed loop of requests in memcached's text protocol.
  *
  *	memcached PORT set|get CLIENTS COUNT
  *
- * Each client is a thread with a connection, and sends COUNT commands with values of 100 bytes, one after the other.
- * Prints the median and the 99th percentile in nanoseconds, and commands per second.
+ * Each client is a thread with one connection. Each client sends COUNT commands with values of 100 bytes, each after
+ * the reply to the previous command. Prints the median and the 99th percentile of the latency in nanoseconds, and
+ * commands per second.
  */
 #include <arpa/inet.h>
 #include <inttypes.h>
@@ -65,7 +66,7 @@ static void exchange(int fd, const char *sent, size_t len, const char *end)
 			die("read");
 		have += (size_t)got;
 	} while (have < ends || memcmp(reply + have - ends, end, ends));
-	/* A miss would be measured as a hit. */
+	/* Without this check a miss would be measured as a hit. */
 	if (!sets && have < VALUE) {
 		fprintf(stderr, "a get found nothing\n");
 		exit(1);

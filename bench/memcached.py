@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""SET and GET of 100 bytes through the front of memcached, beside a memcached itself. Prints a Markdown table.
+"""Measures SET and GET of 100 bytes through `pmnet memcached` and with a memcached. Prints a Markdown table.
 
-Needs gcc, memcached, redis-server, and the product `pmnet` (`make build`). The device keeps its log in memory; Redis keeps its AOF under
---dir, which is to be on a disk, and syncs it always. memcached keeps nothing when it ends. All take turns, in either order; the figures are
-medians of the rounds.
+Needs gcc, memcached, redis-server, and the product `pmnet` (`make build`). The device keeps its log in memory. Redis
+keeps its AOF under --dir, which must be on a disk, and uses appendfsync always. memcached is not durable. Each round
+measures all set-ups one after the other, every second round in the opposite order. The figures are medians of the
+rounds.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Long pipelines of mixed commands: Redis directly, and through the front of pmnet. Prints a Markdown table.
+"""Measures long pipelines of mixed commands, sent to Redis directly and through the front of pmnet. Prints a Markdown
+table.
 
 Needs redis-py, redis-server and the product's binary (`make build`). Redis keeps its AOF under --dir, which must be on
-a disk; the device keeps its log in memory. Both set-ups are measured in turn, and the figures are medians over the
-rounds.
+a disk; the device keeps its log in memory. The two set-ups are measured alternately, and the figures are medians over
+the rounds.
 """
 
 import argparse
@@ -63,7 +64,7 @@ WORKLOADS = [
 
 
 class Redis(stack.Stack):
-    """The same, with an AOF in `directory` that is synced as `sync` says."""
+    """A Redis, alone or with pmnet, with an AOF in `directory`. `sync` is its appendfsync."""
 
     def __init__(self, binary, directory, sync):
         self.aof = tempfile.mkdtemp(prefix="pipelines-", dir=directory)

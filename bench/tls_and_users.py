@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The cost of TLS and users: SET and GET of 100 bytes, on Redis directly and through the front of pmnet. Prints a
-Markdown table.
+"""Measures the cost of TLS and users: SET and GET of 100 bytes, sent to Redis directly and through the front of pmnet.
+Prints a Markdown table.
 
 Needs redis-server and redis-benchmark with TLS, openssl, and the product's binary (`make build`). Redis keeps its AOF
-under --dir, which must be on a disk, and syncs it always; the device keeps its log in memory. All set-ups are measured
-in turn, and the figures are medians.
+under --dir, which must be on a disk, and uses appendfsync always; the device keeps its log in memory. Each round
+measures all set-ups one after the other, and the figures are medians over the rounds.
 """
 
 import argparse
@@ -25,13 +25,13 @@ USER, PASSWORD = "bench", "secret"
 RIGHTS = f"{USER} on >{PASSWORD} ~* +get +set +ping +config|get"
 LOGIN = ["--user", USER, "-a", PASSWORD]
 TLS = ["--tls", "--insecure"]
-# A client's operation, and its options.
+# How a client connects, and its options of redis-benchmark.
 WAYS = [("plain", []), ("a user of Redis", LOGIN), ("TLS", TLS), ("TLS and a user", TLS + LOGIN)]
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Stack(stack.Stack):
-    """Redis with an AOF, a user and TLS; server and device of pmnet; a front without TLS and one with it."""
+    """Redis with an AOF, a user and TLS; server and device of pmnet; one front without TLS and one front with TLS."""
 
     def __init__(self, binary, directory):
         self.aof = pathlib.Path(tempfile.mkdtemp(prefix="tls-", dir=directory))
@@ -64,13 +64,13 @@ class Stack(stack.Stack):
 
 
 def cpu_seconds(pid):
-    """CPU time of a process, in seconds."""
+    """Returns the CPU time of a process, in seconds."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def run_once(port, options, test, clients, count):
-    """The rate in commands per second, and the median latency in microseconds."""
+    """Runs redis-benchmark once. Returns the rate in commands per second, and the median latency in microseconds."""
     command = ["redis-benchmark", "-p", str(port), "-t", test, "-c", str(clients), "-n", str(count), "-d", "100", "--csv"]
     done = subprocess.run(command + options, capture_output=True, text=True, timeout=300)
     rows = [row for row in csv.reader(done.stdout.splitlines()) if row and row[0].upper() == test.upper()]
@@ -90,7 +90,7 @@ def main():
     figures = {}
     try:
         for turn in range(arguments.rounds):
-            # The set-ups are measured in both orders.
+            # Every second round measures the set-ups in the opposite order.
             for name, options in WAYS[:: -1 if turn % 2 else 1]:
                 tls = "--tls" in options
                 ports = {"Redis": made.tls_port if tls else made.redis_port, "pmnet": made.tls_front if tls else made.port}

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes the packages of `make dist`: .deb, .rpm, tar.gz and SBOM, in target/dist.
 
-Two builds of one commit give the same bytes in every folder: paths are mapped, all times are the
-commit's, and lists are sorted.
+Two builds of one commit give the same bytes, in whatever folder the source is: paths are mapped, all times are that of the
+commit, and lists are sorted.
 """
 
 import argparse
@@ -33,7 +33,7 @@ ABOUT = """\
 ARCHITECTURES = {"x86_64": ("amd64", "x86_64-linux-gnu"), "aarch64": ("arm64", "aarch64-linux-gnu")}
 
 ROLES = [
-    # name of the unit, command, what systemd runs, description
+    # name of the unit, command of pmnet, arguments in ExecStart, description
     ("pmnet", "run", "run /etc/pmnet/pmnet.toml", "pmnet: the roles of this machine"),
     ("pmnet-server@", "server", "server --config /etc/pmnet/%i.toml", "pmnet server (%i)"),
     ("pmnet-device@", "device", "device --config /etc/pmnet/%i.toml", "pmnet device (%i)"),
@@ -41,7 +41,7 @@ ROLES = [
     ("pmnet-controller@", "controller", "controller", "pmnet controller (%i)"),
     ("pmnet-kernel-device@", "device", "device --config /etc/pmnet/%i.toml", "pmnet device in the kernel (%i)"),
 ]
-# A step of a server's store may take longer than a watchdog waits.
+# Units without a watchdog: one step of a server's store may take longer than a watchdog waits.
 WATCHED = {"device", "redis", "controller"}
 
 
@@ -54,7 +54,7 @@ def output(*command, **options):
 
 
 class Build:
-    """One build, with its version and its names."""
+    """A build of all packages: its profile, its version, and the names of the architecture."""
 
     def __init__(self, profile, debug_of):
         self.profile = profile
@@ -91,7 +91,7 @@ class Build:
             "-p", "pmnet", "-p", "pmnet-capi", env=environment)
 
     def pages(self):
-        """Writes man pages and completions: by an example, which is as fast without optimisation."""
+        """Writes man pages and completions, by an example program that needs no optimisation."""
         folder = OUT / "pages"
         run("cargo", "run", "--quiet", "--locked", "-p", "pmnet", "--example", "pages", "--", folder, env=self.environment)
         return folder
@@ -120,8 +120,8 @@ def compressed(data):
 
 
 def dependencies(build, package):
-    """Crates of other authors that are linked into this package, sorted: as `cargo metadata`
-    says."""
+    """Returns the crates that `cargo metadata` lists as linked into this package, sorted; the graph of their
+    dependencies; and all crates by id."""
     text = output("cargo", "metadata", "--locked", "--format-version", "1", "--filter-platform",
                   f"{build.machine}-unknown-linux-gnu", env=build.environment)
     data = json.loads(text)
@@ -150,7 +150,7 @@ def checksums():
 
 
 def sbom(build):
-    """A CycloneDX document of the binary `pmnet`."""
+    """Returns the SBOM of the binary `pmnet`, as a CycloneDX document."""
     found, edges, by_id = dependencies(build, "pmnet")
     sums = checksums()
 
@@ -193,8 +193,8 @@ LICENSE_NAME = re.compile(r"^(licen[cs]e|copying|notice|unlicense)", re.I)
 
 
 def crates_text(build, package):
-    """Licences of all linked crates of other projects, with their texts. A text that several crates
-    share appears once."""
+    """Returns the licences of all linked crates of other projects, with their texts. A text that several
+    crates share appears once."""
     found, _, _ = dependencies(build, package)
     texts = {}
     for one in (one for one in found if one["source"]):
@@ -255,7 +255,7 @@ def units(folder):
 
 
 def in_kernel(text):
-    """The unit of a device in the kernel: root, with the three capabilities that it needs, and nothing else of root."""
+    """Returns the unit of a device in the kernel: the unit runs as root, but with three capabilities only."""
     capabilities = "CAP_BPF CAP_NET_ADMIN CAP_PERFMON"
     for old, new in [
         ("User=pmnet\nGroup=pmnet\n", ""),
@@ -274,7 +274,7 @@ def in_kernel(text):
 
 
 def product(build, pages, root):
-    """The files of the package pmnet. Returns the file with what a debugger wants."""
+    """Puts the files of the package pmnet into the folder `root`. Returns the file with the debug information."""
     binary = root / "usr/bin/pmnet"
     install(build.folder / "pmnet", binary, 0o755)
     debug = split(binary, OUT / "pmnet.debug")
@@ -303,7 +303,7 @@ def documents(build, root, package, crate):
 
 
 def split(binary, debug):
-    """Moves the debug information of a program into a file of its own, which the program names."""
+    """Moves the debug information of a program into a separate file. The program refers to this file."""
     run("objcopy", "--only-keep-debug", "--compress-debug-sections=zlib", binary, debug)
     debug.chmod(0o644)
     run("strip", "--strip-unneeded", "--remove-section=.comment", binary)
@@ -349,7 +349,7 @@ def move(root, to, patterns):
 
 
 def glibc_of(path):
-    """The glibc that this file needs at least."""
+    """Returns the oldest version of glibc with which this file works."""
     found = re.findall(r"GLIBC_(\d+)\.(\d+)", output("readelf", "-V", path))
     major, minor = max([(2, 34)] + [(int(major), int(minor)) for major, minor in found])
     return f"{major}.{minor}"
@@ -360,7 +360,7 @@ def needs(path):
 
 
 def settle(root, epoch):
-    """Gives everything the modes and times of a package."""
+    """Sets the modes of all folders, and the times of all files, as a package needs them."""
     for path in sorted(root.rglob("*")):
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
@@ -438,7 +438,7 @@ def spec(build, roots):
         for path in sorted(root.rglob("*")):
             place = f"/{path.relative_to(root)}"
             if path.is_dir() and not path.is_symlink():
-                # Only folders of pmnet are listed: the other folders belong to the system.
+                # Lists only folders of pmnet, because the other folders belong to the system.
                 if "pmnet" in place and place != "/etc/pmnet":
                     lines.append(f"%dir {place}")
             else:
@@ -507,7 +507,7 @@ def rpms(build, roots):
     if not shutil.which("rpmbuild"):
         print("dist: no rpmbuild (apt-get install rpm): no .rpm is made")
         return []
-    # Debian's place of libraries is not that of distributions with RPM.
+    # Debian and distributions with RPM keep libraries in different folders.
     moved = {name: OUT / "rpm" / name for name in ("pmnet", "lib", "dev")}
     for name, root in moved.items():
         shutil.copytree(roots[name], root, symlinks=True)
@@ -535,7 +535,7 @@ def rpms(build, roots):
 
 
 def archive(build, roots):
-    """A tar.gz of everything, for a machine without packages: unpacked at /, it is installed."""
+    """Makes a tar.gz with the files of all packages, for a machine without a package manager. To install it, unpack it at /."""
     target = OUT / f"pmnet-{build.version}-{build.machine}.tar.gz"
     base = f"pmnet-{build.version}"
 

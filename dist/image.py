@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes the container image of `make image`, from the package in target/dist: target/dist/pmnet-VERSION-image.tar (an OCI archive).
 
-The image has the program, the C library that it is linked with, the authorities of TLS, and nothing
-else: no shell. The image runs as user 65532. With --test, runc runs the image, under the rules for
-system calls that containers usually have, with 64 MiB of shared memory.
+The image has only the program, the C library that it is linked with, and the certificates of TLS authorities, but no shell.
+The image runs as user 65532. With --test, runc runs the image, with a container's usual filter of system calls, and with
+64 MiB of shared memory.
 """
 
 import calendar
@@ -28,7 +28,7 @@ def run(*command, **options):
 
 
 def fill(root, package):
-    """The contents of the image."""
+    """Copies the contents of the image into the folder `root`."""
     with tempfile.TemporaryDirectory() as unpacked:
         run("dpkg-deb", "-x", package, unpacked)
         program = root / "usr/bin/pmnet"
@@ -38,7 +38,7 @@ def fill(root, package):
         documents.mkdir(parents=True)
         for name in ("copyright", "crates.txt.gz"):
             shutil.copy(f"{unpacked}/usr/share/doc/pmnet/{name}", documents)
-    # Since glibc 2.34, the modules for the resolution of names are part of the library.
+    # Since glibc 2.34 the modules that resolve names are part of the library, so the image needs no further files.
     for path in sorted(set(re.findall(r"(/\S+)", run("ldd", program)))):
         source = pathlib.Path(path)
         if source.is_file():
@@ -87,18 +87,18 @@ def build(buildah, package, version, epoch):
 
 
 def configuration():
-    """The file that compose.yaml gives to pmnet, for a Redis on this machine."""
+    """Returns the configuration file of compose.yaml, changed for a Redis on this machine."""
     text = COMPOSE.read_text()
     block = text.split("content: |\n", 1)[1].split("\nvolumes:", 1)[0]
     return re.sub(r"^ {6}", "", block, flags=re.M).replace("redis://redis:6379", "redis://127.0.0.1:6379")
 
 
 def test(buildah, image, folder):
-    """Runs the image: the file of compose.yaml, not as root, with little shared memory."""
+    """Runs the image with the configuration of compose.yaml, not as root, and with only 64 MiB of shared memory."""
     run("ip", "link", "set", "lo", "up")
     container = buildah("from", "--shm-size", "64m", f"oci-archive:{image}")
     file = pathlib.Path(folder) / "pmnet.toml"
-    # A log in shared memory, which has less room than it usually takes.
+    # The log is in shared memory, which is too small for a log of the default size.
     file.write_text(configuration().replace("/var/lib/pmnet/device.pmlog", "/dev/shm/device.pmlog").replace('"file"', '"dram"'))
     file.chmod(0o644)
     redis = subprocess.Popen(["redis-server", "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", folder],
@@ -140,7 +140,7 @@ def main():
     if not shutil.which("buildah"):
         sys.exit("image: no buildah (apt-get install buildah)")
     version = run("dpkg-deb", "-f", found[0], "Version")
-    # The same package gives the same image: the image has the time of the commit, as the package's files have.
+    # The image gets the time of the commit, like the package's files, so one package always gives the same image.
     stamp = run("sh", "-c", 'dpkg-deb --fsys-tarfile "$0" | tar -t --utc --full-time -v ./usr/bin/pmnet', found[0])
     day, clock = stamp.split()[3:5]
     epoch = int(calendar.timegm(time.strptime(f"{day} {clock}", "%Y-%m-%d %H:%M:%S")))

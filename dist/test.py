@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Tests the packages of target/dist, as a stranger uses them: in the root of a new Debian, without this tree.
+"""Tests the packages of target/dist as a user would use them: in the root file system of a new Debian, without this tree.
 
-Installs them, starts what the unit starts, as its user, sets and gets a key through a real Redis, compiles programs in C and C++ against
-the library, installs the wheel of Python (make python), lets servers and clients in the three languages work together, and purges everything. The .rpm likewise, in a root of its own: a Debian, too, so without looking at what they depend on. Also lintian and
-systemd-analyze. Needs root.
+The test installs the packages, starts the unit's command as the unit's user, and sets and gets a key through a real Redis.
+The test compiles programs in C and C++ against the library, installs the Python wheel (made by `make python`), runs
+servers and clients in the three languages together, and purges the packages. The .rpm packages are tested in a separate
+root file system, which is also a Debian, so their dependencies are not checked. The test also runs lintian and
+systemd-analyze. It needs root.
 """
 
 import os
@@ -21,10 +23,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIST = ROOT / "target" / "dist"
 WHEELS = ROOT / "target" / "wheels"
 NEEDED = "procps,systemd,redis-server,redis-tools,gcc,g++,libc6-dev,pkg-config,python3-venv"
-# A root file system with the programs of NEEDED, in which the packages are tested. It is made once for each such list.
+# A root file system with the programs of NEEDED, in which the packages are tested. The file is made once for each value
+# of NEEDED.
 BASE = ROOT / "target" / f"dist-root-{zlib.crc32(NEEDED.encode()):08x}.tar"
 SUITE = "bookworm"
-# Exposure that `systemd-analyze security` may find, in tenths.
+# Highest exposure that `systemd-analyze security` may report, in tenths.
 EXPOSURE = {"pmnet-kernel-device@.service": 25}
 EXPOSURE_USUAL = 15
 LIMIT = 600
@@ -53,13 +56,13 @@ def lint():
     if not shutil.which("lintian"):
         said("no lintian (apt-get install lintian): not linted")
         return
-    # The library's Depends names versions of this tree only.
+    # lintian gets all packages at once, because the Depends of the library name only versions of this tree.
     text = run("lintian", "--allow-root", "--fail-on", "error,warning", *packages(".deb"))
     said(f"lintian: no error and no warning{text and ', but: ' + text.strip()}")
 
 
 def make_base():
-    """Makes the root from Debian's archive, so this needs the network."""
+    """Makes the root file system from Debian's archive. The download needs the network."""
     if not BASE.exists():
         said(f"making {BASE.name} with mmdebstrap, once")
         made = BASE.with_suffix(".new")
@@ -68,7 +71,7 @@ def make_base():
 
 
 class Root:
-    """A Debian in a folder."""
+    """A Debian system in a folder."""
 
     def __init__(self, folder):
         self.path = pathlib.Path(folder) / "root"
@@ -106,7 +109,7 @@ class Root:
         return child
 
     def files(self):
-        """All files, links and folders, but those of caches and of the package manager itself."""
+        """Returns all files, links and folders, except those of caches and of the package manager itself."""
         left_out = {"dev", "proc", "sys", "tmp"}
         skipped = re.compile(r"^(var/(cache|log|lib/dpkg|lib/apt|lib/systemd)|etc/(passwd-|shadow-|group-|gshadow-|subuid-|subgid-))|/__pycache__")
         found = set()
@@ -142,7 +145,7 @@ def units(root):
 
 
 def executed(root, unit):
-    """User and words of what a unit starts."""
+    """Returns the user of a unit, and the words of the command that the unit starts."""
     text = (root.path / "usr/lib/systemd/system" / unit).read_text()
     user = re.search(r"^User=(.*)", text, re.M).group(1)
     return user, re.search(r"^ExecStart=(.*)", text, re.M).group(1).split()
@@ -162,7 +165,7 @@ def wait_line(child, beginning):
 
 
 def serves(root):
-    """Redis, and the unit pmnet.service, as systemd would start it."""
+    """Starts Redis, and the command of pmnet.service as systemd would start it; sets and gets a key."""
     (root.path / "tmp/redis").mkdir()
     root.start("redis-server", "--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", "/tmp/redis")
     user, words = executed(root, "pmnet.service")
@@ -185,7 +188,7 @@ def serves(root):
 
 
 def compiles(root):
-    """The programs of docs/use/programs.md, with nothing but the packages."""
+    """Compiles and runs the programs of docs/use/programs.md; of pmnet there are only the packages."""
     examples = ROOT / "examples" / "c"
     for name in ("client.c", "counter.c"):
         shutil.copy(examples / name, root.path / "tmp" / name)
@@ -203,13 +206,13 @@ def compiles(root):
     root.end_children()
 
 
-# Each of three clients adds this number to the score of one name, at each server.
+# With each server, each of three clients sends this number of updates. Each update adds 1 to the score of one name.
 SCORE = 2000
 KILLS = 6
 
 
 def strangers(root):
-    """Programs in three languages that were written from the documentation alone; each one is a server, of all clients, and is killed."""
+    """Runs programs in three languages that were written from the documentation alone. Each program serves the clients in all three languages, and is killed again and again."""
     wheels = sorted(WHEELS.glob("*.whl"))
     if not wheels:
         sys.exit(f"dist-test: no wheel in {WHEELS}: run make python")
@@ -267,7 +270,7 @@ def one_server(root, programs, language, port):
 
 
 def enabled(root):
-    """An operator enables units. With the last package they must be gone."""
+    """Enables units, as an operator does. The purge or erase of the packages must disable them."""
     root.run("systemctl", "enable", "pmnet.service", "pmnet-device@a.service")
     wants = root.path / "etc/systemd/system/multi-user.target.wants"
     if not (wants / "pmnet-device@a.service").is_symlink():
@@ -275,7 +278,7 @@ def enabled(root):
 
 
 def waits_for_no_unit(root):
-    """An upgrade ends although a unit does not get ready: dpkg holds its lock until then."""
+    """Checks that an upgrade ends although a unit never gets ready. dpkg holds its lock until the upgrade ends."""
     invoke = root.path / "usr/bin/deb-systemd-invoke"
     kept = invoke.read_bytes()
     invoke.write_text("#!/bin/sh\n: > /tmp/restarts\nexec sleep infinity\n")
@@ -320,7 +323,8 @@ def debian_packages(folder):
 
 
 def rpm_packages(folder):
-    """What the scriptlets call is in a Debian, too. The names of its packages are others, so nothing can be said of what they depend on."""
+    """Tests the .rpm packages in a Debian system, which has all programs that the scriptlets call. The
+    dependencies are not tested, because Debian's packages have other names."""
     if not shutil.which("rpm"):
         sys.exit("dist-test: no rpm (apt-get install rpm)")
     root = Root(folder)
@@ -328,7 +332,7 @@ def rpm_packages(folder):
     try:
         before = root.files()
         run(*rpm, "-i", "--nodeps", *packages(".rpm"))
-        # Sizes, sums, modes, owners and times of all files are those of the packages.
+        # rpm compares the sizes, checksums, modes, owners and times of all files with those in the packages.
         changed = run(*rpm, "-V", "--nodeps", "pmnet", "libpmnet", "libpmnet-devel").strip()
         owner = root.run("stat", "-c", "%U:%G %a", "/etc/pmnet").strip()
         if changed or owner != "root:pmnet 750":
@@ -336,7 +340,7 @@ def rpm_packages(folder):
         needs_its_glibc(root, rpm)
         said(f".rpm: installed by {run('rpm', '--version').strip()}, all files are as in the packages")
         units(root)
-        # The unit's StateDirectory.
+        # systemd would make this folder, because the unit has it as StateDirectory.
         root.run("install", "-d", "-o", "pmnet", "-g", "pmnet", "-m", "750", "/var/lib/pmnet")
         serves(root)
         root.end_children()
@@ -347,7 +351,7 @@ def rpm_packages(folder):
 
 
 def needs_its_glibc(root, rpm):
-    """The glibc that a package asks for is the newest one whose symbols its files use."""
+    """Checks that a package requires the newest glibc whose symbols its files use."""
     for package, pattern in [("pmnet", "usr/bin/pmnet"), ("libpmnet", "usr/lib64/libpmnet.so.0.*")]:
         path = next(root.path.glob(pattern))
         used = re.findall(r"GLIBC_(\d+)\.(\d+)", run("readelf", "-V", path))
@@ -358,12 +362,13 @@ def needs_its_glibc(root, rpm):
 
 
 def erased(root, rpm, before):
-    """Nothing is left but the user (as of all packages there), the data, and a file that an operator has changed."""
+    """Checks that after the erase only three things are left: the user (no .rpm package removes its user), the
+    data, and a file that an operator has changed."""
     (root.path / "etc/pmnet/controller.env").open("a").write("# changed\n")
     run(*rpm, "-e", "pmnet", "libpmnet", "libpmnet-devel")
     after = root.files()
     kept = {"etc/pmnet", "etc/pmnet/controller.env.rpmsave", "var/lib/pmnet", "var/lib/pmnet/device.pmlog", "var/lib/rpm"}
-    # Folders of the system that a Debian does not have.
+    # Folders of the packages that belong to the system, but that Debian does not have.
     foreign = {place for place in after - before if (root.path / place).is_dir() and "pmnet" not in place}
     left = {place for place in after - before - kept - foreign if not place.startswith("var/lib/rpm/")}
     missing = (before | {"etc/pmnet/controller.env.rpmsave"}) - after
@@ -379,7 +384,7 @@ def main():
         sys.exit("dist-test: no mmdebstrap (apt-get install mmdebstrap)")
     if os.environ.get("PMNET_DIST_NAMESPACE") != "1":
         make_base()
-        # Its own network and mounts: ports are free, and nothing stays mounted.
+        # The test has its own network and mounts, so all ports are free, and nothing stays mounted.
         os.environ["PMNET_DIST_NAMESPACE"] = "1"
         os.execvp("unshare", ["unshare", "--net", "--mount", "--", sys.executable, __file__, *sys.argv[1:]])
     run("ip", "link", "set", "lo", "up")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A client for a server of one's own.
+ * A client for a server program of your own.
  *
  *	client DEVICES update TEXT [TIMES]	TIMES updates, many of them under way at once
  *	client DEVICES ask TEXT			a request that may change something, and its reply
@@ -21,7 +21,7 @@ static int fail(void)
 	return 1;
 }
 
-/* Returns how many updates are durable; ends early if one has failed. */
+/* Sends the updates. Returns how many are durable; returns early if an update failed. */
 static uint64_t update(struct pmnet_client client, const char *text, uint64_t times)
 {
 	uint64_t hash = pmnet_key_hash("count", 5);
@@ -35,7 +35,7 @@ static uint64_t update(struct pmnet_client client, const char *text, uint64_t ti
 				return ended;
 		if (pmnet_client_next(client, -1, &event) < 0)
 			return ended;
-		/* pmnet_last_error() says why, until the next failure. */
+		/* On failure pmnet_last_error() returns the reason, until another call fails. */
 		if (event.result < 0)
 			return ended;
 		ended++;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * A counter that loses nothing and counts nothing twice, whatever is killed.
+ * A counter that applies each update exactly once, even if processes are killed.
  *
  *	counter LISTEN FOLDER
  *
- * "+N" is an update. "get" reads the count; "take" returns it and sets it to zero.
+ * The update "+N" adds N. The request "get" returns the count; "take" returns the count and sets it to zero.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,7 @@ static void check(int code)
 		die(pmnet_last_error());
 }
 
-/* One file has the count and the watermark, and replaces the one before: that is one transaction. */
+/* Stores count and watermark in one transaction: writes both into a new file, and renames it over the old file. */
 static void store(int folder, uint64_t count, const void *mark, size_t len)
 {
 	FILE *file = fopen("count.new", "w");
@@ -49,7 +49,7 @@ static void store(int folder, uint64_t count, const void *mark, size_t len)
 		die(strerror(errno));
 }
 
-/* Returns how much there is of the watermark; 0: the counter begins. */
+/* Reads the stored count and watermark. Returns the length of the watermark; 0 at the first start. */
 static size_t load(uint64_t *count, char *buffer)
 {
 	FILE *file = fopen("count", "r");
@@ -64,7 +64,7 @@ static size_t load(uint64_t *count, char *buffer)
 	return len;
 }
 
-/* Returns the count as it is after this request. */
+/* Applies item `at` of the batch, and replies if it is a bypass. Returns the new count. */
 static uint64_t apply(struct pmnet_server server, const struct pmnet_batch *batch, size_t at, uint64_t count)
 {
 	const struct pmnet_item *item = &batch->items[at];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 //
-// A store in C++ that echoes: an update "KEY TEXT" keeps the text; a request "KEY" returns it. Data and rows go, as one
-// transaction, to the end of one file.
+// A store in C++: the update "KEY TEXT" stores the text under the key; the request "KEY" returns the text. One
+// transaction appends the data and the rows of a batch to one file.
 //
 //	echo LISTEN FILE
 //
@@ -43,7 +43,8 @@ std::uint64_t hash(const std::string &bytes)
 	return pmnet_key_hash(bytes.data(), bytes.size());
 }
 
-// A file of transactions: length, hash, then key and value of each change. What is torn at its end has not taken place.
+// A file of transactions. Each has its length, a hash, and the key and value of each change. An incomplete transaction
+// at the end of the file is ignored.
 class Journal {
 public:
 	using Map = std::map<std::string, std::string>;
@@ -134,7 +135,7 @@ public:
 		struct pmnet_server_options options = {};
 		std::vector<struct pmnet_row> rows;
 
-		// What begins with 'r' is a row of the library, with 'd' data.
+		// A key that begins with 'r' is a row of the library; a key that begins with 'd' is data.
 		for (const auto &[key, value] : kept_)
 			if (key[0] == 'r')
 				rows.push_back({ key.data() + 1, key.size() - 1, value.data(), value.size() });

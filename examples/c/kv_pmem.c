@@ -5,12 +5,12 @@
  *
  *	kv_pmem MAP POOL LISTEN
  *
- * Compiled as it is, it answers by UDP, as the drivers of such servers do: a reply to each request. With -DPMNET it is a server of
- * pmnet: clients have their acknowledgement from the devices, and each request takes effect exactly once, whatever is killed.
- * The changed lines stand between #ifdef PMNET and #else or #endif.
+ * Compiled without PMNET, the program is a plain UDP server: it replies to each request. Compiled with -DPMNET, the
+ * program is a server of pmnet: the devices acknowledge the requests, and each request takes effect exactly once, even
+ * if processes are killed. The lines for pmnet are between #ifdef PMNET and #else or #endif.
  *
- * Requests are text: "set KEY VALUE", "add KEY NUMBER", "get KEY". Keys and numbers are decimal. Nothing is removed: the B-tree of the
- * examples loses its way if keys are (libpmemobj 1.12.1).
+ * Requests are text: "set KEY VALUE", "add KEY NUMBER", "get KEY". Keys and numbers are decimal. There is no request
+ * that removes a key, because the B-tree of the examples breaks if keys are removed (libpmemobj 1.12.1).
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -50,7 +50,10 @@ struct root {
 #endif
 };
 
-/* The map leads here for good; what a key has lies elsewhere, and a zero byte follows it. */
+/*
+ * The map's entry for a key always points to this structure. The value's bytes are in a separate allocation, and a zero
+ * byte follows them.
+ */
 struct value {
 	size_t len;
 	PMEMoid bytes;
@@ -113,14 +116,14 @@ static void open_store(struct store *store, const char *kind, const char *path)
 		check(map_create(store->maps, &D_RW(store->root)->map, NULL) ? -1 : 0);
 }
 
-/* Puts a value in place of what is there. In a transaction. */
+/* Sets the value of a key. The caller has begun a transaction. */
 static void put(struct store *store, uint64_t key, const char *bytes, size_t len)
 {
 	TOID(struct value) value;
 	PMEMoid place = pmemobj_tx_alloc(len + 1, 0);
 	char *copy = pmemobj_direct(place);
 
-	/* New memory needs no undo log. */
+	/* Newly allocated memory needs no undo log. */
 	memcpy(copy, bytes, len);
 	copy[len] = 0;
 	value.oid = map_get(store->maps, map_of(store), key);
@@ -136,7 +139,7 @@ static void put(struct store *store, uint64_t key, const char *bytes, size_t len
 	D_RW(value)->len = len;
 }
 
-/* Carries out a request, and writes the reply; returns its length. In a transaction. */
+/* Executes a request, and writes the reply into `reply`. Returns the reply's length. The caller has begun a transaction. */
 static size_t handle(struct store *store, const char *bytes, size_t len, char *reply)
 {
 	char request[REQUEST_MAX + 1] = "", verb[4] = "", number[24];

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A client for a server of one's own.
+"""A client for a server program of your own.
 
     client.py DEVICES update TEXT [TIMES]   TIMES updates, many of them under way at once
     client.py DEVICES ask TEXT              a request that may change something, and its reply
@@ -15,7 +15,7 @@ UNDER_WAY = 256
 
 
 async def update(devices: str, text: bytes, times: int) -> int:
-    """Returns how many updates are durable."""
+    """Sends the updates, and prints how many of them are durable. Returns the exit code."""
     durable = 0
     left = iter(range(times))
     async with pmnet.AsyncClient(devices, timeout=30) as client:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""A counter that loses nothing and counts nothing twice, whatever is killed.
+"""A counter that applies each update exactly once, even if processes are killed.
 
     counter.py LISTEN FOLDER
 
-"+N" is an update. "get" reads the count; "take" returns it and sets it to zero.
+The update "+N" adds N. The request "get" returns the count; "take" returns the count and sets it to zero.
 """
 
 import os
@@ -15,7 +15,7 @@ import pmnet
 
 
 def store(folder: int, count: int, mark: bytes) -> None:
-    """One file has the count and the watermark, and replaces the one before: that is one transaction."""
+    """Stores count and watermark in one transaction: writes both into a new file, and renames it over the old file."""
     file = os.open("count.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=folder)
     with os.fdopen(file, "wb") as writer:
         writer.write(count.to_bytes(8, "big") + mark)
@@ -26,7 +26,7 @@ def store(folder: int, count: int, mark: bytes) -> None:
 
 
 def load(folder: int) -> Tuple[int, bytes]:
-    """Returns the count and the watermark; there are none when the counter begins."""
+    """Returns the stored count and watermark. At the first start they are 0 and empty."""
     try:
         with os.fdopen(os.open("count", os.O_RDONLY, dir_fd=folder), "rb") as reader:
             return int.from_bytes(reader.read(8), "big"), reader.read()

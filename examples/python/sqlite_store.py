@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 OR MIT
-"""SQLite as the store: each batch is one transaction, with its rows in it.
+"""SQLite as the store. One transaction stores a batch: its changes of the data, and its rows.
 
     sqlite_store.py LISTEN FILE
 
-The update "KEY VALUE" sets a key, "KEY" alone deletes it. A request for KEY returns its value; one that does not only
-read takes it away as well.
+The update "KEY VALUE" sets a key; the update "KEY" deletes it. A request "KEY" returns the key's value. If the request is
+not read-only, it also deletes the key.
 """
 
 import signal
@@ -43,7 +43,7 @@ def apply(database: sqlite3.Connection, batch: pmnet.Batch) -> None:
 def main(listen: str, file: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     database = sqlite3.connect(file)
-    # No other process may open the data; and a commit is on the disk when it returns.
+    # With these settings no other process can open the data, and a commit is on the disk when it returns.
     database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + TABLES)
     stored = database.execute("SELECT key, value FROM pmnet")
     with pmnet.Server(listen, rows=stored) as server:

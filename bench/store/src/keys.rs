@@ -1,17 +1,18 @@
-//! The order in which keys are used, and their values.
+//! Chooses the keys of operations, and makes their values.
 
 use crate::plan::Choice;
 
 /// Exponent of the Zipf distribution.
 const ZIPF: f64 = 0.99;
-/// Possible distances between keys of consecutive ranks; the first one that is coprime to the number
-/// of keys is used. Keys that are loaded one after the other, or used similarly often, are then not
-/// adjacent in the order of keys.
+/// Distances between the keys of consecutive ranks. The first distance that is coprime to the
+/// number of keys is used. So keys that are loaded one after the other, or that are used similarly
+/// often, are not adjacent in the order of keys.
 const STRIDES: [u64; 2] = [7919, 7907];
-/// Number of random bytes from which values are cut; no store can compress them.
+/// Number of random bytes from which values are cut. The bytes are random, so that no store can
+/// compress values.
 const NOISE_BYTES: usize = 128 << 10;
 
-/// Keys that are drawn by their choice.
+/// Draws keys with the distribution of a [`Choice`].
 pub struct Keys {
     count: u64,
     stride: u64,
@@ -22,7 +23,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Returns `count` keys.
+    /// Returns a generator of `count` different keys.
     #[must_use]
     pub fn new(count: u64, choice: Choice, seed: u64) -> Keys {
         let mut at_most = Vec::new();
@@ -51,7 +52,7 @@ impl Keys {
         rank.wrapping_mul(self.stride) % self.count
     }
 
-    /// Draws a key.
+    /// Draws the number of a key.
     pub fn draw(&mut self) -> u64 {
         if self.at_most.is_empty() {
             return self.random.u64(0..self.count);
@@ -106,7 +107,7 @@ impl Values {
         value
     }
 
-    /// Whether the first bytes of the value name this key.
+    /// Returns whether the first bytes of the value have this key.
     #[must_use]
     pub fn is_of(&self, value: &[u8], key: u64) -> bool {
         value.len() == self.bytes && value[..8] == key.to_le_bytes()

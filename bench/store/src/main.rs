@@ -1,9 +1,10 @@
-//! `bench store` compares the packet store with RocksDB, LMDB, redb and fjall in the same
-//! durability class, and a put of 1 KB with packets as records with the usual steps.
+//! `bench store` compares the packet store with RocksDB, LMDB, redb and fjall, with equal
+//! durability. `bench store` also compares two ways to put 1 KB: with the packet as the record, and
+//! by the usual steps.
 //!
-//! Each run of a store is a process of its own. All stores run in turn, in both orders, on the same
-//! file system. Figures are medians. May not: become a dependency of any crate, or leave any file
-//! except the report, unless it is killed.
+//! Each run of a store is a separate process. In each round all stores run one after the other, on
+//! the same file system; every second round has the opposite order. Figures are medians. No crate
+//! may depend on this program. Unless it is killed, the program leaves only the report.
 
 mod engines;
 mod keys;
@@ -35,9 +36,9 @@ Examples:
 
 Table on stdout, bars in OUT/store.html, numbers in OUT/store.json.";
 
-/// Seconds of one phase, at most.
+/// Maximum duration of a phase, in seconds.
 const SECONDS_MAX: f64 = 600.0;
-/// What `--short` measures.
+/// Number of keys, seconds of a phase, and puts of the breakdown, with `--short`.
 const SHORT_KEYS: u64 = 2000;
 const SHORT_SECONDS: f64 = 0.05;
 const SHORT_STEPS: u64 = 500;
@@ -52,7 +53,7 @@ struct Arguments {
     options: Options,
 }
 
-/// What the measurement starts itself as.
+/// Hidden subcommands, with which the measurement starts its own program for each run of a store.
 #[derive(Subcommand)]
 #[command(hide = true)]
 enum Part {
@@ -87,46 +88,46 @@ struct Options {
     /// The stores; the packet store is always one of them.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Engine::value_variants().to_vec(), value_name = "STORES")]
     engines: Vec<Engine>,
-    /// Where they are.
+    /// Where the stores' files are.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Place::Disk, Place::Flushed], value_name = "PLACES")]
     places: Vec<Place>,
-    /// Numbers of keys. Each is measured with the first of values and choices.
+    /// Numbers of keys. Each number is measured with the first value size and the first choice.
     #[arg(long, value_delimiter = ',', default_values_t = [100_000, 1000, 1_000_000], value_name = "N")]
     keys: Vec<u64>,
-    /// Bytes of a value. Each is measured with the first of keys and choices.
+    /// Sizes of a value in bytes. Each size is measured with the first number of keys and the first choice.
     #[arg(long, value_delimiter = ',', default_values_t = [1024, 50, 4096], value_name = "BYTES")]
     values: Vec<usize>,
-    /// Which keys are used. Each is measured with the first of keys and values.
+    /// Distributions of keys. Each is measured with the first number of keys and the first value size.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Choice::value_variants().to_vec(), value_name = "CHOICES")]
     choices: Vec<Choice>,
-    /// Every combination of keys, values and choices.
+    /// Measures every combination of keys, values and choices.
     #[arg(long)]
     every: bool,
-    /// Writes of a group that becomes durable together.
+    /// Number of writes in a group that becomes durable together.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1000))]
     group: u16,
-    /// Measured seconds of one phase.
+    /// Measured time of one phase, in seconds.
     #[arg(long, default_value_t = 0.4)]
     seconds: f64,
-    /// Runs of each; figures are medians over them.
+    /// Number of runs of each store in each cell; figures are medians over the runs.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=101))]
     rounds: u16,
-    /// Puts of each way in a round of the breakdown; 0: no breakdown.
+    /// Number of puts in a round of the breakdown, for each of its two ways; 0: no breakdown.
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     steps: u32,
-    /// Folder for files on a disk, while it lasts [default: OUT].
+    /// Folder on a disk for the stores' files, which are removed at the end [default: OUT].
     #[arg(long, value_name = "FOLDER")]
     disk: Option<PathBuf>,
-    /// Folder on tmpfs.
+    /// Folder on tmpfs for the stores' files.
     #[arg(long, default_value = "/dev/shm", value_name = "FOLDER")]
     memory: PathBuf,
-    /// Little of everything, in seconds: shows that it works, and measures nothing.
+    /// Runs every part for a few seconds, as a test of the program; the figures mean nothing.
     #[arg(long, conflicts_with_all = ["places", "keys", "values", "choices", "every", "group", "seconds", "rounds", "steps"])]
     short: bool,
-    /// Where the report goes.
+    /// Folder for the report.
     #[arg(long, default_value = "target/bench", value_name = "FOLDER")]
     out: PathBuf,
-    /// The result as one JSON object on stdout.
+    /// Prints the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
 }
@@ -270,7 +271,7 @@ fn plan(options: &Options) -> anyhow::Result<Plan> {
     })
 }
 
-/// Whether a folder is on a file system without a disk.
+/// Returns whether a folder is on a file system in memory.
 fn in_memory(folder: &Path) -> anyhow::Result<bool> {
     let folder = folder.canonicalize()?;
     let mounts = std::fs::read_to_string("/proc/self/mounts")?;
@@ -347,7 +348,7 @@ fn notes(plan: &Plan) -> Vec<String> {
     notes
 }
 
-/// The load average of the last minute.
+/// Returns the load average of the last minute.
 fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split_whitespace().next();

@@ -14,18 +14,18 @@ use crate::run::{Phase, Run};
 /// The results of a store in one cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// The combination.
+    /// The measured combination of place, number of keys, value size and distribution.
     #[serde(flatten)]
     pub cell: Cell,
-    /// The store.
+    /// The measured store.
     pub engine: Engine,
-    /// Medians over the rounds.
+    /// Median of each figure over the rounds.
     pub median: Run,
     /// The results of each round.
     pub rounds: Vec<Run>,
 }
 
-/// A folder that is removed with its contents.
+/// A folder that is removed with its contents when this value is dropped.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -40,7 +40,7 @@ impl Scratch {
         Ok(Scratch(path))
     }
 
-    /// Returns its path.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -63,7 +63,7 @@ impl Drop for Killed {
     }
 }
 
-/// Measures all cells.
+/// Measures every store in every cell of the plan.
 ///
 /// # Errors
 /// A store fails, or lacks data that was written.

@@ -1,4 +1,4 @@
-//! The page `store.html`: one file, without scripts, that loads nothing.
+//! Makes the report page `store.html`. The page has no scripts, and loads no other file.
 
 use crate::engines::Engine;
 use crate::measure::{Row, heading};
@@ -16,7 +16,7 @@ th, td { padding:.25rem .5rem; border-bottom:1px solid var(--line); text-align:r
 th:first-child, td:first-child { text-align:left; } th { color:var(--soft); font-weight:500; }
 svg { width:100%; height:auto; display:block; margin:.4rem 0; } text { fill:var(--soft); font-size:12px; }
 ";
-/// Widths and heights of a chart, in its own units.
+/// Sizes of the parts of a chart, in units of the SVG.
 const WIDTH: f64 = 720.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 110.0;

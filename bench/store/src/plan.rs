@@ -1,4 +1,4 @@
-//! The measurements and their numbers of rounds.
+//! What is measured, and in how many rounds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::engines::Engine;
 
-/// Smallest value in bytes: its number and version.
+/// Smallest size of a value in bytes: the number of its key, and its version.
 pub const VALUE_BYTES_MIN: usize = 16;
-/// Largest value in bytes.
+/// Largest size of a value in bytes.
 pub const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Minimum number of keys.
 pub const KEYS_MIN: u64 = 100;
@@ -19,7 +19,7 @@ pub const KEYS_MAX: u64 = 10_000_000;
 /// Number of records that one scan returns.
 pub const SCANNED: usize = 100;
 
-/// The place of the stores' files, which determines what an answered write survives.
+/// Where the stores' files are. The place determines which failures a completed write survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
@@ -27,8 +27,8 @@ pub enum Place {
     Disk,
     /// Files on tmpfs: a write survives the death of the process. The packet store maps its file.
     Tmpfs,
-    /// Files on tmpfs; each persist of the packet store flushes its lines, as it must on persistent
-    /// memory.
+    /// Files on tmpfs. Each persist of the packet store flushes the written cache lines, as
+    /// persistent memory needs it.
     Flushed,
 }
 
@@ -43,7 +43,7 @@ impl Place {
         }
     }
 
-    /// Returns a sentence that describes it.
+    /// Returns a sentence that describes the place.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {
@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-/// The distribution of the used keys.
+/// The distribution with which keys are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Choice {
@@ -84,7 +84,7 @@ impl Choice {
     }
 }
 
-/// One combination, measured for each store.
+/// A combination of parameters that is measured for each store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
     /// The place of the files.
@@ -93,14 +93,14 @@ pub struct Cell {
     pub keys: u64,
     /// Size of each value in bytes.
     pub value_bytes: usize,
-    /// The distribution of the used keys.
+    /// The distribution with which keys are chosen.
     pub choice: Choice,
 }
 
 /// The parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The stores.
+    /// The stores to measure.
     pub engines: Vec<Engine>,
     /// The measured combinations.
     pub cells: Vec<Cell>,
@@ -110,7 +110,7 @@ pub struct Plan {
     pub duration: Duration,
     /// Number of rounds; figures are medians.
     pub rounds: usize,
-    /// Number of puts of each way in each round of the breakdown; 0: no breakdown.
+    /// Number of puts in each round of the breakdown, for each of its two ways. 0: no breakdown.
     pub steps: u64,
     /// Number of records in the store for the breakdown.
     pub steps_keys: u64,
@@ -120,8 +120,8 @@ pub struct Plan {
     pub memory: PathBuf,
 }
 
-/// Returns the cells: each value of a list with the first values of the others, or every
-/// combination.
+/// Returns the combinations to measure: each value of a list, together with the first value of each
+/// other list; or, if `every`, all combinations.
 #[must_use]
 pub fn cells(
     places: &[Place],

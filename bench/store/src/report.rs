@@ -1,4 +1,4 @@
-//! The outcome: its goals, and its table.
+//! The result of a run: its goals and its tables.
 
 use serde::Serialize;
 
@@ -7,16 +7,16 @@ use crate::measure::{Row, heading};
 use crate::run::Phase;
 use crate::steps::Breakdown;
 
-/// Goal: data management with packets as records takes at most this fraction of its time with the
-/// usual steps.
+/// Goal: data management with packets as records takes at most this fraction of the time of data
+/// management with the usual steps.
 const MANAGED_MAX: f64 = 1.0 / 3.0;
 /// Goal: a get takes at most this multiple of the time of the fastest store.
 const GET_MAX: f64 = 1.5;
 
-/// The outcome of a run.
+/// The result of the whole benchmark.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
-    /// The measurement and the machine.
+    /// Description of the measurement and of the machine.
     pub title: String,
     /// Table 1 (the breakdown).
     pub breakdown: Option<Breakdown>,
@@ -28,14 +28,14 @@ pub struct Outcome {
     pub notes: Vec<String>,
 }
 
-/// A goal.
+/// A goal of the benchmark, and the measured figure.
 #[derive(Debug, Serialize)]
 pub struct Goal {
     /// The goal, and the cell to which it applies.
     pub words: String,
     /// The measured figure.
     pub figure: f64,
-    /// The upper bound.
+    /// The upper bound of the figure.
     pub bound: f64,
     /// Whether the figure is within the bound.
     pub reached: bool,

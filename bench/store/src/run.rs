@@ -1,6 +1,5 @@
-//! One run of one store in a process of its own, with the phases load, put, put in groups, get,
-//! scan, and half puts and half gets. Then the process waits to be killed, and another process
-//! opens its files.
+//! One run of one store, in a separate process. Its phases are: load, put, put in groups, get, scan, and half puts and
+//! half gets. After the phases the process waits until it is killed; then another process opens the files of the store.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -27,10 +26,10 @@ const WARM_UP: f64 = 0.15;
 pub struct Phase {
     /// Number of records written or read.
     pub operations: u64,
-    /// Median time of one operation in µs: for a group that of its commit, for a scan that of the
-    /// whole scan.
+    /// Median time of one operation in µs. An operation is one put or get, one commit of a group,
+    /// or one whole scan.
     pub p50_us: f64,
-    /// 99th percentile of this time in µs.
+    /// 99th percentile of the time of one operation, in µs.
     pub p99_us: f64,
     /// Records per second.
     pub per_second: f64,
@@ -41,23 +40,24 @@ pub struct Phase {
 /// The results of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
-    /// Single durable writes.
+    /// The phase of single durable writes.
     pub put: Phase,
-    /// Groups of writes that become durable together.
+    /// The phase of groups of writes that become durable together.
     pub group: Phase,
-    /// Reads by key.
+    /// The phase of reads by key.
     pub get: Phase,
-    /// Scans of records in order.
+    /// The phase of scans of records in the order of keys.
     pub scan: Phase,
-    /// As many gets as puts.
+    /// The phase with equal numbers of gets and puts.
     pub mixed: Phase,
-    /// Memory in bytes beyond that before the store was opened; shared and mapped memory counts.
+    /// Memory that the process uses in addition to its memory before it opened the store, in bytes.
+    /// Shared and mapped memory counts.
     pub memory_bytes: u64,
     /// Bytes written to the disk per byte of keys and values, including the load.
     pub write_amplification: Option<f64>,
-    /// Size of its files per byte of the newest keys and values.
+    /// Size of the store's files per byte of the newest keys and values.
     pub space_amplification: f64,
-    /// Time in ms after a kill from the start of opening to the first answer.
+    /// Time in ms from the start of opening the files of a killed run to the first answer.
     pub recovery_ms: f64,
 }
 
@@ -135,7 +135,7 @@ pub fn main(
     Ok(())
 }
 
-/// Opens the files of a killed run, and prints the duration in ms.
+/// Opens the files of a killed run, and prints in ms how long this took.
 ///
 /// # Errors
 /// The store fails, or a record is missing.
@@ -199,7 +199,7 @@ fn timed(work: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Duration> 
     Ok(started.elapsed())
 }
 
-/// Repeats an operation on `records` records for this time.
+/// Repeats an operation on `records` records until this time has passed.
 fn phase(
     duration: Duration,
     records: usize,
@@ -246,7 +246,7 @@ pub fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
-/// Returns a line of this process's status, in bytes.
+/// Returns the value of a line of `/proc/self/status`, in bytes.
 fn status(name: &str) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -254,7 +254,7 @@ fn status(name: &str) -> anyhow::Result<u64> {
     Ok(kib.context("no such line")?.parse::<u64>()? << 10)
 }
 
-/// Returns the number of bytes that this process has had written to disks.
+/// Returns the number of bytes that this process has caused to be written to disks.
 fn written_bytes() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/self/io")?;
     let line = text
@@ -263,7 +263,7 @@ fn written_bytes() -> anyhow::Result<u64> {
     Ok(line.context("no such line")?.parse()?)
 }
 
-/// Returns the size of the files in a folder on the disk.
+/// Returns how many bytes of the disk the files in a folder use.
 fn disk_bytes(folder: &Path) -> anyhow::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut bytes = 0;

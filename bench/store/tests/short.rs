@@ -35,7 +35,7 @@ fn everything_is_measured_and_nothing_is_left() {
     let outcome: Value = serde_json::from_slice(&output.stdout).unwrap();
     let engines = 4 + usize::from(cfg!(feature = "rocksdb"));
     let rows = outcome["rows"].as_array().unwrap();
-    // Two sizes of values and the other choice of keys, in three places.
+    // Three cells in each of three places: two sizes of values, and the other distribution of keys.
     assert_eq!(rows.len(), 3 * 3 * engines);
     for row in rows {
         let run = &row["median"];

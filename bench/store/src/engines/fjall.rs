@@ -1,4 +1,4 @@
-//! fjall.
+//! fjall as a compared store.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 
 use super::{CACHE_BYTES, Store};
 
-/// The database, with one keyspace.
+/// An open fjall database with one keyspace.
 pub struct Fjall {
     database: Database,
     records: Keyspace,

@@ -1,4 +1,4 @@
-//! LMDB.
+//! LMDB as a compared store.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -10,12 +10,13 @@ use super::{Size, Store};
 
 /// Size of a page in bytes, and minimum space of a record.
 const PAGE_BYTES: u64 = 4096;
-/// Maximum number of pages of address space for one record: overflow pages, copies, free pages.
+/// Maximum number of pages that are reserved in the address space for each record, for overflow
+/// pages, copies and free pages.
 const PAGES_PER_RECORD: u64 = 6;
-/// Minimum address space in bytes.
+/// Minimum size of the mapped address space, in bytes.
 const MAP_BYTES_MIN: u64 = 1 << 30;
 
-/// The environment, with its unnamed database.
+/// An open LMDB environment with its unnamed database.
 pub struct Lmdb {
     env: Env<WithoutTls>,
     database: Database<Bytes, Bytes>,

@@ -1,4 +1,4 @@
-//! The compared stores, with one trait. Each write is durable before its answer; reads copy the
+//! The compared stores, behind one trait. A write returns when it is durable. A read copies the
 //! value, as a server does before it sends a value.
 
 mod fjall;
@@ -18,20 +18,20 @@ use crate::plan::Place;
 /// Memory in bytes that each compared store may use for its own cache of the disk.
 const CACHE_BYTES: u64 = 1 << 30;
 
-/// A store.
+/// The stores that can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
-    /// The packet store; values are copied in.
+    /// The packet store. Values are copied into it.
     Packet,
-    /// RocksDB of the system.
+    /// RocksDB, from the library that is installed on the system.
     #[cfg(feature = "rocksdb")]
     Rocksdb,
-    /// LMDB, by crate heed.
+    /// LMDB, through the crate `heed`.
     Lmdb,
-    /// redb.
+    /// The Rust store redb.
     Redb,
-    /// fjall.
+    /// The Rust store fjall.
     Fjall,
 }
 
@@ -104,7 +104,7 @@ pub trait Store {
     fn scan(&mut self, from: &[u8], count: usize, value: &mut Vec<u8>) -> anyhow::Result<usize>;
 }
 
-/// Opens a store in a folder; if it is `new`, the folder is empty.
+/// Opens a store in a folder. If `new`, the folder is empty, and the store is created.
 ///
 /// # Errors
 /// The store fails.

@@ -10,24 +10,24 @@ use pmnet_packet_store::{Geometry, Identity, Meta, PacketStore, Room, Scan, form
 use super::{Size, Store};
 use crate::plan::Place;
 
-/// Number of bytes that a step of packing moves, as in the server.
+/// Number of bytes that one step of packing moves, as in pmnet's server.
 const PACKED_BYTES: usize = 256 << 10;
-/// Size of a frame.
+/// Size of a frame of the store, in bytes.
 const FRAME_BYTES: u32 = 4096;
 /// Size of a key in bytes.
 const KEY_BYTES: u64 = 16;
 /// Minimum space for records in bytes.
 const ROOM_MIN: u64 = 8 << 20;
 
-/// The store.
+/// An open packet store.
 pub struct Packet(PacketStore<AnyMedia>);
 
-/// Returns a geometry with space for this size and half as much again.
+/// Returns the geometry of a store with space for one and a half times this amount of data.
 fn geometry(size: Size) -> anyhow::Result<Geometry> {
     let value_bytes = u64::try_from(size.value_bytes)?;
     let records = size.keys * (KEY_BYTES + value_bytes).next_multiple_of(8);
     let room = (records + records / 2 + records / 8).max(ROOM_MIN);
-    // A record that continues in the next frame needs a further line.
+    // If a record continues in the next frame, it needs one more line.
     let pieces = room / u64::from(FRAME_BYTES);
     let lines = (size.keys + size.keys / 4 + pieces + 4096).next_multiple_of(64);
     let lines = u32::try_from(lines).context("too many keys")?;
@@ -35,7 +35,8 @@ fn geometry(size: Size) -> anyhow::Result<Geometry> {
     Ok(Geometry::with_lines(bytes, FRAME_BYTES, lines)?)
 }
 
-/// Makes the medium flush as persistent memory needs it, if this place requires it.
+/// If the place is [`Place::Flushed`], makes the medium flush each persist as persistent memory
+/// needs it.
 fn on_place(mut medium: AnyMedia, place: Place, path: &Path) -> anyhow::Result<AnyMedia> {
     if let (Place::Flushed, AnyMedia::Dram(dram)) = (place, &mut medium) {
         dram.rehearse_flushes(path)?;

@@ -1,4 +1,4 @@
-//! redb.
+//! redb as a compared store.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{CACHE_BYTES, Store};
 
 const TABLE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
-/// The database.
+/// An open redb database.
 pub struct Redb(Database);
 
 impl Redb {

@@ -1,4 +1,4 @@
-//! RocksDB.
+//! RocksDB as a compared store.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use rocksdb::{
 
 use super::{CACHE_BYTES, Store};
 
-/// Bits of the bloom filter for each key, as its manual advises.
+/// Bits of the bloom filter for each key, as the manual of RocksDB advises.
 const FILTER_BITS: f64 = 10.0;
 
-/// The database.
+/// An open RocksDB database.
 pub struct Rocks {
     db: DB,
     synced: WriteOptions,

@@ -1,10 +1,10 @@
 //! Table 1 of "Packets as Persistent In-Memory Data Structures" (M. Honda, HotNets 2021): the parts
 //! of the time of a 1 KB put, with the usual steps and with packets as records, in one run.
 //!
-//! Both ways take the same request from the same place and flush the same kind of memory. They
-//! differ in the subject of the paper. The usual steps make a structure from the request, compute a
-//! checksum, allocate, copy, and insert into a persistent skip list; a packet that lies in the
-//! store's frame is only linked.
+//! Both ways take the same request from the same place, and flush the same kind of memory. The two
+//! ways differ in how they store the request. The usual steps make a structure from the request,
+//! compute a checksum, allocate, copy, and insert into a persistent skip list. With packets as
+//! records, the packet is already in a frame of the store, and is only linked.
 
 mod packets;
 mod server;
@@ -26,9 +26,9 @@ use crate::plan::Choice;
 pub const VALUE_BYTES: usize = 1024;
 /// Maximum size of a request in bytes.
 const REQUEST_BYTES_MAX: usize = VALUE_BYTES + 128;
-/// One put in N is also sent over a connection.
+/// One of this many puts is also sent over a TCP connection.
 const SENT: u64 = 10;
-/// Number of reads of the clock from which the cost of a read is computed.
+/// Number of clock readings from which the cost of one reading is computed.
 const CLOCK_READS: u32 = 10_000;
 
 /// The parts of the wall-clock time of one put, in ns.
@@ -44,15 +44,15 @@ pub struct Times {
 /// A row of the table. All times are medians in µs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
-    /// The overhead to which the operation belongs.
+    /// The group of overheads to which the operation belongs.
     pub overhead: &'static str,
-    /// The operation.
+    /// Name of the operation.
     pub operation: &'static str,
-    /// The time in the paper.
+    /// The time that the paper gives.
     pub published: Option<f64>,
-    /// The time with the usual steps.
+    /// The measured time with the usual steps.
     pub usual: Option<f64>,
-    /// The time with packets as records.
+    /// The measured time with packets as records.
     pub packets: Option<f64>,
 }
 
@@ -75,15 +75,16 @@ pub struct Breakdown {
     pub ratio_with_check: f64,
 }
 
-/// A server's treatment of a request.
+/// A way of storing requests that is measured.
 trait Way {
-    /// Stores an arriving packet in memory, as a network interface does. This is not timed.
+    /// Writes an arriving packet into memory, as a network interface does. The time of this
+    /// function is not measured.
     fn arrive(&mut self, request: &[u8]) -> anyhow::Result<()>;
-    /// Puts the arrived request durably.
+    /// Stores the arrived request durably, and returns the times of the parts.
     fn put(&mut self) -> anyhow::Result<Times>;
 }
 
-/// A way that stores nothing.
+/// A way that stores no data, which shows the cost of the round trip alone.
 #[derive(Default)]
 struct Nothing(Vec<u8>);
 
@@ -99,7 +100,7 @@ impl Way for Nothing {
     }
 }
 
-/// Measures `count` puts of each way in each round.
+/// In each round, measures `count` puts of each way.
 ///
 /// # Errors
 /// A store fails.
@@ -245,7 +246,7 @@ fn breakdown(
     }
 }
 
-/// Returns a `SET` in the form in which a client sends it.
+/// Returns a `SET` command as a client sends it.
 fn request(key: u64, values: &mut Values) -> anyhow::Result<Vec<u8>> {
     let mut request = Vec::new();
     write_command(

@@ -1,4 +1,5 @@
-//! Packets as records: a request lies in a frame of the store, with the checksum that its sender computed, and is linked.
+//! Puts with packets as records: a put only links the request, which is already in a frame of the
+//! store, with the checksum that its sender computed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use crate::plan::Place;
 const FRAME_BYTES: u32 = 2048;
 /// Offset at which a network interface puts a request in its buffer, after the headers.
 const REQUEST_OFFSET: usize = 320;
-/// Number of bytes that a step of packing moves.
+/// Number of bytes that one step of packing moves.
 const PACKED_BYTES: usize = 256 << 10;
 
 pub struct Packets {
@@ -51,7 +52,7 @@ impl Packets {
         })
     }
 
-    /// Puts a request's value by copying, before the measurement.
+    /// Stores a request's value by copying it. This function loads the store before the measurement.
     pub fn load(&mut self, request: &[u8]) -> anyhow::Result<()> {
         let [key, value] = parse(&mut self.parser, request)?;
         let mut transaction = self.store.transaction();
@@ -122,7 +123,8 @@ impl Way for Packets {
         transaction.commit()?;
         let done = Instant::now();
         let (after, now) = self.store.media().so_far();
-        // Each persist read the clock twice, once of these within its measured time.
+        // Each persist reads the clock twice. One of these two readings is a part of the time that
+        // `Watched` measures.
         let persists = f64::from(now - persists);
         let flush = nanos(after - before) - persists * self.clock;
         let rest = nanos(done - parsed) - self.clock * 2.0f64.mul_add(persists, 1.0);

@@ -1,5 +1,5 @@
-//! Round trips over TCP on the loopback interface: the client and the server are the same for each
-//! way.
+//! Measures round trips of puts over TCP on the loopback interface. Client and server are equal for
+//! all ways; only the store differs.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,8 +12,8 @@ use super::{REQUEST_BYTES_MAX, Way, parser};
 
 const ANSWER: &[u8] = b"+OK\r\n";
 
-/// Sends each request after the answer to the previous one. Returns the round trips in µs. The
-/// server runs on this thread.
+/// Sends each request after the answer to the previous request. Returns the round-trip times in µs.
+/// The server runs on this thread.
 pub fn round_trips(way: &mut dyn Way, requests: &[Vec<u8>]) -> anyhow::Result<Vec<f64>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;

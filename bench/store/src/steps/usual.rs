@@ -1,6 +1,6 @@
-//! The usual steps of LevelDB and NoveLSM: a structure made from the request, a checksum, a buffer
-//! allocated in persistent memory, a copy, a persistent skip list. As in the memtable of such a
-//! store, a new version is a new node, and nothing is freed.
+//! Puts by the usual steps of LevelDB and NoveLSM: make a structure from the request, compute a
+//! checksum, allocate a buffer in persistent memory, copy, and insert into a persistent skip list.
+//! As in the memtable of such a store, each new version is a new node, and no node is freed.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -14,15 +14,16 @@ use pmnet_resp::Parser;
 use super::{REQUEST_BYTES_MAX, Times, Way, nanos, parse, parser};
 use crate::keys;
 
-/// Maximum number of levels, and how much rarer each level is than the one below, as in LevelDB.
+/// Maximum number of levels of the skip list. A node of one level is also in the next level with a probability of 1 /
+/// `BRANCHING`. LevelDB has the same two numbers.
 const HEIGHT: usize = 12;
 const BRANCHING: u32 = 4;
-/// Size of a cache line in bytes; each node begins at one.
+/// Size of a cache line in bytes. Each node begins at a cache line.
 const LINE: usize = 64;
 /// Offset of the head; the end of the allocated space is stored before it.
 const HEAD: usize = LINE;
-/// Size of a node in bytes before its links: lengths of key and value, checksum, height, number of
-/// the write.
+/// Size in bytes of the part of a node before its links: lengths of key and value, checksum,
+/// height, number of the write.
 const NODE_BYTES: usize = 24;
 /// Size in bytes of a record's header in the structure of the request: number, count, kind and two
 /// lengths.
@@ -151,7 +152,7 @@ impl Way for Usual {
 
     fn put(&mut self) -> anyhow::Result<Times> {
         let started = Instant::now();
-        // The structure of the request, like LevelDB's WriteBatch.
+        // Makes a structure of the request, like LevelDB's WriteBatch.
         let [key, value] = parse(&mut self.parser, &self.request)?;
         let (key_len, value_len) = (u32::try_from(key.len())?, u32::try_from(value.len())?);
         self.writes += 1;
@@ -168,7 +169,7 @@ impl Way for Usual {
         let value = key.end + 4..batch.len();
         let crc = crc32c::crc32c_append(crc32c::crc32c(&batch[key.clone()]), &batch[value.clone()]);
         let summed = Instant::now();
-        // A buffer, the node in it, and its position in the list.
+        // Allocates a buffer, writes the node into it, and finds its position in the list.
         let height = self.height();
         let node = self.end;
         let data = Usual::link(node, height);

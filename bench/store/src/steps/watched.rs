@@ -1,4 +1,4 @@
-//! A medium that measures the time of persists.
+//! A medium that measures how long its persists take.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pmnet_log::{Media, MediaError};
 
-/// The underlying medium, and the time.
+/// A medium, and the total time and number of its persists.
 pub struct Watched<M> {
     medium: M,
     persisting: Duration,
